@@ -1,4 +1,4 @@
-"""The real console script in a world of its own: its kubeconfig, its home, nobody's settings."""
+"""The real console script with a kubeconfig and a home of its own, and without the settings of any user."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """What a shell of a user has who set nothing."""
+    """The environment of a user's shell without any settings."""
     return {"PATH": os.pathsep.join([str(SCRIPTS), os.environ["PATH"]]), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
 
 

@@ -69,13 +69,13 @@ def in_flight(state: str = "Paused", phase: str = "Paused", **spec: Any) -> dict
 
 
 def idle(**more: Any) -> dict[str, Any]:
-    """A stable revision and nothing on its way."""
+    """A stable revision and no rollout in flight."""
     settled = {"phase": "Healthy", "message": "serving", "currentRevision": STABLE, "stableRevision": STABLE}
     return deployment(settled | more)
 
 
 def pod(revision: str, suffix: str, **status: Any) -> dict[str, Any]:
-    """A pod of a revision; ready unless the status says otherwise."""
+    """A pod of a revision; ready without a status."""
     ready = {
         "phase": "Running",
         "conditions": [{"type": "Ready", "status": "True"}],

@@ -43,8 +43,8 @@ def test_a_verdict_is_shown_with_each_metric() -> None:
 
 @pytest.mark.finding("S12")
 @pytest.mark.parametrize("outdated", ["no operator runs", None])
-def test_forecasts_are_shown_only_while_somebody_counts(outdated: str | None) -> None:
-    """It said `about 102 min left` for good after the operator was uninstalled."""
+def test_forecasts_are_shown_only_while_an_operator_counts(outdated: str | None) -> None:
+    """`about 102 min left` stayed for good after the operator was uninstalled."""
     obj = analyzing(verdict=VERDICT, readAt="2026-01-01T11:48:00Z" if outdated is None else "2026-01-01T11:59:59Z")
     obj["status"]["message"] = "analysis llm-default: Inconclusive, Undecided: n=412; about 102 min left; held"
     lines = drawn(status.build_view(obj, [], [], NOW, outdated=outdated))
@@ -54,10 +54,10 @@ def test_forecasts_are_shown_only_while_somebody_counts(outdated: str | None) ->
 
 
 def test_metrics_with_a_provider_are_shown_with_their_last_value() -> None:
-    said = {"outcome": "Inconclusive", "reason": "Measuring", "message": "score: 3 of 5 measurements"}
+    verdict = {"outcome": "Inconclusive", "reason": "Measuring", "message": "score: 3 of 5 measurements"}
     score = {"name": "score", "phase": "Running", "successful": 2, "failed": 1, "inconclusive": 0, "error": 0}
     score["measurements"] = [{"phase": "Failed", "value": "0.2"}, {"phase": "Successful", "value": "0.9"}]
-    lines = drawn(look(analyzing(verdict=said, measured=[score, {"name": "smoke", "phase": "Running"}])))
+    lines = drawn(look(analyzing(verdict=verdict, measured=[score, {"name": "smoke", "phase": "Running"}])))
     start = lines.index("├── analysis llm-default")
     assert lines[start + 1 : start + 4] == [
         "│   ├── Inconclusive (Measuring): score: 3 of 5 measurements",
@@ -66,7 +66,7 @@ def test_metrics_with_a_provider_are_shown_with_their_last_value() -> None:
     ]
 
 
-def test_one_without_a_verdict_counts_and_one_in_the_background_says_so() -> None:
+def test_run_without_a_verdict_is_counting_and_a_background_run_is_marked() -> None:
     obj = analyzing()
     obj["status"]["rollout"]["background"] = {"template": "mine", "verdict": VERDICT}
     titles = {item.title: item.lines[0] for item in look(obj).analyses}
@@ -86,7 +86,7 @@ def test_an_analysis_step_in_words() -> None:
     ]
 
 
-def test_promote_skips_an_analysis_and_says_that_it_does() -> None:
+def test_promote_names_the_analysis_that_it_skips() -> None:
     decided = promote(read_deployment(analyzing()))
     assert isinstance(decided, Change)
     assert "the analysis, without a verdict, at step 2 of 4 ends" in decided.text

@@ -21,7 +21,7 @@ TEMPLATE = {"kind": "AnalysisTemplate", "metadata": {"name": "quick"}, "spec": Q
 
 @pytest.fixture(scope="module")
 def rejected() -> dict[str, Any]:
-    """A ModelDeployment whose canary was rejected for its errors; nobody may change it."""
+    """A ModelDeployment whose canary was rejected for its errors; read only."""
     world = analyzing()
     world.bad = {BAD: 0.1}
     world.run_until("Aborted", 400)
@@ -73,9 +73,9 @@ def test_thresholds_alone_are_shown_without_a_picture_of_evidence(tmp_path: Path
     items = [{"kind": "ModelDeployment", **world.obj()}, template]
     path.write_text(json.dumps({"kind": "List", "items": items}))
     title, verdict, metric = analyze("--file", path).stdout.splitlines()
-    said = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
-    assert said and title.startswith("analysis mine: ")
-    assert verdict == f"Fail (MetricFailed): {said.message}" and metric == "rate: Failed; 1 failed; last value [0.5]"
+    shown = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+    assert shown and title.startswith("analysis mine: ")
+    assert verdict == f"Fail (MetricFailed): {shown.message}" and metric == "rate: Failed; 1 failed; last value [0.5]"
 
 
 def test_data_for_programs_has_the_evidence_over_time(saved: Path) -> None:
@@ -92,7 +92,7 @@ def test_standard_input_and_yaml_are_taken_and_a_name_chooses(rejected: dict[str
     assert "Fail (WorseThanStable)" in analyze("chat", "--file", "-", text=text).stdout
     assert "other has no analysis" in trouble(analyze("other", "--file", "-", text=text))
     assert "it holds: chat, other" in trouble(analyze("--file", "-", text=text))
-    assert "it holds: chat, other" in trouble(analyze("nobody", "--file", "-", text=text))
+    assert "it holds: chat, other" in trouble(analyze("absent", "--file", "-", text=text))
 
 
 def test_a_picture_is_a_png(saved: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_picture_is_a_png(saved: Path, tmp_path: Path) -> None:
     assert f"drawn into {path}" in result.stderr
 
 
-def test_a_picture_that_cannot_be_made_says_why(
+def test_picture_that_cannot_be_drawn_has_the_reason(
     rejected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = judge_again(rejected, {"quick": QUICK})
@@ -123,7 +123,7 @@ def test_a_picture_that_cannot_be_made_says_why(
         ('{"kind": "ModelDeployment", "metadata": {}, "status": {"rollout": {"analysis": {"id": "x"}}}}', "cannot"),
     ],
 )
-def test_files_that_hold_no_analysis_are_refused_in_words(text: str, sentence: str) -> None:
+def test_file_without_an_analysis_is_refused_with_a_message(text: str, sentence: str) -> None:
     assert sentence in trouble(analyze("--file", "-", text=text))
 
 
@@ -141,7 +141,7 @@ def test_without_a_name_or_a_file_the_command_line_makes_no_sense() -> None:
 
 
 @pytest.mark.integration
-def test_a_cluster_is_asked_for_object_and_template(
+def test_object_and_template_are_read_from_a_cluster(
     rejected: dict[str, Any], api: Api, api_server: Path, namespace: str
 ) -> None:
     """What the API server kept of a status gives the same verdict, by the template as it gives it back."""

@@ -22,15 +22,15 @@ Answers = Callable[..., tuple[ClusterClient, list[dict[str, Any]]]]
 
 @pytest.fixture
 def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
-    """A server that answers in turn with these statuses, and what it was asked."""
+    """A server that answers in turn with these statuses, and the requests that it got."""
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0)
     statuses: list[int] = []
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     class Faulty(BaseHTTPRequestHandler):
         def do_PATCH(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append({"path": self.path, "type": self.headers["Content-Type"], "body": body})
+            requests.append({"path": self.path, "type": self.headers["Content-Type"], "body": body})
             answer = json.dumps(CONFLICT).encode()
             self.send_response(statuses.pop(0))
             self.send_header("Content-Length", str(len(answer)))
@@ -56,7 +56,7 @@ def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answe
 
         def answer(*given: int) -> tuple[ClusterClient, list[dict[str, Any]]]:
             statuses.extend(given)
-            return ClusterClient(Access(kubeconfig=str(path))), asked
+            return ClusterClient(Access(kubeconfig=str(path))), requests
 
         yield answer
         server.shutdown()
@@ -64,22 +64,22 @@ def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answe
 
 
 def test_a_patch_goes_through_conflicts_and_short_absences(answering: Answers) -> None:
-    client, asked = answering(409, 503, 429, 200)
+    client, requests = answering(409, 503, 429, 200)
     client.patch("chat", PATCH)
-    assert len(asked) == 4
+    assert len(requests) == 4
     path = "/apis/slipway.dev/v1alpha1/namespaces/demo/modeldeployments/chat?fieldManager=slipway-cli"
-    assert asked[0] == asked[3] == {"path": path, "type": "application/merge-patch+json", "body": PATCH}
+    assert requests[0] == requests[3] == {"path": path, "type": "application/merge-patch+json", "body": PATCH}
 
 
-def test_it_ends_with_what_the_api_server_said_last(answering: Answers) -> None:
-    client, asked = answering(409, 409, 409, 409)
+def test_last_message_of_the_api_server_is_shown(answering: Answers) -> None:
+    client, requests = answering(409, 409, 409, 409)
     with pytest.raises(Unreachable, match="refused 4 times, at last with 409: the object has been modified"):
         client.patch("chat", PATCH)
-    assert len(asked) == 4
+    assert len(requests) == 4
 
 
 def test_a_refusal_is_not_repeated(answering: Answers) -> None:
-    client, asked = answering(422)
+    client, requests = answering(422)
     with pytest.raises(CommandError, match="the object has been modified"):
         client.patch("chat", PATCH)
-    assert len(asked) == 1
+    assert len(requests) == 1

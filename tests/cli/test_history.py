@@ -58,7 +58,7 @@ def test_a_rejection_stays_in_the_history_after_the_next_rollout() -> None:
     assert of.rejections(STABLE) == []
 
 
-def test_aborted_revisions_that_say_nothing_are_left_out() -> None:
+def test_aborted_revisions_without_a_reason_are_left_out() -> None:
     """Who may write the status may write anything there."""
     of = read_deployment(idle(abortedRevisions=["x", f"{CANARY}/", f"{CANARY}/two", f"{CANARY}/2"]))
     assert [item.attempt for item in of.rejections(CANARY)] == [2]
@@ -99,7 +99,7 @@ def test_pair_is_what_changed_last() -> None:
     assert history.choose_pair(read_deployment(idle()), KNOWN, ("2", STABLE)) == (CANARY, STABLE)
 
 
-def test_what_cannot_be_compared_is_said() -> None:
+def test_revisions_that_cannot_be_compared_are_named() -> None:
     with pytest.raises(LookupError, match="one revision only"):
         history.choose_pair(read_deployment(idle()), KNOWN, ())
     with pytest.raises(LookupError, match=r"revision 9 is not in the history; there are: 1 \(aaaaaaaaaa\), 2"):

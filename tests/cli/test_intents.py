@@ -1,4 +1,4 @@
-"""Verbs that find nothing to do say why, and what to do instead; tests/contract has those that do something."""
+"""Verbs that have nothing to do print the reason and the remedy; tests/contract has those that do something."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ABORTED = in_flight("Aborted", "Degraded")
 FIRST = deployment({"rollout": {"state": "Initializing", "revision": STABLE}, "message": "first comes up"})
 
 
-def asked(**rollout: str) -> dict[str, Any]:
+def requested(**rollout: str) -> dict[str, Any]:
     return in_flight(rollout=rollout)
 
 
@@ -29,12 +29,16 @@ CASES = [
     (intents.promote, in_flight("Promoting"), f"revision {CANARY} has passed its steps already"),
     (intents.promote, in_flight("Shifting"), "step 2 of 4 is no pause and ends by itself"),
     (intents.promote, in_flight(paused=True), "chat is held by spec.paused: run `slipway resume chat` first"),
-    (intents.promote, asked(promote=f"{CANARY}/1/1"), "the promotion of step 2 of 4"),
-    (intents.promote_full, asked(promoteFull=CANARY), f"the full promotion of revision {CANARY} was asked for already"),
+    (intents.promote, requested(promote=f"{CANARY}/1/1"), "the promotion of step 2 of 4"),
+    (
+        intents.promote_full,
+        requested(promoteFull=CANARY),
+        f"the full promotion of revision {CANARY} was asked for already",
+    ),
     (intents.abort, idle(), "there is nothing to abort"),
     (intents.abort, ABORTED, f"revision {CANARY} is rejected already: it was too slow"),
     (intents.abort, FIRST, "chat brings up its first revision, and there is no other to return to"),
-    (intents.abort, asked(abort=f"{CANARY}/1"), f"the abort of {CANARY}/1 was asked for already"),
+    (intents.abort, requested(abort=f"{CANARY}/1"), f"the abort of {CANARY}/1 was asked for already"),
     (intents.retry, idle(), "there is nothing to retry"),
     (intents.retry, in_flight(), f"revision {CANARY} was not rejected: it is on its way"),
     (intents.pause, deployment(paused=True), "chat is paused already"),
@@ -43,11 +47,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("decide", "obj", "says"), CASES)
-def test_nothing_to_do(decide: Any, obj: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(("decide", "obj", "message"), CASES)
+def test_nothing_to_do(decide: Any, obj: dict[str, Any], message: str) -> None:
     decided = decide(read_deployment(obj))
     assert isinstance(decided, Nothing), decided
-    assert says in decided.why
+    assert message in decided.why
 
 
 def test_a_spec_that_the_operator_has_not_seen_is_named_as_a_reason() -> None:
@@ -57,14 +61,14 @@ def test_a_spec_that_the_operator_has_not_seen_is_named_as_a_reason() -> None:
     assert isinstance(decided, Nothing) and "has not looked at the last change" in decided.why
 
 
-def test_a_rejected_revision_that_nobody_wants_is_not_retried() -> None:
+def test_rejected_revision_that_left_the_spec_is_not_retried() -> None:
     obj = in_flight("Aborted", "Degraded")
     obj["status"]["currentRevision"] = "cccccccccc"
     decided = intents.retry(read_deployment(obj))
     assert isinstance(decided, Nothing) and "is not what the spec asks for any more" in decided.why
 
 
-def test_full_promotion_of_a_held_rollout_says_that_it_is_held() -> None:
+def test_full_promotion_of_a_held_rollout_reports_the_hold() -> None:
     decided = intents.promote_full(read_deployment(in_flight(paused=True)))
     assert isinstance(decided, Change) and "spec.paused holds it until `slipway resume chat`" in decided.text
 
@@ -78,10 +82,10 @@ UNDO_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("obj", "to", "says"), UNDO_CASES)
-def test_nothing_to_undo(obj: dict[str, Any], to: str | None, says: str) -> None:
+@pytest.mark.parametrize(("obj", "to", "message"), UNDO_CASES)
+def test_nothing_to_undo(obj: dict[str, Any], to: str | None, message: str) -> None:
     decided = intents.undo(read_deployment(obj), RECORDS, to)
-    assert isinstance(decided, Nothing) and says in decided.why
+    assert isinstance(decided, Nothing) and message in decided.why
 
 
 def test_undo_to_the_revision_of_the_spec_ends_a_rollback() -> None:
@@ -93,8 +97,10 @@ def test_undo_to_the_revision_of_the_spec_ends_a_rollback() -> None:
 
 @pytest.mark.finding("S11")
 def test_undo_to_a_rejected_revision_warns_with_the_reason() -> None:
-    told = f"2026-01-01T11:00:00Z abort: revision {CANARY}, attempt 1, is rejected: it was too slow"
-    decided = intents.undo(read_deployment(idle(abortedRevisions=[f"{CANARY}/1"], decisions=[told])), RECORDS, CANARY)
+    decision = f"2026-01-01T11:00:00Z abort: revision {CANARY}, attempt 1, is rejected: it was too slow"
+    decided = intents.undo(
+        read_deployment(idle(abortedRevisions=[f"{CANARY}/1"], decisions=[decision])), RECORDS, CANARY
+    )
     assert isinstance(decided, Change) and decided.warning
     assert decided.warning == f"revision {CANARY} was rejected, attempt 1: it was too slow"
 

@@ -1,4 +1,4 @@
-"""Whether an operator keeps the status up to date, as `slipway status` says it."""
+"""Whether an operator keeps the status up to date, as `slipway status` shows it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,25 +30,25 @@ def renewed(ago_s: float, **more: Any) -> dict[str, Any]:
         (renewed(30, leaseDurationSeconds=None), "was renewed 30s ago for the last time"),
     ],
 )
-def test_nobody_renews_it(live: dict[str, Any] | None, why: str) -> None:
+def test_lease_that_is_not_renewed(live: dict[str, Any] | None, why: str) -> None:
     assert lease.find_outage(WHERE, live, NOW) == (
         f"no operator runs: its Lease slipway-system/slipway-operator {why}; what follows is as it was written last"
     )
 
 
 @pytest.mark.parametrize("live", [renewed(0), renewed(19.5), renewed(-3), renewed(50, leaseDurationSeconds=60)])
-def test_somebody_renews_it(live: dict[str, Any]) -> None:
+def test_lease_that_is_renewed(live: dict[str, Any]) -> None:
     assert lease.find_outage(WHERE, live, NOW) is None
 
 
 @pytest.mark.parametrize(
-    ("said", "place"), [("a/b", ("a", "b")), ("a", None), ("", None), (None, None), ("/b", None), ("a/", None)]
+    ("reported", "place"), [("a/b", ("a", "b")), ("a", None), ("", None), (None, None), ("/b", None), ("a/", None)]
 )
-def test_where_it_is_stands_in_the_status(said: str | None, place: tuple[str, str] | None) -> None:
-    assert lease.parse_place(idle(lease=said)) == place
+def test_place_of_the_lease_is_read_from_the_status(reported: str | None, place: tuple[str, str] | None) -> None:
+    assert lease.parse_place(idle(lease=reported)) == place
 
 
-def test_a_status_without_an_operator_says_so_first() -> None:
+def test_status_without_an_operator_starts_with_a_warning() -> None:
     why = lease.find_outage(WHERE, None, NOW)
     seen = status.build_view(idle(), [], [], NOW, outdated=why)
     assert drawn(seen)[:3] == ["demo/chat  Healthy", why, "serving"]

@@ -43,9 +43,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], View]:
     return read
 
 
-def test_lines_tell_that_it_is_away_and_that_it_is_back(
-    answers: Callable[[], View], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_report_an_outage_and_its_end(answers: Callable[[], View], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         live.watch(answers, is_terminal=False)
     lines = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]

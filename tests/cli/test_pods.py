@@ -71,7 +71,7 @@ def test_pods_of_other_revisions_are_left_out() -> None:
 
 
 def test_pods_are_those_of_the_replica_set_that_the_status_names() -> None:
-    """Its name is another one where the usual one is somebody else's."""
+    """It has another name when the usual one is taken."""
     named = {"kind": "ReplicaSet", "name": f"chat-{STABLE[:8]}-1", "uid": "rs-2"}
     ours, theirs = pod(STABLE, "a"), pod(STABLE, "b")
     ours["metadata"]["ownerReferences"] = [named]

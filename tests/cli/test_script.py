@@ -73,7 +73,7 @@ def failed(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
 
 
 def cells(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
-    """The words of a table but ages, which differ from one second to the next."""
+    """The cells of a table without ages, which differ from one second to the next."""
     return [
         [word for word in line.split() if not re.fullmatch(r"\d+[smhd]", word)] for line in done.stdout.splitlines()
     ]
@@ -99,14 +99,14 @@ def test_an_empty_namespace_is_no_failure(slipway: Run, namespace: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", f"No resources found in {namespace} namespace.\n")
 
 
-def test_status_of_what_no_operator_has_seen(slipway: Run, chat: dict[str, Any], namespace: str) -> None:
+def test_status_of_a_deployment_that_no_operator_has_seen(slipway: Run, chat: dict[str, Any], namespace: str) -> None:
     assert slipway("status", "chat").stdout.splitlines()[:2] == [
         f"{namespace}/chat  Pending",
         "the operator has not looked at it yet",
     ]
 
 
-def test_history_of_what_has_none(slipway: Run, chat: dict[str, Any]) -> None:
+def test_history_of_a_deployment_without_one(slipway: Run, chat: dict[str, Any]) -> None:
     columns = ["ORDINAL", "REVISION", "VERSION", "IMAGE", "AGE", "ROLE", "REJECTED"]
     assert slipway("history", "chat").stdout.split() == columns
     assert failed(slipway("history", "chat", "--diff")) == (
@@ -151,7 +151,7 @@ def test_kubectl_runs_and_completes_the_plugin(kubectl: Run, chat: dict[str, Any
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.splitlines()[1].split()[0] == "chat"
     assert "Usage: kubectl slipway promote [OPTIONS] NAME" in kubectl("slipway", "promote", "-h").stdout
-    assert kubectl("slipway", "promote", "nobody", "-n", namespace).returncode == 1
+    assert kubectl("slipway", "promote", "absent", "-n", namespace).returncode == 1
     verbs = kubectl("__complete", "slipway", "re").stdout
     assert [line.split()[0] for line in verbs.splitlines()] == ["retry", "resume", ":4"]
     names = kubectl("__complete", "slipway", "status", "-n", namespace, "ch").stdout
@@ -166,25 +166,29 @@ def test_completion_scripts_call_the_program(slipway: Run, shell: str) -> None:
 def test_bash_completes_names(
     slipway: Run, environment: dict[str, str], api_server: Path, chat: dict[str, Any], namespace: str
 ) -> None:
-    asked = {"_SLIPWAY_COMPLETE": "bash_complete", "COMP_WORDS": f"slipway -n {namespace} abort c", "COMP_CWORD": "4"}
-    assert slipway(**asked).stdout == "plain,chat\n"
-    broken = {**asked, "COMP_WORDS": f"slipway -n {namespace} --kubeconfig /none abort c", "COMP_CWORD": "6"}
-    assert slipway(**broken).stdout.strip() == "", "a shell that presses tab hears of no error"
+    variables = {
+        "_SLIPWAY_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"slipway -n {namespace} abort c",
+        "COMP_CWORD": "4",
+    }
+    assert slipway(**variables).stdout == "plain,chat\n"
+    broken = {**variables, "COMP_WORDS": f"slipway -n {namespace} --kubeconfig /none abort c", "COMP_CWORD": "6"}
+    assert slipway(**broken).stdout.strip() == "", "completion prints no error"
 
 
-def test_version_tells_all_three(slipway: Run) -> None:
+def test_version_shows_all_three(slipway: Run) -> None:
     found = json.loads(slipway("version", "-o", "json").stdout)
     assert found["slipway"] and found["kubernetes"].startswith("v1.")
     assert found["modeldeployments.slipway.dev"] == ["v1alpha1"]
     assert slipway("version", "--client", kubeconfig=Path("/none")).stdout == f"slipway: {found['slipway']}\n"
 
 
-# --- errors: one sentence that says what to do ------------------------------------------------------------------------
+# --- errors: one sentence with the remedy ----------------------------------------------------------------------------
 
 
 def test_not_found(slipway: Run, namespace: str) -> None:
-    assert failed(slipway("status", "nobody")) == (
-        f"error: there is no ModelDeployment nobody in namespace {namespace}: `slipway get -A` lists all there are"
+    assert failed(slipway("status", "absent")) == (
+        f"error: there is no ModelDeployment absent in namespace {namespace}: `slipway get -A` lists all there are"
     )
 
 
@@ -202,13 +206,13 @@ def test_an_unknown_context(slipway: Run) -> None:
     assert "Expected object with name other in" in failed(slipway("get", "--context", "other"))
 
 
-def test_a_kubeconfig_that_is_none(slipway: Run, tmp_path: Path) -> None:
+def test_invalid_kubeconfig(slipway: Run, tmp_path: Path) -> None:
     path = tmp_path / "odd"
     path.write_text("a: [")
     assert failed(slipway("get", kubeconfig=path)).startswith(f"error: no way to a cluster by {path}: ")
 
 
-def test_nobody_listens(slipway: Run, edited: Callable[..., Path]) -> None:
+def test_refused_connection(slipway: Run, edited: Callable[..., Path]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -216,7 +220,7 @@ def test_nobody_listens(slipway: Run, edited: Callable[..., Path]) -> None:
     assert "cannot be reached" in line and "Connection refused" in line and "is the cluster up" in line
 
 
-def test_nobody_answers(slipway: Run, edited: Callable[..., Path]) -> None:
+def test_server_without_an_answer(slipway: Run, edited: Callable[..., Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"http://127.0.0.1:{silent.getsockname()[1]}"
         line = failed(slipway("get", "--request-timeout=1s", kubeconfig=edited(cluster={"server": server})))
@@ -245,7 +249,7 @@ def test_a_credentials_plugin_that_fails(slipway: Run, edited: Callable[..., Pat
 
 
 def test_a_cluster_without_slipway(slipway: Run, edited: Callable[..., Path], api_server: Path) -> None:
-    """A path that the real API server does not serve stands for a group that it does not serve."""
+    """A path that the real API server does not serve, in place of an API group that it does not serve."""
     server = yaml.safe_load(api_server.read_text())["clusters"][0]["cluster"]["server"]
     line = failed(slipway("get", kubeconfig=edited(cluster={"server": f"{server}/nowhere"})))
     assert line.startswith("error: this cluster does not serve modeldeployments.slipway.dev")
@@ -268,8 +272,8 @@ def test_a_user_who_may_only_read_deployments(slipway: Run, account: Callable[..
     assert "cannot patch resource" in failed(slipway("pause", "chat", kubeconfig=kubeconfig))
 
 
-def test_what_the_api_server_refuses_is_told_in_its_words(slipway: Run, api: Api, namespace: str) -> None:
-    """A name that is none: the API server's own sentence."""
+def test_refusal_is_shown_with_the_message_of_the_api_server(slipway: Run, api: Api, namespace: str) -> None:
+    """An invalid name gets the message of the API server."""
     assert "there is no ModelDeployment Not A Name" in failed(slipway("pause", "Not A Name"))
 
 

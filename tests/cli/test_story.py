@@ -128,7 +128,7 @@ async def test_explain_goes_to_the_pod_that_holds_the_lease(canary, slipway):
     assert f"in pod {holder} failed: " in refused.stderr and "does not have a host assigned" in refused.stderr
 
 
-async def test_abort_ends_a_wait_with_4_and_retry_begins_anew(canary, ok, slipway):
+async def test_abort_ends_a_wait_with_4_and_retry_starts_again(canary, ok, slipway):
     waiting = asyncio.create_task(asyncio.to_thread(partial(slipway, "wait", "chat", "--for=stable=v2")))
     printed = await ok("abort", "chat")
     assert (
@@ -166,7 +166,7 @@ async def test_pause_holds_and_resume_lets_go(canary, ok, slipway):
 
 
 @pytest.mark.finding("S12")
-async def test_a_status_that_no_operator_keeps_says_so(canary, ok):
+async def test_status_without_an_operator_is_marked(canary, ok):
     assert "no operator runs" not in await ok("status", "chat")
     assert (await canary.operator.end())[0] == 0
     named = f"{canary.namespace}/slipway-operator"
@@ -191,9 +191,9 @@ async def test_watch_prints_a_line_for_each_change_until_it_is_interrupted(canar
             seen.append((await asyncio.wait_for(watching.stdout.readline(), 30)).decode())
             return " Healthy [v2 100%" in seen[-1]
 
-        await until_async(promoted, "a line that says that v2 serves")
-        said = [line.split(" ", 1)[1] for line in (first, *seen)]
-        assert all(one != next_ for one, next_ in pairwise(said)), "a line is printed only when something changed"
+        await until_async(promoted, "a line that shows that v2 serves")
+        printed = [line.split(" ", 1)[1] for line in (first, *seen)]
+        assert all(one != next_ for one, next_ in pairwise(printed)), "a line is printed only when something changed"
     finally:
         watching.send_signal(signal.SIGINT)
         try:

@@ -55,20 +55,27 @@ def test_a_canary_that_waits_and_a_pod_that_does_not_come_up() -> None:
     ]
 
 
-def test_one_that_serves_in_peace_takes_two_lines() -> None:
+def test_healthy_deployment_takes_two_lines() -> None:
     assert drawn(look(idle(ready="2/2"))) == ["demo/chat  Healthy  ready 2/2", "serving"]
 
 
 @pytest.mark.finding("S2")
-def test_one_whose_name_is_anothers() -> None:
-    """S2: the loser looked as one that serves in peace."""
-    said = {"type": "NameConflict", "status": "True", "reason": "ModelNameTaken", "message": "it belongs to a/chat"}
-    lines = drawn(look(deployment({"phase": "Degraded", "message": "why", "model": "demo/chat", "conditions": [said]})))
+def test_deployment_without_its_model_name_is_shown_with_the_conflict() -> None:
+    """S2: the loser looked like a deployment that serves."""
+    condition = {
+        "type": "NameConflict",
+        "status": "True",
+        "reason": "ModelNameTaken",
+        "message": "it belongs to a/chat",
+    }
+    lines = drawn(
+        look(deployment({"phase": "Degraded", "message": "why", "model": "demo/chat", "conditions": [condition]}))
+    )
     assert lines[0] == "demo/chat  Degraded  model demo/chat"
     assert "NameConflict is True (ModelNameTaken)" in lines[-1] and "it belongs to a/chat" in lines[-1]
 
 
-def test_one_that_the_operator_has_not_seen() -> None:
+def test_deployment_that_the_operator_has_not_seen() -> None:
     obj = deployment()
     obj["status"] = {}
     assert drawn(look(obj)) == [
@@ -84,7 +91,7 @@ def test_a_rejected_rollout_shows_the_step_where_it_ended() -> None:
     assert not [line for line in lines if "deadline" in line]
 
 
-def test_a_rollout_that_waits_for_pods_tells_its_deadline() -> None:
+def test_rollout_that_waits_for_pods_shows_its_deadline() -> None:
     lines = drawn(look(in_flight("Provisioning", "Progressing", progressDeadlineSeconds=300)))
     assert "last progress of pods 3m20s ago, deadline 300s" in lines
 
@@ -100,14 +107,14 @@ def test_steps_of_a_newer_operator_are_shown_as_they_are_written() -> None:
     assert texts[:3] == ['setHeaderRoute {"match": [1]}', 'setCanaryScale {"replicas": 1}', "analysis {}"]
 
 
-def test_what_may_not_be_read_is_named() -> None:
+def test_forbidden_objects_are_named() -> None:
     assert drawn(look(idle(), notes=["pods: you may not do this"]))[-2:] == [
         "└── not shown",
         "    └── pods: you may not do this",
     ]
 
 
-def test_markup_in_foreign_words_is_no_markup() -> None:
+def test_markup_in_foreign_messages_is_escaped() -> None:
     assert drawn(look(idle(message="[red]model[/red] [bold")))[1] == "[red]model[/red] [bold"
 
 
@@ -124,7 +131,7 @@ def test_without_events_the_last_decisions_are_shown() -> None:
     assert drawn(look(idle(decisions=decisions)))[-1] == "    └── 1m ago  step-done  step 1 of 4 is done"
 
 
-def test_a_wait_for_capacity_tells_since_when() -> None:
+def test_wait_for_capacity_shows_its_start() -> None:
     obj = in_flight("CapacityWait", "Progressing")
     obj["status"]["rollout"] |= {"capacitySince": "2026-01-01T11:58:00Z", "capacityMode": "Surge"}
     assert "waits for capacity for 2m, in mode Surge" in drawn(look(obj))

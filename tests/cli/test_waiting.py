@@ -16,7 +16,7 @@ class World:
 
     def __init__(self, *answers: dict[str, Any] | Exception) -> None:
         self.now, self._answers = 0.0, iter(answers)
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self._last: dict[str, Any] | Exception = answers[-1]
 
     def read(self) -> Deployment:
@@ -35,7 +35,7 @@ class World:
             timeout_s,
             clock=lambda: self.now,
             sleep=self.sleep,
-            report=self.told.append,
+            report=self.reported.append,
         )
 
 
@@ -46,10 +46,10 @@ def stale(obj: dict[str, Any]) -> dict[str, Any]:
 def test_healthy_waits_until_the_status_answers_the_spec() -> None:
     world = World(stale(idle()), in_flight(), idle())
     assert world.wait("healthy").phase == "Healthy"
-    assert world.told == ["Healthy: serving", f"Paused: step 2 of 4: revision {CANARY} has weight 10"]
+    assert world.reported == ["Healthy: serving", f"Paused: step 2 of 4: revision {CANARY} has weight 10"]
 
 
-def test_healthy_is_about_the_revision_that_the_spec_asks_for() -> None:
+def test_healthy_means_the_desired_revision() -> None:
     assert not waiting.is_reached(Goal("healthy"), read_deployment(idle(currentRevision=CANARY)))
     rolled_back = idle(currentRevision=CANARY)
     rolled_back["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/{STABLE}"}
@@ -64,7 +64,7 @@ def test_healthy_with_a_rollback_to_what_the_history_lacks() -> None:
     assert waiting.is_reached(Goal("healthy"), read_deployment(stale_intent))
     elsewhere = idle(currentRevision=CANARY)
     elsewhere["spec"]["rollout"] = {"rollbackTo": f"{CANARY}/gone000000"}
-    assert not waiting.is_reached(Goal("healthy"), read_deployment(elsewhere)), "neither asked for nor described"
+    assert not waiting.is_reached(Goal("healthy"), read_deployment(elsewhere)), "neither requested nor described"
 
 
 def test_paused() -> None:
@@ -76,14 +76,14 @@ def test_stable_takes_a_hash_or_a_version(revision: str) -> None:
     assert World(in_flight()).wait(f"stable={revision}").stable == STABLE
 
 
-def test_what_does_not_come_in_time_is_told_with_the_last_word() -> None:
+def test_timeout_shows_the_last_message() -> None:
     world = World(in_flight())
     with pytest.raises(TimedOut, match="healthy was not reached within 1m: Paused: step 2 of 4") as error:
         world.wait("healthy")
     assert (world.now, error.value.code) == (60, 3)
 
 
-def test_a_timeout_of_zero_asks_once() -> None:
+def test_timeout_of_zero_reads_once() -> None:
     assert World(idle()).wait("healthy", 0)
     with pytest.raises(TimedOut):
         World(in_flight()).wait("healthy", 0)
@@ -97,11 +97,11 @@ def test_a_rejected_revision_ends_the_wait_at_once(state: str) -> None:
     assert (world.now, error.value.code) == (0, 4)
 
 
-def test_a_rejection_of_a_former_spec_does_not() -> None:
+def test_rejection_of_a_former_spec_does_not_end_the_wait() -> None:
     assert World(stale(in_flight("Aborted", "Degraded")), idle()).wait("healthy")
 
 
-def test_a_rejection_of_what_nobody_wants_does_not() -> None:
+def test_rejection_of_a_revision_that_left_the_spec_does_not_end_the_wait() -> None:
     superseded = in_flight("Aborting", "Degraded")
     superseded["status"]["currentRevision"] = "cccccccccc"
     assert World(superseded, idle()).wait("healthy")
@@ -111,7 +111,7 @@ def test_pods_that_are_missing_for_a_moment_are_no_failure() -> None:
     assert World(idle(phase="Degraded"), idle()).wait("healthy")
 
 
-def test_a_spec_that_makes_no_sense_ends_the_wait() -> None:
+def test_invalid_spec_ends_the_wait() -> None:
     refused = {"phase": "Degraded", "message": "steps are odd", "conditions": [{"type": "Accepted", "status": "False"}]}
     with pytest.raises(Rejected, match="steps are odd"):
         World(deployment(refused)).wait("healthy")
@@ -131,10 +131,10 @@ def test_a_first_revision_that_makes_no_progress_ends_the_wait() -> None:
 def test_an_api_server_that_is_away_for_a_moment_is_waited_for() -> None:
     world = World(Unreachable("away"), idle())
     assert world.wait("healthy")
-    assert world.told == ["away"]
+    assert world.reported == ["away"]
 
 
-def test_what_is_not_there_ends_the_wait() -> None:
+def test_missing_deployment_ends_the_wait() -> None:
     with pytest.raises(ObjectNotFound):
         World(ObjectNotFound("no such thing")).wait("healthy")
 

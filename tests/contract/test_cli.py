@@ -1,4 +1,4 @@
-"""What the command line patches is what the operator acts on, and what the operator writes is what it understands."""
+"""The operator acts on the patches of the command line, and the command line reads the status of the operator."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -64,7 +64,7 @@ def test_promote_ends_the_pause_of_every_strategy(strategy: dict[str, Any]) -> N
     world.edit(model=model("v2"))
     world.run_until("Paused")
     follow(world, intents.promote(seen(world)))
-    assert isinstance(intents.promote(seen(world)), Nothing), "it was asked for already"
+    assert isinstance(intents.promote(seen(world)), Nothing), "it was requested already"
     world.run_until(None)
     assert world.weights() == {"v2": 100}
     assert waiting.is_reached(waiting.Goal("healthy"), seen(world))
@@ -82,7 +82,7 @@ BLUE_GREENS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *({"blueGreen": chosen} for chosen in BLUE_GREENS)])
-def test_there_are_as_many_words_as_steps(strategy: dict[str, Any]) -> None:
+def test_each_step_has_a_description(strategy: dict[str, Any]) -> None:
     assert len([*steps.describe_steps(strategy)]) == len(parse_strategy(strategy).steps)
 
 
@@ -169,7 +169,7 @@ def test_a_rejection_by_the_deadline_is_a_failure_and_a_superseded_attempt_is_no
     world = healthy()
     world.broken = {"file:///models/v2"}
     world.edit(model=model("v2"))
-    assert not waiting.is_reached(waiting.Goal("healthy"), seen(world)), "the status speaks of the former spec"
+    assert not waiting.is_reached(waiting.Goal("healthy"), seen(world)), "the status belongs to the former spec"
     world.run_until("Aborted")
     assert "shard 2 is missing" in (waiting.find_failure(seen(world)) or "")
     world.edit(model=model("v3"))
@@ -182,7 +182,7 @@ def test_a_rejection_by_the_deadline_is_a_failure_and_a_superseded_attempt_is_no
 
 
 def test_every_state_that_has_steps_can_be_promoted_in_full_and_aborted() -> None:
-    """A state that the operator adds and the command line does not know is one that is on its way."""
+    """The command line treats an unknown state of a newer operator as in flight."""
     for state in STEPPING:
         obj = canary().obj()
         obj["status"]["rollout"]["state"] = state.value
@@ -192,7 +192,7 @@ def test_every_state_that_has_steps_can_be_promoted_in_full_and_aborted() -> Non
 
 @pytest.mark.finding("S12")
 @pytest.mark.parametrize("seconds", [1, 119, 120, 6120, 7200, 400_000])
-def test_the_operators_forecast_can_be_taken_out_of_its_words(seconds: int) -> None:
+def test_forecast_can_be_removed_from_the_message_of_the_operator(seconds: int) -> None:
     verdict = RunVerdict(Outcome.INCONCLUSIVE, Reason.UNDECIDED, "n=412", datetime(2026, 1, 1, tzinfo=UTC), "1", "100")
     assert " left" in findings.sentence(replace(verdict, seconds_left=seconds))
     assert (
@@ -221,7 +221,7 @@ def test_explain_runs_with_the_flags_of_the_operators_pod(before: list[str]) -> 
     assert (settings.server_image, settings.keys_secret) == ("registry/server:1", "slipway-keys")
 
 
-def test_words_are_the_operators() -> None:
+def test_strings_of_the_cli_are_those_of_the_operator() -> None:
     assert {"Initializing", "CapacityWait", "Paused", "Promoting", "Aborting", "Aborted"} <= {
         str(state) for state in State
     }

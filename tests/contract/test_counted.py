@@ -1,4 +1,4 @@
-"""What a gateway reports of split requests is what an analysis counts."""
+"""An analysis counts the split requests that a gateway reports."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ SIDE = {
 
 
 def answer(requests: int, generation: int = 19) -> str:
-    """As it comes over the wire, with this many requests more to canary, all of them errors and slow."""
+    """The response of a gateway, with this many more requests to canary, all of them slow and with errors."""
     canary = json.loads(json.dumps(SIDE))
     canary["requests"] += requests
     canary["units"] += requests
@@ -49,38 +49,40 @@ def answer(requests: int, generation: int = 19) -> str:
     return json.dumps({"incarnation": "i1", "bounds": bounds, "routes": {"default/chat": route}})
 
 
-def heard(text: str) -> list:
-    told = json.loads(text)
-    bounds = samples.bounds(told["bounds"])
+def parsed(text: str) -> list:
+    reported = json.loads(text)
+    bounds = samples.bounds(reported["bounds"])
     return [
-        Answer("gw", True, True, as_told(told["routes"]), told["incarnation"], bounds).about("default", "chat", "u1")
+        Answer("gw", True, True, as_told(reported["routes"]), reported["incarnation"], bounds).about(
+            "default", "chat", "u1"
+        )
     ]
 
 
 def test_counts_of_each_metric_come_from_the_counters_that_the_contract_names() -> None:
     spec = BUILT_IN["llm-default"].spec
     assert spec
-    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, heard(answer(0)), PAIR)
-    run = counting.add(run, spec, heard(answer(0)), PAIR, comparable=True, seconds=5.0)
+    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, parsed(answer(0)), PAIR)
+    run = counting.add(run, spec, parsed(answer(0)), PAIR, comparable=True, seconds=5.0)
     assert [(item.metric, item.seconds) for item in run.thresholds] == [("ttft", 0.2)], "p95 of 95 + 20 + 5"
-    run = counting.add(run, spec, heard(answer(7)), PAIR, comparable=True, seconds=60.0)
+    run = counting.add(run, spec, parsed(answer(7)), PAIR, comparable=True, seconds=60.0)
     epochs = {item.metric: item.epochs[0] for item in run.counts}
     assert (epochs["errors"].w, epochs["errors"].nc, epochs["errors"].kc, epochs["errors"].ns) == (10, 7, 7, 0)
     assert (epochs["ttft"].nc, epochs["ttft"].kc) == (7, 7)
     assert (run.assigned[0].w, run.assigned[0].nc, run.assigned[0].ns) == (10, 9, 0)
     assert (epochs["empty"].nc, epochs["empty"].kc) == (7, 0)
-    assert counting.add(run, spec, heard(answer(7)), PAIR, comparable=True, seconds=60.0).counts == run.counts, (
+    assert counting.add(run, spec, parsed(answer(7)), PAIR, comparable=True, seconds=60.0).counts == run.counts, (
         "nothing twice"
     )
 
 
-def test_what_is_slow_is_said_by_the_requests_beside_canary_where_these_are_enough() -> None:
-    """An hour of rush before it would make a limit that nobody exceeds now."""
+def test_latency_limit_comes_from_requests_beside_the_canary_when_there_are_enough() -> None:
+    """Requests of a rush before the run would make a limit that no request exceeds now."""
     spec = BUILT_IN["llm-default"].spec
     assert spec
     for beside, limit in ((100, 0.1), (99, 0.2)):
-        told = json.loads(answer(0))
-        route = told["routes"]["default/chat"]
+        reported = json.loads(answer(0))
+        route = reported["routes"]["default/chat"]
         now = route["samples"][0]
         now["revisions"]["bbb"] = {**SIDE, "slow": {"ttft": {"b<4k,stream": [beside]}}}
         before = {**SIDE, "slow": {"ttft": {"b<4k,stream": [0, 500]}}}
@@ -88,22 +90,22 @@ def test_what_is_slow_is_said_by_the_requests_beside_canary_where_these_are_enou
         route["samples"] = [rush, now]
         run = AnalysisRun("r", "llm-default", "", NOW, NOW)
         for warm, found in ((False, []), (True, [limit])):
-            text = json.dumps(told)
-            run = counting.add(replace(run, warm=warm), spec, heard(text), PAIR, comparable=False, seconds=5.0)
+            text = json.dumps(reported)
+            run = counting.add(replace(run, warm=warm), spec, parsed(text), PAIR, comparable=False, seconds=5.0)
             assert [item.seconds for item in run.thresholds if item.metric == "ttft"] == found
 
 
-def test_what_a_gateway_counts_arrives_as_counted() -> None:
+def test_counts_of_a_gateway_arrive_as_counted() -> None:
     counters = gateway_samples.Samples()
     epoch, at = counters.epoch(ROUTE), gateway_samples.stratum(100, stream=True)
     incarnation = "i1"
 
-    def told() -> list:
+    def answers() -> list:
         routes = {
             "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE, 0.0)}
         }
         text = json.dumps({"incarnation": incarnation, "bounds": gateway_samples.BOUNDS, "routes": routes})
-        return heard(text)
+        return parsed(text)
 
     spec = BUILT_IN["llm-default"].spec
     assert spec
@@ -114,13 +116,13 @@ def test_what_a_gateway_counts_arrives_as_counted() -> None:
 
     for number in range(200):
         count("bbb", f"session:{number}", RequestOutcome((), {"ttft": 0.1, "itl": 0.01, "e2e": 1.0}))
-    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, told(), PAIR)
-    run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=5.0)
+    run = counting.begin(AnalysisRun("r", "llm-default", "", NOW, NOW, warm=True), spec, answers(), PAIR)
+    run = counting.add(run, spec, answers(), PAIR, comparable=True, seconds=5.0)
     for _ in range(7):
         count("aaa", "session:slow", RequestOutcome((), {"ttft": 60.0, "itl": 0.01, "e2e": 61.0}))
     for _ in range(7):
         count("aaa", "session:failed", RequestOutcome(("errors",)))
-    run = counting.add(run, spec, told(), PAIR, comparable=True, seconds=60.0)
+    run = counting.add(run, spec, answers(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
     assert (counted["errors"].w, counted["errors"].nc, counted["errors"].kc) == (10, 2, 1), "sessions, not requests"
     assert (counted["ttft"].nc, counted["ttft"].kc) == (1, 1), "a session is one, and one of those that are compared"
@@ -140,20 +142,20 @@ def judged(
     epoch = counters.epoch(ROUTE)
     at = gateway_samples.stratum(100, stream=False)
 
-    def told() -> list:
+    def answers() -> list:
         routes = {
             "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE, 0.0)}
         }
-        return heard(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
+        return parsed(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
 
     def request(revision: str, key: str, *, fails: bool) -> None:
         counts = epoch.assign(revision, key, key, 0.0)
         attempt = epoch.begin(revision, key, at, stream=False, counts=counts)
         epoch.count(attempt, RequestOutcome(("errors",) if fails else ()))
 
-    run = counting.begin(AnalysisRun("r", "mine", "", NOW, NOW, warm=True), ERRORS_ONLY, told(), PAIR)
+    run = counting.begin(AnalysisRun("r", "mine", "", NOW, NOW, warm=True), ERRORS_ONLY, answers(), PAIR)
     request("bbb", "session:first", fails=False)
-    run = counting.add(run, ERRORS_ONLY, told(), PAIR, comparable=True, seconds=1.0)
+    run = counting.add(run, ERRORS_ONLY, answers(), PAIR, comparable=True, seconds=1.0)
     for session in range(failing_sessions):
         for number in range(requests_each):
             request("aaa", f"key:{session}", fails=number < share_that_fails * requests_each)
@@ -162,7 +164,7 @@ def judged(
             request("aaa", f"session:{session}", fails=False)
     for session in range(9 * (failing_sessions + sound_sessions)):
         request("bbb", f"session:stable-{session}", fails=False)
-    run = counting.add(run, ERRORS_ONLY, told(), PAIR, comparable=True, seconds=60.0)
+    run = counting.add(run, ERRORS_ONLY, answers(), PAIR, comparable=True, seconds=60.0)
     return judge(ERRORS_ONLY, Reading(run.counts, 60.0, assigned=run.assigned)).outcome
 
 
@@ -182,28 +184,28 @@ def test_a_canary_without_errors_passes() -> None:
     assert judged(0, 1, 0.0, sound_sessions=2000) is analysis_run.Outcome.PASS
 
 
-def test_what_mirrored_answers_differ_by_arrives_as_counted() -> None:
+def test_counts_of_mirrored_pairs_arrive_as_counted() -> None:
     counters = gateway_samples.Samples()
     route = Route(
         "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 0), WeightedBackend("bbb", 100))
     )
     epoch = counters.epoch(route)
 
-    def told() -> list:
+    def answers() -> list:
         routes = {
             "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(route, 0.0)}
         }
-        return heard(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
+        return parsed(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
 
     spec = BUILT_IN["llm-shadow-drift"].spec
     assert spec
     epoch.compared("aaa", gateway_samples.TEXT, 1, 0)
-    run = counting.begin(AnalysisRun("r", "llm-shadow-drift", "", NOW, NOW), spec, told(), PAIR)
+    run = counting.begin(AnalysisRun("r", "llm-shadow-drift", "", NOW, NOW), spec, answers(), PAIR)
     for canary, second in ((1, 0), (1, 0), (0, 1), (0, 0), (1, None)):
         epoch.compared("aaa", gateway_samples.TEXT, canary, second)
     epoch.compared("aaa", gateway_samples.TOKENS, 5, 2)
-    assert counting.has_requests(told(), PAIR)
-    run = counting.add(run, spec, told(), PAIR, comparable=False, seconds=60.0)
+    assert counting.has_requests(answers(), PAIR)
+    run = counting.add(run, spec, answers(), PAIR, comparable=False, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
     found = {name: (one.w, one.nc, one.ns, one.kc, one.ks) for name, one in counted.items()}
     assert found == {
@@ -212,7 +214,9 @@ def test_what_mirrored_answers_differ_by_arrives_as_counted() -> None:
         "drift/no-floor": (50, 1, 1, 1, 0),
         "flips/no-floor": (50, 0, 0, 0, 0),
     }
-    assert counting.add(run, spec, told(), PAIR, comparable=False, seconds=60.0).counts == run.counts, "nothing twice"
+    assert counting.add(run, spec, answers(), PAIR, comparable=False, seconds=60.0).counts == run.counts, (
+        "nothing twice"
+    )
 
 
 def test_every_comparison_of_the_contract_is_one_of_a_template() -> None:

@@ -1,4 +1,4 @@
-"""`make demo` alone installs a part of the lock file: what the demo and the development cluster import is in it."""
+"""`make demo` alone installs a part of the lock file: all imports of the demo and the development cluster."""
 
 import json
 import subprocess

@@ -41,14 +41,14 @@ def test_both_sides_name_the_same_codes() -> None:
         ("server", SERVER, ["--model", f"{MODELS}/tiny-v1", "--fast"], "InvalidArguments", "arguments: --fast"),
     ],
 )
-def test_how_it_ends_is_said(
+def test_exit_code_and_termination_message_name_the_cause(
     tmp_path: Path, container: str, program: str, arguments: list[str], reason: str, words: str
 ) -> None:
-    said = tmp_path / "said"
+    message = tmp_path / "message"
     destination = ["--dest", str(tmp_path / "model")] if container == "fetch" else []
-    environment = {**os.environ, "SLIPWAY_TERMINATION_LOG": str(said), "PYTHONPATH": str(ROOT / "server")}
+    environment = {**os.environ, "SLIPWAY_TERMINATION_LOG": str(message), "PYTHONPATH": str(ROOT / "server")}
     ended = subprocess.run([sys.executable, "-c", program, *arguments, *destination], env=environment, check=False)
-    trouble = PodTrouble("p", "Error", f"container {container}: {said.read_text()}", ended.returncode)
+    trouble = PodTrouble("p", "Error", f"container {container}: {message.read_text()}", ended.returncode)
     found = causes.of_workload(Workload("r", 1, 1, 0, (trouble,)), Resources())
     assert found and found.reason == reason == documented()[ended.returncode]
     assert words in found.message

@@ -41,7 +41,7 @@ def _requested(containers: list[dict[str, Any]]) -> Demand:
 
 
 def _of_model(obj: dict[str, Any], *, rolling: bool) -> Demand:
-    """What all its pods request; while a version goes out, those of both."""
+    """Requests of all pods of an example; during a rollout those of both revisions."""
     obj = {**obj, "metadata": {**obj["metadata"], "namespace": "default", "uid": "u1", "generation": 1}}
     spec = parse(obj)
     assert isinstance(spec, Spec), spec
@@ -53,7 +53,7 @@ def _of_model(obj: dict[str, Any], *, rolling: bool) -> Demand:
 
 
 def _of_the_rest() -> Demand:
-    """The chart as it is installed by default, and what kubeadm and kind run on their only node."""
+    """Requests of the chart with its defaults, and of the pods of kubeadm and kind on their only node."""
     chart = yaml.safe_load((ROOT / "charts" / "slipway" / "values.yaml").read_text())
     gateways = [chart["gateway"]] * chart["gateway"]["replicaCount"]
     cluster = {"requests": {"cpu": "950m", "memory": "290Mi"}}

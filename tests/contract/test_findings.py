@@ -22,7 +22,7 @@ def test_no_mark_names_another() -> None:
 
 def test_the_marker_counts_modules_and_functions() -> None:
     found, file = marked("finding"), "tests/operator/planning/test_forged_status.py"
-    one = f"{file}::test_attempts_that_are_none_are_dropped_and_said"
+    one = f"{file}::test_invalid_attempts_are_dropped_and_reported"
     assert one in found[26] and one in found["S1"] and one not in found[25]
     of_file = {finding: {name for name in found[finding] if name.startswith(file)} for finding in (26, "S1")}
     assert of_file["S1"] > of_file[26]

@@ -1,4 +1,4 @@
-"""No product code can be made to run what somebody sends: calls and modules that would do it are not there at all."""
+"""No input can make product code run it: the calls and modules that could are absent."""
 
 import ast
 import re
@@ -68,7 +68,7 @@ def _calls(call: ast.Call, names: dict[str, ast.expr]) -> Iterator[str]:
 
 
 def _loader_is_safe(call: ast.Call, names: dict[str, ast.expr]) -> bool:
-    """By the loader's name, or by all that a name of the module stands for."""
+    """By the name of the loader, or by a name of the module that includes it."""
     given = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "Loader")]
     if not given:
         return False
@@ -110,7 +110,7 @@ def test_nothing_in_the_tree_builds_objects_or_code_out_of_bytes(package: str) -
         "AutoModel.from_pretrained(path, trust_remote_code=True)",
     ],
 )
-def test_the_gate_sees_each_of_them(line: str) -> None:
+def test_each_forbidden_call_is_found(line: str) -> None:
     assert violations(line)
 
 
@@ -125,19 +125,19 @@ def test_the_gate_sees_each_of_them(line: str) -> None:
         "run(x, shell=False)",
     ],
 )
-def test_the_gate_lets_the_rest_through(line: str) -> None:
+def test_other_calls_are_allowed(line: str) -> None:
     assert not violations(line)
 
 
 @pytest.mark.attack_class(3, 27)
-def test_no_program_of_the_images_is_told_a_shell_line() -> None:
-    """Containers start programs with arguments, never `sh -c` with text that somebody wrote."""
+def test_no_program_of_the_images_gets_a_shell_line() -> None:
+    """Containers start programs with arguments, never `sh -c` with a text."""
     manifests = [path for path in SOURCES if "manifests" in path.parts]
     assert manifests
     assert not [path for path in manifests if re.search(r"""["'](/bin/)?(ba)?sh["']""", path.read_text())]
 
 
-# What runs a model, gives vectors or turns tokens to text. Nothing here takes code, a file's path or a model's address.
+# Paths that run a model, return vectors or convert tokens to text. None takes code, a file's path or a model's URL.
 POSTS = {
     "/v1/chat/completions",
     "/v1/completions",
@@ -150,7 +150,7 @@ POSTS = {
 
 @pytest.mark.attack_class(1, 27)
 def test_the_server_has_no_endpoint_that_takes_code_or_loads_models() -> None:
-    """Every path that takes a body is one of inference: a new one is to be looked at by whoever adds it here."""
+    """Every path that takes a body is one of inference: review a new one before you add it here."""
     text = "".join(path.read_text() for path in SOURCES if path.is_relative_to(ROOT / "server/slipway_server/http"))
     posts = set(re.findall(r"""(?:add_post|web\.post)\(\s*f?["']([^"']+)["']""", text))
     assert posts and posts <= POSTS | {path for path in posts if path.startswith("/api/v1/models/{")}

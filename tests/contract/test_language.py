@@ -33,7 +33,7 @@ PACKAGES = {name: ROOT / name / f"slipway_{name}" for name in ("operator", "gate
 
 
 def prose(page: str) -> str:
-    """A page without its code: what people and programs print is quoted as it is."""
+    """A page without its code: output of programs is quoted unchanged."""
     return re.sub(r"`[^`]*`", "", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL))
 
 

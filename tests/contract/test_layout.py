@@ -43,13 +43,13 @@ STANDARD_NAMES = {"BlockManager"}  # vLLM's name for what allocates the blocks o
 
 @functools.cache
 def trees() -> dict[Path, ast.Module]:
-    """Parsed by who asks, not by everybody who collects tests."""
+    """Parsed on the first call, not when tests are collected."""
     return {path: ast.parse(path.read_text()) for path in SOURCES}
 
 
 @functools.cache
 def definitions() -> list[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
-    """Every function and class: one walk for all who ask."""
+    """Every function and class: one walk for all tests."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [(path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, kinds)]
 
@@ -64,7 +64,7 @@ def test_folders_on_the_build_path_are_no_packages() -> None:
         assert not (ROOT / folder / "__init__.py").exists()
 
 
-def test_files_have_a_docstring_that_says_their_purpose() -> None:
+def test_files_have_a_docstring() -> None:
     docstrings = {_name(path): ast.get_docstring(tree) or "" for path, tree in trees().items()}
     assert not [name for name, text in docstrings.items() if not text.split("\n")[0].endswith((".", "`"))]
 
@@ -86,17 +86,17 @@ def test_functions_take_few_parameters() -> None:
 
 
 def test_no_unit_test_imports_torch(request: pytest.FixtureRequest) -> None:
-    """It takes longer than a thousand unit tests: what needs it is marked as integration."""
+    """Importing torch takes longer than a thousand unit tests: tests that need it are marked as integration."""
     if request.config.getoption("markexpr") != UNIT:
         pytest.skip("other parts import it")
     assert not request.config.stash[TORCH_IMPORTED], "a file of the unit part imports torch: mark it as integration"
 
 
-def test_files_are_named_after_what_they_own() -> None:
+def test_files_are_named_after_a_noun() -> None:
     assert not [_name(path) for path in SOURCES if path.stem in FORBIDDEN_FILES]
 
 
-def test_classes_are_named_after_what_they_are() -> None:
+def test_classes_are_named_after_a_noun() -> None:
     classes = [node for _, node in definitions() if isinstance(node, ast.ClassDef)]
     # http.server's own word for what answers a request.
     found = [node.name for node in classes if "BaseHTTPRequestHandler" not in map(ast.unparse, node.bases)]
@@ -108,7 +108,7 @@ def test_folders_are_shallow() -> None:
     assert not [_name(path) for path in SOURCES if len(path.relative_to(ROOT).parts) > FOLDER_DEPTH]
 
 
-def test_folders_hold_few_files_and_say_what_lives_there() -> None:
+def test_folders_have_few_files_and_a_docstring() -> None:
     parts = {path: path.relative_to(ROOT).parts for path in SOURCES}
     narrow = {path.parent for path in SOURCES if parts[path][0] == "testkit" or parts[path][1] in NARROW}
     folders = sorted(narrow)
@@ -134,7 +134,7 @@ def test_class_names_of_the_operator_are_unique_in_the_product() -> None:
 
 
 def test_no_file_names_the_machine_it_was_written_on() -> None:
-    """Paths of a workplace mean nothing anywhere else."""
+    """Paths of one machine are invalid on all others."""
     listed = ["git", "ls-files", "-co", "--exclude-standard", "--", "*.py", "*.md", "*.yaml", "*.toml", "Makefile"]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     found = [name for name in files if any(path in _text(ROOT / name) for path in _workplace(name))]
@@ -170,6 +170,6 @@ def _is_kernel(decorator: ast.expr) -> bool:
 
 
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Only those by position: the others say at the call what they are."""
+    """Only those by position: keyword arguments are named at the call."""
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
     return len([name for name in names if name not in ("self", "cls")])

@@ -1,4 +1,4 @@
-"""Who owns which model name: what the operator writes is what gateways read."""
+"""Owners of model names: gateways read the object that the operator writes."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""The pod that the operator writes is one that the server and the fetcher understand."""
+"""The server and the fetcher accept the pod that the operator writes."""
 
 import sys
 import tomllib
@@ -140,7 +140,7 @@ def test_replica_set_is_accepted_strictly(api: Api, namespace: str) -> None:
 @pytest.mark.integration
 @pytest.mark.attack_class(2)
 def test_pod_of_an_analysis_job_passes_pod_security_restricted(api: Api, namespace: str) -> None:
-    """Safety 16: what a template leaves open is filled in, so that its least pod is a restricted one."""
+    """Safety 16: missing fields get defaults, so that the smallest pod is a restricted one."""
     restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     assert api.merge(f"/api/v1/namespaces/{namespace}", restricted).ok
     container = {"name": "smoke", "image": "registry.example.com/smoke:1"}

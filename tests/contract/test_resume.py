@@ -1,4 +1,4 @@
-"""What the server says beside its events is what the gateway brings to the next server."""
+"""The position that the server sends beside its events is the one that the gateway sends to the next server."""
 
 import json
 from collections.abc import AsyncIterator, Coroutine
@@ -26,7 +26,7 @@ TOKENS = tuple(range(1, 30))
 
 
 async def deltas(resumed: tuple[int, ...]) -> AsyncIterator[Delta]:
-    """A model that always says the same; the resumed tokens are no work for it."""
+    """A model with a constant output; the resumed tokens are no work for it."""
     assert TOKENS[: len(resumed)] == resumed
     for count, token in enumerate(TOKENS, 1):
         yield Delta(WORDS[token], count, token, FinishReason.LENGTH if count == len(TOKENS) else None)
@@ -87,11 +87,11 @@ def test_a_stream_cut_at_any_bytes_comes_out_whole(cuts: list[int], remembers: b
         aligner.drop()
         asking, tokens = trail.resume_request(asked_first(), b"")
         assert remembers or not tokens
-    told = events_of(sent)
-    assert "".join(event["data"].get("token", "") for event in told) == "".join(WORDS.values())
-    assert [event["data"]["type"] for event in told].count("done") == 1
-    assert told[-1]["data"]["usage"] == {"input_tokens": 3, "output_tokens": len(TOKENS)}
-    assert len({event["id"] for event in told}) == len(told)
+    events = events_of(sent)
+    assert "".join(event["data"].get("token", "") for event in events) == "".join(WORDS.values())
+    assert [event["data"]["type"] for event in events].count("done") == 1
+    assert events[-1]["data"]["usage"] == {"input_tokens": 3, "output_tokens": len(TOKENS)}
+    assert len({event["id"] for event in events}) == len(events)
 
 
 @settings(deadline=None)
@@ -100,17 +100,17 @@ def test_an_event_id_leads_to_the_events_after_it(index: int) -> None:
     headers, stream = served(asked_first(), BODY)
     trail = theirs.StreamProgress.begin(headers, "a/b.c 1", "0b1c")
     assert trail
-    told = events_of(trail.add_ids(stream))
-    index %= len(told)
-    place = theirs.place(told[index]["id"])
+    events = events_of(trail.add_ids(stream))
+    index %= len(events)
+    place = theirs.place(events[index]["id"])
     assert place and (place.revision, place.holder) == ("a/b.c 1", "0b1c")
     assert str(headers[ours.STREAM]) == place.stream == trail.stream
-    # Ids of a gateway that does not say yet where a stream is.
-    assert theirs.place(told[index]["id"].removesuffix(".0b1c")) == theirs.ResumePoint(place.revision, place.resume)
+    # Ids of a gateway of a version without the place of a stream.
+    assert theirs.place(events[index]["id"].removesuffix(".0b1c")) == theirs.ResumePoint(place.revision, place.resume)
     again, rest = served(taking_up(place.resume), BODY)
     second = theirs.StreamProgress.begin(again, "a/b.c 1", "0b1c")
     assert second
-    assert (events_of(second.add_ids(rest)) if rest else []) == told[index + 1 :]
+    assert (events_of(second.add_ids(rest)) if rest else []) == events[index + 1 :]
     # When this one breaks in its turn, the next server gets the tokens that the client had before, too.
     if rest:
         assert ours._tokens(second.resume_request(CIMultiDict(), b"")[1]) == TOKENS
@@ -118,14 +118,14 @@ def test_an_event_id_leads_to_the_events_after_it(index: int) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 20), st.integers(0, 9), st.integers(0, 2600))
-def test_tokens_that_a_gateway_remembers_lead_on_from_any_event_before_them(index: int, lost: int, cut: int) -> None:
+def test_stream_resumes_from_any_event_before_the_remembered_tokens(index: int, lost: int, cut: int) -> None:
     """The gateway sent more than arrived; the next one breaks in its turn."""
     headers, stream = served(asked_first(), BODY)
     trail = theirs.StreamProgress.begin(headers, "rev", "0b1c")
     assert trail
-    told = events_of(trail.add_ids(stream))
-    index %= len(told)
-    place = theirs.place(told[index]["id"])
+    events = events_of(trail.add_ids(stream))
+    index %= len(events)
+    place = theirs.place(events[index]["id"])
     assert place
     known = b"".join(b"%d," % token for token in TOKENS[: int(place.resume.split(".")[1]) + lost])
     asking = taking_up(place.resume)
@@ -137,15 +137,15 @@ def test_tokens_that_a_gateway_remembers_lead_on_from_any_event_before_them(inde
     asking, tokens = second.resume_request(asking, known)
     _, rest = served(asking, BODY + tokens)
     sent += second.add_ids(rest) if rest else b""
-    assert (events_of(sent) if sent else []) == told[index + 1 :]
+    assert (events_of(sent) if sent else []) == events[index + 1 :]
 
 
 def test_another_answer_is_noticed() -> None:
     headers, stream = served(asked_first(), BODY)
     trail = theirs.StreamProgress.begin(headers, "rev", "0b1c")
     assert trail
-    told = events_of(trail.add_ids(stream))
-    place = theirs.place(told[7]["id"])
+    events = events_of(trail.add_ids(stream))
+    place = theirs.place(events[7]["id"])
     assert place
     wrong = place.resume[:-1] + ("0" if place.resume[-1] != "0" else "1")
     far = place.resume.rsplit(".", 2)[0] + ".99.00000000"
@@ -159,7 +159,7 @@ def test_another_answer_is_noticed() -> None:
     ("resume", "size", "tail"),
     [("x", "0", b""), ("1-1-" + "a" * 32 + ".1.00000000", "99", b""), ("1-1-" + "a" * 32 + ".1.00000000", "1", b"x")],
 )
-def test_nonsense_is_a_400(resume: str, size: str, tail: bytes) -> None:
+def test_invalid_resume_headers_are_a_400(resume: str, size: str, tail: bytes) -> None:
     with pytest.raises(HttpError) as refused:
         ours.parse_request({ours.RESUME: resume, ours.RESUME_BYTES: size}, b"{}" + tail)
     assert refused.value.status == 400
@@ -170,7 +170,7 @@ def test_foreign_event_ids_are_not_taken(given: str) -> None:
     assert theirs.place(given) is None
 
 
-def test_servers_that_mark_nothing_are_passed_on_as_they_are() -> None:
+def test_streams_without_marks_are_forwarded_unchanged() -> None:
     assert theirs.StreamProgress.begin({}, "rev", "0b1c") is None
     assert theirs.StreamProgress.begin({theirs.STREAM: "x\n: forged"}, "rev", "0b1c") is None
 
@@ -191,7 +191,7 @@ def test_headers_are_the_same_words_on_both_sides() -> None:
     assert f"`{theirs.LAST_EVENT_ID}`" in TEXT
 
 
-def test_a_crash_that_is_said_in_a_comment_is_no_place_to_go_on_from() -> None:
+def test_crash_in_a_comment_changes_no_resume_point() -> None:
     headers, whole = served(asked_first(), BODY)
     trail = theirs.StreamProgress.begin(headers, "rev", "00aa")
     assert trail
@@ -200,7 +200,7 @@ def test_a_crash_that_is_said_in_a_comment_is_no_place_to_go_on_from() -> None:
     before = trail.resume_request(CIMultiDict(), b"")
     assert trail.add_ids(CRASHED) == CRASHED, "clients pass comments over"
     assert trail.resume_request(CIMultiDict(), b"") == before
-    asked, tokens = trail.resume_request(asked_first(), b"")
-    _, rest = served(asked, BODY + tokens)
+    request, tokens = trail.resume_request(asked_first(), b"")
+    _, rest = served(request, BODY + tokens)
     at_once_whole = theirs.StreamProgress.begin(headers, "rev", "00aa")
     assert at_once_whole and came + trail.add_ids(rest) == at_once_whole.add_ids(whole)

@@ -1,4 +1,4 @@
-"""What the gateway counts for the judge has the documented shape, and reads what our server writes."""
+"""The samples of the gateway have the documented shape, and the gateway parses the responses of our server."""
 
 import re
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ ROUTE = Route(
 
 
 def shape(value: Any) -> Any:
-    """Names and kinds of values; a list is as its first item."""
+    """Names and types of values; a list has the type of its first item."""
     if isinstance(value, dict):
         return {name: shape(item) for name, item in value.items()}
     return [shape(value[0])] if isinstance(value, list) else type(value).__name__
@@ -85,18 +85,20 @@ async def test_the_report_has_them() -> None:
 
 
 def test_numbers_of_the_document_are_those_of_the_code() -> None:
-    said = " ".join(TEXT.split())
-    assert f"the last {GENERATIONS} generations under which" in said
-    assert f"remembers {units.MAX_SESSIONS:,} sessions and {units.MAX_CLIENTS:,} clients" in said
-    assert f"{units.FREE_UNITS:.0f} and {units.FREE_UNITS_PER_S:.0f} more each second" in said
-    assert f"by {units.BALANCE_SIGMAS:.0f} standard deviations and {units.BALANCE_UNITS:.0f} units" in said
-    assert f"`max_tokens` below {SHORT_LIMIT_TOKENS}" in said and f"below {TINY_LIMIT_TOKENS}" in said
-    assert f"last {responses.TAIL_BYTES >> 10} KiB of a stream" in said
-    assert f"the last {responses.LOOP_BYTES >> 10} KiB of the text (at least {responses.LOOP_MIN_BYTES} bytes)" in said
-    assert f"compresses {responses.LOOP_RATIO:g} times" in said
-    assert f"over {responses.JSON_CHARS >> 10} KiB or" in said
-    assert f"for {GatewaySettings().hung_after_s:g} s (`--hung-after`)" in said
-    assert f"for {WHOLE_PATIENCE} times as long" in said
+    document = " ".join(TEXT.split())
+    assert f"the last {GENERATIONS} generations under which" in document
+    assert f"remembers {units.MAX_SESSIONS:,} sessions and {units.MAX_CLIENTS:,} clients" in document
+    assert f"{units.FREE_UNITS:.0f} and {units.FREE_UNITS_PER_S:.0f} more each second" in document
+    assert f"by {units.BALANCE_SIGMAS:.0f} standard deviations and {units.BALANCE_UNITS:.0f} units" in document
+    assert f"`max_tokens` below {SHORT_LIMIT_TOKENS}" in document and f"below {TINY_LIMIT_TOKENS}" in document
+    assert f"last {responses.TAIL_BYTES >> 10} KiB of a stream" in document
+    assert (
+        f"the last {responses.LOOP_BYTES >> 10} KiB of the text (at least {responses.LOOP_MIN_BYTES} bytes)" in document
+    )
+    assert f"compresses {responses.LOOP_RATIO:g} times" in document
+    assert f"over {responses.JSON_CHARS >> 10} KiB or" in document
+    assert f"for {GatewaySettings().hung_after_s:g} s (`--hung-after`)" in document
+    assert f"for {WHOLE_PATIENCE} times as long" in document
 
 
 def test_kinds_and_strata_of_the_document_are_those_of_the_code() -> None:
@@ -106,18 +108,18 @@ def test_kinds_and_strata_of_the_document_are_those_of_the_code() -> None:
         assert f"`{stratum(size, stream=True).split(',')[0]}`" in TEXT
 
 
-# -- what our server writes
+# -- responses of our server
 
 
-def test_a_model_without_numbers_is_told_from_a_broken_server() -> None:
-    said = {reason: responses.find_failures(make("why").encode()) for reason, make in ERRORS.items()}
+def test_non_finite_output_is_distinguished_from_a_broken_server() -> None:
+    failures = {reason: responses.find_failures(make("why").encode()) for reason, make in ERRORS.items()}
     broken = ("errors",)
-    assert said == {
+    assert failures == {
         FinishReason.ERROR: broken,
         FinishReason.NON_FINITE: ("errors", "non_finite"),
         FinishReason.LOST: broken,
         FinishReason.CRASHED: broken,
-        # What a client asks for itself says nothing of a version.
+        # An invalid request or a deadline of the client is no evidence about a revision.
         FinishReason.INVALID: (),
         FinishReason.DEADLINE: (),
     }
@@ -143,7 +145,7 @@ async def test_streams_of_generate_are_read(texts: tuple[str, ...], finish: Fini
 
 
 @pytest.mark.parametrize(("texts", "finish", "kinds"), CASES)
-async def test_streams_of_the_other_generate_say_no_reason(
+async def test_streams_of_the_other_generate_have_no_reason(
     texts: tuple[str, ...], finish: FinishReason, kinds: tuple
 ) -> None:
     stream = b"".join([_frame(event) async for event in token_events(deltas(*texts, finish=finish), None)])

@@ -1,4 +1,4 @@
-"""Sleep between the processes: what the operator tells gateways, what they report, and whom they call for."""
+"""Sleep between the processes: the route table for gateways, their reports, and their calls that wake a deployment."""
 
 import re
 from datetime import UTC, datetime
@@ -63,7 +63,7 @@ def test_operator_reads_activity_as_the_gateway_reports_it() -> None:
     )
 
 
-async def test_operator_hears_of_calls_as_the_gateway_tells_them() -> None:
+async def test_operator_reads_calls_as_the_gateway_reports_them() -> None:
     balancer = LoadBalancer(GatewayMetrics("test"), incarnation="p1")
     balancer.publish(table.build([route_of(ASLEEP)], []))
     balancer.enter("chat")
@@ -75,11 +75,11 @@ async def test_operator_hears_of_calls_as_the_gateway_tells_them() -> None:
         assert await listener._poll(f"{url}/nowhere", "") is None
 
 
-def test_the_operator_waits_longer_than_a_gateway_lets_it() -> None:
+def test_request_timeout_of_the_operator_exceeds_the_wait_of_a_gateway() -> None:
     assert calls.TIMEOUT_S > CALLS_WAIT_S
-    said = re.search(r"at the latest after (\d+) s\. A route leaves the list", TEXT)
-    assert said
-    assert float(said[1]) == CALLS_WAIT_S
+    documented = re.search(r"at the latest after (\d+) s\. A route leaves the list", TEXT)
+    assert documented
+    assert float(documented[1]) == CALLS_WAIT_S
 
 
 @pytest.mark.integration

@@ -1,4 +1,4 @@
-"""tests/README.md names tests that are there, and every one that no ordinary run takes."""
+"""tests/README.md names existing tests, and all that only `make extended` runs."""
 
 import ast
 import functools
@@ -39,12 +39,12 @@ def named(section: str) -> list[str]:
     return [re.findall(r"\| `(test_\w+)`", row)[0] for row in rows]
 
 
-def test_the_page_of_slow_tests_names_thirty_that_are_there() -> None:
+def test_page_of_slow_tests_names_thirty_that_exist() -> None:
     slow, extended = (ROOT / "tests" / "README.md").read_text().split(f"## {EXTENDED}")
     assert len(named(slow)) == SLOWEST
     assert not {*named(slow), *named(extended)} - functions().keys()
 
 
-def test_the_page_of_slow_tests_names_all_that_no_ordinary_run_takes() -> None:
+def test_page_of_slow_tests_names_all_extended_tests() -> None:
     extended = (ROOT / "tests" / "README.md").read_text().split(f"## {EXTENDED}")[1]
     assert set(named(extended)) == {name for name, marked in functions().items() if marked}

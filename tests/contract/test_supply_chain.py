@@ -1,4 +1,4 @@
-"""What is installed is what was locked: hashes for every wheel, versions with digests for every base image."""
+"""Installed versions are locked: hashes for every wheel, versions with digests for every base image."""
 
 import re
 import tomllib

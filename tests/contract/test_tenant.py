@@ -1,4 +1,4 @@
-"""The gateway says whose request it is and proves it; nobody else can, and the server takes it as it is said."""
+"""The gateway names and signs the tenant of a request; no other client can, and the server accepts that name."""
 
 import base64
 import json
@@ -36,8 +36,8 @@ TRUSTING = server.Tenants(trust=True)
 NOW = 1_800_000_030.0
 
 
-def said(sent: dict[str, str], user: object = None, *, salt: str = "s", sources: tuple[str, ...] = ALL) -> str:
-    """The tenant that a server takes from what the gateway makes of a client's request."""
+def tenant_of(sent: dict[str, str], user: object = None, *, salt: str = "s", sources: tuple[str, ...] = ALL) -> str:
+    """The tenant that a server reads from the request that the gateway forwards for a client."""
     tenant = request_fields.tenant(CIMultiDict(sent), request_fields.RequestFields(user=user), sources, salt)
     crossed = gateway.to_upstream(CIMultiDict(sent), "id", tenant)
     assert crossed.getall(gateway.TENANT, []) == ([tenant] if tenant else [])
@@ -57,47 +57,49 @@ def test_the_headers_are_the_same_words_on_both_sides() -> None:
     assert f"`{server.TENANT}: " in TEXT
 
 
-def test_a_shadow_is_the_same_word_on_both_sides_and_goes_last() -> None:
+def test_shadow_header_is_the_same_on_both_sides_and_has_the_lowest_priority() -> None:
     assert gateway.SHADOW == SHADOW and f"`{SHADOW}: 1`" in TEXT
-    asked = ShadowRequest("/v1/completions", gateway.to_upstream(CIMultiDict(bearer("a")), "id", "b" * 32), b"{}")
-    copied = make_shadow(asked).headers
-    assert priority_of(copied, -1000) == priority_of(copied) == PRIORITY > 1000 == priority_of(asked.headers, 1000)
-    assert priority_of(asked.headers) == 0 and f"priority {PRIORITY}" in TEXT
+    request = ShadowRequest("/v1/completions", gateway.to_upstream(CIMultiDict(bearer("a")), "id", "b" * 32), b"{}")
+    copied = make_shadow(request).headers
+    assert priority_of(copied, -1000) == priority_of(copied) == PRIORITY > 1000 == priority_of(request.headers, 1000)
+    assert priority_of(request.headers) == 0 and f"priority {PRIORITY}" in TEXT
     assert TRUSTING.of(copied) == sha256(b"shadow:" + b"b" * 32).hexdigest()[:32]
 
 
 @pytest.mark.parametrize("name", [gateway.SHADOW, gateway.SHADOW.lower()])
-def test_no_client_can_say_that_its_request_is_a_shadow(name: str) -> None:
+def test_shadow_header_of_a_client_is_dropped(name: str) -> None:
     assert gateway.SHADOW not in gateway.to_upstream(CIMultiDict({name: "1"}), "id")
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.text(min_size=1), st.text(min_size=1), st.text())
-def test_a_name_is_the_same_at_each_gateway_and_tells_nothing(user: str, other: str, salt: str) -> None:
-    name = said({}, user, salt=salt)
+def test_tenant_name_is_the_same_at_each_gateway_and_hides_the_user(user: str, other: str, salt: str) -> None:
+    name = tenant_of({}, user, salt=salt)
     assert re.fullmatch("[0-9a-f]{32}", name)
-    assert (said({}, other, salt=salt) == name) == (user == other)
-    assert said({}, user, salt=salt + "x") != name
+    assert (tenant_of({}, other, salt=salt) == name) == (user == other)
+    assert tenant_of({}, user, salt=salt + "x") != name
 
 
-def test_the_key_comes_before_the_user_whom_it_names() -> None:
-    assert said(bearer("a"), "u1") == said(bearer("a"), "u2") == said(bearer("a")) != said(bearer("b"))
-    assert said({}, "a") != said(bearer("a")) and said({}, "u1") != said({}, "u2")
-    assert said(bearer("a"), "u1", sources=("user",)) == said({}, "u1")
-    assert said(bearer("a"), "u1", sources=("key",)) == said(bearer("a"))
-    assert said(bearer("a"), "u1", sources=()) == ""
+def test_api_key_takes_precedence_over_user() -> None:
+    assert (
+        tenant_of(bearer("a"), "u1") == tenant_of(bearer("a"), "u2") == tenant_of(bearer("a")) != tenant_of(bearer("b"))
+    )
+    assert tenant_of({}, "a") != tenant_of(bearer("a")) and tenant_of({}, "u1") != tenant_of({}, "u2")
+    assert tenant_of(bearer("a"), "u1", sources=("user",)) == tenant_of({}, "u1")
+    assert tenant_of(bearer("a"), "u1", sources=("key",)) == tenant_of(bearer("a"))
+    assert tenant_of(bearer("a"), "u1", sources=()) == ""
 
 
-@pytest.mark.parametrize("nobody", [{}, bearer("EMPTY"), bearer("none"), {"Authorization": "Basic YTpi"}])
+@pytest.mark.parametrize("headers", [{}, bearer("EMPTY"), bearer("none"), {"Authorization": "Basic YTpi"}])
 @pytest.mark.parametrize("user", [None, "", 7, ["x"]])
-def test_whom_nobody_names_is_no_tenant(nobody: dict[str, str], user: object) -> None:
-    assert said(nobody, user) == ""
+def test_request_without_key_and_user_has_no_tenant(headers: dict[str, str], user: object) -> None:
+    assert tenant_of(headers, user) == ""
 
 
 @pytest.mark.parametrize("name", [gateway.TENANT, gateway.TENANT.lower(), gateway.TENANT.upper()])
 @pytest.mark.parametrize("beside", [{}, bearer("a"), {"Connection": gateway.TENANT}])
-def test_what_a_client_claims_goes_nowhere(name: str, beside: dict[str, str]) -> None:
-    assert said({name: "f" * 32} | beside) == said(beside)
+def test_tenant_header_of_a_client_is_dropped(name: str, beside: dict[str, str]) -> None:
+    assert tenant_of({name: "f" * 32} | beside) == tenant_of(beside)
 
 
 class World:
@@ -111,7 +113,7 @@ class World:
         self.gateway = TenantSigner(str(folder / "gateways"), lambda: self.now)
 
     def release(self, *content: Key, to: tuple[str, ...] = ("gateways", "team", "other")) -> None:
-        """Write what the operator writes, where kubelets bring it."""
+        """Write the Secret of the operator to the path where kubelets mount it."""
         for name in to:
             if name == "gateways":
                 self._write(name, tenant_key.release_secret("sys", "keys", content)["data"][keys.KEYS])
@@ -145,7 +147,7 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.finding(19)
 @pytest.mark.attack_class(9, 19)
 def test_a_gateways_proof_is_honoured_by_the_servers_of_that_deployment_alone(world: World) -> None:
-    """Safety 19: whoever reached a model pod could claim any tenant."""
+    """Safety 19: any client that reached a model pod could claim any tenant."""
     chat, other, neighbour = (world.server(name) for name in ("team/chat", "team/other", "other/chat"))
     headers = world.sent("team/chat")
     assert chat.of(headers) == "a" * 32 and not world.unproved
@@ -170,7 +172,7 @@ def test_a_shadows_tenant_is_proved_as_its_own(world: World) -> None:
     assert world.server("team/chat").of(copied) == sha256(b"shadow:" + b"a" * 32).hexdigest()[:32]
 
 
-def test_a_request_that_goes_on_after_an_hour_is_signed_anew(world: World) -> None:
+def test_request_that_resumes_after_an_hour_gets_a_new_signature(world: World) -> None:
     headers, chat = world.sent("team/chat"), world.server("team/chat")
     bound = resume.parse_request(headers, b"{}", "/v1/completions", chat.of(headers)).digest
     world.now += 3600
@@ -219,7 +221,7 @@ def test_a_gateway_keeps_the_last_keys_when_the_file_goes(world: World, tmp_path
     assert chat.of(world.sent("team/chat"))
 
 
-def test_what_a_gateway_remembers_is_bounded_and_one_proof_serves_a_minute(world: World) -> None:
+def test_cache_of_proofs_is_bounded_and_a_proof_is_reused_for_a_minute(world: World) -> None:
     first = world.sent("team/chat")[gateway.PROOF]
     world.now += 20
     assert world.sent("team/chat")[gateway.PROOF] is first
@@ -228,7 +230,7 @@ def test_what_a_gateway_remembers_is_bounded_and_one_proof_serves_a_minute(world
     assert len(world.gateway._kept) == proof.MAX_KEPT
 
 
-def test_the_pod_is_told_what_its_server_checks_for() -> None:
+def test_pod_has_the_tenant_settings_that_its_server_checks() -> None:
     snapshot = Snapshot("abcdefgh22", 1, PodInputs(Model("hf://org/m", "chat")), "slipway-server:1", 300, 2)
     pod = replica_set(Owner("chat", "team", "u"), snapshot, 1)["spec"]["template"]["spec"]
     (container,), (fetcher,) = pod["containers"], pod["initContainers"]

@@ -1,4 +1,4 @@
-"""What the operator writes into status.traffic is what the gateway routes by, and back by /internal/routes."""
+"""The gateway routes by the status.traffic that the operator writes, and reports it in /internal/routes."""
 
 from dataclasses import replace
 from typing import Any

@@ -177,7 +177,7 @@ async def test_a_version_that_is_too_old_lists_again_and_finds_deletions(
     ):
         await until_async(lambda: len(seen()) == 2)
         await forwarder.cut()
-        # While nobody watches: a deletion, a change, and an API server that starts without a history.
+        # While no watch is open: a deletion, a change, and an API server that starts without a history.
         world.delete("gone")
         world.write("chat", 2)
         killed = world.kill_api_server()

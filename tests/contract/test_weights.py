@@ -1,4 +1,4 @@
-"""What the fetcher reports of a model is what the operator keeps, and what it keeps the fetcher reads."""
+"""The operator pins the weights that the fetcher reports, and the fetcher reads that pin."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_a_report_becomes_a_pin(tmp_path: Path) -> None:
         assert pin.read(file) == pin.ModelPin(DIGEST, commit)
 
 
-def test_it_is_as_documented() -> None:
+def test_report_has_the_documented_shape() -> None:
     assert list(json.loads(render(Weights(DIGEST, COMMIT)))) == ["commit", "digest"]
     assert '`{"commit": "…", "digest": "sha256:…"}`' in TEXT
     assert f"`{ANNOTATION}`" in TEXT and f"`{FILE}`" in TEXT

@@ -29,7 +29,7 @@ class Progress:
         self._cases, self._started = cases, time.monotonic()
         self.done = self.failed = 0
 
-    def tell(self, outcome: Outcome) -> None:
+    def report(self, outcome: Outcome) -> None:
         """A history ended."""
         self.done += 1
         if outcome.failure:
@@ -49,7 +49,7 @@ def rows(known: dict[str, Reference], outcomes: list[Outcome]) -> list[dict[str,
         for fault in Fault:
             own = [item for item in outcomes if item.case.scenario == name and fault in item.case.targets.values()]
             hits = [point for item in own for point, done in item.hit if done is fault]
-            asked = sum(wanted is fault for item in own for wanted in item.case.targets.values())
+            planned = sum(wanted is fault for item in own for wanted in item.case.targets.values())
             found.append(
                 {
                     "scenario": name,
@@ -57,7 +57,7 @@ def rows(known: dict[str, Reference], outcomes: list[Outcome]) -> list[dict[str,
                     "calls_of_the_undisturbed_history": sum(reference.counts.values()),
                     "injection_points": len(hits),
                     "of_these_writes": sum(is_write(point.kind) for point in hits),
-                    "not_reached": asked - len(hits) if not any(item.failure for item in own) else None,
+                    "not_reached": planned - len(hits) if not any(item.failure for item in own) else None,
                     "operators_that_gave_up": sum(len(item.exits) for item in own),
                     "other_end_states": sum(bool(item.failure) for item in own),
                 }
@@ -101,7 +101,7 @@ async def main(kubeconfig: Path, folder: Path, faults: set[str], quick: bool, se
         cases = list(campaign.sample(known, random.Random(seed)) if quick else campaign.enumeration(known))
         cases = [case for case in cases if faults & set(case.targets.values())]
         progress = Progress(len(cases))
-        outcomes = await campaign.run(world, known, cases, progress.tell)
+        outcomes = await campaign.run(world, known, cases, progress.report)
     return conclude(known, outcomes, seed if quick else None)
 
 

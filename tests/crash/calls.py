@@ -1,4 +1,4 @@
-"""Names for API calls and for what may happen to them; pure."""
+"""Names for API calls and for the faults of a call; pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ WRITES = frozenset({"APPLY", "CREATE", "PATCH", "UPDATE", "DELETE"})
 class Fault(StrEnum):
     """What the proxy does to one call."""
 
-    KILL_BEFORE = "killed-before"  # the API server never hears of the call
+    KILL_BEFORE = "killed-before"  # the call never reaches the API server
     KILL_AFTER = "killed-after"  # the API server did it, and the operator never learns
     CONFLICT = "409"
     EXPIRED = "410"

@@ -1,4 +1,4 @@
-"""Which faults are put into which histories, playing them side by side, and what came of it."""
+"""Plays histories side by side, with faults, and collects their outcomes."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ Targets = dict[Point, Fault]
 
 @dataclass(frozen=True)
 class Reference:
-    """An undisturbed history: what comes of it, and its calls by kind."""
+    """An undisturbed history: its end state, and its calls by kind."""
 
     state: dict[str, Any]
     counts: Counter[str]
@@ -36,7 +36,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario, and what is to happen to which calls of it."""
+    """A scenario, and the fault of each chosen call."""
 
     scenario: str
     targets: Targets
@@ -44,11 +44,11 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What came of a case."""
+    """The outcome of a case."""
 
     case: Case
     hit: list[tuple[Point, Fault]] = field(default_factory=list)
-    exits: list[int] = field(default_factory=list)  # of operators that gave up by themselves and were started anew
+    exits: list[int] = field(default_factory=list)  # of operators that gave up by themselves and were restarted
     calls: int = 0
     seconds: float = 0.0
     failure: str = ""
@@ -112,7 +112,7 @@ def _parts(targets: list[tuple[Point, Fault]], chance: random.Random) -> Iterato
 
 
 async def run(
-    world: World, known: dict[str, Reference], cases: Iterable[Case], tell: Callable[[Outcome], None]
+    world: World, known: dict[str, Reference], cases: Iterable[Case], report: Callable[[Outcome], None]
 ) -> list[Outcome]:
     """Play all cases, some at a time."""
     waiting, outcomes = iter(cases), []
@@ -121,7 +121,7 @@ async def run(
         for case in waiting:
             outcome = await _outcome(world, known, case)
             outcomes.append(outcome)
-            tell(outcome)
+            report(outcome)
 
     await asyncio.gather(*(lane() for _ in range(LANES)))
     return outcomes

@@ -1,4 +1,4 @@
-"""What must not depend on how the operator came to the end; pure."""
+"""The part of the end state that must not depend on the history; pure."""
 
 import hashlib
 import json
@@ -8,20 +8,20 @@ from typing import Any
 from slipway_operator.model.deployment.compact import expanded
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-# Told once the deed is done and nowhere remembered: one that a crash swallows is lost. What they tell is in the status.
+# Posted after the action and stored nowhere else: a crash can lose one. Their contents are in the status.
 _BEST_EFFORT = frozenset(
     {"ScalingReplicaSet", "TrafficWeightUpdated", "DrainStarted", "DrainCompleted", "DrainTimedOut"}
     | {"StableUnavailable", "AbortBlocked", "PodRestarted", "NotServing"}
-    | {"CreateFailed"}  # tells of the disturbance itself: that the API server refused something three times in a row
+    | {"CreateFailed"}  # of the disturbance itself: the API server refused something three times in a row
 )
-# They count writes and looks, of which a disturbed history has more.
+# Counters of writes and reads: a disturbed history has more.
 _COUNTERS = frozenset({"generation", "observedGeneration", "progress", "replicaSetUid"})
 
 Object = dict[str, Any]
 
 
 def end_state(obj: Object, children: dict[str, list[Object]], events: list[Object]) -> Object:
-    """The status without times and counters, the children with what they are to be, and which Events were told."""
+    """The status without times and counters, the children with their desired state, and the Events that were posted."""
     namespace = obj["metadata"]["namespace"]
     state = {
         "status": _without_history(expanded(obj.get("status") or {})[0]),

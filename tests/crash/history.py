@@ -1,4 +1,4 @@
-"""One history: a user, a ModelDeployment of its own, and an operator that is started anew whenever it ends."""
+"""One history: a user, a ModelDeployment of its own, and an operator that is restarted whenever it ends."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ class Seat:
         return Counter(found)
 
     async def readiness(self) -> tuple[int, str]:
-        """What /readyz answers now; 0 when nobody does."""
+        """The answer of /readyz now; 0 without a server."""
         try:
             async with (
                 aiohttp.ClientSession() as session,
@@ -88,7 +88,7 @@ class Seat:
 
 
 class Astray(AssertionError):
-    """A history that did not end as it should: how, what was done to it, and what its operators said."""
+    """A history that did not end as it should: how, the faults that were injected, and the logs of its operators."""
 
     def __init__(self, message: str, seat: Seat) -> None:
         super().__init__(message)
@@ -129,7 +129,7 @@ class History:
         return end_state(obj, children, await client.list(EVENTS, self.namespace))
 
     async def ends_like(self, expected: Object | None) -> Object:
-        """Wait until the end state is the expected one (None: until two looks a second apart see the same)."""
+        """Wait until the end state is the expected one (None: until two reads a second apart are equal)."""
         found: Object = {}
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -1,6 +1,6 @@
 """Starts operators at the price of a fork: `python -m tests.crash.nursery` has imported the program already.
 
-A line on standard input starts one: {"id", "arguments", "environment", "log"}. Lines on standard output tell what
+A line on standard input starts one: {"id", "arguments", "environment", "log"}. Lines on standard output report what
 happens: {"started": PID, "id"}, {"ended": PID, "code": CODE}. All end with standard input.
 """
 

@@ -28,7 +28,7 @@ _REASONS = {
 
 @dataclass
 class Tap:
-    """Where one operator is connected: its calls so far, and what is to happen to those that come."""
+    """The connection of one operator: its calls so far, and the faults of later ones."""
 
     kill: Callable[[], Awaitable[None]]
     targets: dict[Point, Fault] = field(default_factory=dict)  # each happens once
@@ -38,7 +38,7 @@ class Tap:
     on_answer: Callable[[str], None] = lambda kind: None
 
     def arrives(self, kind: str) -> Fault | None:
-        """Count a call; what is to happen to it."""
+        """Count a call; return its fault, if any."""
         self.counts[kind] += 1
         self.on_call(kind)
         point = Point(kind, self.counts[kind])
@@ -49,7 +49,7 @@ class Tap:
 
 
 class Proxy:
-    """One listener for many taps: the first part of the path says whose call it is."""
+    """One listener for many taps: the first part of the path names the caller."""
 
     def __init__(self, server: str, tls: ssl.SSLContext) -> None:
         self._server, self._tls = server, tls

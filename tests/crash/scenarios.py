@@ -84,7 +84,7 @@ def _waits_for_promotion(*former: str) -> Condition:
 
 
 def _settled(revision: str) -> Condition:
-    """Promoted, and nothing of former revisions has pods."""
+    """Promoted, and no former revision has pods."""
 
     def condition(status: Status) -> bool:
         alone = [item["revision"] for item in status["revisions"]] == [revision]

@@ -1,4 +1,4 @@
-"""Calls are named as RBAC names them, and end states are compared without what may differ."""
+"""Calls are named as in RBAC, and end states are compared without times, counters and namespaces."""
 
 import random
 from collections import Counter
@@ -53,7 +53,7 @@ def test_times_counters_and_the_namespace_make_no_difference():
     assert first == end_state(other, {}, [])
 
 
-def test_anything_else_does():
+def test_other_differences_count():
     child = {"metadata": {"name": "a", "labels": {}}, "spec": {"replicas": 2}}
     less = {**child, "spec": {"replicas": 1}}
     event = {"type": "Normal", "reason": "RolloutCompleted"}
@@ -65,7 +65,7 @@ def test_anything_else_does():
     assert differences(expected, end_state(obj(weight=50), {"ReplicaSet": [child]}, []))
 
 
-def test_the_namespace_makes_no_difference_in_what_a_pod_is_told():
+def test_namespace_makes_no_difference_in_the_arguments_of_a_pod():
     def state(namespace):
         child = {"metadata": {"name": "a", "labels": {}}, "spec": {"template": {"args": [f"{namespace}/chat"]}}}
         return end_state({"metadata": {"namespace": namespace}}, {"ReplicaSet": [child]}, [])

@@ -1,4 +1,4 @@
-"""A sample of what `make crash` does to all calls: killed before and after a call, the end is the same."""
+"""A sample of the faults of `make crash`: killed before and after a call, the end is the same."""
 
 import random
 
@@ -25,7 +25,7 @@ async def test_killed_and_refused_at_every_kind_of_call_the_operator_reaches_the
 
 
 async def survive(world, **kinds):
-    """Histories of a sample of calls, none of which ends in another state."""
+    """Histories of a sample of calls: all of them have the same end state."""
     known = await campaign.references(world)
     outcomes = await campaign.run(world, known, campaign.sample(known, random.Random(SEED), **kinds), lambda _: None)
     print(f"{sum(len(outcome.hit) for outcome in outcomes)} injection points in {len(outcomes)} histories")

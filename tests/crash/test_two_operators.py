@@ -1,4 +1,4 @@
-"""Two operators at once, and one that sleeps past its lease: one writes, the other waits, and the end is the same."""
+"""Two operators at once, and one suspended past its lease: one writes, the other waits, and the end is the same."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from tests.crash.scenarios import SCENARIOS
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 LEASE = "--lease-seconds=12"  # long enough that a busy machine does not lose it
-# In the middle of what one reconcile does, and between two.
+# In the middle of the writes of a reconcile, and between two reconciles.
 STOPS = (Point("APPLY replicasets", 2), Point("UPDATE modeldeployments/status", 6), Point("LIST pods", 4))
 MORE_STOPS = (Point("APPLY controllerrevisions", 1), Point("PATCH replicasets", 1), Point("CREATE events", 7))
 
@@ -27,7 +27,7 @@ async def two_seats(world):
         yield chat, *seats
 
 
-async def test_of_two_that_start_at_once_one_writes_and_the_other_takes_over_when_its_node_is_lost(world):
+async def test_second_operator_waits_and_takes_over_when_the_node_of_the_first_is_lost(world):
     expected, _ = await play(world, "rollout")
     async with two_seats(world) as (chat, *seats), seated(seats[0]), seated(seats[1]):
         story = asyncio.create_task(SCENARIOS["rollout"](chat))
@@ -35,7 +35,7 @@ async def test_of_two_that_start_at_once_one_writes_and_the_other_takes_over_whe
         [winner] = [seat for seat in seats if seat.writes()]
         [loser] = [seat for seat in seats if seat is not winner]
         await until_async(lambda: holds(winner), "the winner is ready")
-        await until_async(lambda: waits(loser, winner), "the loser is not, and says why")
+        await until_async(lambda: waits(loser, winner), "the loser is not, and shows the reason")
 
         await winner.leave()
         await story
@@ -46,7 +46,7 @@ async def test_of_two_that_start_at_once_one_writes_and_the_other_takes_over_whe
 
 
 @pytest.mark.parametrize("stops", [STOPS, pytest.param(MORE_STOPS, marks=pytest.mark.extended)], ids=["", "more"])
-async def test_one_that_sleeps_past_its_lease_wakes_up_and_writes_nothing(world, stops):
+async def test_operator_that_was_suspended_past_its_lease_writes_nothing(world, stops):
     expected, _ = await play(world, "rollout")
     await asyncio.gather(*(sleeps(world, point, expected) for point in stops))
 

@@ -93,7 +93,7 @@ class Nursery:
             if "started" in event:
                 operator = self._living[event["started"]] = Operator(event["started"])
                 awaited = self._unborn.pop(event["id"])
-                if awaited.cancelled():  # nobody wants it any more
+                if awaited.cancelled():  # it is not needed any more
                     operator.send(signal.SIGKILL)
                 else:
                     awaited.set_result(operator)
@@ -108,7 +108,7 @@ class World:
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self._kubeconfig, self.folder = kubeconfig, folder
-        self.objects: dict[str, Object] = {}  # the ModelDeployment of each namespace, as it was last heard of
+        self.objects: dict[str, Object] = {}  # the ModelDeployment of each namespace, as it was last seen
         self.changed = asyncio.Condition()
         self.gateway_port = reserve_port()
         self._home = ""  # the gateway's own namespace; each operator has one of its own
@@ -156,7 +156,7 @@ class World:
     async def _make_account(self) -> str:
         made = await self.post("/api/v1/namespaces", {"metadata": {"generateName": "slipway-"}})
         home = self._home = made["metadata"]["name"]
-        # What a gateway waits for. Its operators each own names elsewhere: nobody sends requests here.
+        # What a gateway waits for. Its operators each own names elsewhere: no client sends requests here.
         owners = {"metadata": {"name": "slipway-model-names"}, "data": {"names.json": "{}"}}
         await self.post(f"/api/v1/namespaces/{home}/configmaps", owners)
         metadata = {"name": home}
@@ -167,8 +167,8 @@ class World:
         await self.post(f"{_RBAC}/clusterroles", {"metadata": metadata, "rules": operator_rules()})
         binding = {"metadata": metadata, "roleRef": role, "subjects": [subject]}
         await self.post(f"{_RBAC}/clusterrolebindings", binding)
-        asked = {"spec": {"audiences": [], "expirationSeconds": 6 * 3600}}
-        return str((await self.post(f"{account}/{home}/token", asked))["status"]["token"])
+        request = {"spec": {"audiences": [], "expirationSeconds": 6 * 3600}}
+        return str((await self.post(f"{account}/{home}/token", request))["status"]["token"])
 
     async def post(self, path: str, body: Object) -> Object:
         """Create something by path, as an administrator."""
@@ -178,24 +178,24 @@ class World:
         ports = [f"--port={reserve_port()}", f"--admin-port={self.gateway_port}"]
         return [f"--kubeconfig={self._kubeconfig}", f"--own-namespace={self._home}", *ports]
 
-    async def _follow(self, resource: Resource, heard: Callable[[Object], Awaitable[None]]) -> None:
+    async def _follow(self, resource: Resource, on_event: Callable[[Object], Awaitable[None]]) -> None:
         """List and watch, for ever."""
         while True:
             listed = await self.client.request("GET", resource.path())
             for item in listed["items"]:
-                await heard(item)
+                await on_event(item)
             version = listed["metadata"]["resourceVersion"]
-            asked = {"watch": "true", "resourceVersion": version}
-            async with self._session.get(resource.path(), params=asked) as stream:
+            query = {"watch": "true", "resourceVersion": version}
+            async with self._session.get(resource.path(), params=query) as stream:
                 while line := await stream.content.readline(max_line_length=MAX_EVENT_BYTES):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         break
                     if event["type"] != "DELETED":
-                        await heard(event["object"])
+                        await on_event(event["object"])
 
     async def _report_ready(self, item: Object) -> None:
-        """Without a controller manager nobody makes pods; say that all are there and ready."""
+        """No controller manager runs here to create pods; report that all are there and ready."""
         wanted = item["spec"].get("replicas", 1)
         status = {"replicas": wanted, "readyReplicas": wanted, "fullyLabeledReplicas": wanted}
         if {key: item.get("status", {}).get(key, 0) for key in status} != status:
@@ -212,7 +212,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def at_most(seconds: float, what: str) -> AsyncIterator[None]:
-    """An AssertionError that says what did not happen in time."""
+    """An AssertionError that names what did not happen in time."""
     started = time.monotonic()
     try:
         async with asyncio.timeout(seconds):

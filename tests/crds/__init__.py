@@ -1,1 +1,1 @@
-"""The CRD, as a real API server takes it."""
+"""The CRD on a real API server."""

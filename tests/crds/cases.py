@@ -1,4 +1,4 @@
-"""For every rule of the CRD: what it refuses, with which words, and what it lets pass beside it."""
+"""For every rule of the CRD: objects that it refuses, with the message, and similar ones that it accepts."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def _toleration(**fields: Any) -> Change:
 
 
 def _required(**requirement: Any) -> Change:
-    """Of a node; `requirement` over one that is sound."""
+    """Of a node; `requirement` overrides a valid one."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"], **requirement}]}]
     return _affinity(requiredDuringSchedulingIgnoredDuringExecution={"nodeSelectorTerms": terms})
 
@@ -612,7 +612,7 @@ CEL_CASES = (
     ),
 )
 
-# Limits that the schema itself holds; `says` is what the API server's own message contains.
+# Limits that the schema itself holds; `message` is what the API server's own message contains.
 SCHEMA_CASES = (
     *engine_cases.SCHEMA_CASES,
     *(

@@ -12,10 +12,10 @@ Change = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One rule. `says` is a part of its sentence; `bad` and `good` are changes to the smallest spec."""
+    """One rule. `message` is a part of the refusal; `bad` and `good` are changes to the smallest spec."""
 
     id: str
-    says: str
+    message: str
     bad: tuple[Change, ...]
     good: tuple[Change, ...]
 
@@ -40,7 +40,7 @@ def path(namespace: str, name: str = "", subresource: str = "", plural: str = "m
 
 
 def dry_run(api: Api, body: dict[str, Any], namespace: str = "default") -> Answer:
-    """What the API server says to a creation, strictly, without doing it."""
+    """The answer of the API server to a creation as a strict dry run."""
     return api.post(path(namespace), body, dryRun="All", fieldValidation="Strict")
 
 

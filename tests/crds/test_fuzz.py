@@ -1,4 +1,4 @@
-"""Drawn custom resources, against a real API server and the operator's parser: each is taken, or refused in words."""
+"""Drawn custom resources, against a real API server and the operator's parser: accepted, or refused with a message."""
 
 import json
 import re
@@ -34,13 +34,13 @@ def live(api: Api, namespace: str) -> dict[str, Any]:
 
 
 def _sent(api: Api, namespace: str, plural: str, drawn: Drawn) -> Answer:
-    """As if it were created; texts that are no unicode are what JSON makes of them."""
+    """As if it were created; invalid unicode is replaced as in JSON."""
     manifest = operator.crd(plural).manifest("drawn", namespace, drawn.value)
     return api.post(f"{GROUP_PATH}/namespaces/{namespace}/{plural}", manifest, dryRun="All")
 
 
 def _check_refusal(answer: Answer) -> None:
-    """It says which field is wrong, or that the body is no such object."""
+    """The message names the wrong field, or the body is no such object."""
     assert answer.status in (400, 422), (answer.status, answer.message)
     causes = (answer.body.get("details") or {}).get("causes") or []
     named = any(str(cause.get("field", "")).startswith("spec") for cause in causes) or "spec" in answer.message
@@ -48,10 +48,8 @@ def _check_refusal(answer: Answer) -> None:
 
 
 @pytest.mark.finding(26)
-def test_what_the_api_server_takes_the_operator_plans_or_refuses_in_a_condition(
-    api: Api, namespace: str, live: dict[str, Any]
-) -> None:
-    """Safety 26. The status that says so is one that the API server takes too: else nobody would read it."""
+def test_accepted_object_is_planned_or_refused_in_a_condition(api: Api, namespace: str, live: dict[str, Any]) -> None:
+    """Safety 26. The API server must accept the status with that condition too: else the user never sees it."""
 
     def check(drawn: Drawn, tally: Tally) -> None:
         answer = _sent(api, namespace, "modeldeployments", drawn)
@@ -63,8 +61,8 @@ def test_what_the_api_server_takes_the_operator_plans_or_refuses_in_a_condition(
         tally.ended(type(parsed).__name__)
         made = plan(obj, Status(), Observed(), operator.SETTINGS, operator.NOW)
         if isinstance(parsed, spec.Invalid):
-            (said,) = (one for one in made.status.conditions if one.type == "Accepted")
-            assert (said.status, said.message) == ("False", parsed.message) and len(parsed.message) > 20
+            (accepted,) = (one for one in made.status.conditions if one.type == "Accepted")
+            assert (accepted.status, accepted.message) == ("False", parsed.message) and len(parsed.message) > 20
         written = {**live, "status": status.render(made.status)}
         put = api.put(f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status", written, dryRun="All")
         assert put.ok, f"the status is refused: {put.message}"
@@ -76,7 +74,7 @@ def test_what_the_api_server_takes_the_operator_plans_or_refuses_in_a_condition(
 
 
 @pytest.mark.finding(26)
-def test_what_the_api_server_takes_of_templates_the_operator_reads(api: Api, namespace: str) -> None:
+def test_accepted_template_is_parsed_or_refused_with_a_message(api: Api, namespace: str) -> None:
     """Safety 26."""
 
     def check(drawn: Drawn, tally: Tally) -> None:
@@ -94,10 +92,8 @@ def test_what_the_api_server_takes_of_templates_the_operator_reads(api: Api, nam
 
 
 @pytest.mark.finding(26)
-def test_a_status_that_the_api_server_takes_is_planned_from_and_written_over(
-    api: Api, namespace: str, live: dict[str, Any]
-) -> None:
-    """Safety 26: others may write what the schema lets through; the operator writes its own over it."""
+def test_accepted_status_is_planned_from_and_overwritten(api: Api, namespace: str, live: dict[str, Any]) -> None:
+    """Safety 26: others may write a status that the schema accepts; the operator overwrites it."""
     path = f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status"
 
     def check(drawn: Drawn, tally: Tally) -> None:

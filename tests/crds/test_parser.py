@@ -1,4 +1,4 @@
-"""The operator reads what the API server takes, and names the same paths in what it refuses: one type makes both."""
+"""The operator parses all objects that the API server accepts, and names the same paths in refusals."""
 
 import re
 from typing import Any
@@ -20,10 +20,10 @@ OPEN = ("spec.model.task", "spec.model.dtype", "spec.model.quantization")
 UNIQUE = "engine.env.unique"  # keys of lists are compared by the API server alone
 
 REFUSED = [
-    pytest.param(case.says, bad, id=f"{case.id}-{place}")
+    pytest.param(case.message, bad, id=f"{case.id}-{place}")
     for case in SCHEMA_CASES
     for place, bad in enumerate(case.bad)
-    if case.says not in OPEN and case.id != UNIQUE
+    if case.message not in OPEN and case.id != UNIQUE
 ]
 TAKEN = [
     pytest.param(good, id=f"{case.id}-{place}")
@@ -33,14 +33,14 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("where", "bad"), REFUSED)
-def test_what_the_schema_refuses_the_operator_refuses_by_the_same_path(where: str, bad: dict[str, Any]) -> None:
+def test_parser_refuses_what_the_schema_refuses_with_the_same_path(where: str, bad: dict[str, Any]) -> None:
     found = parse(model_deployment(bad))
     assert isinstance(found, Invalid)
     assert re.search(rf"{re.escape(where)}[\w.\[\]]*: (must|is missing)", found.message), found.message
 
 
 @pytest.mark.parametrize("good", TAKEN)
-def test_what_the_rules_let_pass_is_read(good: dict[str, Any]) -> None:
+def test_objects_that_pass_the_rules_are_parsed(good: dict[str, Any]) -> None:
     found = parse(model_deployment(good))
     assert isinstance(found, Spec), found
 

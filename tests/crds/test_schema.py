@@ -24,20 +24,20 @@ def test_every_description_is_a_sentence() -> None:
 
 
 def test_every_rule_has_a_sentence_and_a_case() -> None:
-    tried = (*BY_HAND, *(case.says for case in CEL_CASES))
+    tried = (*BY_HAND, *(case.message for case in CEL_CASES))
     for sentence in sentences():
-        assert any(sentence.startswith(says) for says in tried), f"no case in tests/crds/cases.py for: {sentence}"
+        assert any(sentence.startswith(message) for message in tried), f"no case in tests/crds/cases.py for: {sentence}"
 
 
 def test_every_pattern_and_enum_of_the_spec_has_a_case() -> None:
-    tried = {case.says for case in SCHEMA_CASES}
+    tried = {case.message for case in SCHEMA_CASES}
     for path, node in walk():
         if path.startswith("spec") and ("pattern" in node or "enum" in node):
             assert path.replace("[]", "[0]") in tried, f"no case in tests/crds/cases.py for {path}"
 
 
 def test_nothing_is_open() -> None:
-    """No free-form object: what is accepted has a meaning. A map of bounded strings is sent along as it is."""
+    """No free-form object: each accepted field has a meaning. Maps of bounded strings are allowed."""
     for path, node in walk():
         assert "x-kubernetes-preserve-unknown-fields" not in node, path
         if "additionalProperties" in node:
@@ -48,7 +48,7 @@ def test_nothing_is_open() -> None:
 
 
 def test_intents_have_no_defaults() -> None:
-    """A GitOps tool leaves spec.rollout alone only as long as nobody else fills it."""
+    """A GitOps tool leaves spec.rollout alone only as long as no other client fills it."""
     assert not [path for path, node in walk() if path.startswith("spec.rollout") and "default" in node]
 
 

@@ -80,8 +80,8 @@ def test_status_is_written_by_its_subresource_only(api: Api, namespace: str) -> 
     assert written.body["spec"]["replicas"] == 1
 
 
-def test_what_analyses_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:
-    """A field that the schema does not know is dropped in silence, and with it what a restarted operator knows."""
+def test_schema_keeps_all_of_analyses_in_the_status(api: Api, namespace: str) -> None:
+    """The API server drops a field without a schema silently, and a restarted operator lacks it."""
     world = healthy(
         replicas=4, steps=[{"setWeight": 25}, {"analysis": {"templates": [{"templateName": "llm-default"}]}}]
     )
@@ -90,7 +90,7 @@ def test_what_analyses_leave_in_the_status_is_kept_whole(api: Api, namespace: st
     world.run(30)
     world.edit(model=model("v2"))
     world.run_until("Analyzing")
-    world.run(125)  # the warm-up is over: it is known what is slow
+    world.run(125)  # the warm-up is over: latency thresholds are fixed
     world.restarts = {"file:///models/v2": 2}
     world.run(20)
     world.gateways[0].reachable = False
@@ -118,7 +118,7 @@ def test_what_analyses_leave_in_the_status_is_kept_whole(api: Api, namespace: st
     assert parse_status(written.body["status"]) == world.parsed()
 
 
-def test_what_hooks_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:
+def test_schema_keeps_all_of_hooks_in_the_status(api: Api, namespace: str) -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     state = HookState("a", HookType.ROLLOUT, "step 1, weight 5", "k", HookOutcome.PASSED, now, 2, now, "200 OK")
     rollout = Rollout(State.SHIFTING, "abcdefgh22", 1, now, now, now, hooks=(state,))
@@ -129,7 +129,7 @@ def test_what_hooks_leave_in_the_status_is_kept_whole(api: Api, namespace: str) 
     assert answer.body["status"] == status
 
 
-def test_what_measurements_leave_in_the_status_is_kept_whole(api: Api, namespace: str) -> None:
+def test_schema_keeps_all_of_measurements_in_the_status(api: Api, namespace: str) -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     one = Measurement(now, AnalysisPhase.FAILED, "0.2", "successCondition result > 1 does not hold for 0.2")
     metric = MetricRun("rate", AnalysisPhase.FAILED, 1, 2, 3, 4, 5, 6, (one,) * MOST_KEPT, "2 failed")
@@ -160,7 +160,7 @@ def test_generation_moves_with_the_spec_only(api: Api, namespace: str) -> None:
     assert api.merge(path(namespace, "chat"), {"spec": {"paused": True}}).body["metadata"]["generation"] == 2
 
 
-def test_kubectl_get_tells_the_story(api: Api, api_server: Path, namespace: str) -> None:
+def test_kubectl_get_shows_the_columns(api: Api, api_server: Path, namespace: str) -> None:
     assert api.post(path(namespace), model_deployment()).ok
     status = {"phase": "Progressing", "step": "2/5", "weight": 25, "ready": "3/4", "message": "waiting for pods"}
     status |= {
@@ -181,16 +181,16 @@ def test_kubectl_get_tells_the_story(api: Api, api_server: Path, namespace: str)
 
 
 @pytest.mark.parametrize("word", ["mdep", "modeldeployment", "modeldeployments.slipway.dev", "slipway"])
-def test_every_name_finds_it(api: Api, api_server: Path, namespace: str, word: str) -> None:
+def test_every_resource_name_works(api: Api, api_server: Path, namespace: str, word: str) -> None:
     assert api.post(path(namespace), model_deployment()).ok
     found = kubectl(api_server, "-n", namespace, "get", word, "-o", "name")
     assert found.stdout.strip() == "modeldeployment.slipway.dev/chat", found.stderr
 
 
 def test_explain_names_every_field(api_server: Path) -> None:
-    told = kubectl(api_server, "explain", "modeldeployments.slipway.dev", "--recursive")
-    assert told.returncode == 0, told.stderr
-    words = {line.split()[0] for line in told.stdout.splitlines() if line.split()}
+    explained = kubectl(api_server, "explain", "modeldeployments.slipway.dev", "--recursive")
+    assert explained.returncode == 0, explained.stderr
+    words = {line.split()[0] for line in explained.stdout.splitlines() if line.split()}
     wanted = {path.rstrip("[]").rpartition(".")[2] for path, _ in walk() if path}
     assert wanted <= words
 
@@ -199,9 +199,9 @@ def test_explain_names_every_field(api_server: Path) -> None:
     "field", ["spec.model.uri", "spec.strategy.canary.steps", "spec.rollout.promote", "status.phase"]
 )
 def test_explain_describes_a_field(api_server: Path, field: str) -> None:
-    told = kubectl(api_server, "explain", f"modeldeployments.slipway.dev.{field}").stdout
+    explained = kubectl(api_server, "explain", f"modeldeployments.slipway.dev.{field}").stdout
     description = next(node["description"] for path, node in walk() if path == field)
-    assert " ".join(description.split()) in " ".join(told.split())
+    assert " ".join(description.split()) in " ".join(explained.split())
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)

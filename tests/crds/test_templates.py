@@ -1,4 +1,4 @@
-"""The CRD of AnalysisTemplates: complete, closed, and every rule refuses what it should (real API server)."""
+"""The CRD of AnalysisTemplates: complete, closed, and every rule refuses invalid templates (real API server)."""
 
 import copy
 import re
@@ -55,7 +55,7 @@ def volume(**source: Any) -> dict[str, Any]:
 TOKEN = {"secretKeyRef": {"name": "token", "key": "bearer"}}
 STABLE = {"podTemplateHashValue": "Stable"}
 
-# What a sentence begins with: what it refuses, what it lets pass.
+# The start of a message: the templates that it refuses, and those that it accepts.
 RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "an analysis Job shares nothing with its node": (
         [smoke(**{field: True}) for field in ("hostNetwork", "hostPID", "hostIPC")],
@@ -298,11 +298,11 @@ def test_every_field_is_described_in_a_sentence() -> None:
     assert [where for where, node in nodes if not node.get("description", "").rstrip().endswith(".")] == []
 
 
-# Of a JobSpec the schema knows what must not be there; the operator refuses by name whatever it does not know.
+# The schema lists forbidden fields of a JobSpec; the operator refuses unknown fields by name.
 OPEN = "spec.metrics[].provider.job.spec"
 
 
-def test_nothing_is_open_but_what_the_api_server_checks_itself() -> None:
+def test_only_fields_that_the_api_server_checks_itself_are_open() -> None:
     for where, node in walk(template_schema()):
         if where.startswith(OPEN):
             continue
@@ -312,7 +312,7 @@ def test_nothing_is_open_but_what_the_api_server_checks_itself() -> None:
 
 def test_every_rule_is_tried() -> None:
     for sentence in sentences(template_schema()):
-        assert any(sentence.startswith(says) for says in RULES), sentence
+        assert any(sentence.startswith(message) for message in RULES), sentence
 
 
 def test_columns() -> None:
@@ -327,27 +327,27 @@ def test_columns() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("says", RULES)
-def test_rule_refuses_with_its_sentence_and_nothing_else(api: Api, says: str) -> None:
-    bad, good = RULES[says]
+@pytest.mark.parametrize("message", RULES)
+def test_rule_refuses_with_its_sentence_and_nothing_else(api: Api, message: str) -> None:
+    bad, good = RULES[message]
     for given in bad:
         answer = dry_run(api, given)
         assert answer.status == 422, f"accepted: {given}"
-        assert says in answer.message, given
+        assert message in answer.message, given
     for given in good:
         answer = dry_run(api, given)
         assert answer.ok, f"{given}: {answer.message}"
 
 
 @pytest.mark.integration
-def test_the_schema_refuses_what_makes_no_sense(api: Api) -> None:
+def test_schema_refuses_invalid_templates(api: Api) -> None:
     for given in REFUSED_BY_THE_SCHEMA:
         assert dry_run(api, given).status == 422, f"accepted: {given}"
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("field", ["measurementRetention", "provider.datadog", "provider.prometheus.insecure"])
-def test_what_is_not_there_is_refused_by_name(api: Api, field: str) -> None:
+def test_unknown_field_is_refused_by_name(api: Api, field: str) -> None:
     given = copy.deepcopy(RATE)
     node = given
     *parents, leaf = field.split(".")
@@ -360,7 +360,7 @@ def test_what_is_not_there_is_refused_by_name(api: Api, field: str) -> None:
 
 @pytest.mark.integration
 def test_defaults_are_those_of_the_operator(api: Api) -> None:
-    """What the API server fills in means what the operator takes an absent field for."""
+    """Defaults of the API server equal the operator's defaults for absent fields."""
     answer = dry_run(api, spec())
     assert answer.ok, answer.message
     assert parse("mine", answer.body["spec"]) == parse("mine", spec())
@@ -373,7 +373,7 @@ def test_defaults_are_those_of_the_operator(api: Api) -> None:
 
 
 @pytest.mark.integration
-def test_what_the_documentation_shows_is_accepted_and_read(api: Api) -> None:
+def test_templates_of_the_documentation_are_accepted_and_parsed(api: Api) -> None:
     page = (ROOT / "docs" / "judge.md").read_text()
     shown = [
         yaml.safe_load(block) for block in re.findall(r"```yaml\n(apiVersion: slipway.dev.*?)```", page, re.DOTALL)

@@ -1,4 +1,4 @@
-"""explain from files: a manifest, a replay, and everything that is neither."""
+"""explain from files: a manifest, a replay, and invalid files."""
 
 import json
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ def test_a_manifest_is_explained_as_if_it_were_new(manifest):
     ]
 
 
-def test_what_was_explained_can_be_explained_again(manifest, tmp_path):
+def test_explained_snapshot_can_be_explained_again(manifest, tmp_path):
     first = explain.to_text(explain.from_file(manifest, SETTINGS, NOW))
     again = tmp_path / "explained.json"
     again.write_text(first)
@@ -68,11 +68,11 @@ def test_everything_observed_survives_the_file(manifest, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("{}", "holds no ModelDeployment"), ("a: [", "cannot be read"), ("kind: Pod", "holds no ModelDeployment")],
 )
-def test_other_files_are_refused_with_a_sentence(text, said, tmp_path, capsys):
+def test_file_without_a_modeldeployment_is_refused_with_a_message(text, message, tmp_path, capsys):
     path = tmp_path / "other.yaml"
     path.write_text(text)
     assert main(["explain", str(path)]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -201,7 +201,7 @@ steps = st.lists(st.tuples(st.sampled_from(["add", "after", "take", "done", "fai
 
 @given(steps)
 def test_no_key_is_lost_nor_handled_twice_at_once(sequence):
-    """Whatever happens in whatever order: a key that was added is handled after it was added."""
+    """In any order of calls: a key that was added is handled after it was added."""
     clock = Clock()
     queue = WorkQueue(clock, jitter=lambda: 0.5)
     running, owed = [], set()

@@ -26,7 +26,7 @@ def chat(**metadata):
 
 
 class FailingClient:
-    """Raises what it was told where it was told."""
+    """A client that raises the given failure in the given method."""
 
     def __init__(self, obj=None, **failures):
         self.obj, self.failures, self.calls = obj, failures, []
@@ -65,10 +65,10 @@ class NoGateways:
 
 
 class Hooks:
-    """Remembers what it was handed."""
+    """Remembers its calls."""
 
     def __init__(self, room=True, **answers):
-        self.room, self.known, self.followed, self.told, self.forgotten = room, answers, None, [], []
+        self.room, self.known, self.followed, self.notified, self.forgotten = room, answers, None, [], []
 
     def answers(self, key):
         return {key: HookAnswer(True, "200 OK") for key in self.known}
@@ -78,7 +78,7 @@ class Hooks:
         return self.room
 
     def notify(self, key, calls):
-        self.told += calls
+        self.notified += calls
 
     def forget(self, key):
         self.forgotten.append(key)
@@ -115,7 +115,7 @@ async def test_a_new_model_deployment_gets_its_children_before_its_status():
 
 
 @pytest.mark.parametrize("obj", [None, chat(deletionTimestamp="2026-01-01T00:00:00Z")], ids=["gone", "leaving"])
-async def test_what_is_gone_or_leaving_is_left_alone(obj):
+async def test_deleted_object_is_left_alone(obj):
     client, hooks = FailingClient(obj) if obj else FailingClient(get=NotFound("no")), Hooks()
     assert await reconcile(client, hooks=hooks) is None
     assert client.calls == ["get"]
@@ -135,14 +135,14 @@ async def test_an_api_server_that_is_away_means_backoff():
     assert client.result == "unavailable"
 
 
-@pytest.mark.parametrize(("failures", "told"), [(0, False), (1, False), (2, True), (7, True)])
-async def test_a_refusal_that_lasts_becomes_a_warning(failures, told):
+@pytest.mark.parametrize(("failures", "reported"), [(0, False), (1, False), (2, True), (7, True)])
+async def test_a_refusal_that_lasts_becomes_a_warning(failures, reported):
     client = FailingClient(chat(), apply=Refused(403, "exceeded quota: gpus"))
     with pytest.raises(Refused):
         await reconcile(client, failures)
-    assert ("create" in client.calls) is told
-    assert ("put_status" in client.calls) is told
-    if told:
+    assert ("create" in client.calls) is reported
+    assert ("put_status" in client.calls) is reported
+    if reported:
         assert (client.event["type"], client.event["reason"]) == ("Warning", "CreateFailed")
         assert client.event["message"].endswith("cannot be created: exceeded quota: gpus")
 
@@ -163,21 +163,21 @@ def with_event_hook():
 async def test_hooks_are_called_when_the_status_is_written_and_not_before():
     client, hooks = FailingClient(with_event_hook(), put_status=Stale("newer")), Hooks()
     await reconcile(client, hooks=hooks)
-    assert (hooks.followed, hooks.told) == (None, []), "what is not written down is not asked"
+    assert (hooks.followed, hooks.notified) == (None, []), "no call before its status is written"
     client = FailingClient(with_event_hook())
     await reconcile(client, hooks=hooks)
     assert hooks.followed == ()
-    assert [call.payload["metadata"]["eventReason"] for call in hooks.told] == ["RolloutUpdated"]
+    assert [call.payload["metadata"]["eventReason"] for call in hooks.notified] == ["RolloutUpdated"]
 
 
-async def test_a_refusal_is_told_to_event_hooks():
+async def test_event_hooks_get_the_event_of_a_refusal():
     client, hooks = FailingClient(with_event_hook(), apply=Refused(403, "exceeded quota")), Hooks()
     with pytest.raises(Refused):
         await reconcile(client, 7, hooks)
-    assert [call.payload["metadata"]["eventReason"] for call in hooks.told] == ["CreateFailed"]
+    assert [call.payload["metadata"]["eventReason"] for call in hooks.notified] == ["CreateFailed"]
 
 
-async def test_questions_that_found_no_room_are_put_again_soon():
+async def test_calls_beyond_the_limit_are_requeued_soon():
     assert await reconcile(FailingClient(chat()), hooks=Hooks(room=False)) <= 5
 
 
@@ -186,14 +186,14 @@ class Remembering(FailingClient):
 
     def __init__(self, obj, **failures):
         super().__init__(obj, **failures)
-        self.told = []
+        self.posted = []
 
     async def put_status(self, resource, body):
         self.obj = {**self.obj, "status": body["status"]}
         return self._call("put_status", body)
 
     async def create(self, resource, body):
-        self.told.append(body["reason"])
+        self.posted.append(body["reason"])
         return self._call("create", body)
 
 
@@ -205,7 +205,7 @@ def reconciler(client, seconds=0, cache=None):
 
 
 class Making(Remembering):
-    """Answers an apply with the object, and lists what `there` holds."""
+    """Answers an apply with the object, and lists the objects of `there`."""
 
     def __init__(self, obj):
         super().__init__(obj)
@@ -231,10 +231,10 @@ class Making(Remembering):
 
 
 @pytest.mark.parametrize(("really", "scaled"), [(1, []), (3, [1])], ids=["it is not", "it is"])
-async def test_what_takes_pods_away_is_decided_on_fresh_reads(really, scaled):
+async def test_scale_down_is_decided_on_fresh_reads(really, scaled):
     client, cache = Making(chat(resourceVersion="5")), ObjectCache()
     await reconciler(client, cache=cache)(KEY, 0)
-    assert REPLICA_SETS not in client.listed, "nothing that is known is asked for"
+    assert REPLICA_SETS not in client.listed, "cached objects are not listed"
     for resource, item in client.made.items():
         client.there[resource] = item
         cache.update(resource, item)
@@ -262,14 +262,14 @@ async def test_pods_that_a_read_found_ready_are_not_lost_again_while_watches_are
         cache.update(resource, item)
         client.there[resource] = item
     client.there[REPLICA_SETS] = at(client.made[REPLICA_SETS], "7", {"replicas": 1, "readyReplicas": 1})
-    client.failures["put_status"] = Stale("somebody wrote")
+    client.failures["put_status"] = Stale("another write came first")
     for _ in range(2):
         await reconcile_it(KEY, 0)
     [replica_set] = cache.children(KEY)[REPLICA_SETS]
     assert replica_set["status"]["readyReplicas"] == 1
 
 
-async def test_what_is_known_is_read_anew_after_a_failure_and_not_before():
+async def test_cached_objects_are_read_again_only_after_a_failure():
     cache, obj = ObjectCache(), chat(resourceVersion="5")
     cache.update(MODEL_DEPLOYMENTS, obj)
     client = Remembering({**obj, "metadata": obj["metadata"] | {"resourceVersion": "9"}}, put_status=Stale("newer"))
@@ -288,16 +288,16 @@ async def test_what_is_known_is_read_anew_after_a_failure_and_not_before():
 
 
 @pytest.mark.parametrize("failure", [Stale("the answer was lost"), Unavailable("reset"), KeyboardInterrupt()])
-async def test_a_decision_whose_writer_never_heard_that_it_was_written_is_told_once(failure):
+async def test_event_is_posted_once_when_the_answer_to_the_status_write_is_lost(failure):
     client = Remembering(chat(), put_status=failure)
     with contextlib.suppress(Unavailable, KeyboardInterrupt):
         await reconciler(client)(KEY, 0)
-    assert client.told == []
+    assert client.posted == []
     del client.failures["put_status"]
     following = reconciler(client)
     for _ in range(3):
         await following(KEY, 0)
-    assert client.told == ["RolloutUpdated"]
+    assert client.posted == ["RolloutUpdated"]
 
 
 async def test_an_event_that_could_not_be_posted_is_posted_soon():
@@ -305,21 +305,21 @@ async def test_an_event_that_could_not_be_posted_is_posted_soon():
     reconcile_it = reconciler(client)
     assert 0 <= await reconcile_it(KEY, 0) <= REPORT_AGAIN_S
     del client.failures["create"]
-    client.told.clear()
+    client.posted.clear()
     for _ in range(2):
         await reconcile_it(KEY, 0)
-    assert client.told == ["RolloutUpdated"]
+    assert client.posted == ["RolloutUpdated"]
 
 
-async def test_an_old_decision_is_no_news_for_an_operator_that_starts():
+async def test_starting_operator_posts_no_event_for_an_old_decision():
     client = Remembering(chat())
     await reconciler(client)(KEY, 0)
-    assert client.told == ["RolloutUpdated"]
+    assert client.posted == ["RolloutUpdated"]
     await reconciler(client, seconds=3600)(KEY, 0)
-    assert client.told == ["RolloutUpdated"]
+    assert client.posted == ["RolloutUpdated"]
 
 
-async def test_in_a_namespace_that_is_being_deleted_nothing_is_tried_twice():
+async def test_in_a_terminating_namespace_nothing_is_retried():
     client = Remembering(chat(), apply=Leaving(403, "unable to create new content: it is being terminated"))
     reconcile_it = reconciler(client)
     for _ in range(3):
@@ -331,7 +331,7 @@ async def test_in_a_namespace_that_is_being_deleted_nothing_is_tried_twice():
 
 
 class WithoutAutoscalers(Making):
-    """An API server that takes everything but an autoscaler."""
+    """An API server that refuses only autoscalers."""
 
     async def apply(self, resource, manifest):
         if resource is AUTOSCALERS:
@@ -339,26 +339,26 @@ class WithoutAutoscalers(Making):
         return await super().apply(resource, manifest)
 
 
-async def test_a_refused_autoscaler_is_said_and_stops_nothing():
+async def test_refused_autoscaler_is_reported_and_pods_are_created_anyway():
     obj = chat()
     obj["spec"]["autoscaling"] = {"maxReplicas": 4, "metrics": [{"type": "QueueDepth", "target": "4"}]}
     client = WithoutAutoscalers(obj)
     again_after_s = await reconciler(client)(KEY, 0)
-    assert again_after_s is not None and again_after_s <= 60, "a quota that has room again tells nobody"
+    assert again_after_s is not None and again_after_s <= 60, "no watch reports that a quota has room again"
     assert REPLICA_SETS in client.made
-    [said] = [item for item in client.obj["status"]["conditions"] if item["type"] == "Autoscaling"]
-    assert (said["status"], said["reason"]) == ("False", "Refused")
-    assert said["message"].endswith("must not contain '/'")
+    [condition] = [item for item in client.obj["status"]["conditions"] if item["type"] == "Autoscaling"]
+    assert (condition["status"], condition["reason"]) == ("False", "Refused")
+    assert condition["message"].endswith("must not contain '/'")
 
 
-async def test_parts_of_a_status_that_cannot_be_read_are_said():
+async def test_unreadable_parts_of_a_status_are_reported():
     client = Remembering(chat())
     reconcile_it = reconciler(client)
     await reconcile_it(KEY, 0)
     rollout = client.obj["status"]["rollout"] | {"startedAt": "1969-01-01T00:00:00Z"}
     client.obj = {**client.obj, "status": {**client.obj["status"], "rollout": rollout}}
-    client.told.clear()
+    client.posted.clear()
     for _ in range(2):
         await reconcile_it(KEY, 0)
-    assert client.told.count("StatusRestored") == 2, "that it was lost, and what it is now; both once"
+    assert client.posted.count("StatusRestored") == 2, "that it was lost, and what it is now; both once"
     assert client.obj["status"]["rollout"]["startedAt"] == "2026-11-21T00:00:00Z"

@@ -44,7 +44,7 @@ def test_where_the_cluster_is_comes_from_the_environment():
     assert (settings.kubeconfig, settings.api_server_host) == ("/k", "10.96.0.1")
 
 
-def test_what_may_be_called_for_tenants():
+def test_addresses_that_may_be_called_for_tenants():
     flags = [
         "--allowed-private-cidrs=10.96.0.0/12, fd00::/8",
         "--allowed-private-hosts=*.Tools.svc.,prom.monitoring.svc",
@@ -55,7 +55,7 @@ def test_what_may_be_called_for_tenants():
     assert [str(address) for address in outbound.control] == ["10.96.0.1"] and not outbound.loopback
 
 
-def test_model_pods_are_fenced_where_the_release_says_who_it_is():
+def test_network_policies_need_the_selectors_of_the_release():
     assert parse([], {}).fence is None
     flags = ["--own-namespace=sys", "--fence-release=a/b=c,d=e", '--fence-metrics-peers=[{"podSelector": {}}]']
     assert parse(flags, {}).fence == FenceSettings("sys", (("a/b", "c"), ("d", "e")), ({"podSelector": {}},))
@@ -68,7 +68,7 @@ def test_explain_takes_a_target_and_a_namespace():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "said"),
+    ("arguments", "environment", "message"),
     [
         (["--workers", "0"], {}, "--workers: '0' is less than 1"),
         ([], {"SLIPWAY_WORKERS": "many"}, "SLIPWAY_WORKERS: 'many' is not a whole number"),
@@ -98,16 +98,16 @@ def test_explain_takes_a_target_and_a_namespace():
         (["dance"], {}, "invalid choice: 'dance'"),
     ],
 )
-def test_mistakes_end_with_a_sentence(arguments, environment, said, capsys):
+def test_invalid_setting_exits_with_a_message(arguments, environment, message, capsys):
     with pytest.raises(SystemExit) as ended:
         parse(arguments, environment)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_version_and_help(capsys):
-    for flag, said in (("--version", "slipway-operator "), ("--help", "SLIPWAY_ADMIN_PORT")):
+    for flag, expected in (("--version", "slipway-operator "), ("--help", "SLIPWAY_ADMIN_PORT")):
         with pytest.raises(SystemExit) as ended:
             parse([flag], {})
         assert ended.value.code == 0
-        assert said in capsys.readouterr().out
+        assert expected in capsys.readouterr().out

@@ -38,13 +38,13 @@ async def test_the_crd_may_come_late():
     await watch.wait_for_crd(Listing(NotFound("x"), Unavailable("x"), []), ())
 
 
-async def test_a_missing_crd_is_said_in_a_sentence():
+async def test_missing_crd_is_reported_with_a_message():
     expected = "does not know modeldeployments.slipway.dev: install crds/modeldeployments.yaml; gave up after 0 s"
     with pytest.raises(watch.CrdMissing, match=expected):
         await watch.wait_for_crd(Listing(NotFound("x")), (), patience_s=0.05)
 
 
-async def test_missing_rights_are_told_apart():
+async def test_missing_rights_are_distinguished_from_a_missing_crd():
     with pytest.raises(watch.CrdMissing, match="cannot be listed: forbidden"):
         await watch.wait_for_crd(Listing(Unavailable("forbidden")), ("a",), patience_s=0.05)
 
@@ -92,14 +92,14 @@ def listeners(added, forgotten):
     return watch.Listeners(added.append, added.append, lambda kind: None, ObjectCache(), forgotten.append)
 
 
-async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at():
+async def test_child_is_cached_before_its_parent_is_queued():
     cache, seen = ObjectCache(), []
 
     def add(key):
         seen.append(len(cache.children(key)[SERVICES]))
 
-    tell = watch.Listeners(add, print, lambda kind: None, cache, print)
-    handlers = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()
+    listeners = watch.Listeners(add, print, lambda kind: None, cache, print)
+    handlers = watch.registry(None, listeners, asyncio.Event())._watching.get_all_handlers()
     handler = handlers[1 + CHILDREN.index(SERVICES)]  # the first is the parent's
     metadata = {"name": "chat-r1", "namespace": "default", "uid": "u", "resourceVersion": "7"}
     obj = {"metadata": metadata | {"labels": {"slipway.dev/modeldeployment": "chat"}}}
@@ -109,10 +109,10 @@ async def test_what_is_said_of_a_child_is_known_before_its_parent_is_looked_at()
 
 
 @pytest.mark.parametrize(("observed", "queue"), [(1, "first"), (2, "all"), (None, "first")])
-async def test_a_spec_that_is_not_answered_goes_first(observed, queue):
+async def test_deployment_with_an_unobserved_generation_is_queued_first(observed, queue):
     queues, cache = {"all": [], "first": []}, ObjectCache()
-    tell = watch.Listeners(queues["all"].append, queues["first"].append, lambda kind: None, cache, print)
-    handler = watch.registry(None, tell, asyncio.Event())._watching.get_all_handlers()[0]
+    listeners = watch.Listeners(queues["all"].append, queues["first"].append, lambda kind: None, cache, print)
+    handler = watch.registry(None, listeners, asyncio.Event())._watching.get_all_handlers()[0]
     obj = deployment("x", 5)
     obj["metadata"]["generation"] = 2
     obj["status"] = {"observedGeneration": observed} if observed else None
@@ -133,24 +133,24 @@ class Autoscaler:
         aim = {"apiVersion": "slipway.dev/v1alpha1", "kind": kind, "name": target}
         body = kopf.Body({"spec": {"scaleTargetRef": aim}, "status": status})
         await self._handler.fn(event={"type": change}, namespace="default", name=name, body=body)
-        told, self.added[:] = sorted(self.added), []
-        return [name for _, name in told]
+        added, self.added[:] = sorted(self.added), []
+        return [name for _, name in added]
 
 
-def said(status="True", message=""):
+def scaling_active(status="True", message=""):
     return [{"type": "ScalingActive", "status": status, "message": message}]
 
 
-async def test_autoscalers_wake_what_they_scale_and_only_when_they_say_something_new():
+async def test_autoscaler_queues_its_target_only_when_its_conditions_change():
     hpa = Autoscaler()
     assert await hpa(change=None) == ["chat"]
     assert await hpa(currentMetrics=[1]) == []
     assert await hpa(currentMetrics=[2]) == []
-    assert await hpa(conditions=said()) == ["chat"]
-    assert await hpa(conditions=said(message="other words for what works")) == []
-    assert await hpa(conditions=said("False", "no metric")) == ["chat"]
-    assert await hpa(conditions=said("False", "no metric"), change="DELETED") == ["chat"]
-    assert await hpa(conditions=said("False", "no metric")) == ["chat"]
+    assert await hpa(conditions=scaling_active()) == ["chat"]
+    assert await hpa(conditions=scaling_active(message="other words for what works")) == []
+    assert await hpa(conditions=scaling_active("False", "no metric")) == ["chat"]
+    assert await hpa(conditions=scaling_active("False", "no metric"), change="DELETED") == ["chat"]
+    assert await hpa(conditions=scaling_active("False", "no metric")) == ["chat"]
     assert set(hpa.forgotten) == {"default"}
 
 

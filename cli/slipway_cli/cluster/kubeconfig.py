@@ -31,7 +31,7 @@ def connect(access: Access) -> Connection:
     surroundings = environment()
     path = access.kubeconfig or surroundings.kubeconfig
     configuration = Configuration()
-    # One attempt: what may be tried again is decided where the answer is read.
+    # One attempt: the caller that reads the answer decides about retries.
     configuration.retries = False
     try:
         if surroundings.in_pod and not any(map(os.path.exists, path.split(os.pathsep))) and not access.context:

@@ -76,7 +76,7 @@ def resume(cluster: ClusterClient, name: str, **printing: Any) -> None:
 def _steer(
     cluster: ClusterClient, name: str, decide: Callable[[Deployment], Decision], *, dry_run: bool, output: str
 ) -> None:
-    """Decide by the status as it is now, patch, and say what was done and how kubectl does the same."""
+    """Decide by the status as it is now, patch, and print the change and its kubectl command."""
     decided = decide(read_deployment(cluster.deployment(name)))
     if isinstance(decided, Nothing):
         raise CommandError(decided.why)

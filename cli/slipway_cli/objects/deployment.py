@@ -36,12 +36,12 @@ class RolloutStatus:
 
     @property
     def attempt_token(self) -> str:
-        """REVISION/ATTEMPT, what abort names."""
+        """REVISION/ATTEMPT, the value of abort."""
         return f"{self.revision}/{self.attempt}"
 
     @property
     def next_attempt_token(self) -> str:
-        """REVISION/ATTEMPT, what retry names."""
+        """REVISION/ATTEMPT, the value of retry."""
         return f"{self.revision}/{self.attempt + 1}"
 
     @property
@@ -57,7 +57,7 @@ class RolloutStatus:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """A transition of the rollout: the row of the operator's table that was taken, and what it said."""
+    """A transition of the rollout: the row of the operator's table that was taken, and its message."""
 
     at: datetime | None
     row: str
@@ -98,7 +98,7 @@ class Deployment:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the status speaks about the spec as it is now."""
+        """Whether the status belongs to the current generation of the spec."""
         return self.observed_generation == self.generation
 
     @property
@@ -108,7 +108,7 @@ class Deployment:
 
     @property
     def wanted(self) -> str | None:
-        """The revision that is to run: that of the spec, or the one that a rollback names in its place."""
+        """The desired revision: that of the spec, or the one of a rollback."""
         source, _, target = str(self.intents.get("rollbackTo") or "").partition("/")
         return target if target and source == self.current else self.current
 
@@ -139,7 +139,7 @@ class Deployment:
 
     @property
     def decisions(self) -> tuple[DecisionLine, ...]:
-        """What the operator decided last, oldest first; lines that are none are left out: anyone may write there."""
+        """The last decisions of the operator, oldest first; without invalid lines that others wrote."""
         return tuple(found for line in self.status.get("decisions") or () if (found := _decision(line)))
 
     def condition(self, kind: str) -> Json:
@@ -189,7 +189,7 @@ def _read_rejections(of: Deployment) -> Iterator[Rejection]:
         reasons[of.rollout.attempt_token] = at, of.rollout.why_rejected
     for token in dict.fromkeys([*(of.status.get("abortedRevisions") or ()), *reasons]):
         revision, _, attempt = token.partition("/")
-        if attempt.isdecimal():  # who may write the status may write anything there
+        if attempt.isdecimal():  # any writer of the status may write anything there
             yield Rejection(revision, int(attempt), *reasons.get(token, (None, None)))
 
 

@@ -36,7 +36,7 @@ def find_revision(known: Sequence[RevisionRecord], which: str) -> str | None:
 
 
 def find_role(of: Deployment, revision: str) -> str:
-    """What a revision is now; empty for one that only the history knows."""
+    """The role of a revision now; empty for one that only the history knows."""
     roles = {of.previous: "previous", of.stable: "stable"}
     if of.rollout and of.rollout.revision == revision != of.stable:
         return "rejected" if of.rollout.is_rejected else "canary" if of.stable else "first"

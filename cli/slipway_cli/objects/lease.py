@@ -6,11 +6,11 @@ from slipway_cli.api import Json
 from slipway_cli.objects.times import format_age, parse_time
 
 OPERATOR = "slipway-operator"
-DURATION_S = 20  # of a Lease that does not say it: the operator's default
+DURATION_S = 20  # of a Lease without a duration: the operator's default
 
 
 def parse_place(obj: Json) -> tuple[str, str] | None:
-    """Namespace and name of the Lease, as the operator wrote them; None where it wrote none, as former ones did."""
+    """Namespace and name of the Lease, as the operator wrote them; None for former operators, which wrote none."""
     namespace, _, name = str((obj.get("status") or {}).get("lease") or "").partition("/")
     return (namespace, name) if namespace and name else None
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from slipway_cli.api import Json
 from slipway_cli.objects.times import parse_time
 
-# Waiting for these is ordinary; they say nothing that the phase does not.
+# Waiting for these is ordinary; they add nothing to the phase.
 _ORDINARY = ("", "PodInitializing", "ContainerCreating")
 
 
@@ -25,7 +25,7 @@ class PodRow:
 
 
 def list_rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: str | None = None) -> list[PodRow]:
-    """The pods of one revision's ReplicaSet, by name; without its uid those of the one that has its usual name."""
+    """The pods of one revision's ReplicaSet, by name; without its uid by its usual name."""
     key, owner = ("uid", replica_set_uid) if replica_set_uid else ("name", f"{name}-{revision}")
     own = (pod for pod in pods if any(ref.get(key) == owner for ref in pod["metadata"].get("ownerReferences") or ()))
     return sorted((read_row(pod) for pod in own), key=lambda item: item.name)

@@ -44,7 +44,7 @@ def promote(of: Deployment) -> Decision:
         what = f"{rollout.step_of_steps} is no pause and ends by itself ({of.message})"
         return Nothing(f"{what}: run `slipway promote {of.name} --full` to skip all steps that are left")
     if of.intents.get("promote") == rollout.token:
-        return _asked_already(f"the promotion of {rollout.step_of_steps} (token {rollout.token})")
+        return _already_requested(f"the promotion of {rollout.step_of_steps} (token {rollout.token})")
     what = "the pause" if rollout.state == PAUSED else "the analysis, without a verdict,"
     text = f"{_revision(of, rollout.revision)} goes on: {what} at {rollout.step_of_steps} ends"
     return Change({"rollout": {"promote": rollout.token}}, text)
@@ -57,7 +57,7 @@ def promote_full(of: Deployment) -> Decision:
         return refusal
     assert rollout, "there is a rollout, or it was refused"
     if of.intents.get("promoteFull") == rollout.revision:
-        return _asked_already(f"the full promotion of revision {rollout.revision}")
+        return _already_requested(f"the full promotion of revision {rollout.revision}")
     held = f"; spec.paused holds it until `slipway resume {of.name}`" if of.paused else ""
     text = (
         f"{_revision(of, rollout.revision)} skips the steps that are left and is promoted when its pods are ready{held}"
@@ -76,7 +76,7 @@ def abort(of: Deployment) -> Decision:
         what = f"{of.name} brings up its first revision, and there is no other to return to"
         return Nothing(f"{what}: change spec.model, or delete it")
     if of.intents.get("abort") == rollout.attempt_token:
-        return _asked_already(f"the abort of {rollout.attempt_token}")
+        return _already_requested(f"the abort of {rollout.attempt_token}")
     attempt = f"{_revision(of, rollout.revision)}, attempt {rollout.attempt}"
     text = f"{attempt}, is rejected; stable {of.stable} takes its traffic"
     return Change({"rollout": {"abort": rollout.attempt_token}}, text)
@@ -92,7 +92,7 @@ def retry(of: Deployment) -> Decision:
     if rollout.revision != of.wanted:
         return Nothing(f"revision {rollout.revision} is not what the spec asks for any more: {of.wanted} is")
     if of.intents.get("retry") == rollout.next_attempt_token:
-        return _asked_already(f"the retry {rollout.next_attempt_token}")
+        return _already_requested(f"the retry {rollout.next_attempt_token}")
     text = f"{_revision(of, rollout.revision)} is tried again, attempt {rollout.attempt + 1}"
     return Change({"rollout": {"retry": rollout.next_attempt_token}}, text)
 
@@ -109,7 +109,7 @@ def undo(of: Deployment, records: Sequence[RevisionRecord], to: str | None) -> D
     if target == of.wanted:
         return Nothing(f"revision {target} is what {of.name} is to run already")
     if target == of.current:
-        text = f"the rollback ends: {of.name} goes to revision {target}, as its spec says"
+        text = f"the rollback ends: {of.name} goes to revision {target}, as its spec describes"
         return Change({"rollout": {"rollbackTo": None}}, text, _warn_of_rejection(of, target))
     if all(item.revision != target for item in records):
         return Nothing(f"revision {target} is forgotten (spec.revisionHistoryLimit): write its model into the spec")
@@ -157,7 +157,7 @@ def _nothing_in_flight(of: Deployment, command: str) -> Nothing:
     return Nothing(f"there is nothing to {command}: no rollout of {of.name} is in flight ({of.message}){late}")
 
 
-def _asked_already(what: str) -> Nothing:
+def _already_requested(what: str) -> Nothing:
     return Nothing(f"{what} was asked for already, and the operator has not acted on it yet")
 
 

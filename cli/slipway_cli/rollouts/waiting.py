@@ -37,7 +37,7 @@ def parse_goal(text: str) -> Goal:
 
 
 def is_reached(goal: Goal, of: Deployment) -> bool:
-    """Whether it is so now; a status that answers an older spec confirms nothing about the present one."""
+    """Whether the goal is reached; the status of an older generation does not count."""
     if goal.kind == "stable":
         return of.stable is not None and goal.revision in (of.stable, of.version_of(of.stable))
     if not of.is_answered:

@@ -32,11 +32,11 @@ def draw_sparkline(points: Points, *, low: float, high: float, end: int) -> str:
 
 
 def _columns(points: Points, end: int, width: int) -> list[float | None]:
-    """What held at the end of the part of the time that each column stands for."""
+    """The value of each column: the last one in its part of the time."""
     times = (end * (column + 1) / width for column in range(width))
     return [next((value for seconds, value in reversed(points) if seconds <= time), None) for time in times]
 
 
 def _level(value: float, low: float, high: float, levels: int) -> int:
-    """The row of a value, from 0; what lies outside is at the edge."""
+    """The row of a value, from 0; values outside are at the edge."""
     return min(levels - 1, max(0, round((value - low) / (high - low) * (levels - 1))))

@@ -14,7 +14,7 @@ from slipway_cli.views.table import format_table
 from slipway_operator.planning.analysis import retrial
 
 ALL = "all metrics"
-LOWEST = -3  # evidence below a thousandth is all the same: nothing speaks against the revision
+LOWEST = -3  # evidence below a thousandth is all the same: no evidence against the revision
 ABOVE = 2  # and beyond a hundred times the threshold everything does
 _COLUMNS = ("metric", "finding", "bad on canary", "bad on stable", "evidence", "over time", "forecast")
 _DECIDED = ("Worse", "NotWorse")

@@ -70,13 +70,13 @@ class View:
     model: str | None
     endpoint: str | None
     message: str
-    clocks: tuple[str, ...]  # what is awaited since when
+    clocks: tuple[str, ...]  # deadlines and waits with their start
     revisions: tuple[RevisionView, ...]
     steps: tuple[StepLine, ...]
     conditions: tuple[ConditionView, ...]
     events: tuple[EventView, ...]
     analyses: tuple[AnalysisView, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be read, and why
+    notes: tuple[str, ...] = ()  # objects that could not be read, and why
     rollback: str | None = None  # which revision runs in place of the spec's; None while no rollback holds
     outdated: str | None = None  # why the status is not kept up to date; None while an operator runs
 
@@ -90,7 +90,7 @@ def build_view(
     *,
     outdated: str | None = None,
 ) -> View:
-    """Put together what the API server answered. Forecasts are left out while the status is `outdated`."""
+    """Build the view from the answers of the API server. Forecasts are left out while the status is `outdated`."""
     of = deployment.read_deployment(obj)
     status = of.status
     return View(
@@ -107,7 +107,7 @@ def build_view(
         revisions=tuple(_revisions(of, pod_items)),
         steps=steps.list_steps(of),
         conditions=tuple(_conditions(status)),
-        # Events are forgotten after an hour, and not everybody may read them; the last decisions stay.
+        # Events expire after an hour, and need a permission of their own; the last decisions stay.
         events=tuple(_events(event_items) or _decisions(of)),
         analyses=tuple(analysis.read_analyses(status.get("rollout") or {}, now, kept=outdated is None)),
         notes=tuple(notes),

@@ -13,7 +13,7 @@ DONE, NOW, AHEAD, REJECTED, SKIPPED = "done", "now", "ahead", "rejected", "skipp
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """One step: where the rollout is with it, and what it is."""
+    """One step with its description, and whether it is done."""
 
     mark: str
     text: str

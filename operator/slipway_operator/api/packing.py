@@ -1,4 +1,4 @@
-"""Fields of which nobody reads the numbers, packed into one text: `kubectl describe` prints a line for each number.
+"""Fields whose numbers only programs read, packed into one text: `kubectl describe` prints a line for each number.
 
 A packed text is base64 of zlib of JSON. The operator and `slipway analyze` unpack it; docs/judge.md has a
 command that does.

@@ -171,9 +171,9 @@ class Client:
     async def may(self, verb: str, resource: Resource, namespace: str, name: str) -> bool:
         """Whether we have a permission, by a SelfSubjectAccessReview: no object is read to find out."""
         group, _ = resource.group_version
-        asked = {"verb": verb, "group": group, "resource": resource.plural, "namespace": namespace, "name": name}
+        attributes = {"verb": verb, "group": group, "resource": resource.plural, "namespace": namespace, "name": name}
         kind = ACCESS_REVIEWS
-        body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"resourceAttributes": asked}}
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"resourceAttributes": attributes}}
         self._on_call("create", kind.plural)
         answer = await self.request("POST", kind.path(), [], body)
         return bool((answer.get("status") or {}).get("allowed"))

@@ -18,7 +18,7 @@ def text(content: bytes) -> str:
     return base64.b64encode(zlib.compress(content)).decode()
 
 
-def test_what_is_packed_is_unpacked_again() -> None:
+def test_packed_fields_are_unpacked() -> None:
     value = {"id": "a", "counts": [1, 2, {"x": "ü"}], "trace": [3]}
     written = with_packed(value, FIELDS)
     assert set(written) == {"id", "counters"}
@@ -51,7 +51,7 @@ def test_only_fields_that_are_packed_are_unpacked() -> None:
         (text(b"{}")[:-4], "cannot be unpacked|no packed object"),
     ],
 )
-def test_what_is_no_packed_object_is_named(value: object, sentence: str) -> None:
+def test_invalid_packed_object_is_named(value: object, sentence: str) -> None:
     with pytest.raises(Unpackable, match=sentence):
         unpack(value)
 
@@ -71,6 +71,6 @@ def test_a_text_that_unpacks_to_more_than_a_status_holds_is_refused() -> None:
         ({"counts": ["x" * packing.MAX_BYTES], "trace": [1]}, {}),
     ],
 )
-def test_what_is_too_large_is_left_out_the_last_one_first(value: dict[str, Any], kept: dict[str, Any]) -> None:
+def test_packed_fields_that_are_too_large_are_left_out_last_first(value: dict[str, Any], kept: dict[str, Any]) -> None:
     written = with_packed(value, FIELDS)
     assert with_unpacked(written, FIELDS) == kept

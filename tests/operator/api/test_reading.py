@@ -11,14 +11,14 @@ from slipway_operator.api.v1alpha1.provider import WebMetricHeader
 METRIC: dict[str, Any] = {"name": "errors", "event": "FirstAttemptError", "share": 1}
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_absent_field_has_its_default() -> None:
     spec = read(AnalysisTemplateSpec, encoded({"metrics": [METRIC], "invented": 1}))
     assert (spec.false_rollback_rate, spec.on_inconclusive, spec.min_samples.canary_requests) == (0.01, "Pause", 300)
     assert spec.metrics[0].share == 1.0 and spec.args == ()
 
 
 @pytest.mark.parametrize(
-    ("written", "says"),
+    ("written", "message"),
     [
         ({}, "spec.metrics: is missing"),
         (None, "spec: must be an object, and is 'None'"),
@@ -42,10 +42,10 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"metrics": [METRIC], "staleSeconds": 10**30}, "spec.staleSeconds: must be at most 86400"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_its_path(written: Any, says: str) -> None:
+def test_unreadable_field_is_named_by_its_path(written: Any, message: str) -> None:
     with pytest.raises(UnreadableObject) as found:
         read(AnalysisTemplateSpec, encoded(written), "spec")
-    assert str(found.value).startswith(says)
+    assert str(found.value).startswith(message)
 
 
 def test_a_path_without_an_end_makes_no_message_without_one() -> None:
@@ -55,14 +55,14 @@ def test_a_path_without_an_end_makes_no_message_without_one() -> None:
     assert len(str(found.value)) == LONGEST
 
 
-def test_only_the_first_mistakes_are_told_and_long_values_are_cut() -> None:
+def test_message_lists_first_mistakes_and_cuts_long_values() -> None:
     with pytest.raises(UnreadableObject) as found:
         read(AnalysisTemplateSpec, encoded({"metrics": [{**METRIC, "share": "x" * 500}] * 9}), "spec")
-    said = str(found.value)
-    assert said.count("must be a number") == 5 and said.endswith("; and 4 more") and len(said) < 700
+    message = str(found.value)
+    assert message.count("must be a number") == 5 and message.endswith("; and 4 more") and len(message) < 700
 
 
 @pytest.mark.parametrize("value", [{"a": "\ud800"}, {"a": object()}])
-def test_what_is_no_json_is_refused_in_words(value: Any) -> None:
+def test_invalid_json_is_refused_with_a_message(value: Any) -> None:
     with pytest.raises(UnreadableObject, match="it is no JSON"):
         read(AnalysisTemplateSpec, encoded(value))

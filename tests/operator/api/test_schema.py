@@ -135,7 +135,7 @@ def test_a_field_that_may_be_left_out_has_no_default(default: Any) -> None:
     assert "default" not in node["properties"]["a"] and "required" not in node
 
 
-def test_what_has_no_default_is_required_and_rules_keep_their_order() -> None:
+def test_field_without_default_is_required_and_rules_keep_their_order() -> None:
     @markers.rule("first", "one")
     @markers.rule("second", "two")
     class Ruled(ApiType):
@@ -169,7 +169,7 @@ def test_a_dataclass_is_a_part_of_a_status_nothing_is_filled_in() -> None:
     assert node["properties"]["count"] == {"type": "integer"}
 
 
-def test_types_that_no_structural_schema_can_say_are_refused() -> None:
+def test_types_without_a_structural_schema_are_refused() -> None:
     with pytest.raises(TypeError):
         schema_of(str | bool)
     with pytest.raises(TypeError, match="object is no API type"):
@@ -233,7 +233,7 @@ class Whole:
     free: str = ""
 
 
-def test_what_has_no_room_is_cut() -> None:
+def test_long_values_are_cut() -> None:
     item = {"text": "abcdef", "number": 2**40}
     written = {"items": [{"text": "x"}, item, {"text": "abcd", "number": -(2**40)}], "total": 2**80, "free": "y" * 9}
     cut = [{"text": "abc…", "number": 2**31 - 1}, {"text": "abcd", "number": -(2**31)}]

@@ -7,7 +7,7 @@ from aiohttp.test_utils import TestServer
 
 @pytest.fixture
 async def receiver():
-    """Answers what `reply` says and keeps what it got."""
+    """An HTTP server that answers with `reply` and keeps the requests."""
 
     async def take(request):
         receiver.got.append((request.headers.copy(), await request.read()))

@@ -40,7 +40,7 @@ def answering(status, text="", **headers):
     return reply
 
 
-async def test_a_yes(poster, receiver):
+async def test_status_200_is_an_approval(poster, receiver):
     assert (await post(poster, receiver, b'{"a":1}', "u/r/1/0/gate/1")).message == "200 OK"
     ((headers, body),) = receiver.got
     assert (headers["Idempotency-Key"], headers["Content-Type"], body) == (
@@ -83,7 +83,7 @@ async def test_a_redirect_is_not_followed(poster, receiver):
 @pytest.mark.finding(17)
 @pytest.mark.attack_class(8)
 @pytest.mark.parametrize("status", [200, 403, 500])
-async def test_nothing_that_a_server_said_is_told(poster, receiver, status):
+async def test_response_body_is_never_shown(poster, receiver, status):
     """Safety 17: the first line of the body, and the reason phrase, were in the status and in Events."""
     receiver.reply = answering(status, "s3cret\nsecond line")
     first = (await post(poster, receiver)).message
@@ -150,7 +150,7 @@ async def test_a_body_that_hangs_holds_up_nothing(poster, receiver):
     assert answer.ok
 
 
-async def test_nobody_listens(poster):
+async def test_refused_connection(poster):
     reply = await poster.post(f"http://127.0.0.1:{unused_port()}/", b"", "k", 5)
     assert (reply.outcome, reply.again) == ("error", True)
     assert "Connect" in reply.message or "refused" in reply.message
@@ -169,7 +169,7 @@ async def test_other_schemes_are_refused(poster, url):
 
 
 async def test_the_signature_verifies_as_documented(receiver, tmp_path):
-    """The example of docs/hooks.md is run, on what really arrived."""
+    """Runs the example of docs/hooks.md on a received request."""
     (tmp_path / "key").write_text("s3cret\n")
     await post(poster_with(tmp_path / "key"), receiver, json.dumps({"name": "chat"}).encode())
     ((headers, body),) = receiver.got
@@ -198,12 +198,12 @@ async def test_a_new_key_is_used_without_a_restart(receiver, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [(None, "the signing key cannot be read: No such file"), ("\n", "the signing key is empty")]
+    ("content", "message"), [(None, "the signing key cannot be read: No such file"), ("\n", "the signing key is empty")]
 )
-async def test_without_its_key_nothing_is_sent_unsigned(receiver, tmp_path, content, says):
+async def test_nothing_is_sent_when_the_signing_key_is_unusable(receiver, tmp_path, content, message):
     if content is not None:
         (tmp_path / "key").write_text(content)
     reply = await post(poster_with(tmp_path / "key"), receiver)
     assert (reply.outcome, reply.again) == ("error", True)
-    assert reply.message.startswith(says)
+    assert reply.message.startswith(message)
     assert receiver.got == []

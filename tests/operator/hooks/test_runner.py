@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Stage:
-    """A runner with its receiver, and what it told."""
+    """A runner with its receiver, and the outcomes that it reported."""
 
     def __init__(self, receiver, poster):
         self.receiver, self.woken, self.measured, self.slept = receiver, asyncio.Queue(), [], []
@@ -55,13 +55,13 @@ def replies(*statuses):
     left = list(statuses)
 
     async def reply(request):
-        return web.Response(status=left.pop(0), text="said")
+        return web.Response(status=left.pop(0), text="body")
 
     return reply
 
 
 def held(stage):
-    """Make the receiver hold every answer until it is told."""
+    """Make the receiver hold every response until `release` is set."""
     release = asyncio.Event()
 
     async def reply(request):
@@ -72,11 +72,11 @@ def held(stage):
     return release
 
 
-async def test_an_answer_is_kept_until_nobody_wants_it(stage):
+async def test_answer_is_kept_until_the_status_drops_the_call(stage):
     call = stage.call()
     assert await stage.answer(call) == HookAnswer(True, "200 OK")
     assert stage.runner.follow(CHAT, [call])
-    assert len(stage.receiver.got) == 1, "what is answered is not asked again"
+    assert len(stage.receiver.got) == 1, "an answered call is not repeated"
     stage.runner.follow(CHAT, [])
     assert stage.runner.answers(CHAT) == {}
     body = json.loads(stage.receiver.got[0][1])
@@ -99,19 +99,19 @@ async def test_tries_end(stage):
     assert stage.slept == [1.0, 2.0, 4.0, 8.0, 10.0]
 
 
-async def test_a_clear_no_is_not_tried_again(stage):
+async def test_refusal_is_not_retried(stage):
     stage.receiver.reply = replies(403)
     assert await stage.answer(stage.call()) == HookAnswer(False, "403 Forbidden")
 
 
 @pytest.mark.parametrize("kind", ["confirm-rollout", "confirm-traffic-increase", "confirm-promotion", "rollback"])
-async def test_what_is_asked_anew_anyway_is_tried_once(stage, kind):
+async def test_gate_is_tried_once_per_call(stage, kind):
     stage.receiver.reply = replies(500)
     answer = await stage.answer(stage.call(kind=HookType(kind)))
     assert answer == HookAnswer(False, "500 Internal Server Error")
 
 
-async def test_a_question_on_its_way_is_not_put_twice(stage):
+async def test_call_in_progress_is_not_repeated(stage):
     release, call = held(stage), stage.call()
     stage.runner.follow(CHAT, [call])
     await until_async(lambda: stage.receiver.got)
@@ -121,7 +121,7 @@ async def test_a_question_on_its_way_is_not_put_twice(stage):
     assert len(stage.receiver.got) == 1
 
 
-async def test_an_answer_that_nobody_wants_any_more_wakes_nobody(stage):
+async def test_answer_to_a_dropped_call_queues_no_deployment(stage):
     release, call = held(stage), stage.call()
     stage.runner.follow(CHAT, [call])
     await until_async(lambda: stage.receiver.got)
@@ -133,7 +133,7 @@ async def test_an_answer_that_nobody_wants_any_more_wakes_nobody(stage):
     assert set(stage.runner.answers(CHAT)) == {other.key}
 
 
-async def test_a_new_process_puts_the_question_again_under_the_same_key(stage):
+async def test_new_process_repeats_the_call_with_the_same_key(stage):
     held(stage)
     call = stage.call()
     stage.runner.follow(CHAT, [call])
@@ -145,7 +145,7 @@ async def test_a_new_process_puts_the_question_again_under_the_same_key(stage):
     assert [headers["Idempotency-Key"] for headers, _ in stage.receiver.got] == [call.key] * 2
 
 
-async def test_one_namespace_cannot_hold_up_another(stage):
+async def test_namespace_cannot_delay_calls_of_another(stage):
     release = asyncio.Event()
 
     async def reply(request):
@@ -163,7 +163,7 @@ async def test_one_namespace_cannot_hold_up_another(stage):
     release.set()
 
 
-async def test_questions_beyond_the_limit_wait_for_their_next_plan(stage, monkeypatch):
+async def test_calls_beyond_the_limit_wait_for_the_next_plan(stage, monkeypatch):
     monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
     release = held(stage)
     calls = [stage.call(f"k/{number}") for number in range(3)]

@@ -43,7 +43,7 @@ def reads(reason):
     return lambda status: autoscaling(status).get("reason") == reason
 
 
-async def test_it_is_made_corrected_steps_back_comes_again_and_goes_with_the_field(cluster):
+async def test_autoscaler_is_created_corrected_yields_to_a_rival_and_goes_with_the_field(cluster):
     client, namespace = cluster.client, cluster.namespace
     await until_async(lambda: has_ours(cluster, 4), "our autoscaler is there")
     first = await ours(cluster)
@@ -70,15 +70,16 @@ async def test_it_is_made_corrected_steps_back_comes_again_and_goes_with_the_fie
     await client.delete(AUTOSCALERS, namespace, "theirs", made["metadata"]["uid"])
     await until_async(lambda: has_ours(cluster, 4), "ours comes again")
 
-    said = {"conditions": [condition("AbleToScale", "True"), condition("ScalingActive", "False", "no fresh value")]}
+    conditions = [condition("AbleToScale", "True"), condition("ScalingActive", "False", "no fresh value")]
+    reported = {"desiredReplicas": 1, "currentReplicas": 1, "conditions": conditions}
     live = await ours(cluster)
-    await client.put_status(AUTOSCALERS, {**live, "status": {"desiredReplicas": 1, "currentReplicas": 1, **said}})
+    await client.put_status(AUTOSCALERS, {**live, "status": reported})
     status = await cluster.reaches("the controller's words", reads("FailedGetObjectMetric"))
     assert autoscaling(status)["message"].endswith("no fresh value")
 
     await cluster.edit({"autoscaling": None})
     await until_async(lambda: is_gone(cluster), "it goes with the field")
-    await cluster.reaches("nothing is said any more", lambda now: not autoscaling(now))
+    await cluster.reaches("the condition is gone", lambda now: not autoscaling(now))
 
 
 def condition(kind, status, message=""):
@@ -99,5 +100,7 @@ async def test_replicas_in_the_users_own_manifest_are_named(cluster):
     path = MODEL_DEPLOYMENTS.path(cluster.namespace, "chat")
     query = [("fieldManager", "argocd-controller"), ("force", "true")]
     await cluster.client.request("PATCH", path, query, applied, "application/apply-patch+yaml")
-    status = await cluster.reaches("it is told", lambda now: "argocd-controller" in autoscaling(now).get("message", ""))
+    status = await cluster.reaches(
+        "the condition names the field manager", lambda now: "argocd-controller" in autoscaling(now).get("message", "")
+    )
     assert "remove it there, or each apply undoes what was scaled" in autoscaling(status)["message"]

@@ -1,4 +1,4 @@
-"""Secrets planted wherever one can be: none of them comes out of the operator or the gateway."""
+"""Secrets planted in every possible place: none of them appears in output of the operator or the gateway."""
 
 import asyncio
 import contextlib
@@ -31,17 +31,17 @@ CANARY = "c4nary"  # a part of every secret value
 
 
 class Service:
-    """A hook's receiver, a web service and a Prometheus that say secrets in every way they can."""
+    """A hook's receiver, a web service and a Prometheus that put secrets into every part of their responses."""
 
     def __init__(self):
         self.base_url, self.paths = "", []
 
-    async def say(self, request):
+    async def respond(self, request):
         self.paths.append(request.path)
-        said = {"error": f"{CANARY}-answer", "status": "error", "errorType": f"{CANARY}-type"}
+        body = {"error": f"{CANARY}-answer", "status": "error", "errorType": f"{CANARY}-type"}
         headers = {"X-Secret": f"{CANARY}-header", "Location": f"http://{CANARY}-location/"}
         status = {"/hook": 403, "/moved": 302}.get(request.path, 200)
-        return web.json_response(said, status=status, reason=f"{CANARY}-reason", headers=headers)
+        return web.json_response(body, status=status, reason=f"{CANARY}-reason", headers=headers)
 
     def url(self, path):
         return f"{self.base_url}/{path}"
@@ -50,7 +50,7 @@ class Service:
 @pytest.fixture
 async def service():
     service = Service()
-    async with web_service("*", "/{path:.*}", service.say) as service.base_url:
+    async with web_service("*", "/{path:.*}", service.respond) as service.base_url:
         yield service
 
 
@@ -105,21 +105,21 @@ async def plant(cluster, service):
     await cluster.edit({"model": {"revision": "v2"}})
 
 
-async def everything_said(cluster):
+async def all_output(cluster):
     """All that a reader of the cluster, of logs or of admin pages sees."""
     kinds = (MODEL_DEPLOYMENTS, REPLICA_SETS, CONTROLLER_REVISIONS, EVENTS, JOBS, NETWORK_POLICIES)
-    said = {kind.plural: str(await cluster.client.list(kind, cluster.namespace)) for kind in kinds}
-    said |= {"operator's log": cluster.operator.log(), "gateway's log": cluster.gateway.log()}
-    said["operator's metrics"] = (await cluster.admin("/metrics"))[1]
+    output = {kind.plural: str(await cluster.client.list(kind, cluster.namespace)) for kind in kinds}
+    output |= {"operator's log": cluster.operator.log(), "gateway's log": cluster.gateway.log()}
+    output["operator's metrics"] = (await cluster.admin("/metrics"))[1]
     key = {"Authorization": f"Bearer {CANARY}-client", "Cookie": f"a={CANARY}-cookie"}
     async with aiohttp.ClientSession(headers=key) as session:
         body = {"model": "chat", "prompt": "x", "user": f"{CANARY}-user"}
         async with session.post(f"http://127.0.0.1:{cluster.port}/v1/completions", json=body) as answer:
-            said["gateway's answer"] = await answer.text()
+            output["gateway's answer"] = await answer.text()
         for page in ("/metrics", "/internal/routes"):
             async with session.get(f"http://127.0.0.1:{cluster.gateway_admin_port}{page}") as answer:
-                said[f"gateway's {page}"] = await answer.text()
-    return said
+                output[f"gateway's {page}"] = await answer.text()
+    return output
 
 
 def explained(kubeconfig, namespace, monkeypatch):
@@ -131,28 +131,28 @@ def explained(kubeconfig, namespace, monkeypatch):
 
 
 @pytest.mark.finding(17, 21)
-async def test_no_secret_comes_out_anywhere(cluster, service, api_server, monkeypatch):
+async def test_no_secret_appears_in_objects_logs_or_pages(cluster, service, api_server, monkeypatch):
     """Safety 17 and 21."""
     await plant(cluster, service)
     gated = await cluster.reaches("the gate holds", lambda now: "403 Forbidden" in now.get("message", ""))
     assert "gate" in gated["message"]
     await cluster.client.patch(MODEL_DEPLOYMENTS, cluster.namespace, "chat", {"spec": {"strategy": {"hooks": []}}})
 
-    def all_asked(status):
+    def all_measured(status):
         return len(measured(status)) == 6 and all(item.get("measurements") for item in measured(status))
 
-    status = await cluster.reaches("every provider was asked", all_asked)
-    told = {item["name"]: item["measurements"][-1] for item in measured(status)}
-    assert told["part"]["value"] == f"a text of {len(CANARY) + 7} characters"
-    assert "302 Found: redirects are not followed" in told["moved"]["message"]
-    assert "Secret 'not-given' may not be used" in told["job"]["message"]
-    assert {"/web", "/moved", "/prometheus/api/v1/query"} <= set(service.paths), "it was really asked"
+    status = await cluster.reaches("every provider was called", all_measured)
+    latest = {item["name"]: item["measurements"][-1] for item in measured(status)}
+    assert latest["part"]["value"] == f"a text of {len(CANARY) + 7} characters"
+    assert "302 Found: redirects are not followed" in latest["moved"]["message"]
+    assert "Secret 'not-given' may not be used" in latest["job"]["message"]
+    assert {"/web", "/moved", "/prometheus/api/v1/query"} <= set(service.paths), "each was really called"
     (revision, *_) = await cluster.client.list(CONTROLLER_REVISIONS, cluster.namespace)
     assert revision["data"]["inputs"]["model"]["secretRef"] == {"name": "hub"}, "by reference"
     policies = await cluster.client.list(NETWORK_POLICIES, cluster.namespace)
     assert [item["metadata"]["name"] for item in policies] == ["chat-fence"]
 
-    said = await everything_said(cluster)
-    said["explain"] = await asyncio.to_thread(explained, api_server, cluster.namespace, monkeypatch)
-    assert [place for place, text in said.items() if not text] == [], "each place was really read"
-    assert [place for place, text in said.items() if CANARY in text.lower()] == []
+    output = await all_output(cluster)
+    output["explain"] = await asyncio.to_thread(explained, api_server, cluster.namespace, monkeypatch)
+    assert [place for place, text in output.items() if not text] == [], "each place was really read"
+    assert [place for place, text in output.items() if CANARY in text.lower()] == []

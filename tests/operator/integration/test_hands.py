@@ -38,7 +38,7 @@ class NoGateways:
 
 
 async def seen(client, chat):
-    """What a reconcile sees that knows nothing yet."""
+    """The snapshot of a reconcile with an empty cache."""
     children = await ObjectCache().read(client, (chat["metadata"]["namespace"], chat["metadata"]["name"]))
     return await observe(client, NoGateways(), chat, children)
 
@@ -58,7 +58,7 @@ async def reread(client, obj):
     return await client.get(MODEL_DEPLOYMENTS, obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
-async def test_what_a_plan_creates_is_what_is_observed(client, chat):
+async def test_created_children_are_observed_as_planned(client, chat):
     live, revision = await made(client, chat)
     observed = await seen(client, live)
     assert set(observed.snapshots) == set(observed.workloads) == set(observed.services) == {revision}
@@ -120,7 +120,7 @@ def deletion(live, name, kind="Service", version="v1"):
     return Plan(status.parse(live.get("status")), delete=(Delete(version, kind, name),))
 
 
-async def test_delete_takes_what_is_ours_and_forgives_what_is_gone(client, chat):
+async def test_delete_removes_our_children_and_accepts_missing_ones(client, chat):
     live, revision = await made(client, chat)
     for _ in range(2):
         await apply.execute(client, live, deletion(live, f"chat-{revision}"), NOW)
@@ -128,7 +128,7 @@ async def test_delete_takes_what_is_ours_and_forgives_what_is_gone(client, chat)
         await client.get(SERVICES, chat["metadata"]["namespace"], f"chat-{revision}")
 
 
-async def test_delete_leaves_what_is_not_ours(client, chat):
+async def test_delete_keeps_foreign_objects(client, chat):
     namespace = chat["metadata"]["namespace"]
     foreign = {
         "apiVersion": "v1",
@@ -146,7 +146,7 @@ async def test_delete_leaves_what_is_not_ours(client, chat):
     assert not (await seen(client, chat)).services
 
 
-async def test_delete_hits_only_the_object_that_was_looked_at(client, chat):
+async def test_delete_has_the_uid_as_precondition(client, chat):
     _, revision = await made(client, chat)
     with pytest.raises(Stale):
         await client.delete(SERVICES, chat["metadata"]["namespace"], f"chat-{revision}", "another-uid")
@@ -158,7 +158,7 @@ async def test_children_of_a_former_namesake_are_not_observed(client, chat):
     assert await seen(client, namesake) == Observed()
 
 
-async def test_a_refused_child_speaks_for_itself(client, chat):
+async def test_refused_child_is_reported_with_its_message(client, chat):
     namespace = chat["metadata"]["namespace"]
     bad = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "Bad_Name", "namespace": namespace}, "spec": {}}
     with pytest.raises(apply.CannotCreate, match=r"Service Bad_Name cannot be created: .*Bad_Name") as refused:
@@ -167,13 +167,13 @@ async def test_a_refused_child_speaks_for_itself(client, chat):
     assert "status" not in await reread(client, chat)
 
 
-async def test_an_exhausted_quota_is_told_in_its_own_words(client, chat):
+async def test_exhausted_quota_is_reported_with_the_message_of_the_api_server(client, chat):
     namespace = chat["metadata"]["namespace"]
     quota = {"metadata": {"name": "none", "namespace": namespace}, "spec": {"hard": {"count/replicasets.apps": "0"}}}
     await client.request("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", [], quota)
     used = {"status": {"hard": {"count/replicasets.apps": "0"}, "used": {"count/replicasets.apps": "0"}}}
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/none/status"
-    # Without a controller manager nobody counts: do it for it.
+    # No controller manager runs here to count objects: set the count.
     await client.request("PATCH", path, [], used, "application/merge-patch+json")
     with pytest.raises(apply.CannotCreate, match=r"ReplicaSet chat-.* exceeded quota: none") as refused:
         await made(client, chat)
@@ -192,8 +192,8 @@ async def test_repeated_events_count_up(client, chat):
     assert found[0]["involvedObject"]["uid"] == chat["metadata"]["uid"]
 
 
-async def test_the_same_event_posted_again_is_no_second_one(client, chat):
-    """As after an answer that was lost, or by an operator that does not know what its predecessor told."""
+async def test_event_posted_twice_is_one_event(client, chat):
+    """As after a lost answer, or by an operator that does not know the Events of its predecessor."""
     namespace = chat["metadata"]["namespace"]
     for _ in range(2):
         await events.post(client, chat, Event("Normal", "Promoted", "rev1 is stable"), NOW)
@@ -214,7 +214,7 @@ async def test_an_event_that_cannot_be_posted_stops_nothing(client, chat, caplog
     assert "event Promoted was not posted" in caplog.text
 
 
-async def test_pods_of_a_revision_tell_their_trouble(client, chat):
+async def test_problems_of_pods_are_observed(client, chat):
     live, revision = await made(client, chat)
     namespace = chat["metadata"]["namespace"]
     replica_set = await client.get(REPLICA_SETS, namespace, f"chat-{revision}")

@@ -37,13 +37,13 @@ async def found(client, namespace, name):
     return await until_async(ask, f"the Secret {name}")
 
 
-async def test_the_operator_makes_publishes_and_keeps_them(cluster, chat):
+async def test_operator_creates_publishes_and_keeps_keys(cluster, chat):
     release = await found(cluster.client, cluster.namespace, RELEASE)
     (key,) = keys.parse(release["data"])
     given = await found(cluster.client, cluster.namespace, NAME)
     (derived,) = keys.derive((key,), cluster.namespace)
-    told = json.loads(base64.b64decode(given["data"]["keys.json"]))["keys"]
-    assert [(one["id"], base64.urlsafe_b64decode(one["key"])) for one in told] == [(key.id, derived.key)]
+    published = json.loads(base64.b64decode(given["data"]["keys.json"]))["keys"]
+    assert [(one["id"], base64.urlsafe_b64decode(one["key"])) for one in published] == [(key.id, derived.key)]
     assert (given["metadata"]["labels"]["app.kubernetes.io/managed-by"], given["type"]) == ("slipway", "Opaque")
     assert base64.b64decode(release["data"]["operator-token"]).decode() == keys.operator_token(key)
 
@@ -66,7 +66,7 @@ async def test_the_rights_are_for_these_secrets_alone(client, namespace, api_ser
     limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
     served = f"{namespace}-served"
     await client.request("POST", "/api/v1/namespaces", [], {"metadata": {"name": served}})
-    # `create` by name holds for server-side apply, whose request has a name, and lets nothing be posted.
+    # `create` by name allows server-side apply, whose request has a name, and no POST.
     rules = [rule for rule in operator_rules() if rule.get("resourceNames") == [NAME]]
     metadata = {"name": "operator", "namespace": served}
     subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
@@ -92,8 +92,8 @@ async def test_the_rights_are_for_these_secrets_alone(client, namespace, api_ser
                 await call
 
 
-async def test_somebody_elses_secret_of_that_name_is_taken_over(cluster, client, namespace):
-    """Who may write Secrets there chose the keys of that namespace's servers for some minutes, and nobody else's."""
+async def test_foreign_secret_of_that_name_is_overwritten(cluster, client, namespace):
+    """Without this, a user who may write Secrets there could choose the keys of that namespace's servers."""
     await client.create(
         SECRETS, {"metadata": {"name": NAME, "namespace": namespace}, "data": {"keys.json": "e30=", "more": "e30="}}
     )

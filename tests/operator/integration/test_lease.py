@@ -17,14 +17,14 @@ DURATION_S = 30.0
 
 
 class Candidate:
-    """An operator's lease, with its own clock and what it told."""
+    """An operator's lease, with its own clock and the changes that it reported."""
 
     def __init__(self, client, namespace, identity):
-        self.now, self.told = 1000.0, []
+        self.now, self.reported = 1000.0, []
         terms = Terms(namespace, "operator", identity, DURATION_S)
-        self.lease = Lease(client, terms, self.told.append, lambda: self.now)
+        self.lease = Lease(client, terms, self.reported.append, lambda: self.now)
 
-    async def asks(self):
+    async def renews(self):
         await self.lease.renew()
         return self.lease.held()
 
@@ -34,77 +34,77 @@ def candidate(client, namespace):
     return lambda identity: Candidate(client, namespace, identity)
 
 
-async def test_the_first_holds_it_and_the_second_waits_and_says_for_whom(candidate):
+async def test_second_candidate_waits_and_names_the_holder(candidate):
     first, second = candidate("a"), candidate("b")
-    assert (await first.asks(), await second.asks()) == (True, False)
-    assert (first.lease.check(), first.told, second.told) == (None, [True], [])
+    assert (await first.renews(), await second.renews()) == (True, False)
+    assert (first.lease.check(), first.reported, second.reported) == (None, [True], [])
     assert "operator a holds the lease" in second.lease.check()
 
 
-async def test_one_that_the_chart_made_is_taken(candidate, client, namespace):
+async def test_lease_without_a_holder_is_acquired(candidate, client, namespace):
     await client.create(LEASES, {"metadata": {"name": "operator", "namespace": namespace}})
-    assert await candidate("a").asks()
-    assert not await candidate("b").asks()
+    assert await candidate("a").renews()
+    assert not await candidate("b").renews()
 
 
-async def test_two_that_ask_at_the_same_time_get_one_lease(candidate):
+async def test_of_concurrent_candidates_one_gets_the_lease(candidate):
     many = [candidate(f"operator-{number}") for number in range(6)]
     for _ in range(3):
-        assert sum(await asyncio.gather(*(one.asks() for one in many))) == 1
+        assert sum(await asyncio.gather(*(one.renews() for one in many))) == 1
 
 
 async def test_a_holder_that_does_not_renew_stops_writing_long_before_another_takes_over(candidate):
     first, second = candidate("a"), candidate("b")
-    await first.asks()
-    await second.asks()
+    await first.renews()
+    await second.renews()
     first.now += DURATION_S * HELD_FOR - 0.1
     assert first.lease.held()
     first.now += 0.2
     assert not first.lease.held()
     second.now += DURATION_S - 0.1
-    assert not await second.asks()
+    assert not await second.renews()
     second.now += 0.2
-    assert await second.asks()
-    assert not await first.asks()
-    assert first.told == [True, False]
+    assert await second.renews()
+    assert not await first.renews()
+    assert first.reported == [True, False]
 
 
-async def test_one_that_renews_is_never_taken_over_whatever_the_other_clock_says(candidate):
+async def test_renewed_lease_is_never_taken_over_by_a_fast_clock(candidate):
     first, second = candidate("a"), candidate("b")
     for _ in range(4):
-        assert await first.asks()
-        assert not await second.asks()
+        assert await first.renews()
+        assert not await second.renews()
         first.now += DURATION_S * RENEW_EVERY
         second.now += DURATION_S * 0.9  # it runs far too fast
 
 
-async def test_given_back_it_is_free_at_once_and_so_it_is_for_the_next_process_of_the_same_pod(candidate, client):
+async def test_released_lease_is_free_at_once_also_for_the_same_identity(candidate, client):
     first, second = candidate("a"), candidate("b")
-    await first.asks()
+    await first.renews()
     await first.lease.release()
     assert not first.lease.held()
-    assert await second.asks()
-    assert await candidate("b").asks()
-    await first.lease.release()  # one that does not hold it takes nothing away
-    assert not await candidate("c").asks()
+    assert await second.renews()
+    assert await candidate("b").renews()
+    await first.lease.release()  # a release without the lease has no effect
+    assert not await candidate("c").renews()
 
 
-async def test_the_lease_tells_kubectl_who_and_since_when(candidate, client, namespace):
+async def test_lease_shows_holder_and_times(candidate, client, namespace):
     first, second = candidate("a"), candidate("b")
-    await first.asks()
-    await first.asks()
+    await first.renews()
+    await first.renews()
     acquired = (await client.get(LEASES, namespace, "operator"))["spec"]
     await first.lease.release()
-    await second.asks()
+    await second.renews()
     spec = (await client.get(LEASES, namespace, "operator"))["spec"]
     assert (acquired["holderIdentity"], acquired["leaseTransitions"], acquired["leaseDurationSeconds"]) == ("a", 0, 30)
     assert acquired["renewTime"] > acquired["acquireTime"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("b", 1)
 
 
-async def test_a_lease_that_may_not_be_had_is_explained(client, namespace):
+async def test_lease_that_cannot_be_renewed_names_the_reason(client, namespace):
     nowhere = Candidate(client, "no-such-namespace", "a")
-    assert not await nowhere.asks()
+    assert not await nowhere.renews()
     assert "no-such-namespace/operator cannot be renewed" in nowhere.lease.check()
 
 

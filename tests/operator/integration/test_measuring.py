@@ -21,15 +21,15 @@ POD = {"restartPolicy": "Never", "containers": [{"name": "smoke", "image": "regi
 
 
 class Quality:
-    """A web service that says how good a revision is, to who knows its word."""
+    """A web service that returns the score of a revision to requests with the right token."""
 
     def __init__(self):
-        self.score, self.asked, self.base_url = 0.9, [], ""
+        self.score, self.requested, self.base_url = 0.9, [], ""
 
-    async def say(self, request):
+    async def respond(self, request):
         if request.headers.get("Authorization") != "Bearer s3cret":
             return web.Response(status=401, text="who are you?")
-        self.asked.append(request.match_info["revision"])
+        self.requested.append(request.match_info["revision"])
         return web.json_response({"data": [{"score": self.score}]})
 
 
@@ -41,12 +41,12 @@ def operator_flags():
 @pytest.fixture
 async def quality():
     quality = Quality()
-    async with web_service("GET", "/{revision}", quality.say) as quality.base_url:
+    async with web_service("GET", "/{revision}", quality.respond) as quality.base_url:
         yield quality
 
 
 async def launch(cluster, strategy, **template):
-    """chat serves its first revision and is asked for its second, which is analysed by the template."""
+    """chat serves its first revision, and gets a second, which is analysed by the template."""
     metadata = {"name": "quality", "namespace": cluster.namespace}
     kind = {"apiVersion": "slipway.dev/v1alpha1", "kind": "AnalysisTemplate"}
     await cluster.client.create(ANALYSIS_TEMPLATES, {**kind, "metadata": metadata, "spec": template})
@@ -83,7 +83,7 @@ ANALYSIS = {"templates": [{"templateName": "quality"}]}
 CANARY = {"canary": {"steps": [{"setWeight": 50}, {"analysis": ANALYSIS}], "scaleDownDelaySeconds": 0}}
 
 
-async def test_a_canary_is_rolled_back_by_what_a_web_service_says(cluster, quality):
+async def test_canary_is_rolled_back_by_a_web_metric(cluster, quality):
     secret = {"name": "quality", "namespace": cluster.namespace}
     await cluster.client.create(SECRETS, {"metadata": secret, "stringData": {"header": "Bearer s3cret"}})
     headers = [{"key": "Authorization", **TOKEN}]
@@ -101,20 +101,22 @@ async def test_a_canary_is_rolled_back_by_what_a_web_service_says(cluster, quali
         one["message"]
         == f"Secret 'quality', key 'header', may not be read: allow the operator to get it by a {allowed}"
     )
-    assert quality.asked == []
+    assert quality.requested == []
 
     await allow_secret(cluster, "quality")
     status = await cluster.reaches("it is measured", lambda now: measured(now)[0].get("successful", 0) > 0)
     assert measured(status)[0]["measurements"][-1]["value"] == "0.9"
-    assert set(quality.asked) == {status["canaryRevision"]}
+    assert set(quality.requested) == {status["canaryRevision"]}
     assert status["rollout"]["analysis"]["verdict"]["reason"] == "Measuring"
     assert "s3cret" not in str(await cluster.chat()) + cluster.operator.log()
 
     quality.score = 0.2
     status = await cluster.reaches("the abort", lambda now: now.get("rollout", {}).get("state") == "Aborted")
     assert status["rollout"]["abort"]["reason"] == "AnalysisFailed"
-    said = "analysis quality: score: 1 failed, failureLimit is 0: successCondition result >= 0.8 does not hold for 0.2"
-    assert status["rollout"]["abort"]["message"] == said
+    message = (
+        "analysis quality: score: 1 failed, failureLimit is 0: successCondition result >= 0.8 does not hold for 0.2"
+    )
+    assert status["rollout"]["abort"]["message"] == message
     assert status["stableRevision"] == first["stableRevision"]
     assert [backend["weight"] for backend in status["traffic"]["backends"] if backend["weight"]] == [100]
     events = {event["reason"] for event in await cluster.client.list(EVENTS, cluster.namespace)}

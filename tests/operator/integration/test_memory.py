@@ -1,4 +1,4 @@
-"""Lists of large objects: whoever may create pods decides how large a list is, not how much memory we need."""
+"""Lists of large objects: users who create pods decide the size of a list, but not how much memory we need."""
 
 import pytest
 import yaml

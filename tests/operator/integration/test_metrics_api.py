@@ -42,7 +42,7 @@ from slipway_operator.model.deployment.autoscaling import parse_autoscaling
 from testkit.until import WaitFailed, until_async
 from tests.support.tools import kubectl
 
-# Of a connection in the middle of its handshake when the server ends nobody has a handle but asyncio.
+# When the server ends in the middle of a handshake, only asyncio has a handle of the connection.
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
@@ -60,13 +60,13 @@ SCALED = {
 
 
 class Pods:
-    """The readings of a sampler whose pods nobody runs: said again and again, as a sampler hears them."""
+    """Readings of pods that do not exist, added again and again as a sampler adds them."""
 
     def __init__(self, sampler, key, uid):
         self._sampler, self._key, self._uid = sampler, key, uid
         self.waiting = 12
 
-    def speak(self):
+    def report(self):
         self._sampler.follow(self._key, Followed(self._uid, (PodTarget("chat-r1-a", "127.0.0.1", "r1"),), 1, True))
         series = self._sampler.peek(self._key)
         now = self._sampler.clock()
@@ -104,18 +104,18 @@ async def host(client, namespace):
 
 @pytest.fixture
 async def served(client, namespace, chat, host, monkeypatch):
-    """The metrics API, kept and registered; what it told of the providers; its pods."""
+    """The metrics API, registered and running; the providers that it reported; its pods."""
     uid = chat["metadata"]["uid"]
-    sampler = MetricsSampler(None, None)  # it is told what it would hear
+    sampler = MetricsSampler(None, None)  # the test adds the readings
     pods = Pods(sampler, (namespace, "chat"), uid)
-    pods.speak()
+    pods.report()
     port = reserve_port()
     # The front proxy dials the Service's port, and here no kube-proxy leads from 443 to ours.
     monkeypatch.setattr("slipway_operator.kube.writing.aggregation._PORT", port)
-    told = []
-    api = MetricsApi(client, sampler, host, port, told.append)
+    reported = []
+    api = MetricsApi(client, sampler, host, port, reported.append)
     await api.keep()
-    yield api, told, pods
+    yield api, reported, pods
     await api._stop()
     for name in GROUPS:
         with contextlib.suppress(NotFound):
@@ -138,9 +138,9 @@ async def everywhere(client):
 
 
 async def test_kubectl_reads_every_series_through_the_api_server(client, api_server, namespace, served):
-    _, told, _ = served
+    _, reported, _ = served
     await everywhere(client)
-    assert told == [{CUSTOM: "", EXTERNAL: ""}]
+    assert reported == [{CUSTOM: "", EXTERNAL: ""}]
     for version in ("v1beta1", "v1beta2"):
         path = f"/apis/{CUSTOM}/{version}/namespaces/{namespace}"
         single = await raw(api_server, f"{path}/modeldeployments.slipway.dev/chat/slipway_queue_depth")
@@ -210,19 +210,19 @@ async def test_registrations_name_their_authority_and_go_with_their_release(clie
     assert first["spec"]["versionPriority"] > second["spec"]["versionPriority"]
 
 
-async def test_looking_again_writes_nothing(client, served):
-    api, told, _ = served
+async def test_second_check_writes_nothing(client, served):
+    api, reported, _ = served
     before = [(await client.get(API_SERVICES, None, name))["metadata"]["resourceVersion"] for name in GROUPS]
     writes = []
     client._on_write = lambda kind, result: writes.append(kind)
     await api.keep()
-    assert (writes, len(told)) == ([], 1)
+    assert (writes, len(reported)) == ([], 1)
     assert len(before) == 3
 
 
-async def test_a_registered_provider_is_never_taken_over_and_makes_ours_leave(client, served, namespace):
-    """One version of a group that is somebody else's is the whole group; the other group stays ours."""
-    api, told, _ = served
+async def test_foreign_api_service_is_kept_and_ours_are_removed(client, served, namespace):
+    """A foreign APIService for one version of a group provides the whole group; the other group stays ours."""
+    api, reported, _ = served
     ours = await client.get(API_SERVICES, None, GROUPS[1])
     foreign = {
         "apiVersion": ours["apiVersion"],
@@ -234,14 +234,14 @@ async def test_a_registered_provider_is_never_taken_over_and_makes_ours_leave(cl
     await client.apply(API_SERVICES, foreign)
     await api.keep()
     provider = f"Service {namespace}/prometheus-adapter (APIService {GROUPS[1]})"
-    assert told[-1] == api.providers() == {CUSTOM: provider, EXTERNAL: ""}
+    assert reported[-1] == api.providers() == {CUSTOM: provider, EXTERNAL: ""}
     with pytest.raises(NotFound):
         await client.get(API_SERVICES, None, GROUPS[0])
     kept = await client.get(API_SERVICES, None, GROUPS[1])
     assert kept["spec"]["service"]["name"] == "prometheus-adapter"
     await client.delete(API_SERVICES, None, GROUPS[1], kept["metadata"]["uid"])
     await api.keep()
-    assert told[-1] == {CUSTOM: "", EXTERNAL: ""}
+    assert reported[-1] == {CUSTOM: "", EXTERNAL: ""}
     assert (await client.get(API_SERVICES, None, GROUPS[0]))["spec"]["service"]["name"] == "operator-metrics"
 
 
@@ -283,7 +283,7 @@ async def scale_is(client, namespace, replicas):
     return (await client.get(MODEL_DEPLOYMENTS, namespace, "chat"))["spec"]["replicas"] == replicas
 
 
-async def said(client, namespace, kind):
+async def condition_of(client, namespace, kind):
     live = await client.get(AUTOSCALERS, namespace, "chat-autoscaler")
     return next((one for one in live.get("status", {}).get("conditions") or () if one["type"] == kind), {})
 
@@ -305,17 +305,17 @@ async def test_the_real_controller_scales_by_our_metrics_and_holds_when_they_are
     selector = "slipway.dev/modeldeployment=chat,slipway.dev/revision in (r1)"
     reported = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
     await client.put_status(MODEL_DEPLOYMENTS, {**reported, "status": {"replicas": 1, "selector": selector}})
-    speaking = asyncio.create_task(speak(pods))
+    reporting = asyncio.create_task(report(pods))
     try:
         with controller(api_server, tmp_path / "controller.log"):
             await until_async(lambda: scale_is(client, namespace, 3), "12 waiting requests at 4 a pod are 3 pods")
             pods.waiting = 0
-            await until_async(lambda: scale_is(client, namespace, 1), "nobody waits: the least")
-            speaking.cancel()
+            await until_async(lambda: scale_is(client, namespace, 1), "no request waits: the minimum")
+            reporting.cancel()
             pods._sampler.forget((namespace, "chat"))
-            await until_async(lambda: inactive(client, namespace), "the controller says that the metric is gone")
+            await until_async(lambda: inactive(client, namespace), "the controller reports that the metric is gone")
             assert await scale_is(client, namespace, 1)
-            condition = await said(client, namespace, "ScalingActive")
+            condition = await condition_of(client, namespace, "ScalingActive")
             assert "no ModelDeployment" in condition["message"]
     except (AssertionError, WaitFailed):
         print(
@@ -324,17 +324,17 @@ async def test_the_real_controller_scales_by_our_metrics_and_holds_when_they_are
         )
         raise
     finally:
-        speaking.cancel()
+        reporting.cancel()
 
 
-async def speak(pods):
+async def report(pods):
     while True:
-        pods.speak()
+        pods.report()
         await asyncio.sleep(0.2)
 
 
 async def inactive(client, namespace):
-    return (await said(client, namespace, "ScalingActive")).get("status") == "False"
+    return (await condition_of(client, namespace, "ScalingActive")).get("status") == "False"
 
 
 @pytest.mark.finding("S12")
@@ -343,13 +343,13 @@ async def inactive(client, namespace):
 async def test_the_real_controller_divides_by_the_pods_and_shows_no_number_without_one(
     client, api_server, namespace, chat, served, tmp_path, group
 ):
-    """`kubectl get hpa` of one that sleeps: whatever number we say, Kubernetes shows that number divided by no pods."""
+    """`kubectl get hpa` of a sleeping deployment: Kubernetes shows the value divided by no pods."""
     _, _, pods = served
     await everywhere(client)
     await client.apply(AUTOSCALERS, horizontal_pod_autoscaler(Owner.of(chat), parse_autoscaling(SCALED), group))
     reported = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
     await client.put_status(MODEL_DEPLOYMENTS, {**reported, "status": {"replicas": 0, "selector": "a=b"}})
-    speaking = asyncio.create_task(speak(pods))
+    reporting = asyncio.create_task(report(pods))
     try:
         with controller(api_server, tmp_path / "controller.log"):
             await until_async(lambda: scale_is(client, namespace, 3), "it reads 12 and computes well nevertheless")
@@ -358,10 +358,10 @@ async def test_the_real_controller_divides_by_the_pods_and_shows_no_number_witho
             await until_async(lambda: scale_is(client, namespace, 1), "it reads 0 and computes well nevertheless")
             await until_async(lambda: shows_no_number(api_server, namespace), "0/0")
     finally:
-        speaking.cancel()
+        reporting.cancel()
 
 
 async def shows_no_number(api_server, namespace):
-    """As docs/autoscaling.md says; should Kubernetes mend it, that sentence goes, and this test."""
+    """As docs/autoscaling.md states; when Kubernetes fixes it, remove that sentence and this test."""
     shown = await asyncio.to_thread(kubectl, api_server, "get", "hpa", "chat-autoscaler", "-n", namespace)
     return "-9223372036854775808m/4" in shown.stdout

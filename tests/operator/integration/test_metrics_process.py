@@ -72,7 +72,7 @@ def as_front_proxy(api_server):
     return context
 
 
-async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
+async def test_process_registers_serves_gateway_metrics_and_exits_cleanly(
     cluster, client, namespace, api_server, metrics_port
 ):
     manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": namespace}}
@@ -85,7 +85,7 @@ async def test_it_registers_serves_what_the_gateway_says_and_ends_in_order(
         for owner in (await client.get(API_SERVICES, None, name))["metadata"]["ownerReferences"]
     }
     assert owners == {(await client.get(CLUSTER_ROLES, None, f"{namespace}-metrics-api"))["metadata"]["uid"]}
-    await until_async(lambda: provides(cluster), "its metrics say that it serves")
+    await until_async(lambda: provides(cluster), "its metrics show that it serves")
 
     context, place = as_front_proxy(api_server), f"namespaces/{namespace}/modeldeployments.slipway.dev/chat"
     base = f"https://127.0.0.1:{metrics_port}/apis/custom.metrics.k8s.io/v1beta2/{place}"

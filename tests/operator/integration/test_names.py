@@ -1,4 +1,4 @@
-"""Model names have owners (safety 14, S2): a real operator and gateway, and a namespace that wants others' names."""
+"""Model names have owners (safety 14, S2): a real operator and gateway, and a namespace that claims others' names."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Town(Cluster):
         self.gateway._order[1].append(served)
         self.tenants = tenants
         self.ports: dict[str, int] = {}  # of the server of each namespace
-        self.asked: list[tuple[str, dict]] = []  # namespace and body of what servers got
+        self.received: list[tuple[str, dict]] = []  # namespace and body of each request at a server
 
     async def run_pods(self):
         """Every ReplicaSet is ready, and the server of its namespace answers for its pods."""
@@ -69,7 +69,7 @@ class Town(Cluster):
     async def status(self, namespace, name="chat"):
         return (await self.client.get(MODEL_DEPLOYMENTS, namespace, name)).get("status") or {}
 
-    async def says(self, namespace, what, condition, name="chat"):
+    async def reaches_status(self, namespace, what, condition, name="chat"):
         async def status():
             assert self.operator.runs(), self.operator.log()
             return await self.status(namespace, name)
@@ -121,12 +121,12 @@ def healthy(status):
 
 @contextlib.asynccontextmanager
 async def servers(town):
-    """A model server of each namespace, which says whose it is."""
+    """A model server in each namespace, whose answers name the namespace."""
     async with contextlib.AsyncExitStack() as stack:
         for namespace in town.tenants:
 
             async def answer(request, namespace=namespace):
-                town.asked.append((namespace, await request.json()))
+                town.received.append((namespace, await request.json()))
                 return web.json_response({"namespace": namespace})
 
             app = web.Application()
@@ -154,7 +154,7 @@ async def allow(client, home, tenant):
 
 @pytest.fixture
 def retention_s():
-    """How long names are kept; a test that waits for the end says less."""
+    """How long names are kept; a test that waits for the end overrides it."""
     return 86400
 
 
@@ -177,47 +177,47 @@ async def annotate(town, namespace, names):
 
 
 @pytest.mark.attack_class(22)
-async def test_who_comes_second_is_told_and_is_reached_by_namespace_and_name(town):
-    """Safety 14, S2: the loser said `Healthy`, and nobody reached it by any name."""
+async def test_second_claimant_gets_a_condition_and_is_reached_by_namespace_and_name(town):
+    """Safety 14, S2: the loser was `Healthy`, and no client reached it by any name."""
     victim, hostile = town.tenants
     await town.deploy(victim)
-    await town.says(victim, "the owner is healthy", healthy)
+    await town.reaches_status(victim, "the owner is healthy", healthy)
     await town.deploy(hostile)
-    status = await town.says(hostile, "the loser is told", lost("ModelNameTaken"))
+    status = await town.reaches_status(hostile, "the loser has a condition", lost("ModelNameTaken"))
 
-    told = conflict(status)
-    assert told["status"] == "True"
-    assert told["message"] in status["message"]
-    assert f"belongs to {victim}/chat" in told["message"]
-    assert f"clients reach this model as {hostile}/chat only" in told["message"]
+    condition = conflict(status)
+    assert condition["status"] == "True"
+    assert condition["message"] in status["message"]
+    assert f"belongs to {victim}/chat" in condition["message"]
+    assert f"clients reach this model as {hostile}/chat only" in condition["message"]
     assert (status["reason"], status["model"]) == ("ModelNameTaken", f"{hostile}/chat")
     events = [one for one in await town.client.list(EVENTS, hostile) if one["reason"] == "NameConflict"]
-    assert [(one["type"], told["message"] in one["message"]) for one in events] == [("Warning", True)]
+    assert [(one["type"], condition["message"] in one["message"]) for one in events] == [("Warning", True)]
 
     await town.reaches_server("chat", victim)
     await town.reaches_server(f"{hostile}/chat", hostile)
     await town.reaches_server(f"{victim}/chat", victim)
-    assert {model for namespace, body in town.asked if namespace == hostile for model in [body["model"]]} == {"chat"}
+    assert {model for namespace, body in town.received if namespace == hostile for model in [body["model"]]} == {"chat"}
     assert await town.models() == {"chat", f"{hostile}/chat"}
     assert healthy(await town.status(victim))
 
 
 @pytest.mark.attack_class(22)
-async def test_a_name_waits_for_its_owner_that_is_deleted_and_made_again(town):
-    """Safety 14, S2: one second after the owner's end its prompts went to whoever waited for the name."""
+async def test_name_is_kept_for_an_owner_that_is_deleted_and_created_again(town):
+    """Safety 14, S2: one second after the owner was deleted, its prompts went to the next claimant."""
     victim, hostile = town.tenants
     await town.deploy(victim)
     await town.reaches_server("chat", victim)
     await town.deploy(hostile)
-    await town.says(hostile, "the loser is told", lost("ModelNameTaken"))
+    await town.reaches_status(hostile, "the loser has a condition", lost("ModelNameTaken"))
     await town.reaches_server(f"{hostile}/chat", hostile)
-    town.asked.clear()
+    town.received.clear()
 
-    # Also where nobody looks: the operator is dead while the owner goes.
+    # The same without an operator: it is killed before the owner is deleted.
     await town.operator.kill()
     await town.delete(victim)
     await town.operator.start()
-    status = await town.says(hostile, "the name is kept", lost("ModelNameReserved"))
+    status = await town.reaches_status(hostile, "the name is kept", lost("ModelNameReserved"))
     assert f"belonged to {victim}/chat, which is gone, and is kept for it until" in conflict(status)["message"]
     for _ in range(20):
         assert await town.ask("chat") == 404
@@ -225,8 +225,8 @@ async def test_a_name_waits_for_its_owner_that_is_deleted_and_made_again(town):
 
     await town.deploy(victim)
     await town.reaches_server("chat", victim)
-    await town.says(victim, "the owner is healthy", healthy)
-    assert {namespace for namespace, _ in town.asked} == {victim}
+    await town.reaches_status(victim, "the owner is healthy", healthy)
+    assert {namespace for namespace, _ in town.received} == {victim}
     assert (await town.owners())["chat"]["owner"] == f"{victim}/chat"
 
 
@@ -235,11 +235,11 @@ async def test_a_forged_status_takes_no_name(town):
     """Safety 14: an older ModelDeployment with another model in its status, by its own people, got the requests."""
     victim, hostile = town.tenants
     await town.deploy(hostile, "older", "older")
-    await town.says(hostile, "the older one is healthy", healthy, "older")
+    await town.reaches_status(hostile, "the older one is healthy", healthy, "older")
     await asyncio.sleep(1.1)  # creationTimestamp has whole seconds
     await town.deploy(victim)
     await town.reaches_server("chat", victim)
-    town.asked.clear()
+    town.received.clear()
 
     # What a namespace's own people might write: their status, and a ConfigMap of the same name at home.
     claim = json.dumps({"chat": {"owner": f"{hostile}/older", "since": "2020-01-01T00:00:00Z"}})
@@ -252,26 +252,26 @@ async def test_a_forged_status_takes_no_name(town):
         await town.client.request("PATCH", path, [], {"status": {"traffic": forged, "model": "chat"}}, MERGE)
         for _ in range(5):
             assert await town.ask("chat") == victim
-    assert {namespace for namespace, _ in town.asked} == {victim}
+    assert {namespace for namespace, _ in town.received} == {victim}
     assert await town.ask(f"{hostile}/none") == 404
     assert (await town.owners())["chat"]["owner"] == f"{victim}/chat"
 
 
 @pytest.mark.attack_class(22)
 async def test_an_admin_grants_a_name_and_takes_it_back(town):
-    """A grant moves the name to the granted namespace at once, and keeps everybody else from it."""
+    """A grant moves the name to the granted namespace at once, and refuses it to all others."""
     victim, hostile = town.tenants
     await town.deploy(hostile)
     await town.reaches_server("chat", hostile)
     await town.deploy(victim)
-    await town.says(victim, "somebody was faster", lost("ModelNameTaken"))
+    await town.reaches_status(victim, "another was faster", lost("ModelNameTaken"))
 
     await annotate(town, victim, "chat, team-*")
-    await town.deploy(hostile, "team-x", "team-x")  # a change makes the operator look at once
-    await town.says(victim, "the name came", healthy)
-    status = await town.says(hostile, "the name went", lost("ModelNameGranted"))
+    await town.deploy(hostile, "team-x", "team-x")  # a change queues a reconcile at once
+    await town.reaches_status(victim, "the name came", healthy)
+    status = await town.reaches_status(hostile, "the name went", lost("ModelNameGranted"))
     assert f"is granted to namespace {victim}, and belongs to {victim}/chat" in conflict(status)["message"]
-    await town.says(hostile, "the beginning counts", lost("ModelNameGranted"), "team-x")
+    await town.reaches_status(hostile, "the beginning counts", lost("ModelNameGranted"), "team-x")
     await town.reaches_server("chat", victim)
     assert await town.ask("team-x") == 404
     await town.reaches_server(f"{hostile}/team-x", hostile)
@@ -286,27 +286,27 @@ async def test_after_the_retention_a_name_is_free(town):
     await town.deploy(victim)
     await town.reaches_server("chat", victim)
     await town.deploy(hostile)
-    await town.says(hostile, "the loser is told", lost("ModelNameTaken"))
+    await town.reaches_status(hostile, "the loser has a condition", lost("ModelNameTaken"))
     await town.delete(victim)
-    await town.says(hostile, "the name is kept", lost("ModelNameReserved"))
+    await town.reaches_status(hostile, "the name is kept", lost("ModelNameReserved"))
     await asyncio.sleep(1.5)
-    await town.deploy(hostile, "other", "other")  # a change makes the operator look at once
-    await town.says(hostile, "the name came", healthy)
+    await town.deploy(hostile, "other", "other")  # a change queues a reconcile at once
+    await town.reaches_status(hostile, "the name came", healthy)
     await town.reaches_server("chat", hostile)
 
 
 async def test_gateways_keep_the_last_owners_when_the_object_is_lost_and_the_operator_writes_it_again(town):
-    """Deleting the claims is no way to a name: gateways follow the last ones, and the operator writes them again."""
+    """Deleting the claims frees no name: gateways keep the last ones, and the operator writes them again."""
     victim, hostile = town.tenants
     await town.deploy(victim)
     await town.reaches_server("chat", victim)
     found = await town.client.get(CONFIG_MAPS, town.namespace, "slipway-model-names")
     await town.client.delete(CONFIG_MAPS, town.namespace, "slipway-model-names", found["metadata"]["uid"])
     await town.deploy(hostile)
-    await town.says(hostile, "the loser is told", lost("ModelNameTaken"))
+    await town.reaches_status(hostile, "the loser has a condition", lost("ModelNameTaken"))
     await town.reaches_server("chat", victim)
     await town.deploy(hostile, "other", "other")
-    await town.says(hostile, "a new name is claimed", healthy, "other")
+    await town.reaches_status(hostile, "a new name is claimed", healthy, "other")
 
     async def written():
         return {name: one["owner"] for name, one in (await town.owners()).items()}

@@ -1,4 +1,4 @@
-"""Children that somebody else took over: left alone, said, and made again under another name."""
+"""Children that another controller took over: left alone, reported, and created again under another name."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -63,16 +63,16 @@ async def owned_by(client, kind, item, owners):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-async def test_what_somebody_else_controls_is_said_and_made_again(client, chat, kind):
+async def test_child_of_another_controller_is_reported_and_created_again(client, chat, kind):
     namespace, found = chat["metadata"]["namespace"], await made(client, chat)
     name, revision = found[kind]["metadata"]["name"], found[kind]["metadata"]["labels"]["slipway.dev/revision"]
     taken = await owned_by(client, kind, found[kind], [await keeper(client, namespace)])
     observed = await seen(client, chat)
     planned = plan(chat, Status(), observed, SETTINGS, NOW)
     assert [item.manifest["kind"] for item in planned.create] == [kind.kind]
-    (said,) = [item for item in planned.status.conditions if item.type == "ForeignObjects"]
-    assert (said.status, said.reason) == ("True", "ControlledByOther")
-    assert f"{kind.kind} {name} is controlled by ConfigMap keeper" in said.message
+    (foreign,) = [item for item in planned.status.conditions if item.type == "ForeignObjects"]
+    assert (foreign.status, foreign.reason) == ("True", "ControlledByOther")
+    assert f"{kind.kind} {name} is controlled by ConfigMap keeper" in foreign.message
     with pytest.raises(apply.NameTaken, match=f"{name} is controlled by ConfigMap keeper"):
         await apply.execute(client, chat, planned, NOW)
     again = plan(chat, Status(collision_count=1), observed, SETTINGS, NOW)
@@ -84,7 +84,7 @@ async def test_what_somebody_else_controls_is_said_and_made_again(client, chat, 
     assert not plan(chat, Status(collision_count=1), await seen(client, chat), SETTINGS, NOW).create
 
 
-async def test_what_was_given_back_goes_once_requests_go_to_the_other(client, chat):
+async def test_returned_replica_set_is_deleted_once_requests_go_to_the_other(client, chat):
     namespace, found = chat["metadata"]["namespace"], await made(client, chat)
     ours = found[REPLICA_SETS]["metadata"]["ownerReferences"]
     await owned_by(client, REPLICA_SETS, found[REPLICA_SETS], [await keeper(client, namespace)])
@@ -93,16 +93,16 @@ async def test_what_was_given_back_goes_once_requests_go_to_the_other(client, ch
         await apply.create_child(client, chat, create)
     (workload,) = (await seen(client, chat)).workloads.values()
     await owned_by(client, REPLICA_SETS, found[REPLICA_SETS], ours)
-    told = plan(chat, again.status, await seen(client, chat), SETTINGS, NOW).status
-    cache = replace(told, revisions=tuple(replace(one, replica_set_uid=workload.uid) for one in told.revisions))
+    written = plan(chat, again.status, await seen(client, chat), SETTINGS, NOW).status
+    cache = replace(written, revisions=tuple(replace(one, replica_set_uid=workload.uid) for one in written.revisions))
     live = {**chat, "status": status.render(cache)}
     observed = await seen(client, live)
     assert observed.workloads[workload.revision].name == workload.name
     assert [one.name for one in observed.spare] == [found[REPLICA_SETS]["metadata"]["name"]]
     (gone,) = plan(live, cache, observed, SETTINGS, NOW).delete
     assert gone.name == found[REPLICA_SETS]["metadata"]["name"]
-    unsaid = replace(cache, revisions=tuple(replace(one, replica_set_uid=None) for one in cache.revisions))
-    assert not plan(live, unsaid, observed, SETTINGS, NOW).delete, "gateways may still send requests to its pods"
+    unknown = replace(cache, revisions=tuple(replace(one, replica_set_uid=None) for one in cache.revisions))
+    assert not plan(live, unknown, observed, SETTINGS, NOW).delete, "gateways may still send requests to its pods"
 
 
 async def test_orphans_are_adopted(client, chat):
@@ -118,7 +118,7 @@ async def test_orphans_are_adopted(client, chat):
 
 @pytest.mark.parametrize("change", [{"labels": None}, {"ownerReferences": []}], ids=lambda change: next(iter(change)))
 async def test_a_replica_set_of_a_former_name_is_found_by_its_uid(client, chat, change):
-    """A second one beside it would go on without anybody who knows of the first."""
+    """A second ReplicaSet beside it would leave the first one running unknown to the operator."""
     namespace, found = chat["metadata"]["namespace"], await made(client, chat)
     item = found[REPLICA_SETS]
     (workload,) = (await seen(client, chat)).workloads.values()
@@ -134,7 +134,7 @@ async def test_a_replica_set_of_a_former_name_is_found_by_its_uid(client, chat, 
 
 
 async def test_a_former_namesakes_name_is_waited_for(client, chat):
-    """Its garbage collector is about to take it away: no other name is needed."""
+    """The garbage collector deletes it soon: no other name is needed."""
     found = await made(client, chat)
     former = found[REPLICA_SETS]["metadata"]["ownerReferences"][0] | {"uid": "of-the-former-one"}
     await owned_by(client, REPLICA_SETS, found[REPLICA_SETS], [former])
@@ -145,7 +145,7 @@ async def test_a_former_namesakes_name_is_waited_for(client, chat):
 
 
 async def test_a_held_replica_set_without_pods_is_replaced(client, chat):
-    """A finalizer keeps what is deleted, and no controller gives pods to it."""
+    """A finalizer keeps the deleted ReplicaSet, and no controller creates pods for it."""
     namespace, found = chat["metadata"]["namespace"], await made(client, chat)
     name = found[REPLICA_SETS]["metadata"]["name"]
     path = REPLICA_SETS.path(namespace, name)
@@ -176,25 +176,25 @@ async def test_a_record_with_other_data_is_replaced(client, chat, data):
     assert [one.name for one in again.spare] == [metadata["name"]]
 
 
-def serves(told):
-    return told.get("phase") == "Healthy"
+def serves(status):
+    return status.get("phase") == "Healthy"
 
 
 async def test_the_operator_recovers_service(client, cluster):
-    """With the rights that its documentation lists; the Event names who has the former one."""
+    """With the rights that docs/operator.md lists; the Event names the owner of the former ReplicaSet."""
     await client.create(MODEL_DEPLOYMENTS, MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}})
     before = (await cluster.reaches("chat serves", serves))["revisions"][0]["replicaSetUid"]
     (item,) = await client.list(REPLICA_SETS, cluster.namespace)
     await owned_by(client, REPLICA_SETS, item, [await keeper(client, cluster.namespace)])
-    told = await cluster.reaches(
+    status = await cluster.reaches(
         "another ReplicaSet serves",
-        lambda told: serves(told) and told["revisions"][0].get("replicaSetUid", before) != before,
+        lambda now: serves(now) and now["revisions"][0].get("replicaSetUid", before) != before,
     )
-    assert told["collisionCount"] == 1
+    assert status["collisionCount"] == 1
     (event,) = [one for one in await client.list(EVENTS, cluster.namespace) if one["reason"] == "NameTaken"]
     assert f"ReplicaSet {item['metadata']['name']} is controlled by ConfigMap keeper" in event["message"]
     await client.delete(REPLICA_SETS, cluster.namespace, item["metadata"]["name"], item["metadata"]["uid"])
     await cluster.reaches(
         "nothing foreign is left",
-        lambda told: not [one for one in told["conditions"] if one["type"] == "ForeignObjects"],
+        lambda now: not [one for one in now["conditions"] if one["type"] == "ForeignObjects"],
     )

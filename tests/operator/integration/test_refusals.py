@@ -36,7 +36,7 @@ class NoCalls:
 
 
 class Chat:
-    """A ModelDeployment, and an operator that reconciles it when a test says so."""
+    """A ModelDeployment, and an operator that reconciles it when a test calls it."""
 
     def __init__(self, client, namespace):
         self.client, self.key = client, (namespace, "chat")
@@ -83,13 +83,13 @@ async def chat(client, namespace):
     return Chat(client, namespace)
 
 
-TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "somebody-else"}
+TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "another"}
 SOURCE = {"configMapKeyRef": {"name": "a", "key": "b"}}
 
 
 @pytest.mark.parametrize("variable", [{"name": "HOME", "value": "/x"}, {"name": "POD_NAME", "valueFrom": SOURCE}])
 async def test_variables_of_the_user_replace_ours_of_the_same_name(chat, variable):
-    """No pod, no status and no Event for good: the API server answered 500, which counted as unavailable."""
+    """No pod, no status and no Event ever: the API server answered 500, which counted as unavailable."""
     await chat.create(engine={"env": [variable]})
     assert await chat.reconcile() == []
     [made] = await chat.replica_sets()
@@ -146,7 +146,7 @@ async def test_a_refused_autoscaler_stops_nothing_else(chat, no_autoscalers):
 
 @pytest.mark.parametrize("what", ["long reason of an abort", "many revisions", "long words of a ReplicaSet"])
 async def test_no_status_is_refused(chat, what):
-    """The operator wrote what its own CRD refuses, at each reconcile, and did nothing else."""
+    """The operator wrote a status that its own CRD refuses, at each reconcile, and did nothing else."""
     await chat.create()
     assert await chat.reconcile() == []
     [made] = await chat.replica_sets()

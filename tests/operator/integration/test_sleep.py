@@ -29,11 +29,11 @@ SCALED = {
     "metrics": [{"type": "QueueDepth", "target": "4"}],
 }
 START_S = 0.5  # of a pod
-BEHIND_S = 0.2  # of the endpoints, behind the pods that they tell of
+BEHIND_S = 0.2  # of the endpoints, behind the pods that they list
 
 
 class Pods:
-    """Does as the controllers and the kubelet do: pods start, endpoints tell of them, and later that they are gone."""
+    """Does as the controllers and the kubelet do: pods start, endpoints list them, and later no longer do."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -60,8 +60,8 @@ class Pods:
             await runner.cleanup()
 
     async def _answer(self, request):
-        """A pod that is gone answers nobody."""
-        self.answered["pod" if self.alive else "nobody"] += 1
+        """200 from a running pod, 503 from a deleted one."""
+        self.answered["pod" if self.alive else "gone"] += 1
         return web.json_response({"ok": True}, status=200 if self.alive else 503)
 
     async def _follow(self, item, port):
@@ -157,9 +157,9 @@ async def test_a_request_waits_for_an_operator_that_is_away(cluster):
     assert status["traffic"]["asleep"]
     await until_async(lambda: scaled_down(cluster), "its pods leave")
     await cluster.operator.kill()
-    asked = asyncio.create_task(ask(cluster))
+    request = asyncio.create_task(ask(cluster))
     await asyncio.sleep(0.5)
-    assert not asked.done()
+    assert not request.done()
     await cluster.operator.start()
-    assert (await asked)[0] == 200
+    assert (await request)[0] == 200
     await cluster.reaches("awake again", lambda now: now.get("phase") == "Healthy")

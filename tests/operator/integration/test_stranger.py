@@ -1,6 +1,6 @@
 """A stranger with rights in the namespace edits status, labels, owners and endpoints; operator and gateway are real.
 
-After each edit the deployment serves again within 30 s, from its own pods, and never says Healthy while no request is
+After each edit the deployment serves again within 30 s, from its own pods, and is never Healthy while no request is
 answered (stories S1 and S5, safety 1 and 19).
 """
 
@@ -91,7 +91,7 @@ class Controllers:
             await self._follow(item, [one for one in pods if is_own(one, item)])
 
     async def _follow(self, item, own):
-        """One pod stands for all: so many are reported ready as are wanted."""
+        """One pod represents all: as many are reported ready as are desired."""
         client, namespace = self._cluster.client, self._cluster.namespace
         wanted = item["spec"].get("replicas", 1)
         leaves = "deletionTimestamp" in item["metadata"]  # its controller counts its pods, and makes none
@@ -120,7 +120,7 @@ def is_own(item, replica_set):
 
 
 class Prober:
-    """A client that asks all the time, and compares what it gets with what the status says."""
+    """A client that sends requests all the time, and compares the answers with the status."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -153,8 +153,8 @@ def serves(status):
 
 
 async def settled(cluster, prober, since):
-    """Seconds until the status says that it serves, and a request was answered after that."""
-    await asyncio.sleep(0.5)  # what it does to them takes a moment
+    """Seconds until the status is serving, and a request was answered after that."""
+    await asyncio.sleep(0.5)  # the edit takes a moment to have an effect
     while time.monotonic() < since + SETTLES_S:
         status = (await cluster.chat()).get("status") or {}
         asked_at = time.monotonic()
@@ -195,13 +195,13 @@ async def survives(client, namespace, api_server, folder, edits, seed):
 
 
 async def has_one_replica_set(cluster):
-    """Nothing that was replaced goes on beside what replaced it."""
+    """No replaced object stays beside its replacement."""
     uid, listed = (await cluster.chat())["metadata"]["uid"], await cluster.client.list(REPLICA_SETS, cluster.namespace)
     return len([item for item in listed if uid_of_controller(item) == uid and is_made_by_the_operator(item)]) == 1
 
 
 def is_made_by_the_operator(item):
-    """By its selector, which nobody can change; what is being deleted is on its way."""
+    """By its selector, which is immutable; without those that are being deleted."""
     return labels.REVISION in item["spec"]["selector"]["matchLabels"] and "deletionTimestamp" not in item["metadata"]
 
 

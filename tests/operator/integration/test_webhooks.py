@@ -22,7 +22,7 @@ V2 = {"model": {"uri": "file:///opt/slipway/models/tiny-v2"}}
 
 
 class Receiver:
-    """Answers each hook by its path, 2xx by default, and keeps what came."""
+    """Answers each hook by its path, 2xx by default, and keeps the requests."""
 
     def __init__(self):
         self.statuses, self.got, self.base_url = {}, [], ""
@@ -30,7 +30,7 @@ class Receiver:
     async def take(self, request):
         hook, body = request.match_info["hook"], await request.read()
         self.got.append((hook, request.headers.copy(), body))
-        return web.Response(status=self.statuses.get(hook, 200), text=f"{hook} says so")
+        return web.Response(status=self.statuses.get(hook, 200), text=f"{hook} answers")
 
     def hook(self, name, kind, **fields):
         return {"name": name, "type": kind, "url": f"{self.base_url}/{name}", **fields}
@@ -53,7 +53,7 @@ def operator_flags(tmp_path):
 
 
 async def launch(cluster, steps, *hooks):
-    """chat serves its first revision and is asked for its second."""
+    """chat serves its first revision, and gets a second."""
     manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}}
     canary = {"steps": steps, "scaleDownDelaySeconds": 0}
     manifest["spec"] = manifest["spec"] | {"strategy": {"canary": canary, "hooks": list(hooks)}}
@@ -79,7 +79,7 @@ async def test_a_gate_holds_across_a_kill_and_opens(cluster, receiver):
         [{"setWeight": 50}],
         receiver.hook("smoke", "pre-rollout", metadata={"suite": "chat"}),
         receiver.hook("approval", "confirm-promotion"),
-        receiver.hook("tell", "post-rollout"),
+        receiver.hook("end", "post-rollout"),
         receiver.hook("log", "event"),
     )
     held = await cluster.reaches(
@@ -95,7 +95,7 @@ async def test_a_gate_holds_across_a_kill_and_opens(cluster, receiver):
     last = await cluster.reaches("the promotion", lambda now: healthy(now) and "canaryRevision" not in now)
     assert last["previousRevision"] == first["stableRevision"]
     ended = await cluster.reaches(
-        "the end was told", lambda now: now.get("ended", {}).get("hooks", [{}])[0].get("outcome") == "Passed"
+        "post-rollout was called", lambda now: now.get("ended", {}).get("hooks", [{}])[0].get("outcome") == "Passed"
     )
     assert ended["ended"]["promoted"] is True
 
@@ -113,8 +113,8 @@ async def test_a_gate_holds_across_a_kill_and_opens(cluster, receiver):
 
     events = await cluster.client.list(EVENTS, cluster.namespace)
     assert {"GateWaiting", "GateOpened"} <= {event["reason"] for event in events}
-    told = [json.loads(body)["metadata"]["eventReason"] for hook, _, body in receiver.got if hook == "log"]
-    assert {"RolloutUpdated", "GateWaiting", "GateOpened", "RolloutCompleted"} <= set(told)
+    reasons = [json.loads(body)["metadata"]["eventReason"] for hook, _, body in receiver.got if hook == "log"]
+    assert {"RolloutUpdated", "GateWaiting", "GateOpened", "RolloutCompleted"} <= set(reasons)
     _, metrics = await cluster.admin("/metrics")
     assert 'slipway_operator_hook_calls_total{outcome="ok",type="confirm-promotion"} 1.0' in metrics
     assert 'slipway_operator_hook_seconds_count{type="event"}' in metrics
@@ -137,8 +137,8 @@ async def test_a_failed_check_rejects_after_its_tries(cluster, receiver):
     await launch(cluster, [{"setWeight": 50}], receiver.hook("smoke", "pre-rollout", retries=1))
     status = await cluster.reaches("the abort", lambda now: now.get("rollout", {}).get("state") == "Aborted")
     assert status["rollout"]["abort"]["reason"] == "HookFailed"
-    said = "500 Internal Server Error (try 2 of 2)"
-    assert status["rollout"]["abort"]["message"] == f"hook smoke (pre-rollout, pods) failed: {said}"
+    problem = "500 Internal Server Error (try 2 of 2)"
+    assert status["rollout"]["abort"]["message"] == f"hook smoke (pre-rollout, pods) failed: {problem}"
     assert len(receiver.keys("smoke")) == 2
     assert len(set(receiver.keys("smoke"))) == 1
 

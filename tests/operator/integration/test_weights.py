@@ -1,4 +1,4 @@
-"""One revision, one set of bytes: the operator as a process on a real API server; what kubelets report is pretended."""
+"""One revision, one set of bytes: the operator as a process, a real API server, reports of kubelets by the test."""
 
 import json
 
@@ -33,7 +33,7 @@ def healthy(status):
 
 
 async def pod(cluster, revision, name, message):
-    """A ready pod of the revision whose fetcher ended with these last words."""
+    """A ready pod of the revision whose fetcher ended with this termination message."""
     workload = await cluster.client.get(REPLICA_SETS, cluster.namespace, f"chat-{revision}")
     owner = {key: workload["metadata"][key] for key in ("name", "uid")}
     template = workload["spec"]["template"]

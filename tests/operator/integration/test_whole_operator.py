@@ -16,7 +16,7 @@ from .conftest import MANIFEST
 pytestmark = pytest.mark.integration
 
 CANARY = {"canary": {"steps": [{"setWeight": 50}, {"pause": {}}], "scaleDownDelaySeconds": 0}}
-NOWHERE = "192.0.2.1"  # nobody answers at an address that is kept for documentation
+NOWHERE = "192.0.2.1"  # no host answers at an address for documentation
 V2 = {"model": {"uri": "file:///opt/slipway/models/tiny-v2"}}
 
 
@@ -100,7 +100,7 @@ async def gone(cluster, name):
 async def test_a_revision_that_never_gets_ready_is_rejected_and_stable_keeps_its_traffic(cluster):
     first = await launch(cluster)
     cluster.pods_fail()
-    # The stable pods stay ready: only what comes now fails.
+    # The stable pods stay ready: only new pods fail.
     await cluster.edit({"progressDeadlineSeconds": 5} | V2)
     status = await cluster.reaches("the abort", lambda now: now.get("rollout", {}).get("state") == "Aborted")
     assert status["stableRevision"] == first["stableRevision"]
@@ -110,7 +110,7 @@ async def test_a_revision_that_never_gets_ready_is_rejected_and_stable_keeps_its
     ] == 100
 
 
-async def test_an_idle_operator_writes_nothing_and_the_admin_port_tells(cluster):
+async def test_idle_operator_writes_nothing_and_has_metrics(cluster):
     await launch(cluster)
     after = await at_rest(cluster)
     assert f'slipway_rollout_phase{{name="chat",namespace="{cluster.namespace}",phase="Healthy"}} 1.0' in after
@@ -131,7 +131,7 @@ async def test_an_idle_operator_writes_nothing_and_the_admin_port_tells(cluster)
 async def at_rest(cluster):
     """The metrics at the end of a second without a write; an operator that never comes to rest fails here."""
     code, after = await cluster.admin("/metrics")
-    for _ in range(10):  # the Events of the launch are told after the status that ended it
+    for _ in range(10):  # the Events of the launch come after the status that ended it
         before = after
         await asyncio.sleep(1.0)
         code, after = await cluster.admin("/metrics")
@@ -146,15 +146,15 @@ def writes(metrics):
 
 
 @pytest.mark.finding("S14")
-async def test_a_gateway_that_comes_is_asked_and_counted_within_seconds(cluster):
-    """Six seconds after a third one came, two of two were said to follow: the next regular look was minutes away."""
+async def test_new_gateway_is_counted_within_seconds(cluster):
+    """Six seconds after a third one started, the status showed two of two: the next regular read was minutes away."""
     await launch(cluster)
     await cluster.reaches("the only gateway follows", lambda now: now["traffic"]["acknowledged"] == "1/1")
     await at_rest(cluster)
     live = await cluster.client.get(ENDPOINT_SLICES, cluster.namespace, "slipway-gateway-admin-1")
     silent = {"addresses": [NOWHERE], "conditions": {"ready": True}}
     await cluster.client.replace(ENDPOINT_SLICES, {**live, "endpoints": [*live["endpoints"], silent]})
-    await cluster.reaches("it is said that one does not", lambda now: now["traffic"]["acknowledged"] == "1/2")
+    await cluster.reaches("the status shows that one does not", lambda now: now["traffic"]["acknowledged"] == "1/2")
     live = await cluster.client.get(ENDPOINT_SLICES, cluster.namespace, "slipway-gateway-admin-1")
     await cluster.client.replace(ENDPOINT_SLICES, {**live, "endpoints": live["endpoints"][:1]})
     await cluster.reaches("it has left", lambda now: now["traffic"]["acknowledged"] == "1/1")
@@ -176,7 +176,7 @@ async def replaced(cluster, name, uid):
 
 
 async def test_status_patches_of_argo_rollouts_are_understood_as_kubectl_sends_them(cluster, api_server):
-    """By the very rights of docs/operator.md: the operator answers in the status, and the spec stays as it was."""
+    """With the rights of docs/operator.md only: the operator answers in the status, and the spec stays unchanged."""
     await launch(cluster)
     await cluster.edit({"strategy": {"canary": {"steps": [{"setWeight": 50}, {"pause": {}}, {"pause": {}}]}}} | V2)
     first = await cluster.reaches("the first pause", paused)

@@ -95,7 +95,7 @@ def test_an_epoch_that_has_not_begun_changes_nothing() -> None:
 
 
 def test_trouble_that_begins_late_is_found_sooner_by_a_bet_that_begins_late() -> None:
-    """300 events while all was well, then 20 of which 12 are canary's."""
+    """300 events without a difference, then 20, of which 12 are canary's."""
     canary, stable, weights = [15, 12], [285, 8], [0.05, 0.05]
     whole = float(log_ratio_evidence(canary, stable, weights, 1.0))
     spread = float(log_over_starts(ratio_exponents(canary, stable, weights, 1.0)))
@@ -217,7 +217,7 @@ def test_nodes_stand_for_the_beta_prior() -> None:
     assert prior.sum() == pytest.approx(1) and (nodes < limit).all() and (nodes > 0).all()
 
 
-def test_the_interval_of_the_ratio_holds_what_the_counts_say() -> None:
+def test_interval_contains_the_ratio_of_the_counts() -> None:
     """300 bad events at weight 25, true ratio 2: both ends, and each end where its evidence crosses."""
     lower, upper = ratio_interval([120], [180], [0.25], 0.05)
     assert 1.0 < float(lower) < 2.0 < float(upper) < 4.0

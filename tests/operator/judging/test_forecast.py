@@ -50,7 +50,7 @@ def test_the_cost_of_tolerance() -> None:
     assert requests_until_fail(rates, 1.25, SHARE, ALPHA) == pytest.approx(19_100, rel=0.03)
 
 
-def test_what_a_pass_costs() -> None:
+def test_number_of_samples_for_a_pass() -> None:
     """116 bad events at weight 25 for a p95 event, or 738 clean canary requests for okBelow 0.005."""
     rates = Rates(0.05, 0.05, 0.25)
     needed = requests_until_pass(rates, 2.0, None, BETA)
@@ -61,7 +61,7 @@ def test_what_a_pass_costs() -> None:
 
 
 @pytest.mark.parametrize("row", TABLE[1:], ids=lambda row: row[0])
-def test_evidence_on_the_expected_counts_crosses_where_the_formula_says(
+def test_evidence_on_the_expected_counts_crosses_at_the_forecast(
     row: tuple[str, float, float, float, int, int, int, int],
 ) -> None:
     """On expected counts the judge needs no more than Wald's events, and at least half as many."""
@@ -89,7 +89,7 @@ def test_rates_that_are_observed_count_half_an_event_more() -> None:
     assert observed((Epoch(w=5, nc=10),)) is None
 
 
-def test_what_is_expected_names_the_end() -> None:
+def test_forecast_names_the_expected_outcome() -> None:
     metric = MetricSpec("errors", share=1.0, ok_below=0.005)
     bad = expected(metric, (Epoch(w=10, nc=200, ns=1800, kc=8, ks=9),), ALPHA, BETA)
     good = expected(metric, (Epoch(w=10, nc=200, ns=1800, kc=0, ks=2),), ALPHA, BETA)

@@ -1,7 +1,7 @@
 """Published misses of Kayenta's judge: our reading of its formulas misses them as it does, our judge does not.
 
 The issues give one number a minute. Where it counts bad events, the same counts are judged here. Where it is a latency,
-requests above stable's own threshold are counted; how many requests a minute has is our choice, and said.
+requests above stable's own threshold are counted; the number of requests a minute is our choice, and documented.
 """
 
 import numpy as np

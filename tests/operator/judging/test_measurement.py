@@ -1,4 +1,4 @@
-"""A measurement, a metric, and both beside the comparison: Argo's rules, and the two places where ours are stricter."""
+"""A measurement, a metric, and both with a comparison: Argo's rules, and the two places where ours are stricter."""
 
 import math
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ def metric(**fields: Any) -> Measure:
     )
 
 
-def after(asked: Measure, letters: str) -> MetricRun:
+def after(measure: Measure, letters: str) -> MetricRun:
     """The metric after these measurements: S F I E."""
     phases = {
         "S": AnalysisPhase.SUCCESSFUL,
@@ -32,10 +32,10 @@ def after(asked: Measure, letters: str) -> MetricRun:
         "I": AnalysisPhase.INCONCLUSIVE,
         "E": AnalysisPhase.ERROR,
     }
-    run = MetricRun(asked.name)
+    run = MetricRun(measure.name)
     for letter in letters:
         assert run.phase is AnalysisPhase.RUNNING, "what is done is not measured again"
-        run = noted(asked, run, Measurement(NOW, phases[letter], message="why"))
+        run = noted(measure, run, Measurement(NOW, phases[letter], message="why"))
     return run
 
 
@@ -64,7 +64,7 @@ def test_a_measurement_by_its_conditions(success: str, failure: str, value: Any,
     assert (found.message == "") is (phase is AnalysisPhase.SUCCESSFUL)
 
 
-def test_a_measurement_says_what_was_asked_and_answered() -> None:
+def test_measurement_message_has_the_condition_and_the_value() -> None:
     failed = measured(metric(), ProviderAnswer([0.5, math.nan, math.inf]), NOW)
     assert (failed.phase, failed.value) == (AnalysisPhase.ERROR, "[0.5, NaN, inf]")
     assert measured(metric(), ProviderAnswer(0.5), NOW).message == "successCondition result > 0.9 does not hold for 0.5"
@@ -87,7 +87,7 @@ def test_a_measurement_says_what_was_asked_and_answered() -> None:
     ],
 )
 @pytest.mark.parametrize("success", ["result > 0.9", "result == 'x'", "len(result) > 9", "result.a.b > 1"])
-def test_what_a_provider_says_is_told_by_its_kind_alone(value: Any, shown: str, success: str) -> None:
+def test_foreign_values_are_shown_by_type_only(value: Any, shown: str, success: str) -> None:
     """Safety 17: 128 characters of the answer were in the status."""
     found = measured(metric(success=success), ProviderAnswer(value), NOW)
     assert found.value == shown
@@ -102,7 +102,7 @@ def test_a_job_is_its_own_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "letters", "phase", "says"),
+    ("fields", "letters", "phase", "message"),
     [
         ({}, "SSSS", AnalysisPhase.RUNNING, ""),
         ({}, "SSSSS", AnalysisPhase.SUCCESSFUL, "5 of 5 good"),
@@ -132,10 +132,12 @@ def test_a_job_is_its_own_condition() -> None:
         ({"requested_count": None}, "S" * 40, AnalysisPhase.RUNNING, ""),
     ],
 )
-def test_a_metric_by_its_limits(fields: dict[str, Any], letters: str, phase: AnalysisPhase, says: str) -> None:
+def test_phase_of_a_metric_follows_its_limits(
+    fields: dict[str, Any], letters: str, phase: AnalysisPhase, message: str
+) -> None:
     run = after(metric(**fields), letters)
     assert run.phase is phase
-    assert says in run.message
+    assert message in run.message
 
 
 def test_a_metric_keeps_the_last_measurements_and_all_counts() -> None:
@@ -145,8 +147,8 @@ def test_a_metric_keeps_the_last_measurements_and_all_counts() -> None:
 
 
 def known(letters: str, **fields: Any) -> Measured:
-    asked = metric(**fields)
-    return Measured(asked, after(asked, letters))
+    measure = metric(**fields)
+    return Measured(measure, after(measure, letters))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,6 @@ def test_a_malformed_histogram_is_refused(bounds: tuple[float, ...], counts: tup
         Histogram(bounds, counts)
 
 
-def test_strata_are_named_by_what_came_in() -> None:
+def test_stratum_depends_on_the_request_alone() -> None:
     names = [stratum(tokens, streams) for tokens, streams in ((999, True), (1000, False), (8000, True))]
     assert names == ["p<1000,stream", "p<8000,whole", "p>=8000,stream"]

@@ -1,4 +1,4 @@
-"""The verdict: every reason by name, what is blamed, what may not pass, and the same bits after a restart."""
+"""The verdict: every reason by name, the metric that it names, and the same bits after a restart."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def test_a_broken_one_fails_with_its_numbers_during_warm_up_too() -> None:
 
 
 def test_two_metrics_that_are_each_a_little_short_fail_together() -> None:
-    """Evidence adds up: neither alone crosses the threshold."""
+    """Evidence adds up: each metric alone stays below the threshold."""
     spec = AnalysisSpec(metrics=(MetricSpec("a", share=0.5), MetricSpec("b", share=0.5)))
     epochs = next(
         (Epoch(w=10, nc=1000, ns=9000, kc=kc, ks=40),)
@@ -97,33 +97,33 @@ def test_a_wrong_split_makes_any_comparison_meaningless() -> None:
 
 
 def test_requests_that_do_not_end_are_no_wrong_split() -> None:
-    """A tenth of canary's requests ended: that it ends fewer is a consequence of what it is."""
+    """A tenth of canary's requests ended: fewer ended requests are a consequence of slow ones."""
     counts = (Counts("errors", (Epoch(w=5, nc=50, ns=9500, kc=25, ks=5),)), HEALTHY[1])
     assert judge(SPEC, reading(counts, assigned=(Epoch(w=5, nc=500, ns=9500),))).metric == "errors"
 
 
 @pytest.mark.parametrize("load", [0.2, 1.0, 2.0])
-def test_what_was_counted_at_no_more_load_than_stables_excuses_nobody(load: float) -> None:
+def test_latencies_at_the_load_of_stable_are_compared(load: float) -> None:
     slow = (HEALTHY[0], Counts("ttft", (Epoch(w=25, nc=5000, ns=15000, kc=2000, ks=750),)))
     assert judge(SPEC, reading(slow, canary_load=load)).metric == "ttft"
     assert judge(SPEC, reading(BROKEN, canary_load=load)).metric == "errors"
 
 
-@pytest.mark.parametrize(("load", "said"), [(0.44, True), (0.74, True), (0.76, False), (1.2, False)])
-def test_less_load_keeps_nobody_from_passing_and_is_said(load: float, said: bool) -> None:
+@pytest.mark.parametrize(("load", "reported"), [(0.44, True), (0.74, True), (0.76, False), (1.2, False)])
+def test_canary_with_less_load_passes_and_the_message_reports_it(load: float, reported: bool) -> None:
     verdict = judge(SPEC, reading(canary_load=load))
     assert (verdict.outcome, verdict.reason) == (Outcome.PASS, Reason.NOT_WORSE)
     words = f"canary's pods had {load:.2f} times the load of stable's, so its latencies were compared in its favour"
-    assert (words in verdict.message) == said
+    assert (words in verdict.message) == reported
 
 
-def test_less_load_says_nothing_of_what_is_no_latency() -> None:
+def test_less_load_does_not_affect_other_metrics_than_latencies() -> None:
     verdict = judge(AnalysisSpec(metrics=(ERRORS,)), reading(HEALTHY[:1], canary_load=0.2))
     assert verdict.outcome is Outcome.PASS and "load" not in verdict.message
 
 
 def test_the_wait_is_that_of_the_slowest_metric_in_its_own_count() -> None:
-    """A session asks often: of few sessions' latencies a few more are needed, of many requests many more."""
+    """A session sends many requests, so latencies per session need fewer additional samples than errors per request."""
     counts = (
         Counts("errors", (Epoch(w=50, nc=1000, ns=1000, kc=10, ks=10),)),
         Counts("ttft", (Epoch(w=50, nc=100, ns=100, kc=5, ks=5),)),
@@ -150,7 +150,7 @@ def test_a_minimum_of_samples_holds_beside_the_proof() -> None:
     assert "n=5000, needs 10000" in verdict.message
 
 
-def test_an_undecided_canary_is_told_how_long_it_takes() -> None:
+def test_undecided_verdict_has_a_forecast() -> None:
     counts = (
         Counts("errors", (Epoch(w=25, nc=412, ns=1236, kc=0, ks=1),)),
         Counts("ttft", (Epoch(w=25, nc=412, ns=1236, kc=20, ks=62),)),
@@ -181,7 +181,7 @@ def test_a_veto_needs_a_stable_without_the_symptom(symptom: Symptom, fails: bool
     assert judge(SPEC, reading((), symptoms=(symptom,))).outcome is (Outcome.FAIL if fails else Outcome.INCONCLUSIVE)
 
 
-def test_a_metric_on_trial_is_shown_and_decides_nothing() -> None:
+def test_dry_run_metric_is_shown_and_decides_nothing() -> None:
     spec = AnalysisSpec(metrics=(MetricSpec("cost", dry_run=True), TTFT))
     bad = (Counts("cost", (Epoch(w=25, nc=5000, ns=15000, kc=2500, ks=15),)), HEALTHY[1])
     verdict = judge(spec, reading(bad))
@@ -298,7 +298,7 @@ def test_the_arrays_of_a_simulation_give_the_operators_bits() -> None:
         (lambda: Epoch(w=5, nc=1, kc=2), "2 bad of 1 on canary"),
     ],
 )
-def test_nonsense_is_refused_in_words(build: object, words: str) -> None:
+def test_invalid_analysis_is_refused_with_a_message(build: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         build()  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""Who scales a ModelDeployment, read from what a namespace holds; asked once for many."""
+"""Who scales a ModelDeployment, read from the objects of a namespace; listed once for many reconciles."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ def hpa(
 
 
 class Namespace:
-    """Stands for the client: what it holds, and how often it was asked."""
+    """A client with fixed objects, which counts its list calls."""
 
     def __init__(self, *items: dict[str, Any], failure: Exception | None = None) -> None:
         self.items, self.failure, self.lists = list(items), failure, 0
@@ -46,7 +46,7 @@ async def found(*items: dict[str, Any], name: str = "chat") -> Any:
     return await Autoscalers(Namespace(*items)).of(of(name))  # type: ignore[arg-type]
 
 
-async def test_ours_theirs_and_kedas_are_told_apart() -> None:
+async def test_ours_theirs_and_those_of_keda_are_distinguished() -> None:
     keda = hpa("keda-hpa-x", labels={"scaledobject.keda.sh/name": "x"})
     seen = await found(hpa("chat-autoscaler", owner="u1"), hpa("theirs"), keda)
     assert [(item.name, item.ours, item.scaled_object) for item in seen] == [
@@ -80,7 +80,7 @@ async def test_one_of_a_former_namesake_or_one_that_leaves_does_not_count_as_our
     assert not await found(hpa("chat-autoscaler", owner="u1", deletionTimestamp=CREATED))
 
 
-async def test_what_the_controller_says_is_read() -> None:
+async def test_conditions_of_the_controller_are_read() -> None:
     item = hpa("theirs")
     item["status"] = {"conditions": [{"type": "ScalingActive", "status": "False", "reason": "R", "message": "m"}]}
     (seen,) = await found(item)
@@ -89,7 +89,7 @@ async def test_what_the_controller_says_is_read() -> None:
     ]
 
 
-async def test_many_ask_once_and_a_change_makes_them_ask_again() -> None:
+async def test_reconciles_share_one_list_until_a_change() -> None:
     now = 0.0
     client = Namespace(hpa("theirs"))
     autoscalers = Autoscalers(client, lambda: now)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ async def test_many_ask_once_and_a_change_makes_them_ask_again() -> None:
     assert client.lists == 3
 
 
-async def test_a_change_that_is_told_while_it_asks_makes_the_answer_old() -> None:
+async def test_change_during_a_list_expires_its_result() -> None:
     client = Namespace(hpa("theirs"))
     autoscalers = Autoscalers(client, lambda: 0.0)  # type: ignore[arg-type]
     asking = asyncio.create_task(autoscalers.of(of()))
@@ -114,7 +114,7 @@ async def test_a_change_that_is_told_while_it_asks_makes_the_answer_old() -> Non
     assert client.lists == 2
 
 
-async def test_an_operator_without_the_right_sees_none_and_one_without_an_answer_says_so() -> None:
+async def test_forbidden_list_is_empty_and_a_failed_list_is_reported() -> None:
     assert not await Autoscalers(Namespace(failure=Refused(403, "forbidden"))).of(of())  # type: ignore[arg-type]
     client = Namespace(failure=Unavailable("away"))
     autoscalers = Autoscalers(client, lambda: 0.0)  # type: ignore[arg-type]

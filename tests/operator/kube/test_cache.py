@@ -1,4 +1,4 @@
-"""What is known, whatever order lists, watches and answers to writes come in."""
+"""The cache, for any order of lists, watch events and answers to writes."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def child(version, name="chat-r1", uid="u1", owner="chat", **content):
 
 
 class Cluster:
-    """Lists of services as they were at a version, in two pages; of nothing else is there any."""
+    """Lists of services at a version, in two pages; lists of other kinds are empty."""
 
     def __init__(self, version=100, *items):
         self.version, self.items, self.failures, self.listed, self.of = version, list(items), [], [], ""
@@ -43,7 +43,7 @@ def versions(cache, kind=SERVICES, name="chat"):
     return [int(item["metadata"]["resourceVersion"]) for item in cache.children(("default", name))[kind]]
 
 
-TELLINGS = {
+EVENTS = {
     "a newer word counts": ([("ADDED", 5), ("MODIFIED", 6)], [6]),
     "an older word counts nothing": ([("write", 6), ("ADDED", 5)], [6]),
     "the same word twice": ([("write", 5), ("ADDED", 5)], [5]),
@@ -51,14 +51,14 @@ TELLINGS = {
     "gone before the answer to a write comes": ([("ADDED", 5), ("DELETED", 7), ("write", 6)], []),
     "gone before it was known": ([("DELETED", 7), ("ADDED", 5)], []),
     "without our label for a while": ([("ADDED", 5), ("DELETED", 6), ("ADDED", 8)], [8]),
-    "listed anew": ([("ADDED", 5), (None, 9)], [9]),
+    "listed again": ([("ADDED", 5), (None, 9)], [9]),
 }
 
 
-@pytest.mark.parametrize(("said", "left"), TELLINGS.values(), ids=TELLINGS)
-def test_the_newest_word_counts(said, left):
+@pytest.mark.parametrize(("events", "left"), EVENTS.values(), ids=EVENTS)
+def test_newest_resource_version_wins(events, left):
     cache = ObjectCache()
-    for kind, version in said:
+    for kind, version in events:
         if kind == "write":
             cache.update(SERVICES, child(version))
         else:
@@ -74,7 +74,7 @@ def test_a_namesake_takes_the_place_and_outlives_the_end_of_its_predecessor():
     assert versions(cache) == [9]
 
 
-def test_children_are_known_by_whom_their_label_names():
+def test_children_are_found_by_the_owner_in_their_label():
     cache = ObjectCache()
     cache.update(SERVICES, child(5))
     cache.update(SERVICES, child(6, owner="code"))
@@ -83,10 +83,10 @@ def test_children_are_known_by_whom_their_label_names():
     cache.update(SERVICES, child(8, owner=""))
     assert versions(cache, name="code") == []
     cache.update(AUTOSCALERS, child(5))
-    assert not any(cache.children(("default", "nobody")).values())
+    assert not any(cache.children(("default", "absent")).values())
 
 
-def test_of_objects_only_what_is_read_is_kept():
+def test_only_fields_that_are_read_are_cached():
     cache = ObjectCache()
     template = {"spec": {"containers": []}}
     cache.update(REPLICA_SETS, child(5, spec={"replicas": 2, "template": template}, status={"replicas": 1}))
@@ -101,7 +101,7 @@ def test_of_objects_only_what_is_read_is_kept():
     }
 
 
-def test_of_a_model_deployment_all_is_kept_but_who_wrote_what_plainly():
+def test_model_deployment_is_cached_with_managed_fields_of_applies_only():
     cache = ObjectCache()
     obj = child(5, name="chat", spec={"replicas": 2}, status={"phase": "Healthy"})
     applied = {"operation": "Apply", "manager": "argocd-controller"}
@@ -115,7 +115,7 @@ def test_of_a_model_deployment_all_is_kept_but_who_wrote_what_plainly():
     assert cache.get(("default", "chat")) is None
 
 
-async def test_a_list_brings_what_was_missed_and_takes_what_went_but_nothing_that_is_newer():
+async def test_list_adds_and_removes_objects_unless_the_cache_is_newer():
     cache = ObjectCache(["default"])
     cache.update(SERVICES, child(50, name="gone-r1", uid="gone", owner="gone"))
     cache.update(SERVICES, child(101, name="new-r1", uid="new", owner="new"))
@@ -128,15 +128,15 @@ async def test_a_list_brings_what_was_missed_and_takes_what_went_but_nothing_tha
     assert (versions(cache), versions(cache, name="new")) == ([], [])
 
 
-async def test_after_a_read_of_one_nothing_older_is_told_of_it():
+async def test_after_a_read_older_events_of_that_deployment_are_ignored():
     cache, cluster = ObjectCache(), Cluster(100, child(60), child(70, name="chat-r2", uid="u2"))
     cluster.of = "=chat"
     cache.update(SERVICES, child(50))
     cache.update(SERVICES, child(40, name="chat-r0", uid="went"))
     cache.update(SERVICES, child(80, name="chat-r2", uid="u2"))
     cache.update(SERVICES, child(30, name="other-r1", uid="other", owner="other"))
-    told = await cache.read(cluster, ("default", "chat"))
-    assert [int(item["metadata"]["resourceVersion"]) for item in told[SERVICES]] == [60, 80]
+    children = await cache.read(cluster, ("default", "chat"))
+    assert [int(item["metadata"]["resourceVersion"]) for item in children[SERVICES]] == [60, 80]
     assert sorted(cluster.listed) == sorted((kind.plural, "default") for kind in KINDS[1:])
     cache.update(SERVICES, child(55))
     cache.update(SERVICES, child(41, name="chat-r0", uid="went"))
@@ -150,7 +150,7 @@ async def test_all_kinds_are_listed_at_first():
     assert cluster.listed[0][0] == "modeldeployments"
 
 
-async def test_after_a_watch_began_again_what_went_meanwhile_is_missed(monkeypatch):
+async def test_objects_deleted_during_a_gap_of_the_watch_are_noticed(monkeypatch):
     pause, woken = asyncio.sleep, asyncio.Queue()
     monkeypatch.setattr(asyncio, "sleep", lambda seconds: pause(0))
     cache, cluster = ObjectCache(), Cluster(100, child(60))
@@ -172,7 +172,7 @@ def test_ends_are_remembered_for_a_while():
 
 
 def test_a_child_that_changes_owner_concerns_both():
-    """The former one looked again only at the resync."""
+    """The former owner was reconciled only at the resync."""
     cache = ObjectCache()
     assert cache.on_event(SERVICES, "ADDED", child(1)) == {("default", "chat")}
     assert cache.on_event(SERVICES, "MODIFIED", child(2, owner="other")) == {("default", "chat"), ("default", "other")}

@@ -1,4 +1,4 @@
-"""The open question to each gateway: over real sockets, to gateways that come, go, and answer nonsense."""
+"""The long poll of each gateway: over real sockets, with gateways that start, stop, and send invalid answers."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from slipway_operator.kube.reading.gateways import Endpoint
 from testkit.until import until_async
 
 
-class Told:
+class GatewayStub:
     """A gateway that answers each question with the next of these."""
 
     def __init__(self, *answers: Any) -> None:
@@ -26,12 +26,12 @@ class Told:
         self.marks.append(request.query["since"])
         if not self.answers:
             await asyncio.sleep(60)
-        said = self.answers.pop(0)
-        return web.json_response(said) if isinstance(said, dict) else web.Response(status=said)
+        response = self.answers.pop(0)
+        return web.json_response(response) if isinstance(response, dict) else web.Response(status=response)
 
 
 class Known:
-    """Where the gateways are, as `Gateways` says."""
+    """The addresses of the gateways, in place of `Gateways`."""
 
     def __init__(self) -> None:
         self.urls: list[str] | None = []
@@ -54,45 +54,45 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def listening(known: Known, *namespaces: str) -> AsyncIterator[list[tuple[str, str]]]:
-    heard: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     async with aiohttp.ClientSession() as session:
-        task = asyncio.create_task(calls.Calls(known, session, heard.append, namespaces).run())  # type: ignore[arg-type]
-        yield heard
+        task = asyncio.create_task(calls.Calls(known, session, received.append, namespaces).run())  # type: ignore[arg-type]
+        yield received
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
 
 @contextlib.asynccontextmanager
-async def serving(told: Told) -> AsyncIterator[str]:
+async def serving(gateway: GatewayStub) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_get("/internal/calls", told.answer)
+    app.router.add_get("/internal/calls", gateway.answer)
     async with TestServer(app) as server:
         yield str(server.make_url("")).rstrip("/")
 
 
-async def test_each_gateway_is_listened_to_through_errors_and_each_call_makes_old_what_gateways_said() -> None:
-    first = Told({"mark": "a.1", "routes": ["default/chat"]}, 500, {"mark": [], "routes": 3}, 404)
+async def test_calls_are_received_despite_errors_and_each_one_expires_cached_answers() -> None:
+    first = GatewayStub({"mark": "a.1", "routes": ["default/chat"]}, 500, {"mark": [], "routes": 3}, 404)
     first.answers += [{"mark": "a.2", "routes": ["default/chat", "other/embed"]}]
-    second = Told({"mark": "b.0", "routes": []})
+    second = GatewayStub({"mark": "b.0", "routes": []})
     known = Known()
-    async with serving(first) as one, serving(second) as two, listening(known) as heard:
+    async with serving(first) as one, serving(second) as two, listening(known) as received:
         known.urls = [one]
-        await until_async(lambda: len(heard) == 3)
-        known.urls = None  # the API server is away: who is known stays
+        await until_async(lambda: len(received) == 3)
+        known.urls = None  # the API server is away: known gateways stay
         await asyncio.sleep(0.1)
         known.urls = [one, two]
         await until_async(lambda: second.marks == ["", "b.0"])
-        assert heard == [("default", "chat"), ("default", "chat"), ("other", "embed")]
+        assert received == [("default", "chat"), ("default", "chat"), ("other", "embed")]
         assert first.marks == ["", "a.1", "a.1", "a.1", "a.1", "a.2"]
         assert known.forgotten == 3, "each call, and that a gateway came"
         known.urls = [two]
 
 
-async def test_deployments_of_namespaces_that_others_serve_are_theirs() -> None:
-    told = Told({"mark": "a.1", "routes": ["theirs/chat", "ours/chat", "nonsense"]})
+async def test_calls_for_namespaces_of_other_operators_are_ignored() -> None:
+    gateway = GatewayStub({"mark": "a.1", "routes": ["theirs/chat", "ours/chat", "nonsense"]})
     known = Known()
-    async with serving(told) as url, listening(known, "ours") as heard:
+    async with serving(gateway) as url, listening(known, "ours") as received:
         known.urls = [url]
-        await until_async(lambda: len(told.marks) == 2)
-        assert heard == [("ours", "chat")]
+        await until_async(lambda: len(gateway.marks) == 2)
+        assert received == [("ours", "chat")]

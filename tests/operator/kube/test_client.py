@@ -20,7 +20,7 @@ def no_pauses(monkeypatch):
 
 @pytest.fixture
 async def api():
-    """A server that gives the answers it was told, and remembers the requests."""
+    """A server that gives the answers of `answers` in turn, and remembers the requests."""
 
     async def answer(request):
         api.requests.append((request.method, request.path_qs, dict(request.headers), await request.text()))
@@ -55,10 +55,10 @@ async def test_a_lasting_failure_is_given_up(api):
     assert not api.answers
 
 
-async def test_a_manifest_that_no_schema_takes_is_refused_and_not_tried_again(api):
-    """The API server answers 500 to an apply of a list with a key twice: it would do so for good."""
-    said = 'failed to create typed patch object (x/a; v1, Kind=Pod): duplicate entries for key [name="HOME"]'
-    api.answers = [web.json_response({"message": said}, status=500)]
+async def test_apply_of_an_invalid_manifest_is_refused_and_not_retried(api):
+    """The API server answers 500 to an apply of a list with a key twice: a retry cannot help."""
+    message = 'failed to create typed patch object (x/a; v1, Kind=Pod): duplicate entries for key [name="HOME"]'
+    api.answers = [web.json_response({"message": message}, status=500)]
     with pytest.raises(Refused, match="duplicate entries"):
         await api.client.apply(PODS, {"metadata": {"namespace": "x", "name": "a"}})
 
@@ -86,7 +86,7 @@ async def test_retry_after_is_honoured(api, monkeypatch):
         (400, "BadRequest", Refused),
     ],
 )
-async def test_a_clear_answer_is_not_tried_again(api, status, reason, expected):
+async def test_definite_answer_is_not_retried(api, status, reason, expected):
     api.answers = [failure(status, reason)]
     with pytest.raises(expected, match=f"m{status}"):
         await api.client.get(PODS, "x", "a")
@@ -98,7 +98,7 @@ async def test_an_answer_that_is_not_json_is_shown(api):
         await api.client.get(PODS, "x", "a")
 
 
-async def test_nobody_listens(api):
+async def test_refused_connection_is_unavailable(api):
     await api.close()
     with pytest.raises(Unavailable, match=f"GET {PODS_PATH}"):
         await api.client.get(PODS, "x", "a")

@@ -1,4 +1,4 @@
-"""The NetworkPolicy around model pods: who it lets in, that a real API server takes it, and when it is applied."""
+"""The NetworkPolicy around model pods: allowed peers, acceptance by a real API server, and times of an apply."""
 
 import pytest
 
@@ -16,7 +16,7 @@ CHAT = {"metadata": {"name": "chat", "namespace": "default", "uid": "u1"}}
 
 
 class Server:
-    """Takes what is applied; or raises what it was told."""
+    """Accepts what is applied, or raises `failure`."""
 
     def __init__(self):
         self.applied, self.failure = [], None
@@ -29,8 +29,8 @@ class Server:
 
 
 @pytest.mark.finding(19)
-def test_nobody_but_the_release_and_monitoring_comes_in():
-    """Safety 19: no policy stood around model pods, so anyone forged X-Slipway-Tenant at :8000."""
+def test_only_the_release_and_monitoring_may_connect():
+    """Safety 19: model pods had no policy, so anyone forged X-Slipway-Tenant at :8000."""
     spec = network_policy(Owner.of(CHAT), SETTINGS)["spec"]
     assert spec["podSelector"] == {"matchLabels": {"slipway.dev/modeldeployment": "chat"}}
     (rule,) = spec["ingress"]
@@ -55,7 +55,7 @@ def test_pods_named_without_a_namespace_are_those_of_the_release():
     assert (second, third) == (block, MONITORING)
 
 
-async def test_it_is_applied_now_and_then_and_anew_for_a_namesake():
+async def test_policy_is_applied_periodically_and_for_a_recreated_deployment():
     server, now = Server(), [0.0]
     fences = Fences(server, SETTINGS, lambda: now[0])
     for _ in range(3):
@@ -70,7 +70,7 @@ async def test_it_is_applied_now_and_then_and_anew_for_a_namesake():
     assert uids == ["u1", "u1", "u2", "u1"]
 
 
-async def test_without_the_right_clients_keep_their_model_and_the_log_says_so(caplog):
+async def test_without_the_right_clients_keep_their_model_with_a_log_line(caplog):
     server = Server()
     server.failure = Refused(403, "networkpolicies is forbidden")
     await Fences(server, SETTINGS).keep(CHAT)

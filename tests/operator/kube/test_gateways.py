@@ -1,4 +1,4 @@
-"""Gateways asked over real sockets; who they are comes from EndpointSlices."""
+"""Requests to gateways over real sockets; their addresses come from EndpointSlices."""
 
 import asyncio
 
@@ -57,13 +57,13 @@ async def gateway():
         gateway.seen.append((request.method, request.headers.get("Authorization")))
         if request.method == "POST" and gateway.post_status != 200:
             return web.Response(status=gateway.post_status)
-        gateway.asked += 1
+        gateway.requests += 1
         return gateway.reply()
 
     application = web.Application()
     application.router.add_route("*", "/internal/routes", answer)
     gateway = TestServer(application)
-    gateway.asked, gateway.reply = 0, lambda: web.json_response(ROUTES)
+    gateway.requests, gateway.reply = 0, lambda: web.json_response(ROUTES)
     gateway.seen, gateway.post_status = [], 200
     async with gateway:
         yield gateway
@@ -93,7 +93,7 @@ async def test_generation_and_inflight_come_from_the_gateway(session, gateway):
 
 @pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
-async def test_the_operator_asks_by_post_with_its_token(session, gateway):
+async def test_operator_reads_by_post_with_its_token(session, gateway):
     """Safety 19: only the operator renews a gateway's failsafe."""
     slices = Slices(slice_of(entry(name="gw-1", ready=True), port=gateway.port))
     asking = Gateways(slices, session, "slipway", "admin-service", lambda: 0.0, token=lambda: "secret")
@@ -102,7 +102,7 @@ async def test_the_operator_asks_by_post_with_its_token(session, gateway):
 
 
 @pytest.mark.parametrize("status", [401, 403, 405])
-async def test_a_gateway_that_refuses_the_token_or_is_older_is_asked_all_the_same(session, gateway, status, caplog):
+async def test_gateway_that_refuses_the_post_is_read_by_get(session, gateway, status, caplog):
     gateway.post_status = status
     (found,) = await ask(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port))
     assert found.reachable and found.generation == 41
@@ -110,8 +110,8 @@ async def test_a_gateway_that_refuses_the_token_or_is_older_is_asked_all_the_sam
     assert ("does not take the operator's token" in caplog.text) == (status != 405)
 
 
-async def test_what_a_gateway_measures_is_read_within_bounds():
-    """A number that the next one could not be written above, a digest of any length: neither is passed on."""
+async def test_measurements_of_a_gateway_are_read_within_bounds():
+    """A generation without room for the next, and a digest of any length: neither gets into the status."""
     route = dict(ROUTES["routes"]["default/chat"], generation=1 << 70, digest="f" * 1000)
     route["service"] = {"answered": 1, "refused": 2, "last": "x" * 1000, "unserved_s": 3.5}
     found = Answer("gw", True, True, as_told({"default/chat": route})).about("default", "chat", "u1")
@@ -155,47 +155,47 @@ async def test_a_ready_gateway_that_is_not_there_is_unreachable(session):
     assert (found.ready, found.reachable) == (True, False)
 
 
-async def test_one_that_never_started_holds_nothing_up(session):
+async def test_gateway_that_never_started_delays_nothing(session):
     """A crash-looping gateway has an address and no listener: no request is in it."""
     assert await ask(session, slice_of(entry(name="gw-1", ready=False), port=unused_port())) == []
 
 
-async def test_what_was_in_progress_at_a_killed_gateway_counts_until_its_clients_had_time(session, gateway):
+async def test_requests_of_a_killed_gateway_count_until_the_grace_period_ends(session, gateway):
     now = [0.0]
-    asked = gateways(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port), clock=lambda: now[0])
+    known = gateways(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port), clock=lambda: now[0])
 
     async def inflight():
         now[0] += 1.0
-        return [answer.about("default", "chat", "u1").inflight.get("rev1") for answer in await asked.answers()]
+        return [answer.about("default", "chat", "u1").inflight.get("rev1") for answer in await known.answers()]
 
     assert await inflight() == [3]
-    # The same pod with a new process: what is in progress there is counted beside what its clients bring back.
+    # The same pod with a new process: its requests in progress add to those that clients send again.
     gateway.reply = lambda: web.json_response(ROUTES | {"incarnation": "b2", "routes": {}})
     assert await inflight() == [None, 3]
     now[0] += GRACE_S
     assert await inflight() == [None]
 
 
-async def test_one_that_left_in_order_leaves_nothing_behind(session, gateway):
+async def test_gateway_that_drained_leaves_no_requests_behind(session, gateway):
     now = [0.0]
     idle = {"default/chat": {"uid": "u1", "generation": 41, "revisions": {"rev1": {"inflight": 0}}}}
     gateway.reply = lambda: web.json_response(ROUTES | {"routes": idle})
-    asked = gateways(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port), clock=lambda: now[0])
-    await asked.answers()
-    asked._client.slices.clear()
+    known = gateways(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port), clock=lambda: now[0])
+    await known.answers()
+    known._client.slices.clear()
     now[0] += 1.0
-    (left,) = await asked.answers()
+    (left,) = await known.answers()
     assert left.about("default", "chat", "u1").inflight == {"rev1": 0} and not left.ready
 
 
-async def test_a_hundred_reconciles_ask_once_until_the_answer_is_old(session, gateway):
+async def test_concurrent_reconciles_share_one_request_until_the_cache_expires(session, gateway):
     now = [0.0]
-    asked = gateways(session, slice_of(entry(ready=True), port=gateway.port), clock=lambda: now[0])
-    await asyncio.gather(*(asked.answers() for _ in range(100)))
-    assert gateway.asked == 1
+    known = gateways(session, slice_of(entry(ready=True), port=gateway.port), clock=lambda: now[0])
+    await asyncio.gather(*(known.answers() for _ in range(100)))
+    assert gateway.requests == 1
     now[0] += CACHE_S
-    await asked.answers()
-    assert gateway.asked == 2
+    await known.answers()
+    assert gateway.requests == 2
 
 
 def test_endpoints_read_every_kind_of_slice():

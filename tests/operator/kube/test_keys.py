@@ -17,7 +17,7 @@ DAY_S = 86_400.0
 
 
 class Server:
-    """Keeps Secrets; raises what it was told."""
+    """Keeps Secrets, or raises `failure`."""
 
     def __init__(self):
         self.objects, self.applied, self.failures, self.version = {}, [], {}, 0
@@ -59,7 +59,7 @@ class Server:
     def content(self):
         return model.parse(self.objects["sys", "slipway-keys"]["data"])
 
-    def told(self, namespace):
+    def key_ids(self, namespace):
         text = base64.b64decode(self.objects[namespace, "slipway-tenant-key"]["data"]["keys.json"])
         return [one["id"] for one in json.loads(text)["keys"]]
 
@@ -80,7 +80,7 @@ async def test_a_namespace_has_its_key_before_its_pods_and_again_every_few_minut
     kept = keeper(server, clock, "a")
     for _ in range(3):
         await kept.keep("a")
-    assert server.applied == ["a"] and server.told("a") == [server.content()[0].id]
+    assert server.applied == ["a"] and server.key_ids("a") == [server.content()[0].id]
     clock.now += AGAIN_AFTER_S
     await kept.keep("a")
     kept.forget("a")
@@ -108,8 +108,8 @@ async def test_a_new_key_goes_to_all_namespaces_before_it_signs():
     clock.now += DAY_S
     await kept.look()
     await kept._give_all()
-    assert server.told("a") == server.told("b") == [key.id for key in server.content()]
-    assert len(server.told("a")) == 2 and kept.token() == model.operator_token(old)
+    assert server.key_ids("a") == server.key_ids("b") == [key.id for key in server.content()]
+    assert len(server.key_ids("a")) == 2 and kept.token() == model.operator_token(old)
     clock.now += PROPAGATION_S
     await kept.look()
     assert kept.token() == model.operator_token(server.content()[0]) != model.operator_token(old)
@@ -131,14 +131,14 @@ async def test_a_deleted_or_emptied_secret_is_written_as_it_was(emptied):
     assert server.content() == before
 
 
-async def test_without_the_right_in_a_namespace_its_pods_go_on_and_the_log_says_so(caplog):
+async def test_without_the_right_in_a_namespace_its_pods_go_on_with_a_log_line(caplog):
     server, clock = Server(), Clock()
     server.failures["apply"] = Refused(403, "secrets is forbidden")
     await keeper(server, clock).keep("a")
     assert "model pods in a honour no tenant" in caplog.text
 
 
-async def test_without_the_right_at_home_pods_go_on_and_the_log_says_so_once(caplog):
+async def test_without_the_right_at_home_pods_go_on_with_one_log_line(caplog):
     server, clock = Server(), Clock()
     server.failures["get"] = Refused(403, "secrets is forbidden")
     kept = keeper(server, clock)
@@ -160,7 +160,7 @@ async def test_pods_wait_while_the_api_server_is_away():
 
 
 @pytest.mark.parametrize("failure", [Fenced("lease"), Stale("changed"), Exists("there")])
-async def test_who_may_not_write_makes_no_keys_of_its_own(failure):
+async def test_operator_that_cannot_write_creates_no_keys(failure):
     server, clock = Server(), Clock()
     server.failures["create"] = failure
     kept = keeper(server, clock)

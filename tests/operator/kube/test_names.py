@@ -1,4 +1,4 @@
-"""Claims of model names at an API server that refuses, conflicts, forgets, or holds what somebody else wrote."""
+"""Claims of model names at an API server that refuses, conflicts, forgets, or holds edits by others."""
 
 import asyncio
 import contextlib
@@ -59,8 +59,8 @@ class Server:
         return [self._namespace(name) for name in self.annotations]
 
     def _namespace(self, name):
-        said = self.annotations.get(name)
-        return {"metadata": {"name": name, **({"annotations": {"slipway.dev/model-names": said}} if said else {})}}
+        grants = self.annotations.get(name)
+        return {"metadata": {"name": name, **({"annotations": {"slipway.dev/model-names": grants}} if grants else {})}}
 
     async def replace(self, resource, body):
         self._fails("replace")
@@ -115,7 +115,7 @@ def short_pauses(monkeypatch):
         monkeypatch.setattr(names, pause, 0.01)
 
 
-async def test_a_thousand_names_are_one_write_and_nobody_is_looked_at_twice_for_it():
+async def test_thousand_names_are_one_write_and_no_deployment_is_queued_twice():
     world = World(*(deployment("a", f"m{n}") for n in range(1000)), deployment("b", "x", "m7", "2025-02-01T00:00:00Z"))
     async with running(world):
         await until_async(world.server.writes)
@@ -127,7 +127,7 @@ async def test_a_thousand_names_are_one_write_and_nobody_is_looked_at_twice_for_
 
 async def test_an_edit_by_an_admin_between_read_and_write_is_kept():
     world = World(deployment("a"))
-    world.server.failures["replace"] = [Stale("somebody was faster")]
+    world.server.failures["replace"] = [Stale("another writer was faster")]
     world.server.text = '{"chat": {"owner": "z/chat", "since": "2025-01-01T00:00:00Z"}}'
     async with running(world):
         await until_async(lambda: world.of("a"))
@@ -135,7 +135,7 @@ async def test_an_edit_by_an_admin_between_read_and_write_is_kept():
         assert world.server.owners() == {"chat": "z/chat"}
 
 
-async def test_without_the_lease_nothing_is_asked_and_what_was_read_is_read_again():
+async def test_without_the_lease_nothing_is_requested_and_claims_are_read_again():
     world = World(deployment("a"))
     world.leads = False
     async with running(world):
@@ -156,15 +156,16 @@ async def test_without_the_lease_nothing_is_asked_and_what_was_read_is_read_agai
 
 
 @pytest.mark.parametrize("text", ["chat: a/chat", '{"chat": {"owner": "z/chat"}}', "[]"])
-async def test_what_cannot_be_read_is_told_and_never_written_over(text):
+async def test_unreadable_claims_are_reported_and_never_overwritten(text):
     world = World(deployment("a"))
     world.server.text = text
     async with running(world):
         await until_async(lambda: world.of("a"))
-        told = world.of("a")
-        assert (told.reason, told.known) == ("ModelNameNotClaimed", False)
+        standing = world.of("a")
+        assert (standing.reason, standing.known) == ("ModelNameNotClaimed", False)
         assert (
-            "cannot be read" in told.message and "clients reach this model as a/chat; whether also as" in told.message
+            "cannot be read" in standing.message
+            and "clients reach this model as a/chat; whether also as" in standing.message
         )
         assert world.added == [("a", "chat")]
         assert world.server.text == text and world.server.writes() == 0
@@ -174,7 +175,7 @@ async def test_what_cannot_be_read_is_told_and_never_written_over(text):
 
 
 @pytest.mark.parametrize("verb", ["get", "replace"])
-async def test_a_refusal_is_told_once_and_tried_again(verb):
+async def test_refusal_is_logged_once_and_retried(verb):
     world = World(deployment("a"))
     world.server.failures[verb] = [Refused(403, "configmaps is forbidden")] * 3
     async with running(world):
@@ -184,7 +185,7 @@ async def test_a_refusal_is_told_once_and_tried_again(verb):
         assert world.added == [("a", "chat")] * 2 and world.server.owners() == {"chat": "a/chat"}
 
 
-async def test_an_object_that_is_gone_or_emptied_gets_back_what_is_known():
+async def test_deleted_or_emptied_object_is_restored():
     world = World(deployment("a"))
     async with running(world):
         await until_async(lambda: world.of("a"))
@@ -202,7 +203,7 @@ async def test_an_object_that_is_gone_or_emptied_gets_back_what_is_known():
             assert world.server.owners()["chat"] == "a/chat"
 
 
-async def test_an_edit_is_seen_and_mended_without_a_change_of_any_deployment(monkeypatch):
+async def test_edit_is_repaired_without_a_change_of_any_deployment(monkeypatch):
     monkeypatch.setattr(names, "LOOK_S", 0.05)
     world = World(deployment("a"))
     async with running(world):

@@ -13,14 +13,14 @@ METRIC = {"name": "errors", "event": "FirstAttemptError", "share": 1.0}
 
 
 class Namespace:
-    """Stands for the client: what it is asked for, and what it answers."""
+    """A client with fixed answers, which records the names that it gets."""
 
     def __init__(self, **answers: Any) -> None:
-        self.answers, self.asked = answers, []
+        self.answers, self.requested = answers, []
 
     async def get(self, resource: Any, namespace: str, name: str) -> Any:
         assert (resource, namespace) == (ANALYSIS_TEMPLATES, "default")
-        self.asked.append(name)
+        self.requested.append(name)
         answer = self.answers.get(name.replace("-", "_"), NotFound("no such thing"))
         if isinstance(answer, Exception):
             raise answer
@@ -36,7 +36,7 @@ def using(*names: str) -> dict[str, Any]:
 async def test_each_template_is_read_once() -> None:
     client = Namespace(mine={"spec": {"metrics": [METRIC]}})
     found = await analysis_templates(client, using("mine", "llm-default", "mine"))  # type: ignore[arg-type]
-    assert client.asked == ["mine", "llm-default"]
+    assert client.requested == ["mine", "llm-default"]
     assert found["mine"].spec and found["mine"].spec.metrics[0].name == "errors"
     assert found["llm-default"] == BUILT_IN["llm-default"]
 
@@ -59,7 +59,7 @@ async def test_an_api_server_that_is_away_is_no_missing_template() -> None:
         await analysis_templates(Namespace(mine=Unavailable("away")), using("mine"))  # type: ignore[arg-type]
 
 
-async def test_without_analyses_nothing_is_asked() -> None:
+async def test_without_analyses_no_template_is_read() -> None:
     client = Namespace()
     assert await analysis_templates(client, using()) == {}  # type: ignore[arg-type]
-    assert client.asked == []
+    assert client.requested == []

@@ -60,7 +60,7 @@ CASES = {
         "CreateContainerConfigError",
         'container server: secret "token" not found',
     ),
-    "fetcher crash loop speaks its sentence": (
+    "fetcher crash loop shows its termination message": (
         pod(
             init=[waiting("CrashLoopBackOff", "back-off 5m0s restarting", last=FETCH_FAILED, name="fetch")],
             containers=[waiting("PodInitializing")],
@@ -146,17 +146,17 @@ def test_a_replica_set_that_cannot_make_pods():
     assert of_replica_set({"metadata": {"name": "chat-x"}}) is None
 
 
-@pytest.mark.parametrize("said", ["y" * 700_000])
-def test_no_more_of_what_others_say_is_kept_than_a_status_holds(said: str) -> None:
+@pytest.mark.parametrize("message", ["y" * 700_000])
+def test_messages_of_others_are_cut_to_the_limits_of_a_status(message: str) -> None:
     """A message of 700 kB stood uncut in three fields of a status, which the API server then refused."""
-    failed = {"type": "ReplicaFailure", "status": "True", "reason": said, "message": said}
+    failed = {"type": "ReplicaFailure", "status": "True", "reason": message, "message": message}
     found = [
         of_replica_set({"metadata": {"name": "a"}, "status": {"conditions": [failed]}}),
-        of_pod({"metadata": {"name": "a"}, "status": {"phase": "Failed", "reason": said, "message": said}}),
+        of_pod({"metadata": {"name": "a"}, "status": {"phase": "Failed", "reason": message, "message": message}}),
         of_pod(
             {
                 "metadata": {"name": "a"},
-                "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": said}]},
+                "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]},
             }
         ),
     ]
@@ -164,7 +164,7 @@ def test_no_more_of_what_others_say_is_kept_than_a_status_holds(said: str) -> No
         assert trouble and len(trouble.message) <= 1024 and len(trouble.reason) <= 64
 
 
-def test_no_pod_steers_the_terminal_of_who_reads_about_it() -> None:
+def test_messages_of_pods_contain_no_terminal_escapes() -> None:
     """`kubectl get` and `slipway` print messages of a status: an escape sequence of a log's last line came through."""
     ended = {"exitCode": 1, "message": "\x1b]0;owned\x07\x1b[2J\u202eall is well"}
     found = of_pod(

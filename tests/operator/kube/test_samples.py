@@ -1,4 +1,4 @@
-"""What gateways say they counted, read with patience: what is malformed is left out, and nothing is unbounded."""
+"""Parser of the samples that gateways report: malformed parts are left out, and every list is bounded."""
 
 import copy
 from typing import Any
@@ -65,9 +65,9 @@ def test_a_gateway_of_a_former_release_that_counts_no_units_gives_no_data() -> N
     assert (read.assigned, read.units, read.late["ttft"]) == (0, 0, {})
 
 
-@pytest.mark.parametrize("told", [None, 7, "many", {}, {"generation": 1}])
-def test_a_gateway_that_does_not_count_has_none(told: Any) -> None:
-    assert samples(told, bounds(BOUNDS)) == ()
+@pytest.mark.parametrize("reported", [None, 7, "many", {}, {"generation": 1}])
+def test_malformed_samples_are_none(reported: Any) -> None:
+    assert samples(reported, bounds(BOUNDS)) == ()
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_a_gateway_that_does_not_count_has_none(told: Any) -> None:
         changed(shadow={str(number): {} for number in range(MOST_REVISIONS + 1)}),
     ],
 )
-def test_what_is_malformed_is_left_out_and_the_rest_stays(odd: Any) -> None:
+def test_malformed_parts_are_left_out_and_the_rest_stays(odd: Any) -> None:
     assert [item.generation for item in samples([odd, changed(generation=20)], bounds(BOUNDS))] == [20]
 
 
 def test_only_the_newest_generations_are_kept() -> None:
-    told = [changed(generation=number) for number in range(30)]
-    assert [item.generation for item in samples(told, {})] == list(range(30))[-MOST_GENERATIONS:]
+    reported = [changed(generation=number) for number in range(30)]
+    assert [item.generation for item in samples(reported, {})] == list(range(30))[-MOST_GENERATIONS:]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_only_the_newest_generations_are_kept() -> None:
         [1.0, float("inf")],
     ],
 )
-def test_bounds_that_make_no_sense_are_none(odd: Any) -> None:
+def test_invalid_bounds_are_none(odd: Any) -> None:
     assert bounds({**BOUNDS, "ttft": odd}).keys() == {"itl", "e2e"}
     assert bounds(odd) == {}
 
@@ -147,6 +147,6 @@ def test_an_answer_carries_samples_incarnation_and_cut() -> None:
         {"default/chat": 5},
     ],
 )
-def test_a_route_that_makes_no_sense_is_no_answer(odd: dict[str, Any]) -> None:
+def test_invalid_route_is_no_answer(odd: dict[str, Any]) -> None:
     found = Answer("gw", True, True, as_told(odd), "i1").about("default", "chat", "u1")
     assert (found.ready, found.reachable, found.generation) == (True, False, None)

@@ -1,4 +1,4 @@
-"""The HorizontalPodAutoscaler as autoscaling/v2 takes it, and when a live one needs correcting."""
+"""The HorizontalPodAutoscaler of autoscaling/v2, and which differences of a live one need a correction."""
 
 import copy
 from typing import Any
@@ -24,7 +24,7 @@ def rendered(*metrics: dict[str, Any], group: str = CUSTOM, **fields: Any) -> di
     return horizontal_pod_autoscaler(OWNER, wanted(*metrics, **fields), group)
 
 
-def test_it_is_owned_named_and_aims_at_the_scale() -> None:
+def test_autoscaler_has_its_owner_name_and_target() -> None:
     manifest = rendered()
     assert manifest["metadata"]["name"] == "chat-autoscaler"
     assert manifest["metadata"]["ownerReferences"][0]["uid"] == "u1"
@@ -117,7 +117,7 @@ def test_behavior_is_written_out_with_kubernetes_own_defaults() -> None:
     }
 
 
-def test_what_the_api_server_adds_or_writes_otherwise_is_the_same() -> None:
+def test_defaults_and_formats_of_the_api_server_are_no_difference() -> None:
     spec = rendered({"type": "TTFT", "target": "0.5"}, {"type": "Memory", "target": "2048Mi"})["spec"]
     live = copy.deepcopy(spec)
     live["metrics"][0]["object"]["target"]["averageValue"] = "500m"
@@ -139,7 +139,7 @@ def test_what_the_api_server_adds_or_writes_otherwise_is_the_same() -> None:
         lambda spec: spec["scaleTargetRef"].update(name="other"),
     ],
 )
-def test_what_was_edited_by_hand_is_not(edit: Any) -> None:
+def test_manual_edit_is_a_difference(edit: Any) -> None:
     spec = rendered()["spec"]
     live = copy.deepcopy(spec)
     edit(live)
@@ -147,7 +147,7 @@ def test_what_was_edited_by_hand_is_not(edit: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"maxReplicas": 2, "minReplicas": 3}, "minReplicas 3 must be from 0 to maxReplicas 2"),
         ({"minReplicas": -1}, "spec.autoscaling.minReplicas: must be at least 0, and is '-1'"),
@@ -159,8 +159,8 @@ def test_what_was_edited_by_hand_is_not(edit: Any) -> None:
         ({"metrics": [{"type": "Joy", "target": "4"}]}, "Joy"),
     ],
 )
-def test_nonsense_is_a_sentence(fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_invalid_autoscaling_is_refused_with_a_message(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         wanted(**fields)
 
 

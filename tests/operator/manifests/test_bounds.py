@@ -56,7 +56,7 @@ def test_all_that_a_pod_writes_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("uri", ["pvc://claim/m", "file:///m"])
-def test_what_is_not_copied_needs_room_for_a_marker_alone(uri: str) -> None:
+def test_model_that_is_not_copied_needs_room_for_a_marker_only(uri: str) -> None:
     spec = pod(uri)
     assert "--max-bytes" not in spec["initContainers"][0]["args"]
     assert volumes(spec)["models"]["emptyDir"]["sizeLimit"] == "64Mi"
@@ -95,7 +95,7 @@ def test_the_fetcher_alone_reads_the_pin() -> None:
 
 @pytest.mark.parametrize("name", ["HOME", "POD_NAME", "SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"])
 def test_no_variable_stands_twice(name: str) -> None:
-    """The API server takes no such pod, and answers 500."""
+    """The API server refuses such a pod with 500."""
     for engine in (Engine(env=((name, "mine"),)), Engine(env_from=((name, KeyRef("secretKeyRef", "a", "b")),))):
         spec = pod(engine=engine)
         for container in (*spec["initContainers"], *spec["containers"]):
@@ -113,7 +113,7 @@ def test_a_baseline_reads_the_pin_of_what_it_runs() -> None:
 
 
 def test_the_config_map_goes_with_the_record() -> None:
-    """Under the name that the pods of the revision read, whatever the record's is."""
+    """With the name that the pods of the revision mount, whatever the name of the record."""
     record = {"metadata": {"name": "chat-abcdefgh-1", "namespace": "default", "uid": "u2", "labels": {"a": "b"}}}
     weights = Weights("sha256:" + "1" * 64, "a" * 40)
     made = config_map("chat-abcdefghij", record, weights)

@@ -44,7 +44,7 @@ def test_accelerators_go_to_the_server_alone() -> None:
 
 @pytest.mark.finding(12)
 def test_a_pod_with_an_accelerator_never_takes_the_cpu() -> None:
-    """Safety 12: what asks for a GPU computes on it or fails with the reason."""
+    """Safety 12: a pod that requests a GPU computes on it or fails with the reason."""
     new = dataclasses.replace(SNAPSHOT, template_version=2)
     assert " --device cuda " in f" {' '.join(slipway.profile(new).args)} "
     assert "--device" not in slipway.profile(SNAPSHOT).args, "a revision of the older template is rendered as it was"

@@ -1,4 +1,4 @@
-"""The metrics API over HTTP: documents as k8s.io/metrics has them, and a Status wherever there is none."""
+"""The metrics API over HTTP: documents of k8s.io/metrics, and a Status without a value."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sampler(clock: Clock) -> MetricsSampler:
-    """Two deployments of one namespace with two pods and one, and one of another namespace that said nothing yet."""
+    """Two deployments of one namespace with two pods and one, and one of another namespace without readings yet."""
     sampler = MetricsSampler(NoGateways(), None, clock)  # type: ignore[arg-type]
     for key, pods in {("default", "chat"): "ab", ("default", "code"): "c", ("other", "new"): "d"}.items():
         targets = tuple(PodTarget(name, "10.0.0.1", "r1") for name in pods)
@@ -155,7 +155,7 @@ async def test_external_metrics_carry_their_label(client: Any) -> None:
     assert len(both["items"]) == 2
 
 
-async def test_what_is_stale_is_unavailable_and_never_zero(client: Any, clock: Clock) -> None:
+async def test_stale_metric_is_unavailable_and_never_zero(client: Any, clock: Clock) -> None:
     clock.seconds += STALE_S
     for path in (f"{OBJECT}/chat", f"{PODS}/a", f"{PODS}/*", f"{EXTERNAL}/namespaces/default"):
         status, document = await get(client, f"{path}/slipway_queue_depth")
@@ -174,7 +174,7 @@ async def test_of_a_list_the_stale_part_is_left_out(client: Any, sampler: Metric
 
 
 @pytest.mark.parametrize(
-    ("path", "query", "code", "says"),
+    ("path", "query", "code", "message"),
     [
         (f"{OBJECT}/chat/slipway_joy", {}, 404, "there is no metric slipway_joy; there are slipway_in_flight"),
         (f"{PODS}/a/slipway_in_flight", {}, 404, "there is no metric slipway_in_flight"),
@@ -188,10 +188,12 @@ async def test_of_a_list_the_stale_part_is_left_out(client: Any, sampler: Metric
         ("/openapi/v2", {}, 404, "Not Found"),
     ],
 )
-async def test_what_is_not_there_says_so(client: Any, path: str, query: dict[str, str], code: int, says: str) -> None:
+async def test_unknown_path_or_metric_gets_a_status_with_the_reason(
+    client: Any, path: str, query: dict[str, str], code: int, message: str
+) -> None:
     status, document = await get(client, path, **query)
     assert (status, document["status"], document["code"]) == (code, "Failure", code)
-    assert says in document["message"]
+    assert message in document["message"]
 
 
 async def test_it_only_reads(client: Any) -> None:
@@ -199,7 +201,7 @@ async def test_it_only_reads(client: Any) -> None:
     assert (answer.status, (await answer.json())["reason"]) == (405, "MethodNotAllowed")
 
 
-async def test_who_has_no_certificate_of_the_front_proxy_is_refused(sampler: MetricsSampler) -> None:
+async def test_client_without_a_certificate_of_the_front_proxy_is_refused(sampler: MetricsSampler) -> None:
     application = Api(sampler).application(lambda: {"front-proxy-client"})
     async with TestClient(TestServer(application)) as client:
         status, document = await get(client, f"{OBJECT}/chat/slipway_queue_depth")

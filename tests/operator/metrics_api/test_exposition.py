@@ -1,4 +1,4 @@
-"""Pages of model servers, ours and vLLM's, and pages that are none."""
+"""Pages of model servers, ours and vLLM's, and invalid pages."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_engines_of_one_pod_count_together() -> None:
     assert parse(VLLM) == ExposedSample(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)))
 
 
-def test_what_our_own_server_says_is_understood() -> None:
+def test_page_of_our_own_server_is_parsed() -> None:
     metrics = ServerMetrics("chat")
     metrics.step(
         Step(
@@ -65,7 +65,7 @@ def test_escaped_quotes_do_not_end_a_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "says"),
+    ("page", "message"),
     [
         ("", "vllm:num_requests_waiting is missing"),
         ("<html>login</html>", "is missing"),
@@ -81,6 +81,6 @@ def test_escaped_quotes_do_not_end_a_label() -> None:
         ("\n" * 20_001, "more than 20000 lines"),
     ],
 )
-def test_a_page_that_is_none_says_why(page: str, says: str) -> None:
-    with pytest.raises(Malformed, match=says):
+def test_malformed_page_is_refused_with_the_reason(page: str, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
         parse(page)

@@ -1,4 +1,4 @@
-"""Who is asked how often, what of their answers counts, and what the gateways' answers add up to."""
+"""Which pods are scraped how often, which of their answers count, and the sums over gateways."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -32,22 +32,22 @@ class Clock:
         return self.seconds
 
 
-class Told:
-    """Gateways that say what they were told to."""
+class KnownGateways:
+    """Gateways with fixed answers."""
 
     def __init__(self, *answers: Answer, failure: Exception | None = None) -> None:
-        self.told, self.failure = answers, failure
+        self._answers, self.failure = answers, failure
 
     async def answers(self) -> tuple[Answer, ...]:
         if self.failure:
             raise self.failure
-        return self.told
+        return self._answers
 
 
 def gateway(count: object = 3, *, name: str = "gw-1", uid: str = "u1", **fields: Any) -> Answer:
     routes = {"default/chat": {"uid": uid, "generation": 1, "revisions": {"r1": {"inflight": count}}}}
-    told = as_told(fields.pop("routes", routes))
-    return Answer(**{"name": name, "ready": True, "reachable": True, "routes": told, **fields})
+    parsed = as_told(fields.pop("routes", routes))
+    return Answer(**{"name": name, "ready": True, "reachable": True, "routes": parsed, **fields})
 
 
 def pods(*names: str, scaled: bool = True) -> Followed:
@@ -59,14 +59,14 @@ async def pod(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pod whose page is `pod.page`, unless it is a response."""
 
     async def answer(_: web.Request) -> web.StreamResponse:
-        pod.asked += 1
-        pod.heard.put_nowait(None)
+        pod.requests += 1
+        pod.scrapes.put_nowait(None)
         return pod.page() if callable(pod.page) else web.Response(text=pod.page)
 
     application = web.Application()
     application.router.add_get("/metrics", answer)
     pod: Any = TestServer(application)
-    pod.page, pod.asked, pod.heard = PAGE, 0, asyncio.Queue()
+    pod.page, pod.requests, pod.scrapes = PAGE, 0, asyncio.Queue()
     async with pod:
         monkeypatch.setattr(room, "PORT", pod.port)
         yield pod
@@ -79,7 +79,7 @@ async def session() -> Any:
 
 
 async def sampled(session: aiohttp.ClientSession, *names: str) -> MetricsSampler:
-    sampler = MetricsSampler(Told(gateway()), session, Clock())
+    sampler = MetricsSampler(KnownGateways(gateway()), session, Clock())
     sampler.follow(CHAT, pods(*names))
     await sampler.sample([CHAT])
     return sampler
@@ -91,9 +91,9 @@ def number(sampler: MetricsSampler, metric: str) -> float:
     return series.number(f"slipway_{metric}", sampler.clock()).value
 
 
-async def test_pods_and_gateways_are_heard(session: Any, pod: Any) -> None:
+async def test_pods_and_gateways_are_sampled(session: Any, pod: Any) -> None:
     sampler = await sampled(session, "a", "b")
-    assert (number(sampler, "queue_depth"), number(sampler, "in_flight"), pod.asked) == (6, 3, 2)
+    assert (number(sampler, "queue_depth"), number(sampler, "in_flight"), pod.requests) == (6, 3, 2)
 
 
 def redirect() -> web.Response:
@@ -101,7 +101,7 @@ def redirect() -> web.Response:
 
 
 @pytest.mark.parametrize(
-    ("page", "says"),
+    ("page", "message"),
     [
         (lambda: web.Response(status=503), "/metrics answers 503"),
         (redirect, "/metrics answers 302"),
@@ -110,37 +110,39 @@ def redirect() -> web.Response:
     ],
     ids=["unavailable", "redirect", "empty", "huge"],
 )
-async def test_a_page_that_is_none_is_told_in_words(session: Any, pod: Any, page: Any, says: str) -> None:
+async def test_malformed_page_makes_the_metric_unknown_with_the_reason(
+    session: Any, pod: Any, page: Any, message: str
+) -> None:
     pod.page = page
     sampler = await sampled(session, "a")
-    with pytest.raises(Unknown, match=says):
+    with pytest.raises(Unknown, match=message):
         number(sampler, "queue_depth")
 
 
-async def test_a_pod_that_nobody_answers_for_is_told_in_words(session: Any, monkeypatch: Any) -> None:
+async def test_unreachable_pod_makes_the_metric_unknown_with_the_reason(session: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(room, "PORT", reserve_port())
     sampler = await sampled(session, "a")
     with pytest.raises(Unknown, match="/metrics cannot be read: ClientConnectorError"):
         number(sampler, "queue_depth")
 
 
-async def test_a_new_pod_is_heard_at_once(session: Any, pod: Any) -> None:
-    sampler = MetricsSampler(Told(gateway()), session)
+async def test_new_pod_is_scraped_at_once(session: Any, pod: Any) -> None:
+    sampler = MetricsSampler(KnownGateways(gateway()), session)
     running = asyncio.create_task(sampler.run())
     try:
         await asyncio.sleep(0)  # it waits now
         sampler.follow(CHAT, pods("a"))
-        await asyncio.wait_for(pod.heard.get(), 5)
+        await asyncio.wait_for(pod.scrapes.get(), 5)
         sampler.follow(CHAT, pods("a", "b"))
         for _ in range(2):
-            await asyncio.wait_for(pod.heard.get(), 5)
+            await asyncio.wait_for(pod.scrapes.get(), 5)
     finally:
         running.cancel()
 
 
-async def test_without_an_autoscaler_pods_are_left_alone_until_somebody_asks(session: Any) -> None:
+async def test_without_an_autoscaler_pods_are_scraped_only_on_request(session: Any) -> None:
     clock = Clock()
-    sampler = MetricsSampler(Told(), session, clock)
+    sampler = MetricsSampler(KnownGateways(), session, clock)
     sampler.follow(CHAT, pods("a", scaled=False))
     assert (sampler._is_wanted(CHAT), sampler._new) == (False, set())
     sampler.series(CHAT)
@@ -149,7 +151,7 @@ async def test_without_an_autoscaler_pods_are_left_alone_until_somebody_asks(ses
     assert not sampler._is_wanted(CHAT)
 
 
-async def test_a_namesake_starts_anew_and_what_is_gone_leaves_nothing(session: Any, pod: Any) -> None:
+async def test_recreated_deployment_starts_empty_and_deleted_ones_are_forgotten(session: Any, pod: Any) -> None:
     sampler = await sampled(session, "a")
     sampler.follow(CHAT, Followed("u2", pods("a").pods, 1, True))
     with pytest.raises(Unknown):
@@ -177,24 +179,24 @@ def test_in_flight_over_all_gateways(answers: list[Answer], expected: int | str)
     assert inflight(answers, CHAT, "u1") == expected
 
 
-async def test_requests_that_wait_at_gateways_are_heard(session: Any) -> None:
-    """Of the ModelDeployment that is meant, at gateways that are there, and that say it."""
+async def test_requests_held_at_gateways_count_in_the_queue_depth(session: Any) -> None:
+    """Only those of this ModelDeployment count, at gateways that still exist and report the number."""
     waiting = {"uid": "u1", "generation": 1, "revisions": {}, "activity": {"held": 2}}
-    told = (
+    answers = (
         gateway(0, routes={"default/chat": waiting}),
         gateway(0, name="gw-2", routes={"default/chat": waiting | {"uid": "u0"}}),
         gateway(0, name="gw-3", routes={"default/chat": waiting}, gone=True, ready=False),
         gateway(0, name="gw-4"),
         gateway(0, name="gw-5", routes={"default/chat": waiting | {"activity": "none"}}),
     )
-    made = MetricsSampler(Told(*told), session, Clock())
+    made = MetricsSampler(KnownGateways(*answers), session, Clock())
     made.follow(CHAT, Followed("u1", (), 0, scaled=True, asleep=True))
     await made.sample([CHAT])
     assert number(made, "queue_depth") == 2
 
 
 async def test_gateways_that_cannot_be_found_are_no_zero(session: Any, pod: Any) -> None:
-    sampler = MetricsSampler(Told(failure=Unavailable("away")), session, Clock())
+    sampler = MetricsSampler(KnownGateways(failure=Unavailable("away")), session, Clock())
     sampler.follow(CHAT, pods("a"))
     await sampler.sample([CHAT])
     with pytest.raises(Unknown, match="the gateways cannot be found: away"):

@@ -31,7 +31,7 @@ LABELS = {"app": "chat", "slipway.dev/revision": "r1", "tier": ""}
         ("zone=", False),
     ],
 )
-def test_it_picks(text: str, picks: bool) -> None:
+def test_selector_matches(text: str, picks: bool) -> None:
     assert parse(text)(LABELS) is picks
 
 
@@ -51,6 +51,6 @@ def test_it_picks(text: str, picks: bool) -> None:
         ",".join("abcdefghi" * 4),
     ],
 )
-def test_what_is_none_is_refused(text: str) -> None:
+def test_invalid_selector_is_refused(text: str) -> None:
     with pytest.raises(BadSelector):
         parse(text)

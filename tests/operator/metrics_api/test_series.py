@@ -1,4 +1,4 @@
-"""Numbers from readings: fresh ones, rates and percentiles; and errors where there is nothing fresh, never zero."""
+"""Numbers from readings: fresh values, rates and percentiles; and errors without a fresh reading, never zero."""
 
 import math
 
@@ -30,10 +30,10 @@ def reading(
     return ExposedSample(waiting, running, tokens, kv, tuple(zip((0.1, 1.0, INF), ttft, strict=True)))
 
 
-def series(**heard: ExposedSample) -> Series:
-    """Pods that spoke at 0 s."""
-    made = Series(of(*heard), 0.0)
-    for name, item in heard.items():
+def series(**readings: ExposedSample) -> Series:
+    """Pods with a reading at 0 s."""
+    made = Series(of(*readings), 0.0)
+    for name, item in readings.items():
         made.add_reading(name, item, 0.0)
     return made
 
@@ -61,7 +61,7 @@ def test_a_measured_zero_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("metric", sorted(OF_DEPLOYMENT))
-def test_nothing_was_heard_yet(metric: str) -> None:
+def test_no_reading_yet(metric: str) -> None:
     assert "not polled yet" in why(Series(of("a"), 0.0), metric.removeprefix("slipway_"), 1)
 
 
@@ -71,7 +71,7 @@ def test_without_a_ready_pod_there_is_no_number(metric: str) -> None:
 
 
 @pytest.mark.parametrize("metric", ["queue_depth", "kv_cache_usage", "ttft_p95_seconds"])
-def test_what_is_stale_is_an_error(metric: str) -> None:
+def test_stale_reading_is_an_error(metric: str) -> None:
     made = series(a=reading(waiting=3))
     made.add_reading("a", "/metrics answers 503", STALE_S - 1)
     assert value(made, "queue_depth", STALE_S) == 3, "one missed reading is none"
@@ -89,7 +89,7 @@ def test_one_silent_pod_counts_like_the_others_and_half_of_them_are_too_many() -
 
 
 def test_a_new_pod_is_no_silent_one() -> None:
-    """Counted like its busy neighbours it would ask for more pods with every pod that comes."""
+    """Counted like its busy neighbours, each new pod would raise the desired number of pods."""
     made = series(a=reading(waiting=8))
     made.follow(of("a", "b"), 1.0)
     assert value(made, "queue_depth", 2) == 8
@@ -111,7 +111,7 @@ def test_tokens_per_second_are_a_rate_over_the_window() -> None:
     assert (number.value, number.window_s, number.at) == (50, 60, 120)
 
 
-def test_a_counter_that_began_anew_counts_from_there() -> None:
+def test_counter_reset_counts_from_zero() -> None:
     made = series(a=reading(tokens=1000))
     made.add_reading("a", reading(tokens=1200), 10)
     made.add_reading("a", reading(tokens=100), 20)
@@ -134,7 +134,7 @@ def test_p95_is_of_the_windows_first_tokens_over_all_pods() -> None:
     assert value(made, "ttft_p95_replica_seconds", 10) == pytest.approx(1.1), "times two replicas"
 
 
-def test_p95_of_nobody_is_zero_only_where_nobody_waits() -> None:
+def test_p95_without_requests_is_zero_only_with_an_empty_queue() -> None:
     idle = series(a=reading(ttft=(5, 5, 5)))
     idle.add_reading("a", reading(ttft=(5, 5, 5)), 10)
     assert value(idle, "ttft_p95_seconds", 10) == 0
@@ -143,7 +143,7 @@ def test_p95_of_nobody_is_zero_only_where_nobody_waits() -> None:
     assert "4 requests are in the pods and none had its first token" in why(stuck, "ttft_p95_seconds", 10)
 
 
-def test_p95_of_a_restarted_server_is_of_what_it_did_since() -> None:
+def test_p95_after_a_restart_covers_requests_since_then() -> None:
     made = series(a=reading(ttft=(100, 100, 100)))
     made.add_reading("a", reading(ttft=(0, 4, 4)), 10)
     assert 0.1 < value(made, "ttft_p95_seconds", 10) <= 1.0
@@ -177,7 +177,7 @@ def test_memory_is_bounded() -> None:
     assert len(made._pods["a"].readings) <= 8
 
 
-def test_requests_that_wait_at_gateways_are_queued_too_while_what_is_said_of_them_is_fresh() -> None:
+def test_requests_held_at_gateways_count_while_their_reading_is_fresh() -> None:
     made = series(a=reading(waiting=3))
     made.add_gateways(2, 0.0, held=4)
     assert value(made, "queue_depth", 1) == 7
@@ -186,7 +186,7 @@ def test_requests_that_wait_at_gateways_are_queued_too_while_what_is_said_of_the
     assert value(made, "queue_depth", STALE_S + 1) == 3
 
 
-def test_a_deployment_that_sleeps_has_no_load_but_what_waits_for_it() -> None:
+def test_load_of_a_sleeping_deployment_is_its_held_requests() -> None:
     made = Series(Followed("u1", (), 0, scaled=True, asleep=True), 0.0)
     assert why(made, "queue_depth", 1) == "the gateways were not polled yet"
     made.add_gateways(0, 0.0, held=0)

@@ -1,4 +1,4 @@
-"""The closed JobSpec of analyses: nothing passes that the author of a template could not have by himself."""
+"""The closed JobSpec of analyses: a template gives its author no rights that he does not have."""
 
 import copy
 from typing import Any
@@ -59,7 +59,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         for kind in ("secret", "projected", "csi", "persistentVolumeClaim", "nfs", "downwardAPI", "ephemeral", "image")
     ),
     (job({"envFrom": [{"secretRef": {"name": "a"}}]}), "envFrom[0].secretRef is not for"),
-    # What others made for pods of their own; who is asked by the kubelet.
+    # Labels and a namespace of others; requests that the kubelet sends.
     (job(template={"metadata": {"labels": {"app": "victim"}}, "spec": {}}), "metadata.labels.app is not for"),
     (job(template={"metadata": {"namespace": "kube-system"}, "spec": {}}), "metadata.namespace is not for"),
     *(
@@ -100,15 +100,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.finding(16)
-@pytest.mark.parametrize(("spec", "says"), REFUSED, ids=[says for _, says in REFUSED])
-def test_what_gives_rights_is_refused_by_its_name(spec: dict[str, Any], says: str) -> None:
+@pytest.mark.parametrize(("spec", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_job_field_that_grants_rights_is_refused_by_name(spec: dict[str, Any], message: str) -> None:
     """Safety 16: any service account, Secret mount or hostPath passed."""
     with pytest.raises(ValueError) as caught:
         closed(spec)
-    assert str(caught.value).startswith("job.spec") and says in str(caught.value)
+    assert str(caught.value).startswith("job.spec") and message in str(caught.value)
 
 
-def test_what_is_left_open_is_filled_in() -> None:
+def test_missing_fields_get_safe_defaults() -> None:
     found = closed(job())
     pod = found["template"]["spec"]
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("default", False)
@@ -126,7 +126,7 @@ def test_what_is_left_open_is_filled_in() -> None:
     assert closed(volume(emptyDir={}))["template"]["spec"]["volumes"][0]["emptyDir"] == {"sizeLimit": "1Gi"}
 
 
-def test_what_an_ordinary_job_has_is_kept() -> None:
+def test_fields_of_an_ordinary_job_are_kept() -> None:
     container = {
         "command": ["sh", "-c"],
         "args": ["curl {{args.url}}"],
@@ -180,7 +180,7 @@ JSON = st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(JSON, JSON, JSON)
-def test_nonsense_is_a_sentence_and_never_another_exception(whole: Any, pod: Any, container: Any) -> None:
+def test_invalid_job_is_refused_with_a_message_and_no_other_exception(whole: Any, pod: Any, container: Any) -> None:
     for given_ in (whole, {"template": {"spec": pod}}, {"template": {"spec": {"containers": [container]}}}):
         try:
             assert closed(closed(given_)) == closed(given_)

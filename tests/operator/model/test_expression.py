@@ -1,4 +1,4 @@
-"""Conditions over `result`: Argo's words, and nothing that could do harm."""
+"""Conditions over `result`: the functions of Argo, and no dangerous ones."""
 
 import math
 
@@ -45,7 +45,7 @@ NAN, INF = math.nan, math.inf
         ("result == true", True, True),
     ],
 )
-def test_says_what_it_means(text: str, result: object, expected: bool) -> None:
+def test_value_of_each_condition(text: str, result: object, expected: bool) -> None:
     assert holds(text, result) is expected
 
 
@@ -77,7 +77,7 @@ def test_nan_is_compared_with_nothing(text: str) -> None:
         ("", {}, "cannot be read"),
     ],
 )
-def test_what_has_no_meaning_is_said(text: str, result: object, why: str) -> None:
+def test_condition_without_a_meaning_is_refused_with_the_reason(text: str, result: object, why: str) -> None:
     with pytest.raises(Unclear, match=why.replace("(", r"\(")):
         holds(text, result)
 
@@ -109,7 +109,7 @@ def test_what_has_no_meaning_is_said(text: str, result: object, why: str) -> Non
         "result; result",
     ],
 )
-def test_nothing_else_is_understood(text: str) -> None:
+def test_other_syntax_is_refused(text: str) -> None:
     with pytest.raises(Unclear):
         check(text)
         holds(text, {"__class__": 1})
@@ -124,6 +124,6 @@ def test_attributes_are_fields_of_the_answer_alone() -> None:
 @pytest.mark.parametrize(
     "text", ["(" * 300 + "1" + ")" * 300, "-" * (LONGEST - 1) + "1", "!" * (DEEPEST + 5) + "true", "1" * (LONGEST + 1)]
 )
-def test_a_monster_is_refused_and_kills_nobody(text: str) -> None:
+def test_huge_condition_is_refused_in_bounded_time(text: str) -> None:
     with pytest.raises(Unclear):
         check(text)

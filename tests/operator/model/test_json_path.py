@@ -29,7 +29,7 @@ def test_picks(path: str, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["{$.none}", "{$.data.items[2]}", "{$.data[0]}", "{$.data.n.x}", "{$.data[*]}"])
-def test_what_is_not_there_is_said(path: str) -> None:
+def test_missing_element_is_reported(path: str) -> None:
     with pytest.raises(PathNotFound, match="jsonPath"):
         pick(path, ANSWER)
 
@@ -37,6 +37,6 @@ def test_what_is_not_there_is_said(path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["{$..n}", "{$.a[?(@.x)]}", "{range .items[*]}", "a b", "{.a}{.b}", "." * (LONGEST + 1)]
 )
-def test_what_cannot_be_read_is_refused(path: str) -> None:
+def test_invalid_path_is_refused(path: str) -> None:
     with pytest.raises(InvalidPath):
         check(path)

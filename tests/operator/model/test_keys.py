@@ -30,14 +30,14 @@ def fresh(number: int, now: float = 0.0) -> Key:
 def test_a_signer_and_a_verifier_with_old_views_agree_at_every_moment(
     pauses: list[float], rotation_s: float, data: st.DataObject
 ) -> None:
-    """Whenever the operator looks, rarely or often, and whatever was written in between."""
+    """At any frequency of reconciles, and with any writes in between."""
     now, content = 1e9, ()
     history: list[tuple[float, tuple[Key, ...]]] = []
     for number, pause_s in enumerate(pauses):
         now += pause_s
         content = keys.advance(content, now, rotation_s, fresh(number + 1, now))
         history.append((now, content))
-    begin = history[0][0] + VIEW_S  # before the first key arrived nobody is believed
+    begin = history[0][0] + VIEW_S  # before the first key arrived no signature is accepted
     if begin > now:
         return
     for _ in range(20):
@@ -112,17 +112,17 @@ GOOD = msgspec.to_builtins(fresh(1))
         _data({"keys": [GOOD, GOOD]}),
     ],
 )
-def test_what_is_no_list_of_keys_is_refused_without_telling_a_key(data: dict[str, str]) -> None:
+def test_invalid_list_of_keys_is_refused_and_no_key_is_quoted(data: dict[str, str]) -> None:
     with pytest.raises(UnreadableKeys) as refused:
         keys.parse(data)
     assert "tenant.json" in str(refused.value) and GOOD["key"] not in str(refused.value)
 
 
-def test_a_namespace_gets_neither_the_release_key_nor_anothers() -> None:
+def test_namespace_gets_neither_the_release_key_nor_the_key_of_another() -> None:
     content = (fresh(1), fresh(2))
-    told = {name: base64.b64decode(keys.render_derived(keys.derive(content, name))["keys.json"]) for name in "ab"}
-    assert told["a"] != told["b"]
-    for text in told.values():
+    published = {name: base64.b64decode(keys.render_derived(keys.derive(content, name))["keys.json"]) for name in "ab"}
+    assert published["a"] != published["b"]
+    for text in published.values():
         assert [one["id"] for one in json.loads(text)["keys"]] == [key.id for key in content]
         for key in content:
             assert key.key.encode() not in text and keys.operator_token(key).encode() not in text

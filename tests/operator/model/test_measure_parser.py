@@ -1,4 +1,4 @@
-"""Templates with providers: what is read, what is refused with which words, and what survives the status."""
+"""Templates with providers: parsing, refusals with their messages, and the round trip through the status."""
 
 import json
 from typing import Any
@@ -49,11 +49,11 @@ def test_every_provider_is_read() -> None:
     ]
     web = {"url": "http://q/s", "method": "POST", "headers": headers, "body": "{}", "jsonPath": "{$.ok}"}
     web |= {"timeoutSeconds": 3, "insecure": True}
-    (asked,) = spec({**RATE, "provider": {"web": web}}).measured
-    assert asked.web and asked.provider == "web"
-    assert asked.web.headers == (Header("X-Team", "qa"), Header("Authorization", secret=SecretKey("token", "bearer")))
-    assert (asked.web.method, asked.web.body, asked.web.json_path) == ("POST", "{}", "{$.ok}")
-    assert (asked.web.timeout_s, asked.web.insecure) == (3, True)
+    (measure,) = spec({**RATE, "provider": {"web": web}}).measured
+    assert measure.web and measure.provider == "web"
+    assert measure.web.headers == (Header("X-Team", "qa"), Header("Authorization", secret=SecretKey("token", "bearer")))
+    assert (measure.web.method, measure.web.body, measure.web.json_path) == ("POST", "{}", "{$.ok}")
+    assert (measure.web.timeout_s, measure.web.insecure) == (3, True)
     (run,) = spec({"name": "smoke", "provider": JOB}).measured
     assert run.job and run.provider == "job" and run.job.deadline_s == 3600
     (query,) = spec({**RATE, "provider": {"prometheus": {**QUERY["prometheus"], "timeout": 7}}}).measured
@@ -61,7 +61,7 @@ def test_every_provider_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "says"),
+    ("metric", "message"),
     [
         (
             {**RATE, "provider": {**QUERY, **JOB}},
@@ -89,15 +89,15 @@ def test_every_provider_is_read() -> None:
         ({**RATE, "dryRun": True, "name": "only"}, "no metric decides anything"),
     ],
 )
-def test_nonsense_is_said_in_a_sentence(metric: dict[str, Any], says: str) -> None:
+def test_invalid_metric_is_refused_with_a_message(metric: dict[str, Any], message: str) -> None:
     others = [EVENT] if metric is EVENT else []
     found = parse("mine", template(*others, metric))
     assert found.spec is None
-    assert says in found.problem and found.problem.startswith("AnalysisTemplate 'mine': ")
+    assert message in found.problem and found.problem.startswith("AnalysisTemplate 'mine': ")
 
 
 @pytest.mark.parametrize(
-    ("argument", "says"),
+    ("argument", "message"),
     [
         ({"name": "a"}, "argument 'a' has no value"),
         (
@@ -106,29 +106,29 @@ def test_nonsense_is_said_in_a_sentence(metric: dict[str, Any], says: str) -> No
         ),
     ],
 )
-def test_an_argument_without_a_value_is_refused(argument: dict[str, Any], says: str) -> None:
-    assert says in parse("mine", template(RATE, args=[argument])).problem
+def test_an_argument_without_a_value_is_refused(argument: dict[str, Any], message: str) -> None:
+    assert message in parse("mine", template(RATE, args=[argument])).problem
 
 
 def test_arguments_are_filled_in_everywhere() -> None:
     web = {"url": "http://{{ args.host }}/{{args.rev}}", "body": '{"r": "{{args.rev}}"}'}
     web["headers"] = [{"key": "X-Rev", "value": "{{args.rev}}"}]  # type: ignore[assignment]
     arguments = [{"name": "host", "value": "q"}, {"name": "rev", "valueFrom": {"podTemplateHashValue": "Latest"}}]
-    (asked,) = spec(
+    (measure,) = spec(
         {**RATE, "provider": {"web": web}, "successCondition": "result == '{{args.rev}}'"}, args=arguments
     ).measured
-    assert set(arguments_in(asked)) == {"host", "rev"}
-    known = filled(asked, {"host": "q", "rev": "abc"})
+    assert set(arguments_in(measure)) == {"host", "rev"}
+    known = filled(measure, {"host": "q", "rev": "abc"})
     assert known.web and (known.web.url, known.web.body) == ("http://q/abc", '{"r": "abc"}')
     assert (known.web.headers[0].value, known.success) == ("abc", "result == 'abc'")
-    assert asked.web and asked.web.url == web["url"], "the template stays as it is"
+    assert measure.web and measure.web.url == web["url"], "the template stays as it is"
     pod = {"containers": [{"name": "a", "image": "b", "args": ["{{args.rev}}"]}]}
     (job,) = spec({"name": "j", "provider": {"job": {"spec": {"template": {"spec": pod}}}}}, args=arguments).measured
     run = filled(job, {"rev": "abc"}).job
     assert run and run.spec["template"]["spec"]["containers"][0]["args"] == ["abc"]
 
 
-def test_a_spec_survives_json_whole() -> None:
+def test_spec_survives_a_round_trip_through_json() -> None:
     """What explain prints can be replayed."""
     given = spec(EVENT, RATE, {"name": "smoke", "provider": JOB, "dryRun": True}, args=[{"name": "a", "value": "b"}])
     assert wire.from_json(AnalysisSpec, json.loads(json.dumps(wire.to_json(given)))) == given

@@ -1,4 +1,4 @@
-"""Quantities by the examples of apimachinery's own documentation, and by what autoscalers compute with."""
+"""Quantities by the examples of the documentation of apimachinery, and by values of autoscalers."""
 
 from fractions import Fraction
 
@@ -37,7 +37,7 @@ def test_parse_is_exact(text: str, value: Fraction) -> None:
 @pytest.mark.parametrize(
     "text", ["", "m", "four", "1 Gi", "1GiB", "1mm", "0x10", "1e", "1e999999", "nan", "∞", "9" * 65]
 )
-def test_what_is_none_is_refused_with_an_example(text: str) -> None:
+def test_invalid_quantity_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write for example 4, 500m or 2Gi"):
         quantity.parse(text)
 
@@ -65,7 +65,7 @@ def test_render_is_canonical_and_rounds_up(value: Fraction, text: str) -> None:
     assert quantity.render(value) == text
 
 
-def test_what_is_rendered_is_read_back() -> None:
+def test_rendered_quantity_parses_to_the_same_value() -> None:
     for thousandths in (1, 9, 10, 999, 1000, 1001, 123_456_789, 10**12):
         value = Fraction(thousandths, 1000)
         assert quantity.parse(quantity.render(value)) == value

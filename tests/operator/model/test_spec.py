@@ -1,4 +1,4 @@
-"""Reading specs: typed values, and sentences for what makes no sense."""
+"""Parsing of specs: typed values, and messages for invalid ones."""
 
 import copy
 import re
@@ -27,7 +27,7 @@ def test_defaults() -> None:
     assert (spec.replicas, spec.inputs.model.name, spec.strategy.steps, spec.paused) == (1, "chat", (), False)
 
 
-def test_what_is_written_is_read_once_and_what_is_edited_anew() -> None:
+def test_spec_is_parsed_once_per_edit() -> None:
     obj: dict[str, Any] = {"metadata": {"name": "chat"}, "spec": {"model": {"uri": "file:///m"}, "replicas": 1}}
     first = parse(obj)
     assert parse(copy.deepcopy(obj)) is first
@@ -36,7 +36,7 @@ def test_what_is_written_is_read_once_and_what_is_edited_anew() -> None:
     assert parse(obj) == accepted(replicas=2) != first
 
 
-def test_a_revision_is_known_by_references_and_never_by_what_they_lead_to() -> None:
+def test_revision_depends_on_references_and_not_on_their_targets() -> None:
     model = {"uri": "hf://org/m", "secretRef": {"name": "hub"}}
     env = [
         {"name": "A", "value": "1"},
@@ -61,7 +61,7 @@ def test_canary_steps() -> None:
     assert accepted(strategy={"canary": {"steps": steps}}).strategy.steps == expected
 
 
-def test_traffic_percent_is_steering_by_hand() -> None:
+def test_traffic_percent_is_a_manual_weight() -> None:
     strategy = accepted(strategy={"canary": {"trafficPercent": 25}}).strategy
     assert (strategy.steps, strategy.by_hand) == ((SetWeight(25), Pause()), True)
 
@@ -79,7 +79,7 @@ def test_durations(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "1d", "m", "30s10m"])
-def test_bad_durations_say_how_to_write_them(text: str) -> None:
+def test_invalid_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration like 30s"):
         parse_duration_s(text)
 
@@ -95,7 +95,7 @@ def test_bad_durations_say_how_to_write_them(text: str) -> None:
         {"strategy": {"canary": {"steps": [{}]}}},
     ],
 )
-def test_nonsense_is_a_value_and_no_exception(spec: dict[str, Any]) -> None:
+def test_invalid_spec_is_a_value_and_no_exception(spec: dict[str, Any]) -> None:
     parsed = read(**spec)
     assert isinstance(parsed, Invalid)
     assert parsed.message.startswith("the spec cannot be read: ")
@@ -113,7 +113,7 @@ def test_hooks() -> None:
 
 
 @pytest.mark.parametrize("kind", list(HookType))
-def test_only_what_is_not_asked_anew_is_tried_again(kind: HookType) -> None:
+def test_only_hooks_without_periodic_calls_have_retries(kind: HookType) -> None:
     asked_anew = kind in (*GATES, HookType.ROLLBACK)
     assert Hook("a", kind, "http://a/", retries=3).tries == (1 if asked_anew else 4)
 
@@ -148,7 +148,7 @@ def test_more_devices_than_one_engine_uses_are_refused(count: int) -> None:
         ),
     ],
 )
-def test_what_fuzzing_found_is_refused_in_words(written: dict[str, Any], words: str) -> None:
+def test_specs_found_by_fuzzing_are_refused_with_a_message(written: dict[str, Any], words: str) -> None:
     """Safety 26. Each of these was an exception of the parser or of planning, or a message without an end."""
     found = read(**written)
     assert isinstance(found, Invalid) and len(found.message) <= 1024

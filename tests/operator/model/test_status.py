@@ -27,12 +27,12 @@ def test_round_trip_of_every_status_of_a_rollout() -> None:
         world.pass_time()
 
 
-def test_an_absent_status_is_that_of_a_new_object() -> None:
+def test_absent_status_counts_as_that_of_a_new_object() -> None:
     assert status_room.parse(None) == Status()
 
 
 @pytest.mark.parametrize("value", [[], "abc", 1, {"rollout": {"analysis": {"counts": [{"epochs": [[[]]]}]}}}])
-def test_what_is_no_status_is_that_of_a_new_object(value: Any) -> None:
+def test_invalid_status_counts_as_that_of_a_new_object(value: Any) -> None:
     assert status_room.parse(value) == Status()
 
 
@@ -55,7 +55,7 @@ def test_fields_of_a_later_release_are_ignored() -> None:
     ],
 )
 def test_fields_of_another_type_count_as_lost(field: str, value: object) -> None:
-    """Safety 26: fuzzing found that what has another type was believed, and ended planning with an exception."""
+    """Safety 26: fuzzing found that values of a wrong type were accepted, and ended planning with an exception."""
     assert status_room.parse({field: value, "message": "kept"}) == Status(message="kept")
 
 
@@ -74,19 +74,19 @@ ASKED = {"name": "x", "about": "a", "key": "k", "outcome": "Asked", "since": "20
         ({"capacityMode": "Nonsense", "steps": "3"}, ("rollout.steps", "rollout.capacityMode")),
     ],
 )
-def test_of_a_rollout_only_what_makes_no_sense_is_lost(broken: dict[str, Any], dropped: tuple[str, ...] | None) -> None:
-    """All of it was, without a word: the canary began anew, and a rejection would have been forgotten."""
-    status, said = status_room.parse_parts({"rollout": ROLLOUT | broken})
+def test_invalid_field_of_a_rollout_is_dropped_alone(broken: dict[str, Any], dropped: tuple[str, ...] | None) -> None:
+    """The whole rollout was dropped silently: the canary started again, and a rejection would have been lost."""
+    status, lost = status_room.parse_parts({"rollout": ROLLOUT | broken})
     assert status.rollout and (status.rollout.state, status.rollout.attempt) == ("Aborted", 2)
-    assert said == dropped if dropped else said
+    assert lost == dropped if dropped else lost
 
 
-def test_of_a_list_only_items_that_make_no_sense_are_lost() -> None:
+def test_invalid_items_of_a_list_are_dropped_alone() -> None:
     good = "2026-01-01T00:00:00Z a: b"
     forged = ["soon a: b", 1, "b", "2026-01-01T00:00:00Z", {"at": "2026-01-01T00:00:00Z"}, ""]
-    status, said = status_room.parse_parts({"decisions": [good, *forged, good]})
+    status, lost = status_room.parse_parts({"decisions": [good, *forged, good]})
     assert len(status.decisions) == 2
-    assert said and all(path.startswith("decisions[") for path in said)
+    assert lost and all(path.startswith("decisions[") for path in lost)
     many, _ = status_room.parse_parts({"decisions": ["no" if n in (2, 10) else good + str(n) for n in range(12)]})
     assert [one.message for one in many.decisions] == [f"b{n}" for n in range(12) if n not in (2, 10)]
 
@@ -109,14 +109,14 @@ def test_a_decision_is_one_line(decision: Decision, line: str) -> None:
     assert status_room.parse(rendered).decisions == (decision,)
 
 
-def test_a_metric_with_a_number_of_thousands_of_digits_is_none() -> None:
+def test_metric_line_with_a_number_of_thousands_of_digits_is_dropped() -> None:
     """`int` raises for it."""
     line = f"errors Undecided: {'9' * 5000} of 1 bad, stable 0 of 0; evidence 1 of 100"
     run = {"id": "r/1/1", "template": "t", "startedAt": TIMES["startedAt"], "readAt": TIMES["startedAt"]}
     verdict = {"outcome": "Inconclusive", "reason": "NoData", "message": "m", "since": TIMES["startedAt"]}
-    told = verdict | {"evidence": "1", "threshold": "1", "metrics": [line]}
+    forged = verdict | {"evidence": "1", "threshold": "1", "metrics": [line]}
     packed = compact({"rollout": ROLLOUT | {"analysis": run | {"templateHash": "h"}}})
-    packed["rollout"]["analysis"]["verdict"] = told
+    packed["rollout"]["analysis"]["verdict"] = forged
     status, lost = status_room.parse_parts(packed)
     assert status.rollout and status.rollout.analysis and status.rollout.analysis.verdict
     assert lost == ("rollout.analysis.verdict.metrics[0]",)

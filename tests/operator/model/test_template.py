@@ -1,4 +1,4 @@
-"""Identity of templates: another hash begins every analysis under way anew."""
+"""Identity of templates: a new hash restarts every analysis in progress."""
 
 import pytest
 
@@ -10,6 +10,6 @@ def test_golden_hashes_of_the_built_in_ones(name: str, golden: str) -> None:
     assert BUILT_IN[name].hash == golden
 
 
-def test_the_hash_follows_what_it_asks_for_and_not_how_it_is_named() -> None:
+def test_hash_depends_on_the_content_and_not_on_the_name() -> None:
     assert found("mine", LLM_DEFAULT).hash == BUILT_IN["llm-default"].hash
     assert found("mine", {**LLM_DEFAULT, "falseRollbackRate": 0.02}).hash != BUILT_IN["llm-default"].hash

@@ -1,4 +1,4 @@
-"""What pods report of their weights: they may run any image, so nothing but a digest and a commit is taken."""
+"""Reports of pods about their weights: pods may run any image, so only a digest and a commit are read."""
 
 import json
 
@@ -12,8 +12,8 @@ DIGEST, COMMIT = "sha256:" + "0a" * 32, "c" * 40
 def test_what_is_written_is_read() -> None:
     for weights in (Weights(DIGEST), Weights(DIGEST, COMMIT)):
         assert parse(render(weights)) == weights
-        said = {"weights": {"digest": DIGEST, "commit": weights.commit, "files": 3, "bytes": 9, "pinned": False}}
-        assert reported(json.dumps(said)) == weights
+        message = {"weights": {"digest": DIGEST, "commit": weights.commit, "files": 3, "bytes": 9, "pinned": False}}
+        assert reported(json.dumps(message)) == weights
 
 
 @pytest.mark.attack_class(9)
@@ -26,7 +26,7 @@ def test_what_is_written_is_read() -> None:
         '{"digest": "sha256:%s", "commit": {"a": 1}}',
     ],
 )  # fmt: skip
-def test_what_is_no_pin_is_none(text: str) -> None:
+def test_invalid_pin_is_none(text: str) -> None:
     text = text.replace("%s", "0a" * 32)
     assert parse(text) is None
     assert reported(text) is None

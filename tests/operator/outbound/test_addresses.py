@@ -14,7 +14,7 @@ EVERYTHING = EgressPolicy(tuple(ip_network(text) for text in ("0.0.0.0/0", "::/0
 
 @pytest.mark.finding(17)
 @pytest.mark.parametrize("address", BLOCKED_ALWAYS)
-def test_what_is_forbidden_no_setting_allows(address: str) -> None:
+def test_forbidden_address_cannot_be_allowed_by_a_setting(address: str) -> None:
     """Safety 17: fd00:ec2::254, 168.63.129.16, 100.100.100.200 and NAT64 forms were let through."""
     assert reach_of(canonical(address)) in (Reach.FORBIDDEN, Reach.RESERVED)
     assert "a cloud's metadata service or another reserved address" in EVERYTHING.refusal("host", address, 80)
@@ -23,7 +23,7 @@ def test_what_is_forbidden_no_setting_allows(address: str) -> None:
 @pytest.mark.finding(17)
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses_are_an_admins_to_allow(address: str) -> None:
-    """Safety 17: private ranges were open to everybody's URLs."""
+    """Safety 17: private ranges were open to the URLs of every user."""
     assert "operator.outbound.allowedCIDRs" in EgressPolicy().refusal("host", address, 80)
     assert EVERYTHING.refusal("other", address, 80) == ""
     by_name = EgressPolicy(hosts=("prom.monitoring.svc", "*.tools.svc"))
@@ -69,6 +69,6 @@ def test_the_api_server_is_closed_on_every_port() -> None:
     assert policy.refusal("host", "10.96.0.2", 443) == ""
 
 
-def test_a_refusal_does_not_tell_what_a_name_leads_to() -> None:
+def test_refusal_does_not_disclose_the_resolved_address() -> None:
     for address in (*BLOCKED_ALWAYS, *PRIVATE):
         assert address.partition("%")[0] not in EgressPolicy().refusal("name.tools.svc", address, 80).split()

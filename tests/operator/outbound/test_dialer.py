@@ -1,4 +1,4 @@
-"""The guarded dialer on real sockets: whatever leads to a forbidden address, no connection is opened."""
+"""The guarded dialer on real sockets: it opens no connection to a forbidden address, however a URL leads there."""
 
 import asyncio
 import socket
@@ -18,13 +18,13 @@ LOCAL = EgressPolicy(loopback=True)
 
 
 class Resolver(AbstractResolver):
-    """Says what it was told, one answer after the other; the last one for ever."""
+    """A resolver with fixed answers, used in turn; the last one repeats."""
 
     def __init__(self, *answers):
-        self.answers, self.asked = list(answers), 0
+        self.answers, self.lookups = list(answers), 0
 
     async def resolve(self, host, port=0, family=socket.AF_INET):
-        self.asked += 1
+        self.lookups += 1
         addresses = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return [
             {
@@ -44,7 +44,7 @@ class Resolver(AbstractResolver):
 
 @pytest.fixture
 async def server():
-    """Counts who comes."""
+    """Counts connections."""
 
     async def take(request):
         server.got.append(request.path)
@@ -79,14 +79,14 @@ async def refused(url, policy=None, resolver=None):
 
 
 @pytest.mark.parametrize("address", [*BLOCKED_ALWAYS, *PRIVATE])
-async def test_a_name_that_leads_there_is_refused(address, connections):
-    said = await refused("http://quality.example.com/", resolver=Resolver([address.partition("%")[0]]))
-    assert said.startswith("hooks may not call quality.example.com: it is ")
+async def test_name_that_resolves_to_a_blocked_address_is_refused(address, connections):
+    message = await refused("http://quality.example.com/", resolver=Resolver([address.partition("%")[0]]))
+    assert message.startswith("hooks may not call quality.example.com: it is ")
     assert connections == []
 
 
 @pytest.mark.parametrize("address", [*BLOCKED_ALWAYS, *PRIVATE])
-async def test_an_address_that_is_written_is_refused(address, connections):
+async def test_blocked_address_in_the_url_is_refused(address, connections):
     plain = address.partition("%")[0]
     await refused(f"http://[{plain}]/" if ":" in plain else f"http://{plain}/")
     assert connections == []
@@ -101,8 +101,8 @@ async def test_no_spelling_of_this_machine_helps(server, host):
     assert server.got == []
 
 
-async def test_a_resolver_that_changes_its_mind_changes_nothing(server):
-    """Rebinding: a name is resolved once, and what is connected to is what was looked at."""
+async def test_dns_rebinding_cannot_change_the_checked_address(server):
+    """Rebinding: a name is resolved once, and the checked address is the one that is dialed."""
     resolver = Resolver(["8.8.8.8"], ["127.0.0.1"])
     policy = EgressPolicy()
     looked_at = []
@@ -113,9 +113,9 @@ async def test_a_resolver_that_changes_its_mind_changes_nothing(server):
             return "watched" if address == "8.8.8.8" else policy.refusal(host, address, port)
 
     assert "watched" in await refused(f"http://a.example.com:{server.port}/", Watched(), resolver)
-    assert (resolver.asked, looked_at) == (1, ["8.8.8.8"])
+    assert (resolver.lookups, looked_at) == (1, ["8.8.8.8"])
     assert "this machine" in await refused(f"http://a.example.com:{server.port}/", policy, resolver)
-    assert resolver.asked == 2, "nothing is remembered between two requests"
+    assert resolver.lookups == 2, "nothing is remembered between two requests"
     assert server.got == []
 
 
@@ -140,12 +140,12 @@ async def test_a_redirect_leads_nowhere(server):
 @pytest.mark.attack_class(22)
 @pytest.mark.parametrize("url", ["http://user:s3cret@127.0.0.1/", "http://s3cret@host/", "http://127.0.0.1:80@s3cret/"])
 async def test_credentials_in_a_url_are_refused_and_not_repeated(url):
-    said = await refused(url, LOCAL)
-    assert said.startswith("the URL holds credentials") and "s3cret" not in said
+    message = await refused(url, LOCAL)
+    assert message.startswith("the URL holds credentials") and "s3cret" not in message
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "message"),
     [
         ("ftp://host/x", "must start with http:// or https://"),
         ("file:///etc/passwd", "must start with http:// or https://"),
@@ -157,8 +157,8 @@ async def test_credentials_in_a_url_are_refused_and_not_repeated(url):
         ("http://host/" + "x" * 5000, "longer than 4096"),
     ],
 )
-async def test_what_is_no_url_is_refused(url, says):
-    assert says in await refused(url, LOCAL)
+async def test_invalid_url_is_refused(url, message):
+    assert message in await refused(url, LOCAL)
 
 
 async def test_no_proxy_of_the_environment_is_used(server, monkeypatch):
@@ -188,15 +188,15 @@ async def test_time_is_bounded_from_the_resolver_on():
 @pytest.mark.parametrize(
     "garbage", [b"s3cret\r\n\r\n", b"HTTP/1.1 999999 s3cret\r\n\r\n", b"HTTP/1.1 200 OK\r\nX\x00s3cret\r\n\r\n"]
 )
-async def test_what_is_no_http_is_told_without_its_words(garbage):
-    """Another protocol's banner is not the status's to show."""
+async def test_response_that_is_not_http_is_refused_and_not_quoted(garbage):
+    """The banner of another protocol must not appear in the status."""
 
-    async def speak(reader, writer):
+    async def answer(reader, writer):
         writer.write(garbage)
         await writer.drain()
         writer.close()
 
-    other = await asyncio.start_server(speak, "127.0.0.1", 0)
+    other = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with other:
         port = other.sockets[0].getsockname()[1]
         with pytest.raises(NoAnswer) as caught:

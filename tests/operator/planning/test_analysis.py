@@ -13,7 +13,7 @@ from slipway_operator.planning.analysis.counting import MOST_GONE
 from slipway_operator.planning.analysis.runs import MOST_CHANGES, READ_S
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, healthy, model
 
-# Decides in about a minute at twenty requests a second: what is tested here is not how well it judges.
+# Decides in about a minute at twenty requests a second: the quality of the judge is tested elsewhere.
 QUICK: dict[str, Any] = {
     "minSamples": {"canaryRequests": 50, "warmupSeconds": 10},
     "metrics": [
@@ -36,7 +36,7 @@ def step(**fields: Any) -> dict[str, Any]:
 def analyzing(
     *steps: dict[str, Any], canary: dict[str, Any] | None = None, rate: int = 10, weight: int = 25
 ) -> ModelCluster:
-    """A cluster under load whose second version is in its analysis; by default its only step beside a weight."""
+    """A cluster under load whose second version is in its analysis; by default the only step after a weight."""
     world = healthy(replicas=4, steps=[{"setWeight": weight}, *(steps or (step(),))])
     world.spec["strategy"]["canary"] |= canary or {}
     world.templates = {"quick": copy.deepcopy(QUICK)}
@@ -60,7 +60,7 @@ def rows(world: ModelCluster) -> list[str]:
     return [decision.row for decision in world.parsed().decisions]
 
 
-def told(world: ModelCluster, reason: str) -> str:
+def event_message(world: ModelCluster, reason: str) -> str:
     return next(event.message for event in world.events if event.reason == reason)
 
 
@@ -81,10 +81,10 @@ def test_analysis_begins_and_counts_from_there() -> None:
     assert before > 0 and run.counts == (), "what came before is not its own"
     assert run.thresholds == ()
     assert rows(world)[-1] == "analysis-begins"
-    assert "analysis quick of revision" in told(world, "AnalysisRunRunning")
+    assert "analysis quick of revision" in event_message(world, "AnalysisRunRunning")
 
 
-def test_what_is_slow_is_known_when_the_warm_up_is_over() -> None:
+def test_latency_thresholds_are_fixed_at_the_end_of_the_warm_up() -> None:
     world = analyzing()
     world.run_until("Analyzing")
     world.run(QUICK["minSamples"]["warmupSeconds"] - 2)
@@ -110,7 +110,7 @@ def test_analysis_passed_a_healthy_canary_goes_on_and_is_promoted() -> None:
     world.run_until(None, 400)
     assert world.weights() == {"v2": 100}
     assert "analysis-passed" in rows(world)
-    assert "NotWorse" in told(world, "AnalysisRunSuccessful")
+    assert "NotWorse" in event_message(world, "AnalysisRunSuccessful")
 
 
 @pytest.mark.parametrize("fault", ["errors", "ttft"])
@@ -160,18 +160,18 @@ def test_analysis_skipped_by_promote_as_a_pause_is() -> None:
     world.edit(rollout__promote=world.parsed().rollout.step_token)  # type: ignore[union-attr]
     world.run_until(None)
     assert world.weights() == {"v2": 100}
-    assert "goes on without a verdict" in told(world, "RolloutResumed")
+    assert "goes on without a verdict" in event_message(world, "RolloutResumed")
 
 
 @pytest.mark.parametrize(("choice", "state"), [("Pause", "Paused"), ("Continue", None), ("Abort", "Aborted")])
-def test_analysis_inconclusive_does_what_its_template_says(choice: str, state: str | None) -> None:
+def test_inconclusive_analysis_follows_on_inconclusive_of_its_template(choice: str, state: str | None) -> None:
     world = analyzing(step(maxDuration="30s"), rate=0)
     world.templates["quick"]["onInconclusive"] = choice
     world.run_until("Analyzing")
     world.run(28)
     assert world.state() == "Analyzing"
     world.run_until(state)
-    assert "NoData" in told(world, "AnalysisRunInconclusive")
+    assert "NoData" in event_message(world, "AnalysisRunInconclusive")
     if choice == "Pause":
         assert world.parsed().pause_conditions[0].reason == "InconclusiveAnalysis"
         assert "no verdict: NoData" in world.parsed().message
@@ -213,7 +213,7 @@ def test_a_missing_template_is_waited_for_and_named() -> None:
     assert "AnalysisTemplate 'mine' does not exist in this namespace" in world.parsed().message
     assert world.parsed().rollout.analysis is None  # type: ignore[union-attr]
     world.run_until("Paused", 90)
-    assert "AnalysisTemplate 'mine' does not exist" in told(world, "AnalysisRunInconclusive")
+    assert "AnalysisTemplate 'mine' does not exist" in event_message(world, "AnalysisRunInconclusive")
 
 
 def test_a_missing_template_that_comes_is_used() -> None:
@@ -233,7 +233,7 @@ def test_a_missing_background_template_holds_the_steps() -> None:
     world.run_until(None, 400)
 
 
-def test_a_template_that_makes_no_sense_is_named_and_stops_nothing_else() -> None:
+def test_invalid_template_is_reported_and_stops_nothing_else() -> None:
     world = analyzing(step(maxDuration="30s"))
     world.templates["quick"]["metrics"][0]["event"] = "Sunspots"
     world.run_until("Analyzing")
@@ -241,7 +241,7 @@ def test_a_template_that_makes_no_sense_is_named_and_stops_nothing_else() -> Non
     assert "event 'Sunspots' is none of FirstAttemptError" in world.parsed().message
 
 
-def test_an_edited_template_begins_the_run_anew() -> None:
+def test_edited_template_restarts_the_run() -> None:
     world = analyzing()
     world.run_until("Analyzing")
     world.run(20)
@@ -281,12 +281,12 @@ def test_a_latency_that_only_stable_has_keeps_a_canary_from_passing() -> None:
     world = analyzing(step(maxDuration="3m"))
     world.mute = {BAD}
     world.run_until("Paused", 300)
-    said = run_of(world).verdict
-    assert said and (said.reason, said.metric) == ("NoData", "ttft")
+    verdict = run_of(world).verdict
+    assert verdict and (verdict.reason, verdict.metric) == ("NoData", "ttft")
 
 
 def test_answers_without_a_latency_do_not_hide_that_they_fail() -> None:
-    """An empty answer has no time to its first token: that canary has fewer of them says nothing about the split."""
+    """An empty answer has no time to its first token: fewer of them at the canary do not prove a wrong split."""
     world = analyzing()
     world.mute, world.bad = {BAD}, {BAD: 0.5}
     world.run_until("Aborted", 300)
@@ -302,10 +302,10 @@ def test_restarts_of_the_canary_veto_it() -> None:
     world.run(6)
     world.restarts = {BAD: 3}
     world.run_until("Aborted", 60)
-    assert "PodCrashLoop: canary shows 3, stable 0" in told(world, "CanaryVetoed")
+    assert "PodCrashLoop: canary shows 3, stable 0" in event_message(world, "CanaryVetoed")
 
 
-def test_restarts_of_both_or_before_the_run_veto_nobody() -> None:
+def test_restarts_of_both_or_before_the_run_cause_no_veto() -> None:
     world = analyzing(step(maxDuration="30s"), rate=0)
     world.restarts = {BAD: 5}
     world.run_until("Analyzing")
@@ -320,10 +320,10 @@ def test_a_gateway_that_cut_the_canary_off_vetoes_it() -> None:
     world.run(6)
     world.gateways[0].cut_off = world.parsed().canary_revision or ""
     world.run_until("Aborted", 60)
-    assert "CanaryCutOff: canary shows 1, stable 0" in told(world, "CanaryVetoed")
+    assert "CanaryCutOff: canary shows 1, stable 0" in event_message(world, "CanaryVetoed")
 
 
-def test_a_wrong_split_is_told_once_and_decides_nothing() -> None:
+def test_wrong_split_has_one_event_and_decides_nothing() -> None:
     world = analyzing(step(maxDuration="2m"))
     world.bad = {BAD: 0.9}
     world.run_until("Analyzing")
@@ -375,7 +375,7 @@ def busy(world: ModelCluster, canary: int) -> None:
     world.inflight = {parsed.stable_revision: 12, parsed.canary_revision: canary}
 
 
-def test_requests_that_pile_up_in_a_slow_canary_excuse_it_of_nothing() -> None:
+def test_load_from_requests_that_pile_up_in_a_slow_canary_is_no_excuse() -> None:
     """What is in progress there is a consequence of its slowness; by weight its pod has as much to do as stable's."""
     world = analyzing(weight=20)
     world.slow = {BAD}
@@ -392,8 +392,8 @@ def test_a_canary_whose_pods_have_more_to_do_is_not_blamed_for_being_slow() -> N
     world.run_until("Analyzing")
     busy(world, 6)
     world.run_until("Paused", 200)
-    said = run_of(world).verdict
-    assert said and (said.reason, said.metric) == ("LoadMismatch", "ttft")
+    verdict = run_of(world).verdict
+    assert verdict and (verdict.reason, verdict.metric) == ("LoadMismatch", "ttft")
     assert "pods of canary carry 2.00 times the load" in world.parsed().message
 
 
@@ -413,13 +413,13 @@ def test_a_canary_that_is_slow_with_less_to_do_is_worse_all_the_same() -> None:
     assert "analysis quick: ttft" in world.parsed().message
 
 
-def test_a_canary_that_is_fine_with_less_to_do_passes_and_the_verdict_says_so() -> None:
+def test_canary_with_less_load_passes_and_the_verdict_reports_the_load() -> None:
     """A low weight on one pod beside four: the usual first step."""
     world = analyzing(step(), {"pause": {}}, weight=10, rate=20)
     world.run_until("Analyzing")
     busy(world, 1)
     world.run_until("Paused", 400)
-    assert "canary's pods had 0.44 times the load of stable's" in told(world, "AnalysisRunSuccessful")
+    assert "canary's pods had 0.44 times the load of stable's" in event_message(world, "AnalysisRunSuccessful")
 
 
 def test_with_as_many_pods_half_of_the_requests_are_as_much_to_do() -> None:
@@ -428,17 +428,17 @@ def test_with_as_many_pods_half_of_the_requests_are_as_much_to_do() -> None:
     world.run_until("Analyzing")
     busy(world, 6)
     world.run_until("Paused", 400)
-    assert "times the load" not in told(world, "AnalysisRunSuccessful")
+    assert "times the load" not in event_message(world, "AnalysisRunSuccessful")
     load = run_of(world).load
     assert load.readings and load.canary == load.stable
 
 
-# --- what never ends, and pods that are gone --------------------------------------------------------------------------
+# --- hanging requests, and pods that are gone -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("metric", ["ttft", "errors"])
 def test_a_canary_that_answers_nothing_is_rejected_for_it(metric: str) -> None:
-    """Once its silence is longer than what is slow, else once it is an error: neither a wrong split nor no data."""
+    """Once it is silent longer than the threshold, else once it is an error: neither a wrong split nor no data."""
     world = analyzing()
     if metric == "errors":
         world.templates["quick"]["metrics"] = [QUICK["metrics"][0]]
@@ -461,7 +461,7 @@ def test_a_canary_that_answers_much_later_is_slow_and_no_wrong_split() -> None:
     assert "SampleRatioMismatch" not in reasons(world)
 
 
-def test_what_has_not_ended_counts_once() -> None:
+def test_requests_in_progress_count_once() -> None:
     """Beyond its limit at first, then as an error, and never again however long it stays."""
     world = analyzing(step(untilVerdict=False, maxDuration="1h"))
     world.templates["quick"]["falseRollbackRate"] = 1e-9
@@ -503,9 +503,9 @@ def test_a_canary_that_is_gone_for_its_own_fault_is_vetoed() -> None:
     assert world.state() == "Analyzing"
     assert "0 of 1 pods ready; pod" in world.parsed().message and "shard 2 is missing" in world.parsed().message
     world.run_until("Aborted", 60)
-    said = told(world, "CanaryVetoed")
-    assert "CanaryUnavailable: canary shows 1, stable 0 (minutes without a ready pod); pod" in said
-    assert "CrashLoopBackOff" in said
+    message = event_message(world, "CanaryVetoed")
+    assert "CanaryUnavailable: canary shows 1, stable 0 (minutes without a ready pod); pod" in message
+    assert "CrashLoopBackOff" in message
 
 
 def test_a_canary_that_comes_back_in_time_is_judged_on() -> None:
@@ -521,7 +521,7 @@ def test_a_canary_that_comes_back_in_time_is_judged_on() -> None:
 
 
 @pytest.mark.parametrize("why", ["fresh", "no node"])
-def test_pods_that_are_fresh_or_have_no_node_veto_nobody(why: str) -> None:
+def test_fresh_or_unschedulable_pods_cause_no_veto(why: str) -> None:
     world = analyzing(step(maxDuration="2m"), rate=1)
     world.spec["progressDeadlineSeconds"] = 600
     world.templates["quick"]["vetoes"] = [UNAVAILABLE]
@@ -534,11 +534,11 @@ def test_pods_that_are_fresh_or_have_no_node_veto_nobody(why: str) -> None:
     else:
         world.pods[canary].placed, world.places = 0, 4
     world.run_until("Paused", 150)
-    said = {"fresh": "0 of 1 pods ready; pod", "no node": "0 of 1 pods ready; 1 pod finds no node"}
-    assert said[why] in world.parsed().message
+    expected = {"fresh": "0 of 1 pods ready; pod", "no node": "0 of 1 pods ready; 1 pod finds no node"}
+    assert expected[why] in world.parsed().message
 
 
-def test_what_stable_shows_as_well_vetoes_nobody() -> None:
+def test_symptom_that_stable_has_too_causes_no_veto() -> None:
     world = analyzing(step(maxDuration="2m"))
     world.spec["progressDeadlineSeconds"] = 600
     world.templates["quick"]["vetoes"] = [UNAVAILABLE]
@@ -563,7 +563,7 @@ def test_analysis_lost_without_a_veto_the_progress_deadline_holds() -> None:
     assert "0 of 1 pods ready and no progress for 60 s: pod" in status.rollout.abort.message
 
 
-def test_an_analysis_that_is_scaled_to_zero_says_so_and_rejects_nobody() -> None:
+def test_analysis_while_scaled_to_zero_is_reported_and_rejects_no_revision() -> None:
     world = analyzing(step(maxDuration="30s"))
     world.run_until("Analyzing")
     world.edit(replicas=0)
@@ -586,11 +586,11 @@ def test_gateways_that_send_the_canary_nothing_are_named() -> None:
 def replay(
     *, restart_gateway_every: int = 0, crashes: frozenset[int] = frozenset(), seconds: int = 200, hangs: float = 0.0
 ) -> list[Any]:
-    """What a run says each second, of a history that differs in its restarts alone."""
+    """State and run of each second, of a history that differs in its restarts alone."""
     world = analyzing(step(maxDuration="30m", untilVerdict=False))
     world.bad, world.hangs = {BAD: 0.04}, {BAD: hangs}
     world.run_until("Analyzing")
-    said = []
+    history = []
     for second in range(seconds):
         if second in crashes:
             world.calls, world.calls_until_crash = 0, 0
@@ -603,10 +603,10 @@ def replay(
         if restart_gateway_every and run and run.read_at != before and second % restart_gateway_every == 0:
             old = world.gateways[second % 2]
             world.gateways[second % 2] = ModelGateway(old.name, old.generation, digest=old.digest)
-        said.append((world.state(), run and (run.counts, run.assigned, run.thresholds, run.verdict, run.decisions)))
+        history.append((world.state(), run and (run.counts, run.assigned, run.thresholds, run.verdict, run.decisions)))
         world.pass_time()
-    assert any(item[1] and item[1][0] for item in said)
-    return said
+    assert any(item[1] and item[1][0] for item in history)
+    return history
 
 
 def test_a_restart_of_the_operator_changes_no_bit_of_a_verdict() -> None:
@@ -647,7 +647,7 @@ def test_without_news_nothing_is_written() -> None:
     assert world.calls == before
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_state_of_a_run_is_bounded() -> None:
     world = analyzing(step(maxDuration="1h", untilVerdict=False))
     world.run_until("Analyzing")
     for number in range(3 * MOST_GONE):

@@ -14,7 +14,7 @@ def canary_at_first_pause(**options: Any) -> ModelCluster:
     return world
 
 
-def told(world: ModelCluster, reason: str) -> list[str]:
+def event_messages(world: ModelCluster, reason: str) -> list[str]:
     return [event.message for event in world.events if event.reason == reason]
 
 
@@ -27,7 +27,7 @@ def test_abort_true_rejects_the_attempt_in_flight() -> None:
     world.run_until("Aborted")
     assert world.parsed().aborted_revisions == (attempt,)
     assert world.weights()["v1"] == 100
-    assert told(world, "ControlTranslated") == [f"status.abort is taken as spec.rollout.abort: {attempt}"]
+    assert event_messages(world, "ControlTranslated") == [f"status.abort is taken as spec.rollout.abort: {attempt}"]
 
 
 def test_abort_false_tries_the_rejected_revision_again() -> None:
@@ -66,7 +66,7 @@ def test_pause_conditions_removed_while_paused_by_spec_count_when_it_is_resumed(
     world.patch_status(pauseConditions=None)
     world.run(5)
     assert (world.state(), "pauseConditions" in world.status) == ("Paused", False)
-    assert not told(world, "ControlTranslated")
+    assert not event_messages(world, "ControlTranslated")
     world.edit(paused=False)
     world.reconcile()
     assert world.state() != "Paused"
@@ -80,18 +80,18 @@ def test_a_pause_of_an_operator_without_conditions_is_not_taken_for_released() -
     assert world.status["pauseConditions"]
 
 
-def test_patches_about_nothing_are_removed_and_told() -> None:
+def test_patches_without_effect_are_removed_and_reported() -> None:
     world = healthy()
     world.patch_status(abort=True, promoteFull=True)
     world.run(3)
     assert not {"abort", "promoteFull"} & world.status.keys()
-    assert told(world, "ControlIgnored") == [
+    assert event_messages(world, "ControlIgnored") == [
         "status.abort true has no effect: no attempt can be rejected now",
         "status.promoteFull has no effect: no rollout is in its steps now",
     ]
     world.patch_status(abort=False)
     world.run(3)
-    assert told(world, "ControlIgnored")[2:] == ["status.abort false has no effect: none was rejected now"]
+    assert event_messages(world, "ControlIgnored")[2:] == ["status.abort false has no effect: none was rejected now"]
 
 
 def test_the_spec_is_left_as_the_user_wrote_it() -> None:

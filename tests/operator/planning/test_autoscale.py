@@ -1,4 +1,4 @@
-"""The number of pods walks while rollouts go on; and who may make it walk, with what is said of them."""
+"""The number of pods changes during rollouts; and which autoscaler may change it, with the condition about it."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def by_usage(world: ModelCluster, usage: Callable[[str], float], target: float) 
 
 
 def rollout(world: ModelCluster, name: str, each_second: Callable[[int], None]) -> None:
-    """A new version comes, and is promoted, taken back or replaced on its way."""
+    """A new version is rolled out, and promoted, reverted or replaced on its way."""
     world.edit(model=model("v2"))
     for second in range(90):
         if second == 8 and name == "abort":
@@ -62,32 +62,32 @@ def rollout(world: ModelCluster, name: str, each_second: Callable[[int], None]) 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("what", ["promotion", "abort", "supersede"])
-def test_constant_demand_asks_for_the_same_pods_all_through_a_rollout(strategy: str, what: str) -> None:
+def test_constant_demand_requests_the_same_pods_during_a_rollout(strategy: str, what: str) -> None:
     """Neither the pods that a rollout adds nor those that drain after it are taken for capacity that is needed.
 
-    One pod more of ten is within the tolerance: counted in status.replicas it would be asked for, then one more.
+    One pod more of ten is within the tolerance: counted in status.replicas, it would be added, then one more.
     """
     world = healthy(replicas=10, strategy=STRATEGIES[strategy])
-    asked: set[int] = set()
+    requested: set[int] = set()
     most: list[int] = []
 
     def hpa(_: int) -> None:
-        asked.add(number := by_demand(world, demand=40, target=4))
+        requested.add(number := by_demand(world, demand=40, target=4))
         world.edit(replicas=number)
         most.append(sum(item.replicas for item in world.pods.values()))
 
     rollout(world, what, hpa)
-    assert asked == {10}
+    assert requested == {10}
     assert max(most) > 10 or strategy == "in place", (
         "there was a moment at which counting all pods would have been wrong"
     )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_constant_load_on_cpus_asks_for_the_same_pods_all_through_a_rollout(strategy: str) -> None:
-    """Load goes where weight is. Pods of former revisions, busy with their last streams, are not in the selector."""
+def test_constant_cpu_load_requests_the_same_pods_during_a_rollout(strategy: str) -> None:
+    """Load follows the weight. Pods of former revisions, busy with their last streams, are not in the selector."""
     world = healthy(replicas=5, strategy=STRATEGIES[strategy])
-    asked: set[int] = set()
+    requested: set[int] = set()
 
     drained: set[str] = set()
 
@@ -99,17 +99,17 @@ def test_constant_load_on_cpus_asks_for_the_same_pods_all_through_a_rollout(stra
         return 5 * 60 * (parsed.traffic.weight(name) / 100 if parsed.traffic else 0) / world.pods[name].ready
 
     def hpa(_: int) -> None:
-        asked.add(number := by_usage(world, share, target=60))
+        requested.add(number := by_usage(world, share, target=60))
         world.edit(replicas=number)
 
     rollout(world, "promotion", hpa)
-    assert asked == {5}
-    assert not drained, "nobody asks what they use"
+    assert requested == {5}
+    assert not drained, "their usage is never read"
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_hpa_random_walk_during_rollout(seed: int) -> None:
-    """The world asserts I1-I7 on every write; here: it ends where the last demand and the spec say."""
+    """The world asserts I1-I7 on every write; this test asserts that it ends at the last demand and the spec."""
     chance = Random(seed)
     strategy = chance.choice(sorted(STRATEGIES))
     world = healthy(replicas=3, strategy=STRATEGIES[strategy])
@@ -134,14 +134,14 @@ def test_hpa_random_walk_during_rollout(seed: int) -> None:
     assert (parsed.replicas, world.spec["replicas"]) == (4, 4)
 
 
-# --- who scales -------------------------------------------------------------------------------------------------------
+# --- autoscalers ------------------------------------------------------------------------------------------------------
 
 
 def scaled(**spec: Any) -> ModelCluster:
     return healthy(autoscaling=WANTED, **spec)
 
 
-def told(world: ModelCluster) -> Condition:
+def scaling_condition(world: ModelCluster) -> Condition:
     return next(item for item in world.parsed().conditions if item.type == "Autoscaling")
 
 
@@ -150,18 +150,18 @@ def hpa(name: str = "theirs", **fields: Any) -> Autoscaler:
     return Autoscaler(name, False, True, START, {"minReplicas": 2, "maxReplicas": 6}, working, **fields)
 
 
-def says(world: ModelCluster, *conditions: tuple[str, str, str, str]) -> None:
+def set_conditions(world: ModelCluster, *conditions: tuple[str, str, str, str]) -> None:
     """What the controller writes into the status of ours."""
     ours = world.autoscalers["chat-autoscaler"]
     world.autoscalers[ours.name] = replace(ours, conditions=tuple(ScalerCondition(*item) for item in conditions))
 
 
-def test_without_an_autoscaler_nothing_is_said() -> None:
+def test_without_an_autoscaler_there_is_no_condition() -> None:
     world = healthy()
     assert not [item for item in world.parsed().conditions if item.type == "Autoscaling"]
 
 
-def test_it_comes_and_goes_with_the_field() -> None:
+def test_autoscaler_comes_and_goes_with_the_field() -> None:
     world = healthy()
     world.edit(autoscaling=WANTED)
     world.reconcile()
@@ -201,12 +201,12 @@ def test_the_spec_is_never_written() -> None:
         (hpa("keda-hpa-x", scaled_object="x"), "HorizontalPodAutoscaler keda-hpa-x of ScaledObject x and"),
     ],
 )
-def test_of_two_scalers_ours_steps_back_and_comes_again(rival: Autoscaler, named: str) -> None:
+def test_own_autoscaler_yields_to_a_rival_and_returns(rival: Autoscaler, named: str) -> None:
     world = scaled()
     world.autoscalers[rival.name] = rival
     world.run(2)
     assert set(world.autoscalers) == {rival.name}
-    condition = told(world)
+    condition = scaling_condition(world)
     assert (condition.status, condition.reason) == ("False", "TwoScalers")
     assert condition.message.startswith(named)
     assert condition.message.endswith("until then spec.autoscaling steps back")
@@ -219,35 +219,35 @@ def test_a_users_own_autoscaler_alone_works_and_two_of_them_do_not() -> None:
     world = healthy()
     world.autoscalers["theirs"] = hpa()
     world.run(2)
-    assert (told(world).status, told(world).reason) == ("True", "ScalingActive")
-    assert "theirs keeps 2 to 6 pods" in told(world).message
+    assert (scaling_condition(world).status, scaling_condition(world).reason) == ("True", "ScalingActive")
+    assert "theirs keeps 2 to 6 pods" in scaling_condition(world).message
     world.autoscalers["others"] = hpa("others")
     world.run(2)
-    assert (told(world).status, told(world).reason) == ("False", "TwoScalers")
-    assert "theirs and HorizontalPodAutoscaler others" in told(world).message
+    assert (scaling_condition(world).status, scaling_condition(world).reason) == ("False", "TwoScalers")
+    assert "theirs and HorizontalPodAutoscaler others" in scaling_condition(world).message
     assert set(world.autoscalers) == {"theirs", "others"}, "those are not ours to delete"
 
 
 def test_an_orphan_of_ours_is_adopted_where_one_is_wanted() -> None:
-    """As any controller does; nothing else in it need differ from what we would write."""
+    """As any controller does; the rest of it may equal what we would write."""
     world = scaled()
     (ours,) = world.autoscalers.values()
     orphan = replace(ours, ours=False, orphan=True)
     world.autoscalers = {orphan.name: orphan}
     world.reconcile()
-    assert world.autoscalers[ours.name].ours and told(world).reason != "NameTaken"
+    assert world.autoscalers[ours.name].ours and scaling_condition(world).reason != "NameTaken"
     unwanted = healthy()
     unwanted.autoscalers = {orphan.name: orphan}
     unwanted.run(2)
-    assert unwanted.autoscalers == {orphan.name: orphan}, "where none is wanted it stays nobody's"
+    assert unwanted.autoscalers == {orphan.name: orphan}, "it is adopted only where one is wanted"
 
 
-def test_a_stranger_with_the_name_of_ours_keeps_it() -> None:
+def test_foreign_autoscaler_with_our_name_is_kept() -> None:
     world = healthy()
     world.autoscalers["chat-autoscaler"] = replace(hpa("chat-autoscaler"), aims_here=False)
     world.edit(autoscaling=WANTED)
     world.run(2)
-    assert told(world).reason == "NameTaken"
+    assert scaling_condition(world).reason == "NameTaken"
     assert not world.autoscalers["chat-autoscaler"].ours
 
 
@@ -269,25 +269,25 @@ def test_a_stranger_with_the_name_of_ours_keeps_it() -> None:
         ([], ("False", "Starting", "was not looked at yet")),
     ],
 )
-def test_what_the_controller_says_is_said(conditions: list[Any], expected: tuple[str, str, str]) -> None:
+def test_conditions_of_the_controller_are_shown(conditions: list[Any], expected: tuple[str, str, str]) -> None:
     world = scaled()
-    says(world, *conditions)
+    set_conditions(world, *conditions)
     world.autoscalers["chat-autoscaler"] = replace(world.autoscalers["chat-autoscaler"], created_at=world.now)
     world.reconcile()
-    condition = told(world)
+    condition = scaling_condition(world)
     assert (condition.status, condition.reason) == expected[:2]
     assert expected[2] in condition.message
 
 
-def test_an_autoscaler_that_nobody_looks_at_is_found_without_an_event() -> None:
+def test_ignored_autoscaler_is_found_without_an_event() -> None:
     world = scaled()
     world.autoscalers["chat-autoscaler"] = replace(world.autoscalers["chat-autoscaler"], created_at=world.now)
     waits_s = world.reconcile().requeue_after_s
     assert waits_s is not None and waits_s <= 60
     world.pass_time(60)
     world.reconcile()
-    assert told(world).reason == "Inert"
-    assert "does kube-controller-manager run its controller?" in told(world).message
+    assert scaling_condition(world).reason == "Inert"
+    assert "does kube-controller-manager run its controller?" in scaling_condition(world).message
     assert world.reconcile().requeue_after_s is None, "then only an event can change it"
 
 
@@ -310,18 +310,20 @@ def planned(world: ModelCluster, **providers: str) -> Plan:
         ({"custom": "adapter", "external": "keda"}, "Object"),
     ],
 )
-def test_metrics_are_asked_where_we_serve_them(providers: dict[str, str], kind: str) -> None:
+def test_metrics_are_read_from_the_group_that_we_serve(providers: dict[str, str], kind: str) -> None:
     world = healthy()
     world.edit(autoscaling=WANTED)
-    asked = planned(world, **providers).autoscaler
-    assert asked
-    created = asked.manifest
+    desired = planned(world, **providers).autoscaler
+    assert desired
+    created = desired.manifest
     assert [metric["type"] for metric in created["spec"]["metrics"]] == [kind]
 
 
 def test_when_others_serve_both_groups_they_are_named() -> None:
     world = scaled()
-    says(world, ("AbleToScale", "True", "", ""), ("ScalingActive", "False", "FailedGetObjectMetric", "not found"))
+    set_conditions(
+        world, ("AbleToScale", "True", "", ""), ("ScalingActive", "False", "FailedGetObjectMetric", "not found")
+    )
     decided = planned(world, custom="Service a/b (APIService x)", external="Service k/m (APIService y)")
     (condition,) = [item for item in decided.status.conditions if item.type == "Autoscaling"]
     assert (condition.status, condition.reason) == ("False", "MetricsApiTaken")
@@ -329,7 +331,7 @@ def test_when_others_serve_both_groups_they_are_named() -> None:
         assert word in condition.message
 
 
-# --- who else writes spec.replicas ------------------------------------------------------------------------------------
+# --- other writers of spec.replicas -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -369,7 +371,7 @@ def test_when_others_serve_both_groups_they_are_named() -> None:
 )
 def test_a_manifest_that_also_sets_replicas_is_named(metadata: dict[str, Any], who: str) -> None:
     world = scaled()
-    says(world, ("AbleToScale", "True", "", ""), ("ScalingActive", "True", "", ""))
+    set_conditions(world, ("AbleToScale", "True", "", ""), ("ScalingActive", "True", "", ""))
     obj = world.obj()
     obj["metadata"] |= metadata
     decided = plan(obj, world.parsed(), world.observed(), SETTINGS, world.now)

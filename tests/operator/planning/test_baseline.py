@@ -1,4 +1,4 @@
-"""Baseline pods: fresh ones of stable beside the canary, which it is compared with and which carry nothing."""
+"""Baseline pods: fresh pods of stable that the canary is compared with, and that carry no other traffic."""
 
 import copy
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from slipway_operator.model.labels import baseline_of
-from tests.operator.planning.test_analysis import BAD, QUICK, reasons, run_of, step, told
+from tests.operator.planning.test_analysis import BAD, QUICK, event_message, reasons, run_of, step
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 STEPS = ({"setWeight": 20}, step(maxDuration="10m"), {"setWeight": 50}, {"pause": {}})
 
 
 def deployed(*steps: dict[str, Any], replicas: int = 4, warmup_s: int = 0, **capacity: Any) -> ModelCluster:
-    """v1 serves under load and asks for baselines."""
+    """v1 serves under load, and its spec requires baselines."""
     canary = {"steps": list(steps or STEPS), "baselinePod": True, "scaleDownDelaySeconds": 5}
     world = healthy(replicas=replicas, strategy={"canary": canary, "capacity": {"surgeTimeoutSeconds": 20, **capacity}})
     world.templates = {"quick": copy.deepcopy(QUICK)}
@@ -92,7 +92,7 @@ def test_a_worse_canary_is_rejected_beside_a_baseline() -> None:
     world = releasing()
     world.bad = {BAD: 0.3}
     world.run_until("Aborted")
-    assert "errors" in told(world, "AnalysisRunFailed")
+    assert "errors" in event_message(world, "AnalysisRunFailed")
     world.run(60)
     assert list(world.pods) == [world.parsed().stable_revision]
 
@@ -126,7 +126,7 @@ def test_a_baseline_that_finds_no_node_is_given_up() -> None:
     world.run(30)
     assert world.state() == "Analyzing" and shares(world) == [20, 80] and pods(world) == 0
     why = "it was not ready 20 s after the pods of the new revision"
-    assert why in told(world, "BaselineGivenUp") and f"without a baseline: {why}" in world.parsed().message
+    assert why in event_message(world, "BaselineGivenUp") and f"without a baseline: {why}" in world.parsed().message
 
 
 def test_a_baseline_yields_its_node_to_stable() -> None:
@@ -135,7 +135,7 @@ def test_a_baseline_yields_its_node_to_stable() -> None:
     world.pods[world.parsed().stable_revision or ""].placed -= 1  # its node is gone, and there is no other
     world.places = 5
     world.run(3)
-    assert "pods of stable" in told(world, "BaselineGivenUp") and shares(world) == [20, 80]
+    assert "pods of stable" in event_message(world, "BaselineGivenUp") and shares(world) == [20, 80]
     world.run(10)
     assert pods(world) == 0 and world.pods[world.parsed().stable_revision or ""].ready == 4
 
@@ -147,7 +147,7 @@ def test_a_baseline_yields_its_node_to_the_canary() -> None:
     world.run(15)
     assert world.state() == "CapacityWait" and pods(world) == 1
     world.run_until("Analyzing")
-    assert "found no node" in told(world, "BaselineGivenUp") and shares(world) == [40, 60]
+    assert "found no node" in event_message(world, "BaselineGivenUp") and shares(world) == [40, 60]
     assert world.parsed().rollout and world.parsed().rollout.capacity_mode == "Surge"  # type: ignore[union-attr]
 
 
@@ -172,7 +172,7 @@ def test_a_rejected_canary_takes_its_baseline_along_and_the_next_has_a_fresh_one
     assert shares(world) == [20, 60, 20] and min(world.pods[baseline(world)].made) >= began
 
 
-def test_a_lost_baseline_takes_no_weight_from_anybody() -> None:
+def test_lost_baseline_changes_no_weight() -> None:
     """Its requests are stable's until it is ready again: no table that names it, no comparison with it."""
     world = releasing()
     world.run_until("Analyzing")
@@ -183,9 +183,9 @@ def test_a_lost_baseline_takes_no_weight_from_anybody() -> None:
     assert shares(world) == [20, 60, 20] and world.state() == "Analyzing"
 
 
-def test_a_restart_of_the_operator_changes_no_bit_beside_a_baseline() -> None:
+def test_restart_of_the_operator_changes_no_result_of_an_analysis_with_a_baseline() -> None:
     """All that it knows is read back from the status, at each of its seconds."""
-    told = []
+    results = []
     for forgets in (False, True):
         world = releasing()
         world.bad = {BAD: 0.04}
@@ -195,5 +195,5 @@ def test_a_restart_of_the_operator_changes_no_bit_beside_a_baseline() -> None:
             if forgets:
                 world.patch_status()
         run = run_of(world)
-        told.append((run.counts, run.assigned, run.verdict, run.trace, run.load))
-    assert told[0] == told[1] and told[0][0][0].epochs[0].w == 50
+        results.append((run.counts, run.assigned, run.verdict, run.trace, run.load))
+    assert results[0] == results[1] and results[0][0][0].epochs[0].w == 50

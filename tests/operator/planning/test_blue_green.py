@@ -254,7 +254,7 @@ def test_post_promotion_analysis_holds_the_old_pods_and_then_their_delay_begins(
     world.run_until("Analyzing")
     assert (world.weights(), pods(world)) == ({"v2": 100, "v1": 0}, [3, 3])
     while world.state() == "Analyzing":
-        assert pods(world) == [3, 3], "held for as long as the analysis runs, whatever scaleDownDelaySeconds says"
+        assert pods(world) == [3, 3], "held for as long as the analysis runs, whatever scaleDownDelaySeconds is"
         world.reconcile()
         world.pass_time()
     world.run(60)
@@ -285,7 +285,7 @@ def test_an_edit_back_during_the_post_promotion_analysis_is_a_switch_too() -> No
     assert world.weights()["v1"] == 100
 
 
-def test_around_the_switch_the_judge_has_no_data_and_says_why() -> None:
+def test_verdict_at_weight_0_or_100_is_no_data_with_the_reason() -> None:
     for field, weight in (("prePromotionAnalysis", 0), ("postPromotionAnalysis", 100)):
         world = analysed(field, values={})
         world.templates = {
@@ -295,10 +295,10 @@ def test_around_the_switch_the_judge_has_no_data_and_says_why() -> None:
         world.run_until("Analyzing")
         world.run(200)
         assert world.state() == "Analyzing"
-        said = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
-        assert said and said.reason == "NoData"
+        verdict = world.parsed().rollout.analysis.verdict  # type: ignore[union-attr]
+        assert verdict and verdict.reason == "NoData"
         assert (
-            said.message
+            verdict.message
             == f"no request is split between the two while the weight is {weight}; give the metrics a provider"
         )
 

@@ -10,7 +10,7 @@ LIMITS = {"surgeTimeoutSeconds": 20, "deadlineSeconds": 60}
 
 
 def short(replicas: int, places: int, **capacity: object) -> ModelCluster:
-    """v1 serves; the nodes take `places` pods in all; v2 goes out."""
+    """v1 serves; the nodes have room for `places` pods in all; v2 is rolled out."""
     canary = {"steps": STEPS, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}
     world = healthy(replicas=replicas, strategy={"canary": canary, "capacity": {**LIMITS, **capacity}})
     world.places = places
@@ -84,13 +84,13 @@ def test_require_surge_goes_on_when_a_node_comes() -> None:
     assert world.weights() == {"v2": 100}
 
 
-def test_the_only_pod_does_not_leave_without_leave() -> None:
+def test_only_pod_is_not_replaced_without_allow_recreate() -> None:
     world = short(1, 1)
     assert least_ready(world, "Aborted") == 1
     assert world.weights() == {"v1": 100}
 
 
-def test_no_surge_and_one_pod_says_what_to_write() -> None:
+def test_no_surge_with_one_pod_is_refused_with_the_remedy() -> None:
     world = short(1, 1, maxSurge=0)
     world.run(3)
     assert "raise spec.strategy.capacity.maxSurge, or set spec.strategy.capacity.policy to AllowRecreate" in (
@@ -152,7 +152,7 @@ HOPELESS = (
 )
 
 
-def test_what_no_leave_of_a_pod_would_help_takes_no_pod_away() -> None:
+def test_no_pod_is_removed_for_a_pod_that_would_not_fit_anyway() -> None:
     world = short(4, 4)
     world.queue_says = HOPELESS
     assert least_ready(world, "Aborted") == 4
@@ -165,8 +165,8 @@ def test_a_missing_claim_is_no_lack_of_capacity() -> None:
     world = short(2, 2)
     world.queue_says = '0/1 nodes are available: persistentvolumeclaim "weights" not found. preemption: not helpful'
     world.run(5)
-    told = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
-    assert (world.state(), told["CanaryHealthy"]) == ("Provisioning", ("False", "ClaimNotFound"))
-    assert (world.parsed().reason, told["Available"]) == ("ClaimNotFound", ("True", "PodsReady"))
+    conditions = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
+    assert (world.state(), conditions["CanaryHealthy"]) == ("Provisioning", ("False", "ClaimNotFound"))
+    assert (world.parsed().reason, conditions["Available"]) == ("ClaimNotFound", ("True", "PodsReady"))
     world.run_until("Aborted")
     assert world.parsed().reason == "ProgressDeadlineExceeded"

@@ -24,9 +24,9 @@ TRACE = (
 
 
 def refused(message: str) -> Cause:
-    """What a ReplicaSet says that may not make its pods."""
+    """The cause for a ReplicaSet that may not create its pods."""
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
-    return told(of_replica_set({"metadata": {"name": "chat-x"}, "status": {"conditions": [failure]}}))
+    return cause_of(of_replica_set({"metadata": {"name": "chat-x"}, "status": {"conditions": [failure]}}))
 
 
 def queued(message: str, reason: str = "Unschedulable") -> Cause:
@@ -34,7 +34,7 @@ def queued(message: str, reason: str = "Unschedulable") -> Cause:
     scheduled = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     pod = {"metadata": {"name": "chat-x-1"}, "status": {"phase": "Pending", "conditions": [scheduled]}}
     assert is_unschedulable(pod) == (reason == "Unschedulable")
-    return told(of_pod(pod))
+    return cause_of(of_pod(pod))
 
 
 def waits(reason: str, message: str = "", last: dict[str, Any] | None = None, name: str = "server") -> Cause:
@@ -53,16 +53,16 @@ def pod_with(container: dict[str, Any]) -> Cause:
     status = {"initContainerStatuses": [container]} if container["name"] == "fetch" else {}
     not_ready = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]
     status = {"containerStatuses": [container], **status, "conditions": not_ready}
-    return told(of_pod({"metadata": {"name": "chat-x-1"}, "status": status}))
+    return cause_of(of_pod({"metadata": {"name": "chat-x-1"}, "status": status}))
 
 
 def ended(reason: str, message: str) -> Cause:
-    """A pod that the node stopped or did not take."""
+    """A pod that the node stopped or refused."""
     status = {"phase": "Failed", "reason": reason, "message": message}
-    return told(of_pod({"metadata": {"name": "chat-x-1"}, "status": status}))
+    return cause_of(of_pod({"metadata": {"name": "chat-x-1"}, "status": status}))
 
 
-def told(trouble: PodTrouble | None) -> Cause:
+def cause_of(trouble: PodTrouble | None) -> Cause:
     assert trouble is not None
     found = causes.of_workload(Workload("x", 1, 1, 0, (trouble,), unschedulable=1), ASKED)
     assert found is not None
@@ -319,7 +319,7 @@ def test_a_sentence_without_numbers_is_passed_on() -> None:
     assert scheduling.sentence("", 2, ASKED) == "2 pods find no node: the scheduler gives no reason"
 
 
-def test_a_canary_in_trouble_is_told_once_and_stable_serves_on() -> None:
+def test_canary_in_trouble_has_one_event_and_stable_serves_on() -> None:
     world = healthy(replicas=2)
     assert world.parsed().reason is None
     world.edit(model=model("v2"))

@@ -53,11 +53,11 @@ def after(seconds: float) -> datetime:
 
 
 def test_the_oldest_gets_a_free_name_and_keeps_it() -> None:
-    """The first start after an upgrade: who serves the name now gets the claim."""
+    """The first start after an upgrade: the deployment that serves the name gets the claim."""
     old, young = wish("z/late", age=5), wish("a/early")
     first = settle({}, [young, old], ClaimRules(DAY), START)
     assert first.claims == {"chat": Claim("z/late", START)}
-    # An older one that comes later (a restored clock, a forged time) takes nothing.
+    # A later one with an earlier time (a restored clock, a forged time) gets no name.
     older = wish("0/oldest", age=999)
     assert settle(first.claims, [young, old, older], ClaimRules(DAY), after(1)).claims == first.claims
     assert not first.standings["z/late"].lost
@@ -87,20 +87,20 @@ def test_a_grant_moves_a_name_and_reserves_it() -> None:
     assert moved.claims == {"chat": Claim("b/chat", after(1))}
     assert moved.standings["a/chat"].reason == GRANTED
     assert "granted to namespace b, and belongs to b/chat" in moved.standings["a/chat"].message
-    nobody = settle(claims, both[:1], ClaimRules(DAY, given_to_b), after(1))
-    assert nobody.claims == {} and nobody.standings["a/chat"].reason == GRANTED
+    unclaimed = settle(claims, both[:1], ClaimRules(DAY, given_to_b), after(1))
+    assert unclaimed.claims == {} and unclaimed.standings["a/chat"].reason == GRANTED
 
 
 @pytest.mark.attack_class(22)
 @pytest.mark.parametrize("name", ["a/chat", "/chat", "chat/", "../chat", "", "x" * 129, "chat\n", " chat", "a\0b"])
-def test_a_name_that_could_be_anothers_path_is_nobodys(name: str) -> None:
+def test_name_with_a_slash_has_no_owner(name: str) -> None:
     settled = settle({}, [wish("b/chat", name)], ClaimRules(DAY), START)
     assert settled.claims == {} and settled.standings["b/chat"].reason == INVALID
 
 
 @pytest.mark.attack_class(22)
 def test_creating_and_deleting_fills_nothing() -> None:
-    """A namespace keeps few names that nobody has, and can take half of the room at most."""
+    """A namespace keeps few released names, and can take half of the room at most."""
     claims: dict[str, Claim] = {}
     for n in range(3 * MAX_RELEASED):
         claims = settle(claims, [wish("b/x", f"squat-{n}")], ClaimRules(DAY), after(n)).claims
@@ -116,7 +116,7 @@ def test_creating_and_deleting_fills_nothing() -> None:
     assert len(encode(full.claims).encode()) <= MAX_BYTES
 
 
-def test_the_grant_that_says_most_counts() -> None:
+def test_most_specific_grant_wins() -> None:
     found, problems = grants([("a", "team-*, chat")], [("b", "team-b*,team-b"), ("c", "team-b")])
     assert problems == []
     assert found.holders("team-x") == {"a"} and found.holders("team-box") == {"b"}
@@ -127,13 +127,13 @@ def test_the_grant_that_says_most_counts() -> None:
 
 
 @pytest.mark.parametrize("text", ["a/b", "team-**", "*x", "-x", "x y", "x" * 200])
-def test_a_grant_that_cannot_be_read_is_named_and_counts_nothing(text: str) -> None:
+def test_unreadable_grant_is_reported_and_ignored(text: str) -> None:
     found, (problem,) = grants([("a", f"chat,{text}")])
     assert set(found.namespaces) == {"chat"}
     assert "namespace a" in problem
 
 
-def test_too_many_grants_of_one_namespace_are_named() -> None:
+def test_too_many_grants_of_a_namespace_are_reported() -> None:
     found, (problem,) = grants([("a", ",".join(f"m{n}" for n in range(99)))])
     assert len(found.namespaces) == 64 and "of 99" in problem
 
@@ -150,7 +150,7 @@ STEPS = st.one_of(
 
 
 class Story:
-    """What happened so far, and the claims that came of it."""
+    """The history so far, and the claims after it."""
 
     def __init__(self) -> None:
         self.there: dict[str, Wish] = {}
@@ -180,7 +180,7 @@ class Story:
         for owner, one in self.there.items():
             has = self.claims.get(one.name)
             assert settled.standings[owner].lost == (has is None or has.owner != owner)
-            # Nobody goes without a name that is free and that he may have.
+            # Each deployment has a name that is free and that it may have.
             assert has is not None or not rules.grants.allow(one.name, one.namespace)
         for name, former in before.items():
             if rules.grants.allow(name, former.namespace):
@@ -206,7 +206,7 @@ def test_over_any_history_a_name_has_one_owner_who_keeps_it(steps: list[tuple]) 
         story.settle()
 
 
-# --- what is written and said -----------------------------------------------------------------------------------------
+# --- what is written and reported -------------------------------------------------------------------------------------
 
 
 def test_claims_are_read_as_they_are_written_and_fit_the_estimate() -> None:
@@ -231,28 +231,33 @@ def test_no_name_has_a_slash(text: str) -> None:
     assert not (is_name(text) and ("/" in text or not text.isascii() or len(text) > 128))
 
 
-def test_the_condition_is_there_while_there_is_a_conflict() -> None:
+def test_condition_exists_during_a_conflict() -> None:
     lost = Standing("b/chat", "chat", TAKEN, "why")
-    (told,) = model_name.condition(lost, (), START)
-    assert (told.type, told.status, told.reason, told.message) == ("NameConflict", "True", TAKEN, "why")
-    assert model_name.condition(None, (told,), START) == [told]  # not settled yet: what was said before
-    assert model_name.condition(Standing("b/chat", "chat"), (told,), START) == []
+    (condition,) = model_name.condition(lost, (), START)
+    assert (condition.type, condition.status, condition.reason, condition.message) == (
+        "NameConflict",
+        "True",
+        TAKEN,
+        "why",
+    )
+    assert model_name.condition(None, (condition,), START) == [condition]  # not settled yet: the former condition stays
+    assert model_name.condition(Standing("b/chat", "chat"), (condition,), START) == []
     (unclear,) = model_name.condition(Standing("b/chat", "chat", UNCLAIMED, "why", known=False), (), START)
     assert unclear.status == "Unknown"
 
 
 def test_each_change_of_a_conflict_is_one_event() -> None:
-    def told(*found: Condition) -> list[tuple[str, str]]:
+    def changes(*found: Condition) -> list[tuple[str, str]]:
         return [(event.type, event.reason) for event in model_name.news(before, found)]
 
     def one(message: str) -> Condition:
         return Condition(NAME_CONFLICT, "True", TAKEN, message, START)
 
     before: tuple[Condition, ...] = ()
-    assert told() == [] and told(one("x")) == [("Warning", "NameConflict")]
+    assert changes() == [] and changes(one("x")) == [("Warning", "NameConflict")]
     before = (one("x"),)
-    assert told(one("x")) == [] and told(one("y")) == [("Warning", "NameConflict")]
-    assert told() == [("Normal", "NameClaimed")]
+    assert changes(one("x")) == [] and changes(one("y")) == [("Warning", "NameConflict")]
+    assert changes() == [("Normal", "NameClaimed")]
 
 
 def test_a_conflict_that_is_unknown_for_a_moment_is_no_event() -> None:
@@ -283,16 +288,16 @@ def settled(standing: Standing | None) -> Town:
     world.__class__ = Town
     assert isinstance(world, Town)
     world.events.clear()
-    return said(world, standing)
+    return run_with(world, standing)
 
 
-def said(world: Town, standing: Standing | None) -> Town:
+def run_with(world: Town, standing: Standing | None) -> Town:
     world.standing = standing
     world.run(3)
     return world
 
 
-def told(world: Town) -> list[str]:
+def conflict_events(world: Town) -> list[str]:
     return [event.reason for event in world.events if event.reason in ("NameConflict", "NameClaimed")]
 
 
@@ -301,25 +306,25 @@ def ready(world: Town) -> str:
 
 
 @pytest.mark.finding("S2")
-def test_the_loser_does_not_look_healthy_and_is_told_once() -> None:
-    """S2: it said Healthy, and that requests are served."""
+def test_loser_of_a_name_is_degraded_and_gets_one_event() -> None:
+    """S2: the loser was Healthy, and Ready was True."""
     world = settled(LOST)
     status = world.parsed()
     assert (status.phase, status.reason, status.model) == (Phase.DEGRADED, TAKEN, "b/chat")
     assert status.message.endswith(f"; {LOST.message}")
     assert ready(world) == "requests for b/chat are served"
-    assert told(world) == ["NameConflict"]
-    # A restarted operator that does not know yet changes nothing.
+    assert conflict_events(world) == ["NameConflict"]
+    # A restarted operator without the claims changes nothing.
     before = world.obj()["status"]
-    assert said(world, None).obj()["status"] == before and told(world) == ["NameConflict"]
+    assert run_with(world, None).obj()["status"] == before and conflict_events(world) == ["NameConflict"]
     assert status.traffic and world.parsed().traffic == status.traffic  # pods and weights are not concerned
-    status = said(world, Standing("b/chat", "chat")).parsed()
+    status = run_with(world, Standing("b/chat", "chat")).parsed()
     assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, None, "chat")
     assert not [item for item in status.conditions if item.type == NAME_CONFLICT]
-    assert told(world) == ["NameConflict", "NameClaimed"] and ready(world) == "requests are served"
+    assert conflict_events(world) == ["NameConflict", "NameClaimed"] and ready(world) == "requests are served"
 
 
-def test_what_cannot_be_said_is_unknown_and_no_outage() -> None:
+def test_unknown_claims_are_no_outage() -> None:
     world = settled(Standing("b/chat", "chat", UNCLAIMED, "no right to", known=False))
     status = world.parsed()
     assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, UNCLAIMED, "chat")
@@ -327,6 +332,6 @@ def test_what_cannot_be_said_is_unknown_and_no_outage() -> None:
     assert (shown.status, shown.message) == ("Unknown", "no right to")
 
 
-def test_who_has_its_name_is_as_it_was_before_there_were_claims() -> None:
+def test_owner_of_its_name_has_no_condition() -> None:
     """No status changes at an upgrade: a thousand of them would be a thousand writes."""
     assert settled(Standing("b/chat", "chat")).obj()["status"] == settled(None).obj()["status"]

@@ -1,4 +1,4 @@
-"""Drift of mirrored answers: what it does to a rollout depends on what changed between the two revisions."""
+"""Drift of mirrored answers: its effect on a rollout depends on the change between the two revisions."""
 
 import copy
 from typing import Any
@@ -54,7 +54,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("change", "drift", "state", "outcome", "reason"), CASES)
-def test_drift_rejects_what_should_have_changed_nothing(
+def test_drift_rejects_a_change_that_keeps_the_weights(
     change: dict[str, Any], drift: float, state: str, outcome: str, reason: str
 ) -> None:
     world = shadowed(change, drift=drift)
@@ -106,14 +106,14 @@ def test_the_status_alone_gives_the_same_verdict_again(change: dict[str, Any], d
     run = retrial.runs(obj)["analysis"]
     again = retrial.again(obj, run, None)
     assert run.weights_differ == differ
-    told = expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"]
-    assert (again.verdict, again.notes) == (told, ())
+    verdict = expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"]
+    assert (again.verdict, again.notes) == (verdict, ())
     failing = {look.verdict.outcome for look in again.looks} & {Outcome.FAIL}
     assert failing == (set() if differ else {Outcome.FAIL}), "at no earlier look either"
 
 
 def test_no_mirrored_request_is_no_data() -> None:
-    """And not that nothing is split: at weight 0 nothing has to be."""
+    """The message is not that requests are not split: at weight 0 none have to be."""
     world = healthy(replicas=2, steps=copy.deepcopy(STEPS))
     world.edit(**IMAGE)
     decided(world)
@@ -149,7 +149,7 @@ def test_counts_survive_other_weights_and_other_metrics() -> None:
     paired = [epoch for epoch in counts["drift"] if epoch.nc]
     assert {epoch.w for epoch in paired} == {50} and all(epoch.nc == epoch.ns for epoch in paired)
     assert {epoch.w for epoch in counts["errors"] if epoch.nc} == {25}
-    told = [sample.shadow for gateway in world.gateways for sample in gateway.samples.values()]
-    sent = sum(found["text"].pairs for shadow in told for found in shadow.values())
+    shadows = [sample.shadow for gateway in world.gateways for sample in gateway.samples.values()]
+    sent = sum(found["text"].pairs for shadow in shadows for found in shadow.values())
     # The last moments are read at the next reconcile that is due.
     assert 0 < sum(epoch.nc for epoch in paired) <= sent

@@ -15,40 +15,40 @@ def paused() -> ModelCluster:
     return world
 
 
-def told(world: ModelCluster, *reasons: str) -> list[Event]:
+def events_of(world: ModelCluster, *reasons: str) -> list[Event]:
     return [event for event in world.events if event.reason in reasons]
 
 
-def test_a_drain_is_told_from_its_beginning_to_its_end() -> None:
+def test_drain_has_an_event_at_its_start_and_its_end() -> None:
     world = paused()
     stable = world.parsed().stable_revision or ""
     world.edit(rollout={"promote": world.parsed().rollout.token})  # type: ignore[union-attr]
     world.run(60)
-    drain = told(world, "DrainStarted", "DrainCompleted", "DrainTimedOut")
+    drain = events_of(world, "DrainStarted", "DrainCompleted", "DrainTimedOut")
     assert [(event.type, event.reason) for event in drain] == [("Normal", "DrainStarted"), ("Normal", "DrainCompleted")]
     assert all(stable in event.message for event in drain)
 
 
-def test_a_drain_that_takes_too_long_says_what_is_left() -> None:
+def test_drain_that_times_out_reports_the_requests_left() -> None:
     world = paused()
     stable = world.parsed().stable_revision or ""
     world.inflight[stable] = 3
     world.edit(rollout={"promote": world.parsed().rollout.token}, drain={"timeoutSeconds": 20})  # type: ignore[union-attr]
     world.run(60)
-    (late,) = told(world, "DrainCompleted", "DrainTimedOut")
+    (late,) = events_of(world, "DrainCompleted", "DrainTimedOut")
     assert (late.type, late.reason) == ("Warning", "DrainTimedOut")
     assert late.message == f"the pods of revision {stable} leave with 6 requests in progress"  # three at each gateway
 
 
-def test_a_pause_that_ends_is_told() -> None:
+def test_end_of_a_pause_has_an_event() -> None:
     world = paused()
     world.edit(rollout={"promote": world.parsed().rollout.token})  # type: ignore[union-attr]
     world.run(5)
-    (resumed,) = told(world, "RolloutResumed")
+    (resumed,) = events_of(world, "RolloutResumed")
     assert resumed.message.endswith("goes on after the pause at step 2 of 2, attempt 1")
 
 
-def test_a_lost_stable_revision_is_told_once_and_blocks_an_abort() -> None:
+def test_lost_stable_revision_has_one_event_and_blocks_an_abort() -> None:
     world = paused()
     status = world.parsed()
     world.broken.add("hf://org/v1")
@@ -56,13 +56,13 @@ def test_a_lost_stable_revision_is_told_once_and_blocks_an_abort() -> None:
     world.pods[status.stable_revision or ""].ready = 0
     for _ in range(5):
         world.reconcile()
-    assert [event.type for event in told(world, "StableUnavailable")] == ["Warning"]
-    assert not told(world, "AbortBlocked")
+    assert [event.type for event in events_of(world, "StableUnavailable")] == ["Warning"]
+    assert not events_of(world, "AbortBlocked")
 
     world.edit(rollout={"abort": status.rollout.attempt_token})  # type: ignore[union-attr]
     for _ in range(5):
         world.reconcile()
         world.pass_time(pods=False)
-    (blocked,) = told(world, "AbortBlocked")
+    (blocked,) = events_of(world, "AbortBlocked")
     assert f"keeps weight 50 until a pod of stable {status.stable_revision} is ready" in blocked.message
-    assert len(told(world, "StableUnavailable")) == 1
+    assert len(events_of(world, "StableUnavailable")) == 1

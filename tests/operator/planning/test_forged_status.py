@@ -1,4 +1,4 @@
-"""A status that others wrote: the operator goes on from it, within 30 s, and never Healthy without service (S1)."""
+"""A status that others wrote: the operator recovers within 30 s, and is never Healthy without service (S1)."""
 
 from random import Random
 from typing import Any
@@ -17,7 +17,7 @@ SETTLES_S = 30
 
 
 class Forged(ModelCluster):
-    """A world whose status others write too: what the operator wrote before says nothing of what it may write now."""
+    """A world whose status others write too: earlier writes do not bound what the operator may write now."""
 
     def _assert_nothing(self, *_: Any, **__: Any) -> None:
         return
@@ -78,7 +78,7 @@ def test_a_forged_status_converges(lot: int) -> None:
 
 @pytest.mark.parametrize("number", [1, 7])
 def test_a_lost_table_is_published_above_what_gateways_know(number: int) -> None:
-    """Story S1: the operator began again at 1, and took gateways that stayed at 7 for ones that follow."""
+    """Story S1: the operator started again at 1, and treated gateways that stayed at 7 as up to date."""
     world = healthy()
     table = world.parsed().traffic
     assert table
@@ -96,8 +96,8 @@ def test_a_lost_table_is_published_above_what_gateways_know(number: int) -> None
     assert world.parsed().traffic.acknowledged == "2/2"  # type: ignore[union-attr]
 
 
-def test_a_lost_status_in_a_canary_promotes_nobody() -> None:
-    """The gateways remember who was stable; the canary begins anew, at its first step."""
+def test_lost_status_in_a_canary_promotes_no_revision() -> None:
+    """The gateways still route to stable; the canary starts again, at its first step."""
     world = healthy()
     stable = world.parsed().stable_revision
     world.edit(model=model("v2"))
@@ -114,7 +114,7 @@ def test_a_lost_status_in_a_canary_promotes_nobody() -> None:
 
 
 def test_pods_stay_while_gateways_route_by_another_table() -> None:
-    """D2, D6: a forged status says that all pods may leave; one gateway does not follow the operator's table."""
+    """D2, D6: a forged status lets all pods go; one gateway does not follow the operator's table."""
     world = healthy()
     first = world.parsed().stable_revision
     world.edit(model=model("v2"), rollout__promoteFull="aaaaaaaaaa")
@@ -153,7 +153,7 @@ def test_a_status_that_cannot_be_read_counts_as_lost() -> None:
 
 @pytest.mark.finding(26)
 @pytest.mark.parametrize("tokens", [["abc"], ["/"], ["a/b/c"], ["a/x"], ["a/" + "9" * 40]])
-def test_attempts_that_are_none_are_dropped_and_said(tokens: list[str]) -> None:
+def test_invalid_attempts_are_dropped_and_reported(tokens: list[str]) -> None:
     """Safety 26: fuzzing found a ValueError where the next attempt is counted, at each reconcile."""
     world = healthy()
     world.edit(model=model("v2"))
@@ -228,8 +228,8 @@ def forge(world: ModelCluster, **rollout: Any) -> None:
 
 @pytest.mark.parametrize("state", ["Paused", "Analyzing", "Provisioning", "Shifting", "CapacityWait"])
 @pytest.mark.parametrize("place", [{"stepIndex": 4}, {"stepIndex": 900, "steps": 1000}, {"steps": 0}])
-def test_a_step_that_is_not_there_stops_nobody(state: str, place: dict[str, int]) -> None:
-    """An IndexError at each reconcile, for good: a hold at a step that no list has, with the hash of the list kept."""
+def test_step_index_beyond_the_steps_does_not_stop_the_rollout(state: str, place: dict[str, int]) -> None:
+    """An IndexError at each reconcile: a hold at a step beyond the list, with the hash of the current list."""
     world = healthy()
     world.edit(model=model("v2"))
     world.run_until("Paused")
@@ -254,7 +254,7 @@ def test_steps_that_are_edited_away_under_a_pause_are_no_forgery() -> None:
 
 
 def test_sleep_without_a_decision_to_count_from() -> None:
-    """A TypeError at each reconcile, for good: the decisions were lost, and the deployment may sleep."""
+    """A TypeError at each reconcile: the decisions were lost, and the deployment may sleep."""
     world = healthy()
     world.__class__ = Forged
     scaled = {"minReplicas": 0, "maxReplicas": 4, "idleSeconds": 8, "metrics": [{"type": "InFlight", "target": "4"}]}
@@ -266,14 +266,14 @@ def test_sleep_without_a_decision_to_count_from() -> None:
 
 @pytest.mark.parametrize("number", [2**53 - 1, 2**53 - 2, 2**40])
 @pytest.mark.parametrize("edit", [{}, {"salt": "z", "model": "q"}])
-def test_a_number_that_leaves_no_room_is_no_number(number: int, edit: dict[str, str]) -> None:
+def test_generation_without_a_next_one_counts_as_lost(number: int, edit: dict[str, str]) -> None:
     """The next one was 2^53, which each plan dropped again: never synced, and two Events per second."""
     world = healthy()
     world.edit(model=model("v2"))
     world.run_until("Paused")
     world.__class__ = Forged
     world.patch_status(traffic=world.status["traffic"] | edit | {"generation": number})
-    world.pass_time()  # gateways take it over, and report its number
+    world.pass_time()  # gateways load it, and report its generation
     before = len(world.events)
     world.run(SETTLES_S)
     assert serves(world)
@@ -285,8 +285,8 @@ def test_a_number_that_leaves_no_room_is_no_number(number: int, edit: dict[str, 
 
 
 @pytest.mark.parametrize("backend", [None, {"revision": "elsewhere00", "weight": 100}])
-def test_a_route_is_mended_though_the_spec_makes_no_sense(backend: dict[str, Any] | None) -> None:
-    """It was lost or led nowhere as long as the spec stayed, and Ready said True."""
+def test_route_is_repaired_with_an_invalid_spec(backend: dict[str, Any] | None) -> None:
+    """The route stayed lost or wrong as long as the spec stayed invalid, and Ready was True."""
     world = healthy()
     world.__class__ = Forged
     before = world.weights()
@@ -296,8 +296,8 @@ def test_a_route_is_mended_though_the_spec_makes_no_sense(backend: dict[str, Any
     world.run(5)
     assert serves(world) and world.weights() == before
     assert world.parsed().reason == "InvalidSpec" and world.parsed().phase == "Degraded"
-    said = {item.type: item.status for item in world.parsed().conditions}
-    assert (said["Accepted"], said["Ready"], said["TrafficSynced"]) == ("False", "True", "True")
+    conditions = {item.type: item.status for item in world.parsed().conditions}
+    assert (conditions["Accepted"], conditions["Ready"], conditions["TrafficSynced"]) == ("False", "True", "True")
 
 
 def test_an_invalid_spec_does_not_hide_that_nothing_serves() -> None:
@@ -306,5 +306,5 @@ def test_an_invalid_spec_does_not_hide_that_nothing_serves() -> None:
     world.edit(resources__accelerator={"count": 2})
     world.crashed = {"file:///models/v1"}
     world.run(3)
-    said = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
-    assert said["Ready"] == ("False", "NoReadyPods") and said["Available"][0] == "False"
+    conditions = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
+    assert conditions["Ready"] == ("False", "NoReadyPods") and conditions["Available"][0] == "False"

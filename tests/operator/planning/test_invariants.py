@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slipway_operator.model.wire import format_time
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, hook, model
 
-# `make histories` draws 10,000 new ones; the test run repeats the same few, so that it says the same of the same code.
+# `make histories` draws 10,000 new ones; the test run repeats the same few, for a reproducible result.
 FEW = 25
 HISTORIES = int(os.environ.get("SLIPWAY_HISTORIES", FEW))
 LOTS = 1 if HISTORIES == FEW else 2  # each is a test, so that two cores share them
@@ -25,7 +25,7 @@ STEPS: tuple[list[dict[str, Any]], ...] = (
 )
 PREVIEW = {"match": [{"headerName": "X-Preview", "headerValue": {"exact": "1"}}]}
 HEADER = {"name": "testers", "match": [{"headerName": "X-Team", "headerValue": {"prefix": "qa-"}}]}
-# Decides fast: what is tested is what becomes of a verdict.
+# Decides fast: the effect of a verdict is tested.
 TEMPLATE: dict[str, Any] = {
     "minSamples": {"canaryRequests": 20, "warmupSeconds": 2},
     "metrics": [{"name": "errors", "event": "FirstAttemptError", "share": 1.0, "okBelow": 0.2, "maxRatio": 8.0}],
@@ -96,7 +96,7 @@ ACTS = st.one_of(
     st.tuples(st.just("version"), st.sampled_from(VERSIONS)),
     st.tuples(st.just("strategy"), st.sampled_from(STRATEGIES)),
     st.tuples(st.just("hooks"), st.lists(st.sampled_from(KINDS), unique=True, max_size=4)),
-    st.tuples(st.just("says"), st.tuples(st.sampled_from(KINDS), st.booleans())),
+    st.tuples(st.just("answers"), st.tuples(st.sampled_from(KINDS), st.booleans())),
     st.tuples(st.just("replicas"), st.integers(0, 5)),
     st.tuples(st.just("paused"), st.booleans()),
     st.tuples(st.just("intent"), st.sampled_from(("promote", "promoteFull", "abort", "retry", "rollbackTo"))),
@@ -198,7 +198,7 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "version": lambda world, value: world.edit(model=model(value)),
     "strategy": lambda world, value: world.edit(strategy=copy.deepcopy(value)),
     "hooks": lambda world, value: world.edit(strategy__hooks=[hook(kind) for kind in value]),
-    "says": lambda world, value: world.says.update([value]),
+    "answers": lambda world, value: world.says.update([value]),
     "replicas": lambda world, value: world.edit(replicas=value),
     "paused": lambda world, value: world.edit(paused=value),
     "intent": intend,
@@ -232,7 +232,7 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
 )
 @given(history=st.lists(ACTS, min_size=3, max_size=30))
 def test_invariants_hold_and_every_history_settles(lot: int, history: list[tuple[str, Any]]) -> None:
-    """I1-I4, I6, I7 are asserted by the world on every write; here: it comes to rest, at what the spec says (I5)."""
+    """The world asserts I1-I4, I6, I7 on every write; this test asserts that it comes to rest at the spec (I5)."""
     world = cluster(replicas=3)
     world.delays_changed = world.surge_changed = True  # strategies with several delays and surges are drawn
     for act, value in history:
@@ -287,7 +287,7 @@ def scenario(name: str, world: ModelCluster) -> None:
     if name != "abort" and rollout:
         world.edit(rollout__promote=rollout.token)
     run(world, 15)
-    run(world, 60, step=5)  # nothing is left but to wait for delays
+    run(world, 60, step=5)  # only delays are left
 
 
 def sleep_and_wake(world: ModelCluster) -> None:

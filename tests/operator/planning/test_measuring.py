@@ -1,4 +1,4 @@
-"""Metrics with a provider in a rollout: what is asked when, what follows, and that no restart asks once more."""
+"""Metrics with a provider in a rollout: when they are measured, the result, and no extra measurement after restarts."""
 
 import copy
 from contextlib import suppress
@@ -8,7 +8,7 @@ import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRun, MetricRun
 from slipway_operator.model.analysis.measure import ProviderAnswer
-from tests.operator.planning.test_analysis import BAD, QUICK, analysis, reasons, rows, run_of, told
+from tests.operator.planning.test_analysis import BAD, QUICK, analysis, event_message, reasons, rows, run_of
 from tests.support.model_cluster import Crashed, ModelCluster, healthy, model
 
 RATE: dict[str, Any] = {
@@ -40,7 +40,7 @@ ARGS: list[dict[str, Any]] = [
 def measuring(
     *metrics: dict[str, Any], canary: dict[str, Any] | None = None, step: dict[str, Any] | None = None, **fields: Any
 ) -> ModelCluster:
-    """A cluster whose second version is in an analysis by thresholds; its only step beside a weight."""
+    """A cluster whose second version is in an analysis by thresholds, the only step after a weight."""
     world = healthy(replicas=4, steps=[{"setWeight": 25}, {"analysis": analysis("mine", **(step or {}))}])
     world.spec["strategy"]["canary"] |= canary or {}
     world.templates = {"mine": {"metrics": copy.deepcopy(list(metrics) or [RATE]), "args": ARGS, **fields}}
@@ -53,10 +53,10 @@ def metric_of(run: AnalysisRun, name: str = "rate") -> MetricRun:
     return next(item for item in run.measured if item.name == name)
 
 
-# --- what is asked, and when ------------------------------------------------------------------------------------------
+# --- measurements and their times -------------------------------------------------------------------------------------
 
 
-def test_so_many_are_taken_at_their_interval_and_then_it_goes_on() -> None:
+def test_count_measurements_are_taken_at_the_interval_and_the_rollout_goes_on() -> None:
     world = measuring()
     world.run_until("Analyzing")
     begun = world.now
@@ -65,7 +65,7 @@ def test_so_many_are_taken_at_their_interval_and_then_it_goes_on() -> None:
     assert [question.key.rpartition("/")[2] for question in world.measured] == ["1", "2", "3"]
     assert 20 <= (world.now - begun).total_seconds() <= 45, "two intervals, each answer written within 5 s of its time"
     assert "analysis-passed" in rows(world)
-    assert "measured and good: rate" in told(world, "AnalysisRunSuccessful")
+    assert "measured and good: rate" in event_message(world, "AnalysisRunSuccessful")
 
 
 def test_arguments_name_both_revisions_and_the_namespace() -> None:
@@ -73,8 +73,8 @@ def test_arguments_name_both_revisions_and_the_namespace() -> None:
     world.run_until("Analyzing")
     world.run(3)
     status = world.parsed()
-    asked = {question.metric.name: question for question in world.measured}
-    prometheus, job = asked["rate"].metric.prometheus, asked["smoke"].job
+    by_metric = {question.metric.name: question for question in world.measured}
+    prometheus, job = by_metric["rate"].metric.prometheus, by_metric["smoke"].job
     assert prometheus and job
     assert prometheus.query == f'rate{{v="{status.canary_revision}",o="{status.stable_revision}"}}'
     assert job["spec"]["template"]["spec"]["containers"][0]["workingDir"] == "default"
@@ -113,7 +113,7 @@ def test_an_error_without_an_interval_is_tried_again_after_ten_seconds() -> None
     assert world.weights() == {"v2": 100}
 
 
-def test_nothing_is_asked_while_the_template_is_missing_or_after_the_end() -> None:
+def test_no_measurement_without_a_template_or_after_the_end() -> None:
     world = measuring()
     world.templates = {}
     world.run_until("Analyzing")
@@ -126,7 +126,7 @@ def test_nothing_is_asked_while_the_template_is_missing_or_after_the_end() -> No
     assert len(world.measured) == taken == 3
 
 
-def test_nothing_is_asked_while_it_is_scaled_to_zero() -> None:
+def test_no_measurement_while_scaled_to_zero() -> None:
     world = measuring({**RATE, "count": 50})
     world.run_until("Analyzing")
     world.run(15)
@@ -141,7 +141,7 @@ def test_nothing_is_asked_while_it_is_scaled_to_zero() -> None:
     assert len(world.measured) > taken + 2
 
 
-# --- what follows -----------------------------------------------------------------------------------------------------
+# --- outcomes ---------------------------------------------------------------------------------------------------------
 
 
 def test_analysis_failed_by_a_threshold_rejects_with_the_value_and_the_condition() -> None:
@@ -186,7 +186,7 @@ def test_analysis_inconclusive_by_a_metric_does_not_wait_for_the_time(choice: st
     world.values["rate"] = [0.7]
     world.run_until("Analyzing")
     world.run_until(state, 60)
-    assert "rate: 1 inconclusive" in told(world, "AnalysisRunInconclusive")
+    assert "rate: 1 inconclusive" in event_message(world, "AnalysisRunInconclusive")
 
 
 def test_analysis_failed_by_a_threshold_in_the_background_rejects_at_a_pause() -> None:
@@ -216,7 +216,7 @@ def watched(choice: str) -> ModelCluster:
     return world
 
 
-def test_a_background_metric_that_ends_inconclusive_holds_the_steps_and_says_so() -> None:
+def test_inconclusive_background_metric_holds_the_steps_and_is_reported() -> None:
     world = watched("Pause")
     world.run(300)
     status = world.parsed()
@@ -229,7 +229,7 @@ def test_a_background_metric_that_ends_inconclusive_holds_the_steps_and_says_so(
     assert world.weights() == {"v2": 100}
 
 
-def test_analysis_failed_by_an_inconclusive_background_metric_where_the_template_says_abort() -> None:
+def test_analysis_failed_by_an_inconclusive_background_metric_with_on_inconclusive_abort() -> None:
     world = watched("Abort")
     abort = world.parsed().rollout.abort  # type: ignore[union-attr]
     assert world.state() == "Aborted" and abort and abort.reason == "AnalysisInconclusive"
@@ -237,7 +237,7 @@ def test_analysis_failed_by_an_inconclusive_background_metric_where_the_template
     assert "analysis mine: rate: 1 inconclusive" in world.parsed().message
 
 
-def test_an_inconclusive_background_metric_holds_nothing_where_the_template_says_continue() -> None:
+def test_inconclusive_background_metric_with_on_inconclusive_continue_holds_nothing() -> None:
     world = watched("Continue")
     world.run_until(None, 100)
     assert world.weights() == {"v2": 100}
@@ -278,14 +278,14 @@ def test_thresholds_stand_beside_the_judge_and_both_must_pass() -> None:
     world.run_until(None, 300)
 
 
-def test_the_judge_rejects_whatever_thresholds_say() -> None:
+def test_judge_rejects_with_good_thresholds() -> None:
     world = measuring(*QUICK["metrics"], {**RATE, "count": 1000}, minSamples=QUICK["minSamples"])
     world.rate, world.bad = 10, {BAD: 0.4}
     world.run_until("Aborted", 300)
     assert run_of(world).verdict.reason == "WorseThanStable"  # type: ignore[union-attr]
 
 
-def test_vetoes_speak_where_nothing_is_compared() -> None:
+def test_veto_rejects_without_a_comparison() -> None:
     world = measuring({**RATE, "count": 1000}, vetoes=[{"name": "PodCrashLoop", "limit": 3}])
     world.run_until("Analyzing")
     world.run(10)
@@ -298,7 +298,7 @@ def test_vetoes_speak_where_nothing_is_compared() -> None:
 
 
 def test_a_restart_of_the_operator_takes_no_measurement_twice_and_none_more() -> None:
-    """Killed at each of its calls in turn: the same numbers are asked, however often, and the same is counted."""
+    """Killed at each of its calls in turn: the same numbers are measured, however often, and the same is counted."""
     world = measuring({**RATE, "interval": "5s", "count": 6, "failureLimit": 5})
     world.run_until("Analyzing")
     for calls in range(40):
@@ -311,11 +311,11 @@ def test_a_restart_of_the_operator_takes_no_measurement_twice_and_none_more() ->
     world.run_until(None, 200)
     numbers = [int(question.key.rpartition("/")[2]) for question in world.measured]
     assert set(numbers) == set(range(1, 7)), "no number beyond count"
-    assert numbers == sorted(numbers), "an earlier one is never asked again once it is written down"
-    assert len(numbers) > 6, "the kills took answers, which were asked again under their keys"
+    assert numbers == sorted(numbers), "no measurement is repeated once it is in the status"
+    assert len(numbers) > 6, "kills lost answers, and those calls were repeated under their keys"
 
 
-def test_a_template_that_changes_begins_anew_under_other_keys() -> None:
+def test_changed_template_restarts_the_run_with_new_keys() -> None:
     world = measuring({**RATE, "count": 50})
     world.run_until("Analyzing")
     world.run(15)

@@ -17,7 +17,7 @@ def mirror(**fields: Any) -> dict[str, Any]:
 
 
 def mirrored(world: ModelCluster) -> list[tuple[str, int]]:
-    """Names and shares of the mirrors that gateways are told of; all of them lead to canary."""
+    """Names and shares of the mirrors in the route table of the gateways; all of them lead to canary."""
     traffic, status = world.parsed().traffic, world.parsed()
     routes = traffic.mirror_routes if traffic else ()
     assert all(route.revision == status.canary_revision != status.stable_revision for route in routes)
@@ -39,7 +39,7 @@ def test_a_step_is_read_as_argo_writes_it(written: dict[str, Any], meant: SetMir
     assert parse_strategy({"canary": {"steps": [mirror(**written)]}}).steps == (meant,)
 
 
-def test_it_begins_with_its_step_at_weight_0_and_ends_with_another() -> None:
+def test_mirror_starts_with_its_step_at_weight_0_and_ends_with_another() -> None:
     steps = [
         {"setCanaryScale": {"replicas": 2}},
         mirror(percentage=20),
@@ -78,7 +78,7 @@ def paused() -> ModelCluster:
     return world
 
 
-def test_it_ends_with_an_abort_at_once(paused: ModelCluster) -> None:
+def test_mirror_ends_with_an_abort_at_once(paused: ModelCluster) -> None:
     paused.edit(rollout__abort="/".join(paused.parsed().rollout.token.split("/")[:2]))  # type: ignore[union-attr]
     paused.reconcile()
     assert paused.state() == "Aborting" and mirrored(paused) == []
@@ -86,7 +86,7 @@ def test_it_ends_with_an_abort_at_once(paused: ModelCluster) -> None:
     assert mirrored(paused) == [] and "mirrored" not in paused.parsed().message
 
 
-def test_it_ends_before_a_promotion_moves_anything(paused: ModelCluster) -> None:
+def test_mirror_ends_before_a_promotion_changes_a_weight(paused: ModelCluster) -> None:
     paused.edit(rollout__promote=paused.parsed().rollout.token)  # type: ignore[union-attr]
     paused.run_until("Promoting")
     assert mirrored(paused) == []
@@ -94,7 +94,7 @@ def test_it_ends_before_a_promotion_moves_anything(paused: ModelCluster) -> None
     assert mirrored(paused) == [] and paused.weights() == {"v2": 100}
 
 
-def test_it_needs_a_ready_pod(paused: ModelCluster) -> None:
+def test_mirror_needs_a_ready_pod(paused: ModelCluster) -> None:
     canary = paused.parsed().canary_revision
     assert canary
     paused.pods[canary].ready = 0
@@ -104,7 +104,7 @@ def test_it_needs_a_ready_pod(paused: ModelCluster) -> None:
     assert mirrored(paused) == [("mirror", 50)]
 
 
-def test_it_is_a_generation_of_its_own() -> None:
+def test_mirror_is_a_generation_of_the_route_table() -> None:
     """What is mirrored under one share is never counted with another one."""
     world = healthy(
         steps=[{"setCanaryScale": {"replicas": 1}}, {"pause": {"duration": "5s"}}, mirror(percentage=50), {"pause": {}}]

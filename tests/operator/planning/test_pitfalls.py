@@ -109,7 +109,7 @@ def test_tokens_replay_and_reorder() -> None:
         assert world.weights() == {"v2": 50, "v1": 50}, stale
 
 
-def test_stable_without_a_ready_pod_holds_an_abort_and_says_so() -> None:
+def test_stable_without_a_ready_pod_delays_an_abort_and_is_reported() -> None:
     world = begun(0, replicas=2)
     world.run_until("Paused")
     stable = world.parsed().stable_revision or ""

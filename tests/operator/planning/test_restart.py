@@ -6,7 +6,7 @@ MOMENT = "2026-01-01T00:01:00Z"
 
 
 def restarted(replicas: int, seconds: int = 120) -> tuple[ModelCluster, int]:
-    """The world after a restart was asked for, and the fewest pods that were ready on the way."""
+    """The world after a requested restart, and the fewest pods that were ready on the way."""
     world = healthy(replicas=replicas)
     world.edit(restartAt=MOMENT)
     least = replicas

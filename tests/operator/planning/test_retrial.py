@@ -17,7 +17,7 @@ from tests.support.model_cluster import ModelCluster
 
 @pytest.fixture(scope="module")
 def rejected() -> dict[str, Any]:
-    """A ModelDeployment whose canary failed every tenth request, until it was rejected; nobody may change it."""
+    """A ModelDeployment whose canary failed every tenth request, until it was rejected; read only."""
     world = analyzing()
     world.bad = {BAD: 0.1}
     world.run_until("Aborted", 400)
@@ -66,7 +66,7 @@ def test_at_every_moment_of_a_run_the_verdict_can_be_had_again() -> None:
 @pytest.mark.parametrize("value", [0.9, 0.1, None, "much"])
 @pytest.mark.parametrize("field", ["prePromotionAnalysis", "postPromotionAnalysis"])
 def test_thresholds_and_a_switch_without_a_split_are_part_of_it(field: str, value: Any) -> None:
-    """Both around a blue-green switch, where nothing is split: the operator's own verdict, whenever one looks."""
+    """Both around a blue-green switch, without a split: the operator's own verdict at any time."""
     world = analysed(field, values={"score": value, "live": value})
     name = {"prePromotionAnalysis": "before", "postPromotionAnalysis": "after"}[field]
     errors = {"name": "errors", "event": "FirstAttemptError", "share": 1.0}
@@ -104,7 +104,7 @@ def test_a_canary_without_latencies_was_judged_without_them_at_the_time() -> Non
     assert again.looks[0].verdict.metrics[-1].finding is Finding.NO_DATA
 
 
-# --- what cannot be had again -----------------------------------------------------------------------------------------
+# --- what cannot be judged again --------------------------------------------------------------------------------------
 
 
 def with_run(obj: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def with_run(obj: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def verdict_of(obj: dict[str, Any]) -> dict[str, Any]:
-    """What the status says of its analysis."""
+    """The verdict in the status."""
     return dict(expanded(obj["status"])[0]["rollout"]["analysis"]["verdict"])
 
 
@@ -135,7 +135,7 @@ def test_a_status_of_an_operator_that_kept_no_history_shows_its_end(rejected: di
     assert again.notes == ("the status holds no history of the counts: only the end is shown",)
 
 
-def test_a_status_that_says_something_else_than_its_counts_is_told(rejected: dict[str, Any]) -> None:
+def test_status_that_contradicts_its_counts_is_reported(rejected: dict[str, Any]) -> None:
     obj = json.loads(json.dumps(rejected))
     obj["status"]["rollout"]["analysis"]["verdict"]["outcome"] = "Pass"
     assert judged_again(obj).notes == ("the operator wrote down something else: Pass, WorseThanStable",)
@@ -151,7 +151,9 @@ def test_a_status_that_says_something_else_than_its_counts_is_told(rejected: dic
         ({"counters": "abc"}, "cannot be unpacked"),
     ],
 )
-def test_nonsense_is_refused_in_words(rejected: dict[str, Any], change: dict[str, Any], sentence: str) -> None:
+def test_invalid_object_is_refused_with_a_message(
+    rejected: dict[str, Any], change: dict[str, Any], sentence: str
+) -> None:
     obj = with_run(rejected, **change)
     with pytest.raises(ValueError, match=sentence):
         retrial.again(obj, retrial.runs(obj)["analysis"], None)

@@ -71,7 +71,7 @@ def test_each_field_of_a_placement_changes_the_identity_and_defaults_do_not() ->
     assert revision_hash(inputs_of({**FULL, "placement": {}}).inputs) == revision_hash(inputs_of(FULL).inputs)
 
 
-def test_what_is_no_pod_input_is_no_part_of_the_identity() -> None:
+def test_fields_that_are_no_pod_input_do_not_change_the_identity() -> None:
     others = {
         "replicas": 7,
         "paused": True,

@@ -112,7 +112,7 @@ def test_drain_is_bounded() -> None:
     assert old not in world.pods
 
 
-def test_user_abort_returns_the_weight_and_says_so() -> None:
+def test_user_abort_returns_the_weight_and_has_an_event() -> None:
     world = canary_at_first_pause()
     stable, rejected = world.parsed().stable_revision, world.parsed().canary_revision
     world.edit(rollout__abort=attempt(world))
@@ -375,7 +375,7 @@ def test_a_spec_that_cannot_be_read_stops_nothing() -> None:
     assert status.conditions[0].status == "False"
 
 
-def test_ignored_intents_are_said_once() -> None:
+def test_ignored_intents_have_one_event() -> None:
     world = canary_at_first_pause()
     world.edit(rollout__promote="aaaaaaaaaa/1/1")
     world.run(10)
@@ -383,9 +383,7 @@ def test_ignored_intents_are_said_once() -> None:
 
 
 @pytest.mark.parametrize(("present", "waits_s"), [(True, 0.5), (False, 5.0)])
-def test_gateways_that_follow_are_asked_often_and_where_there_is_none_now_and_then(
-    present: bool, waits_s: float
-) -> None:
+def test_gateways_are_read_often_and_rarely_while_there_is_none(present: bool, waits_s: float) -> None:
     world = ModelCluster({"model": model("v1"), "replicas": 2})
     world.gateways = [ModelGateway("a")] if present else []
     for _ in range(4):
@@ -410,7 +408,7 @@ def test_every_row_names_states_and_is_unique(row: object) -> None:
     assert all(state is None or isinstance(state, State) for state in row.states)  # type: ignore[attr-defined]
 
 
-def test_a_refused_workload_is_said_and_runs_into_the_deadline() -> None:
+def test_refused_workload_is_reported_and_exceeds_the_deadline() -> None:
     world = healthy()
     world.edit(model=model("v2"))
     for _ in range(100):
@@ -422,9 +420,9 @@ def test_a_refused_workload_is_said_and_runs_into_the_deadline() -> None:
     assert "exceeded quota; raise that ResourceQuota" in world.parsed().message
 
 
-def test_each_pause_is_told_once_whichever_way_it_is_reached():
+def test_each_pause_has_one_event():
     world = healthy(steps=[{"pause": {"duration": "2s"}}, {"setWeight": 50}, {"pause": {"duration": "2s"}}])
     world.edit(model=model("v2"))
     world.run_until(None)
-    told = [event.message.partition(" pauses ")[2] for event in world.events if event.reason == "RolloutPaused"]
-    assert told == ["at step 1 of 3, attempt 1", "at step 3 of 3, attempt 1"]
+    pauses = [event.message.partition(" pauses ")[2] for event in world.events if event.reason == "RolloutPaused"]
+    assert pauses == ["at step 1 of 3, attempt 1", "at step 3 of 3, attempt 1"]

@@ -1,4 +1,4 @@
-"""Healthy is impossible while requests get no answer: what gateways measure against what pods say of themselves."""
+"""Healthy is impossible while requests get no answer: measurements of gateways against the readiness of pods."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from tests.support.model_cluster import ModelCluster, cluster, healthy
 
 
 class Measured(ModelCluster):
-    """Its gateways measure what the test says."""
+    """A cluster whose gateways report `measures`."""
 
     measures: tuple[Service, ...] = ()
 
@@ -63,11 +63,11 @@ def test_nearly_all_requests_fail() -> None:
     ],
     ids=["well", "one gateway of two", "two requests", "a fifth is answered", "one sees pods", "a moment"],
 )
-def test_what_is_no_reason_to_say_so(services: tuple[Service, ...]) -> None:
+def test_healthy_measurements_keep_ready_true(services: tuple[Service, ...]) -> None:
     assert ready(measured(*services)) == ("Healthy", "True", "Serving")
 
 
-def test_no_gateway_sees_a_pod_that_is_said_to_be_ready() -> None:
+def test_ready_pod_without_an_endpoint_at_any_gateway() -> None:
     world = measured(Service(unserved_s=5.5), Service(unserved_s=5.0))
     world.pass_time(5)
     world.reconcile()
@@ -75,7 +75,7 @@ def test_no_gateway_sees_a_pod_that_is_said_to_be_ready() -> None:
 
 
 def test_gateways_have_a_moment_to_learn_of_the_first_pod() -> None:
-    """They count from the route on: for as long as the first pod loaded its model, nothing was wrong."""
+    """They count since the route exists: the first pod loads its model for that long."""
     world = measured(Service(unserved_s=60.0), Service(unserved_s=60.0))
     assert ready(world) == ("Healthy", "True", "Serving")
     world.pass_time(6)
@@ -86,7 +86,7 @@ def test_gateways_have_a_moment_to_learn_of_the_first_pod() -> None:
     assert ready(world) == ("Healthy", "True", "Serving")
 
 
-def test_until_then_it_is_looked_at_again() -> None:
+def test_requeue_comes_before_the_limit() -> None:
     world = measured(Service(unserved_s=1.0), Service(unserved_s=1.0))
     assert world.reconcile().requeue_after_s == 2.0
 
@@ -99,7 +99,7 @@ def test_without_a_gateway_no_request_gets_in() -> None:
     assert ready(world) == ("Degraded", "False", "NoGateway")
 
 
-def test_what_an_unreachable_gateway_measures_is_not_known() -> None:
+def test_measurements_of_an_unreachable_gateway_are_unknown() -> None:
     world = measured(BAD, BAD)
     for gateway in world.gateways:
         gateway.reachable = False
@@ -107,7 +107,7 @@ def test_what_an_unreachable_gateway_measures_is_not_known() -> None:
     assert ready(world) == ("Healthy", "False", "GatewaysBehind")
 
 
-def test_a_lack_of_pods_is_said_with_its_cause_and_scaled_to_zero_is_none() -> None:
+def test_lack_of_pods_has_its_cause_and_zero_replicas_is_none() -> None:
     world = measured(BAD, BAD)
     world.crashed.add("file:///models/v1")
     world.pass_time()
@@ -118,14 +118,14 @@ def test_a_lack_of_pods_is_said_with_its_cause_and_scaled_to_zero_is_none() -> N
     assert "RequestsFailing" not in {item.reason for item in zero.parsed().conditions}
 
 
-def test_a_gateway_that_says_nothing_is_taken_for_none_that_fails() -> None:
+def test_gateway_without_measurements_does_not_count_as_failing() -> None:
     """One of a former release."""
     assert Gateway("old", True, True).service == Service()
     assert ready(measured(Service(), Service())) == ("Healthy", "True", "Serving")
 
 
 @pytest.mark.finding(1)
-def test_pods_that_become_unready_are_said_in_the_next_reconcile() -> None:
+def test_unready_pods_are_reported_in_the_next_reconcile() -> None:
     """Safety 1: between an engine's crash and its restart."""
     world = healthy()
     world.crashed.add("file:///models/v1")
@@ -136,7 +136,7 @@ def test_pods_that_become_unready_are_said_in_the_next_reconcile() -> None:
 
 
 def test_a_route_that_no_gateway_has_is_no_service() -> None:
-    """Healthy for good, while no gateway had the route."""
+    """It was Healthy all the time, while no gateway had the route."""
     world = healthy()
     for gateway in world.gateways:
         gateway.generation, gateway.digest = None, ""

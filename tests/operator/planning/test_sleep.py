@@ -1,4 +1,4 @@
-"""Scale to zero: gateways first, then the status, then the pods; and back for whoever asks."""
+"""Scale to zero: gateways first, then the status, then the pods; and wake by a request."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,15 +49,15 @@ def pods(world: ModelCluster) -> int:
 
 
 def reasons(world: ModelCluster) -> list[str]:
-    told = ("ScaledToZero", "WakeStarted", "WakeCompleted", "StableUnavailable")
-    return [event.reason for event in world.events if event.reason in told]
+    known = ("ScaledToZero", "WakeStarted", "WakeCompleted", "StableUnavailable")
+    return [event.reason for event in world.events if event.reason in known]
 
 
 def condition(world: ModelCluster, kind: str) -> tuple[str, str]:
     return next((item.status, item.reason) for item in world.parsed().conditions if item.type == kind)
 
 
-def test_the_way_down_tells_gateways_first_and_touches_no_spec() -> None:
+def test_scale_to_zero_updates_gateways_first_and_no_spec() -> None:
     world = sleepy(replicas=2)
     seen = []
     for _ in range(IDLE_S + 10):
@@ -84,8 +84,8 @@ def test_the_way_down_tells_gateways_first_and_touches_no_spec() -> None:
 
 @pytest.mark.parametrize("moment", range(IDLE_S + 12))
 @pytest.mark.parametrize("gateway", [0, 1])
-def test_a_request_at_any_second_of_the_way_down_is_answered(moment: int, gateway: int) -> None:
-    """Also between what the operator saw and what it writes: the request comes when it has looked already."""
+def test_request_at_any_second_of_the_scale_down_is_answered(moment: int, gateway: int) -> None:
+    """Also between the snapshot of the operator and its write: the request comes after the snapshot."""
     for before_reconcile in (True, False):
         world = sleepy()
         for _ in range(moment):
@@ -98,12 +98,12 @@ def test_a_request_at_any_second_of_the_way_down_is_answered(moment: int, gatewa
             world.gateways[gateway].visit(world)
         world.pass_time()
         world.run(5)
-        asked = world.gateways[gateway]
-        assert (asked.served, asked.refused, asked.held) == (1, 0, 0)
+        visited = world.gateways[gateway]
+        assert (visited.served, visited.refused, visited.held) == (1, 0, 0)
         assert state(world) == "Awake"
 
 
-def test_a_wake_is_measured_told_and_ends_with_the_first_ready_pod() -> None:
+def test_wake_ends_with_the_first_ready_pod_and_its_duration_is_reported() -> None:
     world = asleep(replicas=2)
     world.gateways[1].visit(world)
     world.reconcile()
@@ -162,9 +162,9 @@ def lose_gateways(world: ModelCluster) -> None:
         keep_busy,
         lose_gateways,
     ],
-    ids=["silent", "new", "asked", "rollout", "broken", "by-hand", "not-wanted", "stream", "no-gateway"],
+    ids=["silent", "new", "visited", "rollout", "broken", "by-hand", "not-wanted", "stream", "no-gateway"],
 )
-def test_what_keeps_it_awake(keep: Any) -> None:
+def test_conditions_that_keep_a_deployment_awake(keep: Any) -> None:
     world = sleepy()
     world.run(IDLE_S - 4)
     keep(world)
@@ -185,7 +185,7 @@ def test_pods_stay_until_the_last_gateway_holds_also_one_that_leaves() -> None:
     assert (state(world), pods(world)) == ("Asleep", 0)
 
 
-def test_a_new_gateway_wakes_nobody_and_a_refused_request_does() -> None:
+def test_refused_request_wakes_and_a_new_gateway_does_not() -> None:
     world = asleep()
     world.gateways[0] = ModelGateway("new", None, since=world.now)
     world.run(30)
@@ -233,7 +233,7 @@ def test_a_rejected_rollout_sleeps_and_wakes_as_it_is() -> None:
     assert (state(world), world.state(), world.gateways[0].served) == ("Awake", "Aborted", 1)
 
 
-def test_a_wake_without_pods_says_so_in_time() -> None:
+def test_wake_without_pods_is_reported_in_time() -> None:
     world = asleep()
     world.broken.add(model("v1")["uri"])
     world.gateways[0].visit(world)
@@ -245,7 +245,7 @@ def test_a_wake_without_pods_says_so_in_time() -> None:
     assert "CrashLoopBackOff" in world.parsed().message
 
 
-def test_replicas_zero_is_peoples_own_word() -> None:
+def test_replicas_zero_in_the_spec_is_no_sleep() -> None:
     world = asleep()
     world.edit(replicas=0)
     world.gateways[0].visit(world)
@@ -254,14 +254,14 @@ def test_replicas_zero_is_peoples_own_word() -> None:
     assert world.parsed().message.startswith("scaled to zero")
 
 
-def test_looks_come_when_they_can_change_something() -> None:
+def test_requeue_is_when_something_can_change() -> None:
     world = sleepy()
     world.reconcile()
     assert 0 < (world.reconcile().requeue_after_s or 0) <= IDLE_S
     until(world, SleepState.FALLING_ASLEEP)
     world.run(3)
     assert state(world) == "Asleep"
-    world.run(60)  # its autoscaler, which nobody looks at, is told by then
+    world.run(60)  # the condition about its ignored autoscaler is there by then
     assert world.reconcile().requeue_after_s == 60.0
     calls = world.calls
     world.run(120)
@@ -269,7 +269,7 @@ def test_looks_come_when_they_can_change_something() -> None:
 
 
 class Unserved(ModelCluster):
-    """Its gateways say for how long no pod of it has been there."""
+    """A cluster whose gateways report for how long there has been no pod."""
 
     def observed(self) -> Observed:
         seen = super().observed()
@@ -277,7 +277,7 @@ class Unserved(ModelCluster):
         return replace(seen, gateways=tuple(replace(item, service=service) for item in seen.gateways))
 
 
-def test_what_gateways_counted_in_sleep_is_no_trouble_after_the_wake() -> None:
+def test_counts_of_gateways_from_the_sleep_are_ignored_after_the_wake() -> None:
     """Degraded and a Warning at the second reconcile after each wake: Ready stayed True since before the sleep."""
     world = asleep()
     for gateway in world.gateways:
@@ -291,4 +291,4 @@ def test_what_gateways_counted_in_sleep_is_no_trouble_after_the_wake() -> None:
         assert condition(world, "Ready") == ("True", "Serving")
     world.pass_time(6)
     world.reconcile()
-    assert condition(world, "Ready") == ("False", "NoEndpoints"), "a trouble that lasts is said"
+    assert condition(world, "Ready") == ("False", "NoEndpoints"), "a problem that lasts is shown"

@@ -1,4 +1,4 @@
-"""Random histories of a deployment that sleeps: whoever asks is answered, and in the end it sleeps again."""
+"""Random histories of a deployment that sleeps: each request is answered, and in the end it sleeps again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ def replace_gateway(world: ModelCluster, index: int) -> None:
 
 
 def follow_late(world: ModelCluster, seconds: int) -> None:
-    """Gateways hear late of what is written."""
+    """Gateways follow written tables late."""
     for _ in range(seconds):
         world.reconcile()
         world.pass_time(gateways=False)
@@ -74,12 +74,12 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     max_examples=HISTORIES // 3, derandomize=HISTORIES == FEW, deadline=None, suppress_health_check=list(HealthCheck)
 )
 @given(st.sampled_from(STRATEGIES), st.lists(ACTS, min_size=5, max_size=25))
-def test_nobody_who_asks_is_refused(strategy: dict[str, Any], history: list[tuple[str, Any]]) -> None:
+def test_no_request_is_refused(strategy: dict[str, Any], history: list[tuple[str, Any]]) -> None:
     world = healthy(replicas=2, autoscaling=dict(SCALED), strategy=strategy, progressDeadlineSeconds=3600)
     world.delays_changed = world.surge_changed = world.replicas_walk = True
-    asked = 0
+    requests = 0
     for act, value in history:
-        asked += act == "visit" and world.gateways[value].generation is not None
+        requests += act == "visit" and world.gateways[value].generation is not None
         DEEDS[act](world, value)
         assert not any(gateway.refused for gateway in world.gateways)
     for gateway in world.gateways:
@@ -87,5 +87,5 @@ def test_nobody_who_asks_is_refused(strategy: dict[str, Any], history: list[tupl
     world.edit(autoscaling=dict(SCALED), strategy={"canary": {"steps": [{"setWeight": 50}]}})
     world.run(150)
     assert [gateway.held for gateway in world.gateways] == [0, 0]
-    assert sum(gateway.served for gateway in world.gateways) == asked
+    assert sum(gateway.served for gateway in world.gateways) == requests
     assert (state(world), pods(world)) == ("Asleep", 0)

@@ -1,4 +1,4 @@
-"""Whatever others say and hold, the status that is written of it is one that the CRD takes."""
+"""The operator writes a status that the CRD accepts, whatever messages and objects others write."""
 
 import copy
 import json
@@ -24,7 +24,7 @@ TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number":
 
 
 def broken(schema: dict[str, Any], value: Any, path: str = "status") -> list[str]:
-    """Where a value is not what the schema takes."""
+    """Places where a value does not match the schema."""
     kind = schema.get("type")
     if kind and not isinstance(value, TYPES[kind]):
         return [f"{path}: {type(value).__name__} for {kind}"]
@@ -62,8 +62,8 @@ def aborted() -> ModelCluster:
 WORLDS = {"idle": healthy, "paused": paused, "aborted": aborted}
 
 
-def spoken(observed: Observed, random: Random) -> Observed:
-    """The same cluster with words, numbers and objects of others in it."""
+def with_foreign_values(observed: Observed, random: Random) -> Observed:
+    """The same cluster with messages, numbers and objects of others in it."""
     workloads = dict(observed.workloads)
     for name, item in workloads.items():
         trouble = PodTrouble("p" * 253, random.choice(LONG) or "Error", random.choice(LONG))
@@ -76,8 +76,8 @@ def spoken(observed: Observed, random: Random) -> Observed:
         replace(item, inflight={name: random.choice((-5, 0, 2**70)) for name in workloads})
         for item in observed.gateways
     )
-    said = ScalerCondition("AbleToScale", "False", random.choice(LONG), random.choice(LONG))
-    theirs = Autoscaler("mine", False, True, START, {}, (said,))
+    condition = ScalerCondition("AbleToScale", "False", random.choice(LONG), random.choice(LONG))
+    theirs = Autoscaler("mine", False, True, START, {}, (condition,))
     return replace(
         observed,
         workloads=workloads,
@@ -100,7 +100,7 @@ def test_any_world_has_a_status_that_the_schema_takes(name: str) -> None:
             world.patch_status(rollout=world.status["rollout"] | {"state": "Aborted", "abort": reason})
         for _ in range(3):
             now = world.now + timedelta(seconds=random.choice((0, 30, 600)))
-            made = plan(world.obj(), world.parsed(), spoken(world.observed(), random), SETTINGS, now)
+            made = plan(world.obj(), world.parsed(), with_foreign_values(world.observed(), random), SETTINGS, now)
             written = json.loads(json.dumps(status_room.render(made.status)))
             assert broken(SCHEMA, written) == [], (seed, name)
             assert len(json.dumps(written)) < LARGEST

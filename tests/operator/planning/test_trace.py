@@ -1,4 +1,4 @@
-"""The history of an analysis: bounded, and wherever it still has a reading, exactly what was counted then."""
+"""The history of an analysis: bounded, with exact counts at each reading that it keeps."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -50,7 +50,7 @@ def test_at_each_reading_that_is_kept_the_counts_are_those_of_then(seed: int) ->
         assert readings(run)[-1] == 5 * reading, "the newest reading is always there"
 
 
-def test_what_did_not_grow_is_not_written_again() -> None:
+def test_unchanged_counts_are_not_written_again() -> None:
     run = read(empty(), grown((), 0, 4), 5)
     run = read(run, grown(run.counts, 1, 4), 10)
     assert [(moment.seconds, moment.epoch) for moment in run.trace] == [(5, 0), (10, 1)]

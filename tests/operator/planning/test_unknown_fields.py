@@ -1,4 +1,4 @@
-"""Fields that the API server dropped from an applied manifest are said, with the field that may be meant."""
+"""Fields that the API server dropped from an applied manifest are reported, with the field that may be meant."""
 
 import json
 from datetime import UTC, datetime
@@ -30,12 +30,12 @@ def manifest(**spec: Any) -> str:
 
 
 def message(text: str, **stored: Any) -> str:
-    (told,) = unknown_fields.conditions(applied(text, **stored), NOW) or [None]
-    return told.message if told else ""
+    (condition,) = unknown_fields.conditions(applied(text, **stored), NOW) or [None]
+    return condition.message if condition else ""
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "expected"),
     [
         ({"replica": 3}, 'unknown field "spec.replica" (did you mean "spec.replicas"?)'),
         ({"resources": {"cpus": 1}}, 'unknown field "spec.resources.cpus" (did you mean "spec.resources.cpu"?)'),
@@ -50,9 +50,9 @@ def message(text: str, **stored: Any) -> str:
         ({"x" * 1000: 1}, f'unknown field "spec.{"x" * 64}";'),
     ],
 )
-def test_one_is_named_with_what_may_be_meant(spec: dict[str, Any], said: str) -> None:
-    """It was dropped in silence."""
-    assert said in message(manifest(model=MODEL, **spec))
+def test_unknown_field_is_named_with_a_suggestion(spec: dict[str, Any], expected: str) -> None:
+    """It was dropped silently."""
+    assert expected in message(manifest(model=MODEL, **spec))
 
 
 def test_a_part_of_the_spec_at_the_wrong_place_is_named() -> None:
@@ -70,24 +70,24 @@ def test_a_part_of_the_spec_at_the_wrong_place_is_named() -> None:
         {"replicas": {"not": "a number"}, "engine": [{"unlike": "a map"}], "strategy": None},
     ],
 )
-def test_what_the_schema_knows_and_free_keys_are_not(spec: dict[str, Any]) -> None:
+def test_known_fields_and_free_keys_are_not_reported(spec: dict[str, Any]) -> None:
     assert message(manifest(model=MODEL, **spec)) == ""
 
 
-def test_a_field_that_left_the_spec_later_is_not() -> None:
-    """By the schema, not by what is stored: somebody may have edited it since."""
+def test_field_that_left_the_spec_later_is_not_reported() -> None:
+    """By the schema, not by the stored object: another client may have edited it since."""
     assert message(manifest(model=MODEL, paused=True)) == ""
 
 
-def test_what_a_newer_schema_kept_is_not() -> None:
+def test_field_that_a_newer_schema_kept_is_not_reported() -> None:
     text = manifest(model=MODEL, engine={"later": 1, "env": [{"soon": 1, "nam": 1}]})
-    said = message(text, engine={"later": 1, "env": [{"soon": 1}]})
-    assert "later" not in said and "soon" not in said and "env[0].nam" in said
+    reported = message(text, engine={"later": 1, "env": [{"soon": 1}]})
+    assert "later" not in reported and "soon" not in reported and "env[0].nam" in reported
 
 
-def test_many_are_counted_no_further_than_five() -> None:
-    said = message(manifest(model=MODEL, **{f"x{place:02}": 1 for place in range(500)}))
-    assert said.count("unknown field") == 5 and " and more; " in said and len(said) < 1000
+def test_message_names_at_most_five_fields() -> None:
+    reported = message(manifest(model=MODEL, **{f"x{place:02}": 1 for place in range(500)}))
+    assert reported.count("unknown field") == 5 and " and more; " in reported and len(reported) < 1000
 
 
 NONSENSE = [
@@ -98,7 +98,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
-def test_what_cannot_be_read_says_nothing(text: str) -> None:
+def test_unreadable_annotation_is_ignored(text: str) -> None:
     """Anybody may write the annotation."""
     obj = applied(text)
     assert unknown_fields.conditions(obj, NOW) == []
@@ -118,27 +118,27 @@ JSON = st.recursive(
 
 @given(JSON, JSON)
 def test_no_annotation_is_an_exception_or_a_long_message(written: Any, stored: Any) -> None:
-    told = unknown_fields.conditions({**applied(json.dumps({"spec": written})), "spec": stored}, NOW)
-    assert all(len(item.message) < 6000 and item.message.isprintable() for item in told)
+    conditions = unknown_fields.conditions({**applied(json.dumps({"spec": written})), "spec": stored}, NOW)
+    assert all(len(item.message) < 6000 and item.message.isprintable() for item in conditions)
 
 
-def test_it_is_told_once_and_hides_nothing() -> None:
+def test_unknown_field_has_one_event_and_keeps_the_phase() -> None:
     world = healthy()
-    told: list[str] = []
+    reasons: list[str] = []
 
     def look(text: str) -> ModelCluster:
         obj = world.obj()
         obj["metadata"]["annotations"] = {last_applied.ANNOTATION: text}
         decided = plan(obj, world.parsed(), world.observed(), SETTINGS, world.now)
         world.keep(decided.status, status_room.render(decided.status))
-        told.extend(event.reason for event in decided.events)
+        reasons.extend(event.reason for event in decided.events)
         return world
 
     status = look(manifest(model=MODEL, replica=2)).obj()["status"]
-    assert (status["phase"], status["reason"], told) == ("Healthy", "UnknownField", ["UnknownField"])
+    assert (status["phase"], status["reason"], reasons) == ("Healthy", "UnknownField", ["UnknownField"])
     look(manifest(model=MODEL, replica=2))
-    assert told == ["UnknownField"]
+    assert reasons == ["UnknownField"]
     look(manifest(model=MODEL, replicass=2))
-    assert told == ["UnknownField", "UnknownField"]
+    assert reasons == ["UnknownField", "UnknownField"]
     status = look(manifest(model=MODEL)).obj()["status"]
     assert "reason" not in status and "UnknownField" not in [item["type"] for item in status["conditions"]]

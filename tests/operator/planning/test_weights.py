@@ -1,4 +1,4 @@
-"""One revision, one set of bytes: whose report counts, who is not ready, and who makes way."""
+"""One revision, one set of bytes: which report counts, which pods are not ready, and which are replaced."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ def test_the_oldest_report_is_kept() -> None:
     assert weights.pins("chat", seen(workload(pod("c", 30, None)))) == ()
 
 
-def test_a_pod_with_other_bytes_is_not_ready_and_says_both_digests() -> None:
+def test_pod_with_other_weights_is_not_ready_and_reports_both_digests() -> None:
     item = workload(pod("a", 10, SECOND), pod("b", 20, FIRST), pod("c", 5, None))
     found = seen(item).workloads["abcdefghij"]
     assert (item.ready, found.ready) == (3, 2)

@@ -15,7 +15,7 @@ from slipway_operator.providers.dispatch import Providers
 
 @pytest.fixture
 async def service():
-    """Answers what `reply` says and keeps what it got."""
+    """An HTTP server that answers with `reply` and keeps the requests."""
 
     async def take(request):
         service.got.append((request, await request.read()))
@@ -33,7 +33,7 @@ async def service():
 
 
 class Secrets:
-    """What `client.get` says of Secrets; or raises what it was told."""
+    """The part of the client that gets Secrets: returns `data` or raises `failure`."""
 
     def __init__(self):
         self.data, self.labels, self.failure = {}, {}, None

@@ -25,7 +25,7 @@ def job(*conditions, owner="u1"):
 
 
 class Server:
-    """Says what it was told, in turn; an exception is raised."""
+    """An API server with fixed answers, used in turn; an exception among them is raised."""
 
     def __init__(self, *gets, create=None, secrets=()):
         self.gets, self.creation, self.calls, self.secrets = list(gets), create, [], secrets
@@ -44,10 +44,10 @@ class Server:
         if resource is SECRETS:
             return {"metadata": {"name": name, "labels": self.labels}}
         self.calls.append("get")
-        said = self.gets.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        return said
+        answer = self.gets.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def delete(self, resource, namespace, name, uid):
         self.calls.append(f"delete {uid}")
@@ -68,7 +68,7 @@ def manifest_with(**container):
 @pytest.mark.finding(16)
 @pytest.mark.attack_class(2, 22)
 async def test_a_secret_is_used_only_where_the_operator_was_given_it():
-    """Safety 16: who may write a template and not read Secrets must not read them through a Job."""
+    """Safety 16: a user who may write templates and not read Secrets must not read them through a Job."""
     secret = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "prod-key", "key": "k"}}}
     server = Server()
     with pytest.raises(Unanswered, match="'prod-key' may not be used: allow the operator to get it by a Role"):
@@ -89,39 +89,39 @@ async def test_the_keys_of_the_release_are_for_no_job():
 
 
 @pytest.mark.attack_class(2)
-async def test_what_is_not_closed_is_not_run_whatever_a_plan_says():
+async def test_job_that_is_not_closed_is_never_run():
     server = Server()
     with pytest.raises(Unanswered, match=r"is not run: job\.spec\.template\.spec\.containers\[0\]\.ports is not"):
         await run(server, manifest_with(ports=[{"hostPort": 1}]))
     assert server.calls == []
 
 
-async def test_it_is_watched_until_it_ends():
+async def test_job_is_watched_until_it_ends():
     server = Server(job(), Unavailable("away"), job(("Suspended", "False"), ("Complete", "True")))
     assert (await run(server)).value is True
     assert server.calls == ["create", "get", "sleep", "get", "sleep", "get"]
 
 
-async def test_one_that_an_operator_before_us_made_is_taken_over():
+async def test_job_of_the_former_operator_process_is_adopted():
     server = Server(job(), job(("Failed", "True")), create=Exists("there"))
     answer = await run(server)
     assert (answer.value, answer.message) == (False, "Job chat-a failed")
 
 
 @pytest.mark.parametrize(
-    ("server", "says"),
+    ("server", "message"),
     [
         (Server(job(owner="u2"), create=Exists("there")), "there is a Job chat-a already, and it is not ours"),
         (Server(create=Refused(422, "spec.template: Required value")), "cannot be run: spec.template: Required value"),
         (Server(job(), NotFound("gone")), "was deleted before it ended"),
     ],
 )
-async def test_what_goes_wrong_is_said(server, says):
-    with pytest.raises(Unanswered, match=says):
+async def test_failure_of_a_job_is_reported_with_the_reason(server, message):
+    with pytest.raises(Unanswered, match=message):
         await run(server)
 
 
-def test_only_an_end_is_one():
+def test_only_complete_or_failed_ends_a_job():
     assert verdict(job()) is None
     assert verdict({"metadata": {"name": "a"}}) is None
     assert verdict(job(("FailureTarget", "True"), ("Complete", "False"))) is None
@@ -131,7 +131,7 @@ def test_only_an_end_is_one():
 
 
 @pytest.mark.parametrize(
-    ("said", "calls"),
+    ("found", "calls"),
     [
         (job(), ["get", "delete j1"]),
         (job(owner="u2"), ["get"]),
@@ -139,7 +139,7 @@ def test_only_an_end_is_one():
         (Unavailable("away"), ["get"]),
     ],
 )
-async def test_only_ours_is_deleted(said, calls):
-    server = Server(said)
+async def test_only_a_job_of_the_operator_is_deleted(found, calls):
+    server = Server(found)
     await Jobs(server).delete(MANIFEST)
     assert server.calls == calls

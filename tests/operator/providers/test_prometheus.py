@@ -1,4 +1,4 @@
-"""Prometheus by its documented JSON, on a real socket: what is a value, and what is said of everything else."""
+"""Prometheus by its documented JSON, on a real socket: which answers are values, and the error for each other one."""
 
 import asyncio
 import math
@@ -80,7 +80,7 @@ HISTOGRAM = data("vector", [{"metric": {}, "histogram": [1.7e9, {"count": "1", "
 
 
 @pytest.mark.parametrize(
-    ("reply", "says"),
+    ("reply", "message"),
     [
         (replies(MATRIX), "the query gives a matrix, and an analysis takes a vector or a scalar"),
         (replies(data("string", [1.7e9, "x"])), "the query gives a string"),
@@ -100,10 +100,10 @@ HISTOGRAM = data("vector", [{"metric": {}, "histogram": [1.7e9, {"count": "1", "
         (replies(vector("many")), "a sample has no number"),
     ],
 )
-async def test_everything_else_is_an_error_that_says_what_came(service, providers, reply, says):
+async def test_other_answers_are_errors_that_name_what_came(service, providers, reply, message):
     service.reply = reply
     answer = await ask(service, providers)
-    assert says in answer.problem
+    assert message in answer.problem
     assert answer.value is None
 
 
@@ -138,7 +138,7 @@ async def test_a_huge_body_is_not_read_to_its_end(service, providers):
     assert sent < 400 * 65536, "nor sent"
 
 
-async def test_nobody_there_is_said_with_the_address(providers):
+async def test_refused_connection_is_reported_with_the_address(providers):
     answer = await providers.measure("default", question("http://127.0.0.1:1"))
     assert answer.problem.startswith("127.0.0.1:1 cannot be reached: ")
 
@@ -150,8 +150,8 @@ async def test_this_machines_own_addresses_are_refused(secrets, address):
 
 
 @pytest.mark.parametrize(
-    ("address", "says"),
+    ("address", "message"),
     [("ftp://x", "must start with http:// or https://"), ("{{args.x}}", "must start with"), ("http://[", "not valid")],
 )
-async def test_an_address_that_is_none_is_said(providers, address, says):
-    assert says in (await providers.measure("default", question(address))).problem
+async def test_invalid_address_is_refused_with_the_reason(providers, address, message):
+    assert message in (await providers.measure("default", question(address))).problem

@@ -1,4 +1,4 @@
-"""Measurements in the background: once under one key, bounded, let go when nobody wants them any more."""
+"""Measurements in the background: one per key, bounded, dropped when no analysis needs them any more."""
 
 import asyncio
 
@@ -60,7 +60,7 @@ def job(key="j"):
     return Question(key, Measure("m", job=Job({})), {"metadata": {"name": key}})
 
 
-async def test_an_answer_is_kept_until_it_is_not_wanted_any_more(stage):
+async def test_answer_is_kept_until_no_analysis_needs_it(stage):
     assert (await stage.answer(ask())).value == 1
     assert stage.runner.follow(CHAT, [ask()])
     assert stage.runner.answers(CHAT)["a"].value == 1 and stage.client.requested == ["a"], "requested once"
@@ -69,7 +69,7 @@ async def test_an_answer_is_kept_until_it_is_not_wanted_any_more(stage):
     assert stage.measured[0] == ("web", "ok")
 
 
-async def test_one_that_is_under_way_is_not_asked_again(stage):
+async def test_measurement_in_progress_is_not_repeated(stage):
     stage.client.open.clear()
     for _ in range(3):
         stage.runner.follow(CHAT, [ask()])
@@ -79,7 +79,7 @@ async def test_one_that_is_under_way_is_not_asked_again(stage):
     assert await asyncio.wait_for(stage.woken.get(), 10) == CHAT
 
 
-async def test_one_that_nobody_wants_any_more_is_cut_off(stage):
+async def test_measurement_that_is_not_needed_any_more_is_cancelled(stage):
     stage.client.open.clear()
     stage.runner.follow(CHAT, [ask(), job()])
     await until_async(lambda: len(stage.client.requested) == 2)
@@ -90,7 +90,7 @@ async def test_one_that_nobody_wants_any_more_is_cut_off(stage):
     assert (await stage.answer(ask())).value == 3, "and its key is free again"
 
 
-async def test_one_that_never_began_leaves_nothing_behind(stage):
+async def test_measurement_that_never_started_leaves_nothing_behind(stage):
     stage.runner.follow(CHAT, [ask()])
     stage.runner.follow(CHAT, [])
     await asyncio.sleep(0.01)
@@ -122,7 +122,7 @@ async def test_a_bug_is_an_error_and_no_silence(stage, caplog):
     assert stage.measured == [("web", "error")]
 
 
-async def test_what_hangs_in_one_namespace_holds_up_no_other(stage, monkeypatch):
+async def test_hanging_measurement_of_one_namespace_delays_no_other(stage, monkeypatch):
     stage.client.open.clear()
     questions = [ask(str(n)) for n in range(20)]
     stage.runner.follow(CHAT, questions)
@@ -137,7 +137,7 @@ async def test_jobs_hold_up_no_request(stage):
     await until_async(lambda: len(stage.client.requested) == 21)
 
 
-async def test_there_is_a_limit_to_what_is_under_way(stage, monkeypatch):
+async def test_measurements_in_progress_are_limited(stage, monkeypatch):
     monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
     stage.client.open.clear()
     assert not stage.runner.follow(CHAT, [ask("a"), ask("b"), ask("c")])

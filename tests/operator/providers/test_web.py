@@ -1,4 +1,4 @@
-"""A web service on a real socket: what is sent, which part is taken, and Secrets whose values nobody sees."""
+"""A web service on a real socket: the request, the part of the answer that is taken, and Secrets without a leak."""
 
 import pytest
 from aiohttp import web
@@ -30,7 +30,7 @@ async def test_a_body_is_json_unless_a_header_says_otherwise(service, providers)
 
 
 @pytest.mark.parametrize(
-    ("reply", "path", "says"),
+    ("reply", "path", "message"),
     [
         (
             web.Response(status=500, text="it broke\nbadly"),
@@ -48,16 +48,16 @@ async def test_a_body_is_json_unless_a_header_says_otherwise(service, providers)
         (web.json_response({"a": 1}), "{$..b}", "cannot be read"),
     ],
 )
-async def test_what_is_no_answer_is_said(service, providers, reply, path, says):
+async def test_answer_without_a_value_is_refused_with_the_reason(service, providers, reply, path, message):
     async def give(request):
         return reply
 
     service.reply = give
     answer = await ask(service, providers, json_path=path)
-    assert says in answer.problem and "broke" not in answer.problem and "fine" not in answer.problem
+    assert message in answer.problem and "broke" not in answer.problem and "fine" not in answer.problem
 
 
-async def test_a_header_from_a_secret_is_read_anew_each_time(service, providers, secrets):
+async def test_header_from_a_secret_is_read_each_time(service, providers, secrets):
     secrets.data["token"] = {"bearer": b"Bearer one\n"}
     await ask(service, providers, headers=(TOKEN, Header("X-Team", "qa")))
     secrets.data["token"] = {"bearer": b"Bearer two"}
@@ -67,7 +67,7 @@ async def test_a_header_from_a_secret_is_read_anew_each_time(service, providers,
 
 
 @pytest.mark.parametrize(
-    ("data", "failure", "says"),
+    ("data", "failure", "message"),
     [
         ({}, None, "cannot be read: there is no such Secret in namespace default"),
         ({"token": {"other": b"x"}}, None, "cannot be read: the Secret has no such key"),
@@ -80,14 +80,14 @@ async def test_a_header_from_a_secret_is_read_anew_each_time(service, providers,
         ({}, Unavailable("503: away"), "cannot be read: 503: away"),
     ],
 )
-async def test_a_secret_that_cannot_be_used_is_named_with_its_key(service, providers, secrets, data, failure, says):
+async def test_a_secret_that_cannot_be_used_is_named_with_its_key(service, providers, secrets, data, failure, message):
     secrets.data, secrets.failure = data, failure
     answer = await ask(service, providers, headers=(TOKEN,))
-    assert answer.problem.startswith("Secret 'token', key 'bearer', ") and says in answer.problem
+    assert answer.problem.startswith("Secret 'token', key 'bearer', ") and message in answer.problem
     assert service.got == [], "nothing is sent without it"
 
 
-async def test_the_keys_of_the_release_are_sent_to_nobody(service, providers, secrets):
+async def test_keys_of_the_release_are_never_sent(service, providers, secrets):
     secrets.data["token"] = {"bearer": b"Bearer one"}
     secrets.labels = release_secret("default", "token", ())["metadata"]["labels"]
     answer = await ask(service, providers, headers=(TOKEN,))

@@ -8,11 +8,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from slipway_operator.telemetry import health
 
 
-async def test_pages_tell_what_is_wrong():
+async def test_health_pages_list_the_problems():
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
     wrong = ["first", None, "second"]
-    application = health.application(registry, live=[lambda: None], ready=[lambda said=said: said for said in wrong])
+    application = health.application(
+        registry, live=[lambda: None], ready=[lambda problem=problem: problem for problem in wrong]
+    )
     async with TestClient(TestServer(application)) as client:
         live, ready, metrics = [await client.get(path) for path in ("/livez", "/readyz", "/metrics")]
         assert (live.status, await live.text()) == (200, "ok\n")

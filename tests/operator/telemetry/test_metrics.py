@@ -30,7 +30,7 @@ def test_rollouts_come_and_go():
     assert 'name="chat"' not in text(metrics)
 
 
-def test_the_last_wake_is_shown_of_what_has_slept():
+def test_last_wake_is_shown_for_deployments_that_slept():
     metrics = Metrics("1.2.3")
     metrics.rollouts.show(KEY, Status(sleep=Sleep(SleepState.ASLEEP, datetime(2026, 1, 1, tzinfo=UTC), (9, 7))))
     assert 'slipway_wake_seconds{name="chat",namespace="default"} 7.0' in text(metrics)
@@ -38,7 +38,7 @@ def test_the_last_wake_is_shown_of_what_has_slept():
     assert "slipway_wake_seconds{" not in text(metrics)
 
 
-def test_the_queue_is_read_when_it_is_asked_for():
+def test_queue_is_read_when_metrics_are_scraped():
     now = [0.0]
     metrics, queue = Metrics("1.2.3"), WorkQueue(lambda: now[0])
     metrics.follow_queue(queue)

@@ -110,7 +110,7 @@ def _meaning(node: ast.expr) -> "_Meaning":
     if found is None:
         raise Unclear(f"{ast.unparse(node)!r} is not understood in a condition")
     if isinstance(node, ast.Name) and node.id != "result" and node.id not in _WORDS:
-        raise Unclear(f"{node.id!r} is unknown: a condition speaks of `result`, true, false and nil")
+        raise Unclear(f"{node.id!r} is unknown: a condition uses `result`, true, false and nil")
     if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS):
         raise Unclear(f"{ast.unparse(node.func)!r} is none of the functions {', '.join(FUNCTIONS)}")
     if isinstance(node, ast.Call):
