@@ -1,4 +1,4 @@
-"""What the end of an answer says about it, in every shape that our servers and vLLM write."""
+"""Failures found in the end of an answer, in every shape that our servers and vLLM write."""
 
 import json
 import random
@@ -28,8 +28,8 @@ PROSE = (
 LOOP = "and then the king said unto him, " * 20
 
 
-def chat(content: object, finish: str = "stop", **said: object) -> dict:
-    message = {"role": "assistant", "content": content} | said
+def chat(content: object, finish: str = "stop", **fields: object) -> dict:
+    message = {"role": "assistant", "content": content} | fields
     return {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": {}}
 
 
@@ -60,7 +60,7 @@ def text(value: str, finish: str = "stop") -> dict:
         ({"error": {"type": "server_error", "code": "internal_error"}}, (ERRORS,)),
         ({"error": {"type": "server_error", "code": "non_finite"}}, (ERRORS, NON_FINITE)),
         ({"error": {"type": "invalid_request_error", "code": None}}, ()),
-        # Shapes that are not known say nothing.
+        # Unknown shapes have no failure.
         ({"prediction": 3}, ()),
         ({"choices": "many"}, ()),
         ([], ()),
@@ -196,8 +196,8 @@ def test_tool_arguments_must_be_json_and_text_only_if_requested() -> None:
     assert find_failures(json.dumps(chat("Hello.")).encode()) == ()
 
 
-def piece(**said: object) -> bytes:
-    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": said}]}).encode() + b"\n\n"
+def piece(**delta: object) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
 
 
 def call(index: int, arguments: str) -> dict:
@@ -205,10 +205,10 @@ def call(index: int, arguments: str) -> dict:
 
 
 def test_pieces_of_a_stream_are_put_together() -> None:
-    said = piece(content='{"a"') + piece(content=": 1}")
-    assert find_failures_in_stream(said, complete=True, wants_json=True) == ()
-    assert find_failures_in_stream(said[: len(said) // 2], complete=True, wants_json=True) == (INVALID_JSON,)
-    assert find_failures_in_stream(said + piece(content="}"), complete=False, wants_json=True) == (), (
+    stream = piece(content='{"a"') + piece(content=": 1}")
+    assert find_failures_in_stream(stream, complete=True, wants_json=True) == ()
+    assert find_failures_in_stream(stream[: len(stream) // 2], complete=True, wants_json=True) == (INVALID_JSON,)
+    assert find_failures_in_stream(stream + piece(content="}"), complete=False, wants_json=True) == (), (
         "not all of it is there"
     )
     calls = piece(tool_calls=[call(0, '{"a":')]) + piece(tool_calls=[call(1, "{")]) + piece(tool_calls=[call(0, "1}")])

@@ -1,4 +1,4 @@
-"""Baseline pods of stable: a revision of their own for counts, and stable's for whoever needs an answer."""
+"""Baseline pods of stable: a revision of their own in counts, and further endpoints of stable for retries."""
 
 import contextlib
 from dataclasses import replace
@@ -67,9 +67,9 @@ async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: st
         gate = await stack.enter_async_context(gateway())
         gate.route(("c", 0, [canary.url]), (begun, 100, [pod.url]), (twin, 0, [other.url]))
         async with await gate.post() as reply:
-            said = await reply.read()
-        assert said.endswith(b"data: [DONE]\n\n") and len(other.seen) == 1
-        name = said.split(b"\n")[0].removeprefix(b"id: ").decode()
+            received = await reply.read()
+        assert received.endswith(b"data: [DONE]\n\n") and len(other.seen) == 1
+        name = received.split(b"\n")[0].removeprefix(b"id: ").decode()
         gate.route(("c", 100, [canary.url]), (twin, 0, [other.url]))
         async with await gate.post(headers={"Last-Event-ID": name}) as reply:
             assert reply.status == 200 and (await reply.read()).endswith(b"data: [DONE]\n\n")

@@ -1,4 +1,4 @@
-"""One budget of bytes: what is held is counted, what is shared stays shared, and who stalls goes first (safety 24)."""
+"""One budget of bytes: all held bytes count, clients have shares, stalled bodies are evicted first (safety 24)."""
 
 import asyncio
 from collections import Counter
@@ -50,7 +50,7 @@ def test_one_client_cannot_take_all() -> None:
     assert victim.grow(20) == "" and shed == {SHARE: 2, TOTAL: 1}
 
 
-def test_caches_give_way_first_then_who_does_not_move() -> None:
+def test_caches_are_evicted_first_then_stalled_bodies() -> None:
     budget, clock, shed = made(limit=1000, share=1000)
     memory = ResumeMemory(1000, 60.0, clock, budget)
     memory.keep(b"a", b"1" * 44)
@@ -60,7 +60,7 @@ def test_caches_give_way_first_then_who_does_not_move() -> None:
         assert account.grow(300) == ""
         account.waits(lambda name=name: gone.append(name))  # type: ignore[misc]
     assert asking.grow(400) == "" and memory.size_bytes == 0 and not gone
-    assert asking.grow(100) == TOTAL and not gone, "nobody is stalled yet"
+    assert asking.grow(100) == TOTAL and not gone, "no account is stalled yet"
     clock.now = 2.0
     moving.moved()
     assert asking.grow(100) == "" and gone == ["s"] and stalled.held_bytes == 0
@@ -199,7 +199,7 @@ async def stalled_body(gate: Gateway, size: int, sent: int, host: str = "127.0.0
 
 
 async def test_stalled_bodies_lock_no_client_out() -> None:
-    """Safety 24: some 16 bodies of 16 MiB that do not come gave everybody 429 for a minute."""
+    """Safety 24: some 16 bodies of 16 MiB that never came gave all clients 429 for a minute."""
     async with upstream(echo) as server, gateway(memory_budget_bytes=2 << 20) as gate:
         gate.route(("rev", 100, [server.url]))
         budget = gate.budget

@@ -175,7 +175,7 @@ async def test_a_folder_that_cannot_be_written_costs_nothing_else(
     running.cancel()
 
 
-async def test_probes_and_reports_say_that_it_is_restored(tmp_path: Path) -> None:
+async def test_probes_and_reports_show_that_the_table_is_restored(tmp_path: Path) -> None:
     async with upstream(echo) as server, gateway() as gate:
         (tmp_path / FILE).write_bytes(encode(table(7, ("rev", 100, [server.url])), time.time() - 30))
         last = LastTable(str(tmp_path), 3600.0, gate.balancer.publish, gate.metrics)

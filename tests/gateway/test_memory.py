@@ -1,4 +1,4 @@
-"""What a gateway remembers of broken streams: only for who asks the same, for a while, and within its bytes."""
+"""Tokens kept of broken streams: found only by the same request, for a limited time, within the memory limit."""
 
 from dataclasses import replace
 

@@ -36,7 +36,7 @@ def mirroring(
 
 
 def saying(text: str) -> Handler:
-    """Whole or as a stream, as it is asked for."""
+    """Whole or as a stream, by the field `stream`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if not (await request.json()).get("stream"):
@@ -410,16 +410,18 @@ async def test_a_share_is_compared_and_the_rest_is_load_alone() -> None:
 
 
 def build_scoring_request(rank: int) -> Handler:
-    """Answers, and tells of each token of a prompt that it is so likely."""
+    """Answers; with `prompt_logprobs`, gives this rank to each token of the prompt."""
     answer = saying("one two")
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        asked = await request.json()
-        if "prompt_logprobs" not in asked:
+        body = await request.json()
+        if "prompt_logprobs" not in body:
             return await answer(request)
-        assert asked["prompt"] == "Count: one two" and not asked.get("stream")
-        told = [{"7": {"logprob": -1.0, "rank": rank, "decoded_token": text}} for text in ("Count: ", "one", " two")]
-        return web.json_response({"choices": [{"text": "!", "prompt_logprobs": [None, *told]}]})
+        assert body["prompt"] == "Count: one two" and not body.get("stream")
+        logprobs = [
+            {"7": {"logprob": -1.0, "rank": rank, "decoded_token": text}} for text in ("Count: ", "one", " two")
+        ]
+        return web.json_response({"choices": [{"text": "!", "prompt_logprobs": [None, *logprobs]}]})
 
     return serve
 

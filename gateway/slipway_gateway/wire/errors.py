@@ -120,7 +120,7 @@ def draining() -> RequestError:
 
 
 def stream_gone() -> RequestError:
-    message = "No server is left that could go on with this stream: ask anew, without Last-Event-ID."
+    message = "No server is left that could continue this stream: send the request again, without Last-Event-ID."
     return RequestError(410, "stream_gone", message)
 
 
