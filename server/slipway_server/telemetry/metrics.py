@@ -96,7 +96,7 @@ class ServerMetrics:
     def _declare_tenants(self) -> None:
         self._unproved_tenants = Counter(
             "slipway_server_unproved_tenants",
-            "Requests whose tenant no gateway proved: they count as nobody's.",
+            "Requests without a gateway's proof of their tenant: they count for no tenant.",
             registry=self.registry,
         )
 

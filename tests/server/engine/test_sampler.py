@@ -116,8 +116,8 @@ def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() 
 
 def test_logprobs_are_those_of_the_model_before_any_rule() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0]])
-    asked = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
-    (result,) = Sampler(LARGEST).sample(logits, [asked])
+    biased = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
+    (result,) = Sampler(LARGEST).sample(logits, [biased])
     assert result.token == 2 and result.logprobs is not None
     assert result.logprobs.tokens == (2, 0, 1) and result.logprobs.rank == 3
     expected = torch.log_softmax(logits[0], dim=-1)[[2, 0, 1]]

@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Site:
-    """Files by path; answers ranges, and can be told to fail."""
+    """Serves files by path, with ranges; a test can make it fail."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

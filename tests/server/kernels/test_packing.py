@@ -1,4 +1,4 @@
-"""Steps as arrays: one buffer, padding that touches nobody, and the sizes that are captured."""
+"""Steps as arrays: one buffer, padding that changes no sequence, and the sizes that are captured."""
 
 import numpy
 import pytest
