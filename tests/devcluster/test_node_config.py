@@ -41,7 +41,7 @@ def test_nobody_is_elected_where_there_is_one_of_each() -> None:
     cluster = patched(STOCK)["ClusterConfiguration"]
     for part in ("controllerManager", "scheduler"):
         assert {"name": "leader-elect", "value": "false"} in cluster[part]["extraArgs"]
-    # Lists of a patch replace kind's own: what kind says has to be said again.
+    # Lists of a patch replace kind's own: its own items have to be repeated.
     assert {"name": "enable-hostpath-provisioner", "value": "true"} in cluster["controllerManager"]["extraArgs"]
 
 

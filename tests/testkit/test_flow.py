@@ -17,7 +17,7 @@ def events(*parts: dict[str, object]) -> bytes:
 
 
 @pytest.mark.parametrize("part", [0.0, 0.02, 0.25, 1.0])
-def test_parts_of_the_requests_are_as_large_as_they_say(part: float) -> None:
+def test_parts_of_the_requests_have_their_size(part: float) -> None:
     bodies = [Shape(streamed=part, marker="~", marked=part).body("m", number) for number in range(800)]
     marked = [body for body in bodies if "~" in body["messages"][0]["content"]]
     assert len(marked) == 800 * part
