@@ -1,4 +1,4 @@
-"""Mirrored requests on a real cluster: nobody sees them, no counter of clients has them, and they tell drift."""
+"""Mirrored requests on a real cluster: no client sees them, no counter of clients has them, and they measure drift."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ SAME: Json = {"args": ["--max-num-seqs", "8"]}
 @pytest.mark.extended
 @pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
 @pytest.mark.parametrize(("engine", "drifts"), [(CUT, True), (SAME, False)], ids=["other-answers", "same-answers"])
-def test_mirrored_requests_tell_drift_and_are_no_requests_of_clients(
+def test_mirrored_requests_measure_drift_and_are_no_requests_of_clients(
     engine: Json,
     drifts: bool,
     slipway: Installation,

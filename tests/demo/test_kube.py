@@ -31,7 +31,7 @@ def test_merge_joins_mappings_and_prefers_the_second() -> None:
     assert merge(under, over) == {"gateway": {"replicaCount": 2, "service": {"port": 80}}, "crds": None}
 
 
-def test_a_pod_says_why_it_does_not_run() -> None:
+def test_a_pod_that_does_not_run_is_shown_with_its_reason() -> None:
     waiting = {"name": "server", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}
     waiting["lastState"] = {"terminated": {"message": "shard 2 is missing"}}
     line = pod_line({"metadata": {"name": "chat-x"}, "status": {"phase": "Running", "containerStatuses": [waiting]}})
