@@ -182,7 +182,7 @@ class Stranger:
         return marked and uid_of_controller(item) == (await self._cluster.chat())["metadata"]["uid"]
 
     async def _keeper(self):
-        """A reference to a controller that is there, so that nobody collects what it has."""
+        """A reference to a controller that is there, so that its children are not garbage collected."""
         try:
             found = await self._client.create(
                 CONFIG_MAPS, {"metadata": {"name": "keeper", "namespace": self._namespace}}
