@@ -214,8 +214,8 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
     made = []
     for row in rows:
         if row["measure"] == "ttft p99":
-            name, value = f"added p99 of the first event, {row['percentage']} % mirrored, ms", row["added_ms"]
-            made.append(Bar(name, round(value, 3), f"< {LIMIT_MS:g}", value < LIMIT_MS))
+            bar, value = f"added p99 of the first event, {row['percentage']} % mirrored, ms", row["added_ms"]
+            made.append(Bar(bar, round(value, 3), f"< {LIMIT_MS:g}", value < LIMIT_MS))
             wanted, sent = row["requests"] * row["percentage"] / 100, sum(row["mirrored"].values())
             reached = sum(row["mirrored"].get(name, 0) for name in ("answered", "compared"))
             held = sent >= 0.8 * wanted and reached >= 0.9 * sent

@@ -57,9 +57,9 @@ def bars(outcome: Outcome) -> list[Bar]:
         found += [_at_least(f"times faster than {peers.ONCE}, {item.cell.name}", ratio, FASTER), _harm_bar(item)]
     for item in outcome.alternatives:
         if item.evidence_requests is not None and not item.cell.beside:
-            name = f"canary requests, {item.cell.name}"
-            found.append(_at_most(f"{name}, evidence in 99 of 100 runs", item.evidence_requests, DEAD_REQUESTS))
-            found.append(_at_most(f"{name}, rolled back, median", item.judges[OURS].requests, DEAD_REQUESTS))
+            label = f"canary requests, {item.cell.name}"
+            found.append(_at_most(f"{label}, evidence in 99 of 100 runs", item.evidence_requests, DEAD_REQUESTS))
+            found.append(_at_most(f"{label}, rolled back, median", item.judges[OURS].requests, DEAD_REQUESTS))
     return found
 
 

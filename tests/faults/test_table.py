@@ -21,8 +21,8 @@ def test_rows_stand_in_the_order_of_the_faults() -> None:
     lines = markdown(ROWS[::-1]).splitlines()
     assert [line.split(" | ")[0].lstrip("| ") for line in lines[-len(FAULTS) :]] == [fault.name for fault in FAULTS]
     assert lines[-1].endswith("| 41 | 300 | 7 | 9 |")
-    never_asked = replace(ROWS[0], seconds=None)
-    assert "| - | 300 |" in markdown([never_asked])
+    never_sent = replace(ROWS[0], seconds=None)
+    assert "| - | 300 |" in markdown([never_sent])
 
 
 def test_the_page_keeps_its_words(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def text(value: str, finish: str = "stop") -> dict:
         ([], ()),
     ],
 )
-def test_whole_answers(body: object, kinds: tuple[str, ...]) -> None:
+def test_failures_in_whole_responses(body: object, kinds: tuple[str, ...]) -> None:
     assert find_failures(json.dumps(body).encode()) == kinds
 
 
@@ -75,7 +75,7 @@ def test_unreadable_responses_have_no_failure(body: bytes) -> None:
     assert find_failures(body) == () and find_failures_in_stream(body, complete=True) == ()
 
 
-def test_no_byte_is_no_text() -> None:
+def test_response_without_bytes_is_empty() -> None:
     assert find_failures(b"") == (EMPTY,) and find_failures_in_stream(b"", complete=True) == (EMPTY,)
 
 
@@ -118,7 +118,7 @@ def test_streams(stream: bytes, kinds: tuple[str, ...]) -> None:
     assert find_failures_in_stream(stream, complete=True) == kinds
 
 
-def test_choices_of_one_stream_are_texts_of_their_own() -> None:
+def test_choices_of_a_stream_are_checked_separately() -> None:
     """Two that take turns would look like a loop together, or hide one."""
     words = PROSE.split()
     mixed = [event for word in words for event in (delta(word + " "), delta("na ", index=1))]
@@ -186,7 +186,7 @@ BROKEN = [{"id": "c", "type": "function", "function": {"name": "f", "arguments":
         (chat("[" * 20_000), ()),
     ],
 )
-def test_what_was_to_be_json(body: dict, kinds: tuple[str, ...]) -> None:
+def test_requested_json_that_does_not_parse_is_a_failure(body: dict, kinds: tuple[str, ...]) -> None:
     found = find_failures(json.dumps(body).encode(), wants_json=True)
     assert tuple(kind for kind in found if kind != REPETITION) == kinds
 

@@ -140,7 +140,7 @@ async def test_ambiguous_or_oversized_heads_reach_no_pod(head: bytes, status: in
         assert not server.seen
 
 
-async def test_heads_that_do_not_come_are_not_waited_for() -> None:
+async def test_missing_or_incomplete_heads_close_the_connection() -> None:
     async with gateway(keepalive_timeout_s=0.2) as gate:
         gate.route(("rev", 100, []))
         address = ("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))

@@ -25,7 +25,7 @@ def key_of(revision: str) -> str:
     return next(key for n in range(1000) if order_backends(ROUTE, key := f"k{n}")[0].revision == revision)
 
 
-def test_a_revision_and_its_baseline_run_the_same() -> None:
+def test_revision_and_its_baseline_are_equivalent() -> None:
     assert (equivalent_revisions("s"), equivalent_revisions("s-baseline")) == (("s", "s-baseline"), ("s-baseline", "s"))
 
 
@@ -33,7 +33,7 @@ def test_a_revision_and_its_baseline_run_the_same() -> None:
     ("own", "then"),
     [("s-baseline", ["s", "c"]), ("s", ["s-baseline", "c"]), ("c", ["s", "s-baseline"])],
 )
-def test_what_runs_the_same_comes_before_the_other_version(own: str, then: list[str]) -> None:
+def test_equivalent_backends_come_before_another_version(own: str, then: list[str]) -> None:
     assert [one.revision for one in order_backends(ROUTE, key_of(own))] == [own, *then]
 
 
@@ -50,7 +50,7 @@ def test_weights_that_expire_go_back_to_stable_and_not_to_its_baseline(ready: in
 
 
 @pytest.mark.parametrize("begun", ["s", "s-baseline"])
-async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: str) -> None:
+async def test_stream_resumes_only_at_an_equivalent_revision(begun: str) -> None:
     """Its pod dies after an event; a client that lost it comes back."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -77,7 +77,7 @@ async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: st
 
 
 @pytest.mark.parametrize("answering", ["s", "s-baseline"])
-async def test_the_floor_is_any_other_pod_that_runs_the_same(answering: str) -> None:
+async def test_floor_comes_from_another_pod_of_an_equivalent_revision(answering: str) -> None:
     """Stable has one pod: its baseline gives the second answer, and the other way round."""
     async with contextlib.AsyncExitStack() as stack:
         words = ("other", "stable", "stable")

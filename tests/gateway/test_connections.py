@@ -109,7 +109,7 @@ async def test_idle_connections_are_closed_when_there_is_no_room(monkeypatch: py
         await until_async(answered, "room for one", holds=lambda answer: answer.startswith(b"HTTP/1.1 200"))
 
 
-async def test_a_head_that_does_not_end_is_not_waited_for() -> None:
+async def test_incomplete_head_closes_the_connection() -> None:
     async with gateway(header_timeout_s=1.0) as gate:
         gate.route(("rev", 100, []))
         reader, writer = await connect(gate)
@@ -121,7 +121,7 @@ async def test_a_head_that_does_not_end_is_not_waited_for() -> None:
         await drop(writer)
 
 
-async def test_a_head_in_pieces_and_a_connection_that_rests_are_served() -> None:
+async def test_head_in_pieces_and_idle_connection_are_served() -> None:
     async with upstream(echo) as server, gateway(header_timeout_s=1.5) as gate:
         gate.route(("rev", 100, [server.url]))
         pair = await connect(gate)

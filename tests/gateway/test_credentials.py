@@ -122,7 +122,7 @@ def test_the_server_applies_the_priority_limit(limit: str | None, requested: int
 
 
 @pytest.mark.parametrize("nonsense", ["x", "", "1e9", "--1", "99999999", "٣"])
-def test_a_limit_that_is_none_is_refused(nonsense: str) -> None:
+def test_invalid_priority_limit_is_refused(nonsense: str) -> None:
     with pytest.raises(HttpError) as refused:
         limit_priority({PRIORITY_LIMIT: nonsense}, 0)
     assert refused.value.status == 400

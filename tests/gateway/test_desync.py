@@ -111,7 +111,7 @@ FRAGMENTS = st.sampled_from(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.lists(FRAGMENTS, max_size=8))
-async def test_whatever_heads_are_made_of_pods_get_whole_bodies_alone(parts: list[bytes]) -> None:
+async def test_pods_get_only_whole_bodies_whatever_the_head(parts: list[bytes]) -> None:
     got, _ = await exchange(START + b"".join(parts))
     assert {body for _, body in got} <= {BODY}
 

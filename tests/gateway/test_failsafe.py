@@ -51,7 +51,7 @@ def test_the_only_client_of_a_route_can_see_a_revision_cut_off() -> None:
     assert one.cut is not None
 
 
-def test_so_many_failures_in_a_row_cut_off() -> None:
+def test_consecutive_failures_cut_a_revision_off() -> None:
     one = watch()
     fail(one, "c", 4)
     assert one.cut is None and not one.avoids("c", 0)
@@ -60,7 +60,7 @@ def test_so_many_failures_in_a_row_cut_off() -> None:
     assert one.avoids("c", 59.9) and not one.avoids("s", 0)
 
 
-def test_most_of_many_failures_cut_off() -> None:
+def test_high_failure_share_cuts_a_revision_off() -> None:
     one = watch()
     for _ in range(4):
         fail(one, "c", 4)
@@ -72,7 +72,7 @@ def test_most_of_many_failures_cut_off() -> None:
     assert one.cut and one.cut.reason == "16 of its last 20 tries failed"
 
 
-def test_a_moment_of_failures_is_no_reason() -> None:
+def test_brief_failures_cut_nothing_off() -> None:
     """A pod that is killed refuses connections until the table drops it."""
     one = watch(rule=CutOffRule(failures=5, after_s=5.0))
     fail(one, "c", 100, now_s=0.0)
@@ -88,7 +88,7 @@ def test_a_moment_of_failures_is_no_reason() -> None:
     assert one.cut and one.cut.until_s == 70.0
 
 
-def test_one_dead_pod_of_two_is_no_reason() -> None:
+def test_one_dead_pod_of_two_cuts_nothing_off() -> None:
     """The other pod takes each request at the second try."""
     one = watch()
     for _ in range(200):
@@ -125,7 +125,7 @@ def test_only_a_revision_under_test_beside_another_is_cut_off(
     assert one.cut is None
 
 
-def test_the_same_trouble_elsewhere_cuts_nothing_off() -> None:
+def test_failures_of_stable_too_cut_nothing_off() -> None:
     one = watch()
     for _ in range(3):
         one.began("s")
@@ -138,7 +138,7 @@ def test_the_same_trouble_elsewhere_cuts_nothing_off() -> None:
     assert one.cut
 
 
-def test_trials_undo_a_cut() -> None:
+def test_successful_trials_end_a_cut_off() -> None:
     one = watch()
     straggler = one.began("c")
     fail(one, "c", 5)
@@ -276,7 +276,7 @@ def test_a_route_that_goes_leaves_no_gauge() -> None:
 
 @pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
-async def test_reading_renews_nothing() -> None:
+async def test_reading_a_report_renews_no_weights() -> None:
     """Safety 19: any client of the admin port kept weights alive that the operator no longer renewed."""
     async with gateway() as gate:
         gate.route(*HERE)
@@ -324,11 +324,11 @@ async def test_a_post_without_the_token_renews_nothing(tmp_path: Path) -> None:
 async def test_a_report_to_the_operator_renews() -> None:
     async with gateway() as gate:
         gate.route(*HERE)
-        asked_s, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
+        renewed_s, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
         gate.balancer.failsafe._clock = lambda: now_s
         async with gate.client.post(gate.admin_url + "/internal/routes") as answer:
             assert answer.status == 200
-        assert gate.balancer.failsafe._renewed_s["default/chat"] == now_s > asked_s
+        assert gate.balancer.failsafe._renewed_s["default/chat"] == now_s > renewed_s
 
 
 @pytest.mark.integration

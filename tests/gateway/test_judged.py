@@ -178,7 +178,7 @@ async def test_a_status_of_500_or_above(status: int) -> None:
         assert judged(gate) == (1, {"errors": 1}) and not any(counts(gate)["slow"].values())
 
 
-async def test_a_retry_hides_nothing() -> None:
+async def test_failed_first_attempt_counts_when_the_retry_succeeds() -> None:
     async with upstream(answering(503)) as bad, served(echo) as (gate, good):
         gate.route(("c", 100, [bad.url]), ("s", 0, [good.url]))
         assert await ask(gate) == 200

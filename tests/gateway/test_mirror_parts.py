@@ -45,7 +45,7 @@ def test_mirrored_share_is_independent_of_split_and_comparison() -> None:
         assert abs(len(mirrored & other) / len(IDS) - 0.25) < 0.035
 
 
-def test_only_what_another_revision_answers_and_only_with_its_headers() -> None:
+def test_only_matching_requests_of_other_revisions_are_mirrored() -> None:
     testers = (HeaderMatcher("x-team", prefix="qa-"),)
     shown = route(MirrorRouteRule("m", "c", 100, testers), MirrorRouteRule("all", "d", 100))
     headers = CIMultiDict({"X-Team": "qa-blue"})
@@ -210,11 +210,11 @@ def test_flips_are_counted_in_the_answer_alone(chat: bool) -> None:
 @pytest.mark.parametrize(
     "answer", [b"{", b"{}", b'{"choices": []}', b'{"prompt_logprobs": [null]}', scored(("other", 1))]
 )
-def test_what_was_not_scored_has_no_flips(answer: bytes) -> None:
+def test_unscored_responses_have_no_flips(answer: bytes) -> None:
     assert count_flips(answer, ("text",)) is None
 
 
-def test_the_answer_stands_behind_its_prompt() -> None:
+def test_scoring_request_appends_the_answer_to_its_prompt() -> None:
     made = build_scoring_request(ask({"model": "chat", "prompt": "Say", "stream": True, "stop": ["x"]}), (" it",))
     assert made and json.loads(made.body) == {
         "model": "chat",

@@ -86,7 +86,7 @@ async def test_a_crash_and_a_resent_body_count_together() -> None:
         assert crashes == 2
 
 
-async def test_three_resets_before_the_first_byte_are_enough_as_two_may_be_pods_that_were_killed() -> None:
+async def test_request_is_refused_after_three_resets_before_the_first_byte() -> None:
     async with raw_upstream() as one, raw_upstream() as two, upstream(echo) as good, gateway() as gate:
         gate.route(("rev", 100, [one, two]), ("good", 0, [good.url]))
         assert await code(gate, b'{"model":"chat"}') == (200, "")
@@ -281,7 +281,7 @@ async def test_waiting_for_a_trial_takes_no_time_from_waiting_for_an_endpoint(mo
 
 @settings(max_examples=3, deadline=None)
 @given(st.integers(1, 40))
-def test_what_is_remembered_is_bounded_in_number_and_time(count: int) -> None:
+def test_remembered_requests_are_bounded_in_number_and_time(count: int) -> None:
     now = [0.0]
     suspects = Suspects(lambda: now[0])
     for n in range(MAX_SUSPECTS + count):

@@ -181,7 +181,7 @@ def marked(position: int) -> bytes:
     return chunk(b": %d.0000000%d 7,%d\ndata: {}\n\n" % (position, position, position))
 
 
-async def test_a_stream_that_every_server_dies_of_ends_soon() -> None:
+async def test_stream_that_crashes_every_server_ends_soon() -> None:
     """Each gets one event out: what kills its server may come to three more, and no further."""
     served = 0
 
@@ -425,7 +425,7 @@ async def test_slow_client_holds_the_upstream_back() -> None:
         await until_async(lambda: server.cancelled == 1)
 
 
-async def test_client_that_never_reads_is_let_go() -> None:
+async def test_client_that_never_reads_is_disconnected() -> None:
     async with upstream(firehose([])) as server, gateway(stall_timeout_s=0.5) as gate:
         gate.route(("rev", 100, [server.url]))
         _, writer = await unread_request(gate)

@@ -81,7 +81,7 @@ def test_a_stream_has_three_times(attempt: Attempt) -> None:
     assert attempt.only.bad == ()
 
 
-def test_the_mark_of_the_end_beside_an_event_is_none_either(attempt: Attempt) -> None:
+def test_done_marker_beside_an_event_is_no_event(attempt: Attempt) -> None:
     attempt.recorder.add_events(EVENT, 100.5)
     attempt.recorder.add_events(EVENT + DONE, 100.7)
     attempt.recorder.complete_stream(100.7)
@@ -95,7 +95,7 @@ def test_events_with_other_line_ends_count_too(attempt: Attempt) -> None:
     assert attempt.only.seconds[ITL] == pytest.approx(0.5)
 
 
-def test_one_event_has_no_gap_and_none_no_first_one(attempt: Attempt) -> None:
+def test_latencies_of_streams_with_one_event_and_with_none(attempt: Attempt) -> None:
     attempt.recorder.add_events(EVENT, 100.5)
     attempt.recorder.complete_stream(101.0)
     assert set(attempt.only.seconds) == {TTFT, E2E}
@@ -179,7 +179,7 @@ def kept() -> Kept:
 HUNG = RequestOutcome(("errors", "hung"))
 
 
-def test_what_it_takes_at_least_is_known_at_any_time(kept: Kept) -> None:
+def test_open_request_has_lower_bounds_of_its_latencies(kept: Kept) -> None:
     assert kept.recorder.seconds_so_far(103.0) == {TTFT: 3.0, E2E: 3.0}
     kept.recorder.add_events(EVENT, 104.0)
     assert kept.recorder.seconds_so_far(109.0) == {TTFT: 4.0, E2E: 9.0}, "the first event has come"
@@ -251,7 +251,7 @@ def above(histogram: list[int], measure: str, limit: float) -> int:
     return sum(histogram[BOUNDS[measure].index(limit) + 1 :])
 
 
-def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
+def test_counts_above_a_bound_never_decrease() -> None:
     """In `slow` and `late` together: what an operator adds up."""
     epoch, fates, attempts = Samples().epoch(route()), [], []
     for number in range(6):
@@ -292,7 +292,7 @@ def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
     assert (report["requests"], events(epoch)) == (5, {"errors": 3, "hung": 2})
 
 
-def test_below_the_first_bound_nothing_is_known() -> None:
+def test_latencies_below_the_first_bound_are_not_reported() -> None:
     epoch = Samples().epoch(route())
     opened(epoch, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
     assert late(epoch, 0.01) == {}
@@ -360,7 +360,7 @@ def test_only_the_first_latency_of_a_session_counts() -> None:
     assert times(epoch) == {TTFT: 2, ITL: 2, E2E: 2}
 
 
-def test_the_first_to_begin_is_the_one_that_counts_not_the_first_to_end() -> None:
+def test_the_first_started_request_of_a_session_counts() -> None:
     """Else a canary that hangs would be judged by the requests of the session that did not hang."""
     epoch = Samples().epoch(route())
     first = OutcomeRecorder(0.0, lambda outcome: None, lambda waited: epoch.close(first, waited), streams=True)
@@ -371,7 +371,7 @@ def test_the_first_to_begin_is_the_one_that_counts_not_the_first_to_end() -> Non
     assert times(epoch) == {} and times(epoch, kind="late") == {TTFT: 1, E2E: 1}
 
 
-def test_a_later_request_of_a_session_that_takes_long_is_no_second_one_and_still_hangs() -> None:
+def test_later_hung_request_of_a_session_counts_as_hung_and_not_as_late() -> None:
     epoch = Samples().epoch(route())
     count(epoch, "c", "session:a", STREAMED)
     later = OutcomeRecorder(0.0, lambda outcome: epoch.count(attempt, outcome), streams=True, patience_s=30.0)
@@ -412,7 +412,7 @@ def test_a_full_memory_forgets_the_session_that_came_first(monkeypatch: pytest.M
     assert len(epoch._units._sessions) == len(epoch._units._oldest_first) == 2
 
 
-def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
+def test_buckets_are_not_cumulative_and_include_their_bound() -> None:
     epoch = Samples().epoch(route())
     bounds = BOUNDS[TTFT]
     for seconds in (0.0, bounds[0], bounds[0] * 1.01, bounds[-1], bounds[-1] * 1.01, 1e9):
@@ -559,7 +559,7 @@ async def test_hanging_request_counts_when_the_operator_polls(clock: Clock) -> N
     assert f'slipway_gateway_bad_answers_total{{kind="hung",model="chat",revision="{endpoint.revision}"}} 2.0' in page
 
 
-async def test_what_the_split_did_not_choose_is_not_counted(clock: Clock) -> None:
+async def test_requests_not_assigned_by_weight_are_not_counted(clock: Clock) -> None:
     balancer = balancer_of(clock)
     ask(balancer, "k", by_split=False).fail(0.0)
     assert balancer.report()["default/chat"]["samples"] == []

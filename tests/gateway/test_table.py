@@ -231,7 +231,7 @@ def test_owners_that_cannot_be_read_are_a_problem(text: str) -> None:
 
 @pytest.mark.finding(26)
 @pytest.mark.parametrize("revisions", [1, "a", [1], ["a"], [{"revision": {}}], {"revision": "a"}])
-def test_revisions_that_are_none_are_a_problem(revisions: Any) -> None:
+def test_malformed_revisions_are_a_problem(revisions: Any) -> None:
     """Safety 26: fuzzing found a TypeError here, which ends the gateway's watch."""
     obj = deployment({"generation": 1, "model": "m"})
     obj["status"]["revisions"] = revisions

@@ -33,7 +33,7 @@ def test_a_refusal_names_the_request_and_the_reason(api_server: Path) -> None:
         Api(api_server).items("v1/nothings")
 
 
-def test_silence_is_a_refusal_too(api_server: Path, tmp_path: Path) -> None:
+def test_unreachable_server_is_an_error(api_server: Path, tmp_path: Path) -> None:
     content = yaml.safe_load(api_server.read_text())
     content["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     unreachable = tmp_path / "kubeconfig"

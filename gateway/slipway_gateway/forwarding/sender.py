@@ -124,7 +124,7 @@ class Sender:
             attempt.recorder.refuse(self._clock())
         self._answered(endpoint, response)
         if status in RETRIED_STATUSES:
-            return AttemptFailure(str(status), response=response, crashed=status == 503 and errors.says_crashed(start))
+            return AttemptFailure(str(status), response=response, crashed=status == 503 and errors.reports_crash(start))
         if not failed:
             attempt.began()
         response.rest = None if raw.content.at_eof() else raw

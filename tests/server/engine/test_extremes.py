@@ -158,7 +158,7 @@ def test_validation_names_the_field_that_the_engine_cannot_compute_with(field: s
         ("timeout", math.nan),
     ],
 )
-def test_so_do_other_fields(field: str, value: object) -> None:
+def test_validation_names_other_fields_too(field: str, value: object) -> None:
     """Token ids are those of the embedding's rows, whatever the tokenizer knows (safety 3)."""
     given_fields = {"prompt": (1,)} | {"timeout_s" if field == "timeout" else field: value}
     with pytest.raises(ValueError, match=f"^{field} "):

@@ -19,7 +19,7 @@ def test_a_tenant_that_was_idle_starts_level_without_credit() -> None:
     assert fairness.served("new") == 200 and fairness.least(["busy", "new"]) == "busy"
 
 
-def test_a_newcomer_does_not_come_before_those_who_were_served_while_nobody_else_was_there() -> None:
+def test_a_newcomer_is_not_served_before_a_tenant_that_was_alone() -> None:
     fairness = Fairness()
     for tenant in ("first", "last"):
         fairness.enter(tenant)

@@ -51,7 +51,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     assert sample(logits.flip(0).clone(), rows[::-1]) == alone[::-1]
 
 
-def test_positions_draw_anew() -> None:
+def test_each_position_draws_for_itself() -> None:
     logits = torch.zeros(1, 1000)
     assert len({sample(logits, [sequence(seed=3, output=(0,) * n)])[0] for n in range(20)}) > 15
 

@@ -432,8 +432,8 @@ def test_budgets_hold_and_every_request_ends_once(
         else:
             prompt, tokens, priority, first, tenant = action
             name = f"r{submitted}"
-            asked_for = request(name, prompt, tokens, priority, first=first, tenant=str(tenant))
-            scheduler.submit(asked_for if chunked else Request(name, asked_for.prompt, None, priority))
+            drawn = request(name, prompt, tokens, priority, first=first, tenant=str(tenant))
+            scheduler.submit(drawn if chunked else Request(name, drawn.prompt, None, priority))
             computed[name] = 0
             submitted += 1
     for _ in range(3000):

@@ -288,7 +288,7 @@ async def test_the_final_message_is_continued() -> None:
 
 @pytest.mark.finding(5)
 @pytest.mark.attack_class(17, 18)
-async def test_safety_5_a_slow_template_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_safety_5_a_slow_template_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
     async with InProcess(model) as server:
         monkeypatch.setattr(server.service._prompts._pool, "_limit_s", 0.3)

@@ -79,7 +79,7 @@ def test_a_forged_tenant_shares_the_cache_of_requests_without_one(tiny_v1: Path)
         assert server.metric("slipway_server_unproved_tenants_total") == 2
 
 
-def test_a_shadow_makes_way_for_everybody(one_slot: ServerProcess) -> None:
+def test_mirrored_requests_come_after_all_others(one_slot: ServerProcess) -> None:
     server = one_slot
     with ThreadPoolExecutor(12) as pool:
         server.engine.suspend()
