@@ -74,7 +74,7 @@ def down() -> None:
 
 @main.command()
 def status() -> None:
-    """Say what runs and what is built; exits 1 when the cluster is not up."""
+    """Show what runs and what is built; exits 1 when the cluster is not up."""
     where = places()
     healthy = access.describe(where, click.echo)
     sys.exit(0 if healthy else 1)
@@ -142,7 +142,7 @@ def build(what: tuple[str, ...]) -> None:
 
 @main.command()
 def built() -> None:
-    """Say by the exit status whether a cluster can start without compiling anything first (0: yes)."""
+    """Report by the exit status whether a cluster can start without compiling anything first (0: yes)."""
     sys.exit(0 if all(step.done() for step in nodeimage.binary_steps(places())) else 1)
 
 

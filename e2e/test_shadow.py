@@ -19,7 +19,7 @@ STEPS: tuple[Json, ...] = (
     {"pause": {}},
 )
 # The length is left to the server: with 24 tokens an eighth of them is cut, with fewer sequences none.
-ASKED = Shape(rate=12, streamed=0.25, max_tokens=None)
+LOAD = Shape(rate=12, streamed=0.25, max_tokens=None)
 CUT: Json = {"env": [{"name": "SLIPWAY_MAX_MODEL_LEN", "value": "24"}]}
 SAME: Json = {"args": ["--max-num-seqs", "8"]}
 
@@ -36,7 +36,7 @@ def test_mirrored_requests_measure_drift_and_are_no_requests_of_clients(
 ) -> None:
     chat = deploy("v1", replicas=2, strategy=canary(*STEPS))
     stable = chat.until_stable("v1")["stableRevision"]
-    running = flow(chat, ASKED)
+    running = flow(chat, LOAD)
     running.wait_for(lambda seen: len(seen) >= BEFORE, 60, "answers of stable")
 
     chat.edit(engine=engine)

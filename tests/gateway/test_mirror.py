@@ -52,7 +52,7 @@ def saying(text: str) -> Handler:
 
 
 def silent(release: asyncio.Event | None = None) -> Handler:
-    """Says nothing until it is let go."""
+    """Sends no response until it is released."""
 
     async def hang(request: web.Request) -> web.StreamResponse:
         await (release or asyncio.Event()).wait()

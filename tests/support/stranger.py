@@ -1,4 +1,4 @@
-"""Somebody who may write all objects of a namespace but other people's rights, and does so at random."""
+"""A user who may write all objects of a namespace but no rights of others, and does so at random."""
 
 import asyncio
 from collections import Counter

@@ -113,7 +113,7 @@ class ServerMetrics:
             "slipway_replay_resumes", "Streams taken up, by where their tokens were.", ["source"], registry=registry
         )
         self._replay_tokens = Counter(
-            "slipway_replay_tokens", "Told from what was kept, not computed again.", registry=registry
+            "slipway_replay_tokens", "Sent from what was kept, not computed again.", registry=registry
         )
         for end in REPLAY_ENDS:
             self._replay_ends.labels(end)

@@ -20,7 +20,7 @@ from slipway_server.engine.scheduling.block_hash import BlockHasher
 from slipway_server.engine.scheduling.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
 
 STOP = 7
-TOLD = (Logprobs((0,), (-1.0,), 1),) * 64
+LOGPROBS = (Logprobs((0,), (-1.0,), 1),) * 64
 
 
 def limits(slots: int = 4, step_tokens: int = 16, kv_tokens: int = 400, **more: bool) -> SchedulerConfig:
@@ -150,7 +150,7 @@ def test_prompt_log_probabilities_are_returned_once_despite_preemption() -> None
     def step() -> None:
         batch = scheduler.schedule()
         results = [
-            Sampled(1 if work.samples else None, prompt_logprobs=TOLD[: len(work.prompt_logprob_positions)])
+            Sampled(1 if work.samples else None, prompt_logprobs=LOGPROBS[: len(work.prompt_logprob_positions)])
             for work in batch
         ]
         rows.extend(row for work in batch for row in work.prompt_logprob_positions)
