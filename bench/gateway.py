@@ -77,7 +77,7 @@ def processes() -> Iterator[tuple[str, str, int]]:
         ports = ["--host=127.0.0.1", "--port=0", "--admin-host=127.0.0.1", "--admin-port=0", "--drain-delay=0"]
         command = [sys.executable, "-m", "slipway_gateway", "--routes", str(routes), *ports]
         log = Path(folder) / "gateway.log"
-        # A file, not a pipe: nobody would read it under load, and a full pipe stops its writer.
+        # A file, not a pipe: no task reads it under load, and a full pipe stops its writer.
         second = subprocess.Popen(command, cwd=ROOT / "gateway", stderr=log.open("w"))
         lines: list[str] = []
         while not any("routes file loaded" in line for line in lines):
@@ -139,9 +139,9 @@ async def streams(client: aiohttp.ClientSession, url: str, pid: int) -> dict[str
         async with client.post(f"{url}/v1/completions?events={events}&gap=1", data=BODY) as reply:
             open_now += 1
             peak = max(peak, open_now)
-            said = await reply.read()
+            received = await reply.read()
             open_now -= 1
-        broken += reply.status != 200 or said.count(EVENT) != events or not said.endswith(b"[DONE]\n\n")
+        broken += reply.status != 200 or received.count(EVENT) != events or not received.endswith(b"[DONE]\n\n")
         return time.perf_counter()
 
     before = proc.cpu_s(pid)

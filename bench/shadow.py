@@ -5,8 +5,8 @@
 One real gateway, a stable server of two pods and a canary; servers are small and real: they stream events as a model
 does and compute nothing. Blocks with and without the mirror alternate in one process of the gateway: it mirrors by a
 header, which clients send or not. What mirrored requests cost elsewhere is not measured: canary and second pod run
-where nobody else wants the processor, as they have nodes of their own in a cluster. The others go before all other work
-on the machine, where the system allows that (root). What is added is the median over pairs of blocks, with a
+where no other process wants the processor, as they have nodes of their own in a cluster. The others go before all other
+work on the machine, where the system allows that (root). What is added is the median over pairs of blocks, with a
 bootstrapped interval.
 Prints a table, writes build/reports/shadow.json, exits 1 when a bar does not hold.
 """
@@ -98,7 +98,7 @@ def server(*arguments: str) -> Iterator[str]:
 
 
 def routes(first: str, second: str, canary: str, percentage: int) -> dict[str, Any]:
-    """All clients are the first pod's: the second is there to say how much stable differs from itself."""
+    """All clients are the first pod's: the second is there to measure how much stable differs from itself."""
     stable = {"revision": "stable", "weight": 100, "endpoints": [first]}
     # A listed revision of stable's own, so that clients never load the pod that runs aside.
     floor = {"revision": "stable-baseline", "weight": 0, "endpoints": [second]}
@@ -116,7 +116,7 @@ def gateway(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
         path.write_text(json.dumps(table))
         ports = ["--host=127.0.0.1", "--port=0", "--admin-host=127.0.0.1", "--admin-port=0", "--drain-delay=0"]
         command = [sys.executable, "-m", "slipway_gateway", "--routes", str(path), *ports]
-        # A file, not a pipe: nobody would read it under load, and a full pipe stops its writer.
+        # A file, not a pipe: no task reads it under load, and a full pipe stops its writer.
         process = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stderr=stack.enter_context(log.open("w"))))
         stack.callback(process.terminate)
         while "routes file loaded" not in log.read_text():
@@ -138,8 +138,8 @@ async def ask(client: aiohttp.ClientSession, url: str, mirrored: bool) -> tuple[
         async with client.post(f"{url}/v1/chat/completions", data=BODY, headers=headers) as reply:
             await reply.content.readline()
             first = time.perf_counter()
-            said = await reply.read()
-            good = reply.status == 200 and said.endswith(b"[DONE]\n\n")
+            received = await reply.read()
+            good = reply.status == 200 and received.endswith(b"[DONE]\n\n")
             return ((first - began) * 1e3, (time.perf_counter() - began) * 1e3) if good else (math.inf, math.inf)
     except (aiohttp.ClientError, TimeoutError):
         return math.inf, math.inf
@@ -214,8 +214,8 @@ def bars(rows: list[dict[str, Any]]) -> list[Bar]:
     made = []
     for row in rows:
         if row["measure"] == "ttft p99":
-            told, value = f"added p99 of the first event, {row['percentage']} % mirrored, ms", row["added_ms"]
-            made.append(Bar(told, round(value, 3), f"< {LIMIT_MS:g}", value < LIMIT_MS))
+            bar, value = f"added p99 of the first event, {row['percentage']} % mirrored, ms", row["added_ms"]
+            made.append(Bar(bar, round(value, 3), f"< {LIMIT_MS:g}", value < LIMIT_MS))
             wanted, sent = row["requests"] * row["percentage"] / 100, sum(row["mirrored"].values())
             reached = sum(row["mirrored"].get(name, 0) for name in ("answered", "compared"))
             held = sent >= 0.8 * wanted and reached >= 0.9 * sent
@@ -240,8 +240,10 @@ def main() -> bool:
     rows = asyncio.run(measure())
     for row in rows:
         interval = f"[{row['low_ms']:+.2f}, {row['high_ms']:+.2f}]"
-        told = f"{row['percentage']:>3} % mirrored  {row['measure']:<8}  off {row['off_ms']:.2f}  on {row['on_ms']:.2f}"
-        print(f"{told}  added {row['added_ms']:+.2f} {interval} ms")
+        latencies = (
+            f"{row['percentage']:>3} % mirrored  {row['measure']:<8}  off {row['off_ms']:.2f}  on {row['on_ms']:.2f}"
+        )
+        print(f"{latencies}  added {row['added_ms']:+.2f} {interval} ms")
     print(f"copies: {rows[-1]['mirrored']}")
     made = bars(rows)
     for bar in made:

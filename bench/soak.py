@@ -65,7 +65,7 @@ COMPLETED, INVALID, REFUSED, ERROR, LEFT_EARLY, LEFT_LATE, LOST = (
 )  # fmt: skip
 
 
-# --- what is asked (pure) ---------------------------------------------------------------------------------------------
+# --- the requests (pure) ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _answerable(dice: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def _bad(dice: random.Random) -> Ask:
-    """Each is refused for a reason of its own, before the engine hears of it."""
+    """Each is refused for a reason of its own, before the engine gets it."""
     path, body = _answerable(dice)
     wrong: list[tuple[str, bytes]] = [
         (path, b'{"model": "m", "prompt": '),
@@ -180,12 +180,12 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
     wrongs: int = 0
 
-    def add(self, ask: Ask, ending: str, told: str) -> None:
+    def add(self, ask: Ask, ending: str, response: str) -> None:
         self.endings[ending] += 1
         self.kinds[ask.kind] += 1
         if ending not in ask.right:
             self.wrongs += 1
-            self.wrong = [*self.wrong, f"{ask.kind} {ask.path}: {ending} {told}"][:20]
+            self.wrong = [*self.wrong, f"{ask.kind} {ask.path}: {ending} {response}"][:20]
 
 
 def bars(seen: Seen, first: Look, last: Look) -> list[Bar]:
@@ -252,13 +252,13 @@ class Soak:
     async def _client(self, session: aiohttp.ClientSession, dice: random.Random, until: float) -> None:
         while time.monotonic() < until:
             ask = draw(dice)
-            ending, told = await perform(session, self._url, ask)
-            self.seen.add(ask, ending, told)
+            ending, response = await perform(session, self._url, ask)
+            self.seen.add(ask, ending, response)
             if ending == REFUSED:
                 await asyncio.sleep(dice.uniform(0.1, 1.0))
 
     async def _rest(self) -> Look:
-        """Waits until nothing is left to do; the last look tells if it never comes to rest."""
+        """Waits until nothing is left to do; the last look shows whether it never comes to rest."""
         for _ in range(REST_LOOKS):
             if (await self._look()).rests:
                 break
@@ -299,7 +299,7 @@ def read(page: str) -> Look:
 
 
 async def perform(session: aiohttp.ClientSession, url: str, ask: Ask) -> tuple[str, str]:
-    """How it ended for its client, and what it was told."""
+    """How it ended for its client, and the response."""
     answered = False
 
     async def exchange() -> tuple[str, str]:
@@ -383,15 +383,15 @@ def main(minutes: float, seconds: float | None, seed: int) -> None:
     except DidNotStart as error:
         print(f"the server did not start: {error}")
         sys.exit(2)
-    told = as_json(soak.seen, first, last, {"seconds": length_s, "seed": seed, "clients": CLIENTS})
-    path = write(told)
+    result = as_json(soak.seen, first, last, {"seconds": length_s, "seed": seed, "clients": CLIENTS})
+    path = write(result)
     for wrong in soak.seen.wrong:
         print(f"wrong: {wrong}")
     print(f"at rest  {first.rss_mib:.1f} MiB, {first.fds} descriptors; at the end {last.rss_mib:.1f} MiB, {last.fds}")
     for bar in bars(soak.seen, first, last):
         print(bar)
     print(f"report   {path.relative_to(REPOSITORY)}")
-    sys.exit(0 if all(bar["ok"] for bar in told["bars"]) else 1)
+    sys.exit(0 if all(bar["ok"] for bar in result["bars"]) else 1)
 
 
 if __name__ == "__main__":

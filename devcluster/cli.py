@@ -17,7 +17,7 @@ from devcluster.gobuild import all_binaries, build_steps, drop_build_caches
 from devcluster.images import nodeimage, project
 from devcluster.node import access, cluster, metrics_server
 from devcluster.places import demand_space, exclusive, places
-from devcluster.steps.progress import run_steps, say
+from devcluster.steps.progress import print_line, run_steps
 from devcluster.tools import tool
 
 _console = Console(stderr=True, soft_wrap=True)
@@ -31,7 +31,7 @@ class _Sentences(click.Group):
         try:
             return super().invoke(context)
         except DevclusterError as error:
-            say(_console, f"devcluster: {error}")
+            print_line(_console, f"devcluster: {error}")
             sys.exit(1)
 
 
@@ -57,7 +57,7 @@ def up(port: int | None, torch: str, with_images: bool) -> None:
     where = places()
     beside = project.beside if with_images else None
     record = cluster.up(where, _console, port=port, torch_mount=torch == "mount", beside=beside)
-    say(_console, f"cluster {where.cluster} is up ({time.monotonic() - started:.1f} s)")
+    print_line(_console, f"cluster {where.cluster} is up ({time.monotonic() - started:.1f} s)")
     click.echo(f"export KUBECONFIG={where.kubeconfig}")
     click.echo(f"# the gateway's node port {cluster.GATEWAY_NODE_PORT} is http://127.0.0.1:{record.gateway_port}")
 
@@ -67,14 +67,14 @@ def down() -> None:
     """Take the cluster away and restore the host; the cache stays."""
     started = time.monotonic()
     if cluster.down(places(), _console):
-        say(_console, f"gone ({time.monotonic() - started:.1f} s)")
+        print_line(_console, f"gone ({time.monotonic() - started:.1f} s)")
     else:
-        say(_console, "nothing to take away")
+        print_line(_console, "nothing to take away")
 
 
 @main.command()
 def status() -> None:
-    """Say what runs and what is built; exits 1 when the cluster is not up."""
+    """Show what runs and what is built; exits 1 when the cluster is not up."""
     where = places()
     healthy = access.describe(where, click.echo)
     sys.exit(0 if healthy else 1)
@@ -137,12 +137,12 @@ def build(what: tuple[str, ...]) -> None:
         # What a node still needs is compiled from the same objects, in a tenth of the time.
         if all(step.done() for step in nodeimage.binary_steps(where)):
             drop_build_caches(where)
-    say(_console, f"{len(names)} binaries are there ({seconds:.0f} s)")
+    print_line(_console, f"{len(names)} binaries are there ({seconds:.0f} s)")
 
 
 @main.command()
 def built() -> None:
-    """Say by the exit status whether a cluster can start without compiling anything first (0: yes)."""
+    """Report by the exit status whether a cluster can start without compiling anything first (0: yes)."""
     sys.exit(0 if all(step.done() for step in nodeimage.binary_steps(places())) else 1)
 
 
@@ -158,7 +158,7 @@ def control_plane() -> None:
     """Run etcd and kube-apiserver on loopback in the foreground, until Ctrl-C; prints the kubeconfig's path."""
     with ControlPlane(places()) as running:
         click.echo(f"export KUBECONFIG={running.kubeconfig}")
-        say(_console, f"ready at {running.url}; Ctrl-C ends it")
+        print_line(_console, f"ready at {running.url}; Ctrl-C ends it")
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
 
 

@@ -123,7 +123,7 @@ class ControlPlane:
         hosts = ("localhost", "kubernetes.default.svc", "127.0.0.1")
         self._authority.issue("apiserver", "kube-apiserver", hosts=hosts)
         self._authority.issue("admin", "admin", ["system:masters"])
-        # Of an authority of its own: else whoever has a certificate of ours could speak for anybody to aggregated APIs.
+        # Of an authority of its own: else any certificate of ours could impersonate every user at aggregated APIs.
         self._front_proxy = Authority.create(self._folder / "front-proxy")
         self._front_proxy.issue("front-proxy", "front-proxy-client")
         self._authority.service_account_key()
@@ -140,7 +140,7 @@ class ControlPlane:
             )
             if self._becomes_ready():
                 return
-            # A program of somebody else may have taken a port.
+            # Another program may have taken a port.
             self._stop_processes()
             if attempt == _TRIES:
                 tail = "\n".join(f"    {line}" for line in self.logs().splitlines()[-10:])
@@ -172,7 +172,7 @@ class ControlPlane:
         for process in reversed(self._processes):
             process.terminate()
             try:
-                # The API server drains for long; nobody waits for these answers.
+                # The API server drains for long; no client waits for these answers.
                 process.wait(0.3)
             except subprocess.TimeoutExpired:
                 process.kill()

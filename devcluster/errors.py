@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DevclusterError(Exception):
-    """Says what went wrong and what to do; the command line prints it without a traceback."""
+    """What went wrong and what to do; the command line prints it without a traceback."""

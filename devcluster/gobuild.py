@@ -128,7 +128,7 @@ class _Count:
     seen: int = 0
 
     def line(self, line: str) -> None:
-        """Counts what `go build -v` prints, but for what Go says itself."""
+        """Counts what `go build -v` prints, but for the messages of Go itself."""
         self.seen += not line.startswith("go: ")
 
     def fraction(self) -> float:

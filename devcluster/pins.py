@@ -1,4 +1,4 @@
-"""Every version that devcluster builds or asks for. Changing one changes the cache keys that depend on it."""
+"""Every version that devcluster builds or pulls. Changing one changes the cache keys that depend on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 MODULES: dict[str, GoModule] = {
     module.name: module
     for module in (
-        # One module for all that speaks to Kubernetes: with one version of each library, each is compiled once. As
+        # One module for all clients of Kubernetes: with one version of each library, each is compiled once. As
         # modules of their own, helm, coredns, crictl, kind and the provisioner take six times as long. Its go.mod holds
         # etcd's libraries and bbolt at what etcd is tested with; coredns would raise them for a plugin it lacks here.
         GoModule(

@@ -78,7 +78,7 @@ class Places:
 
 
 def places(environment: Mapping[str, str] = os.environ) -> Places:
-    """The folders of this user; the state lies in the cache folder unless XDG_STATE_HOME says otherwise."""
+    """The folders of this user; the state lies in the cache folder unless XDG_STATE_HOME names another."""
     cache_home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".cache"
     cache = Path(cache_home) / "slipway"
     state_home = environment.get("XDG_STATE_HOME")
@@ -97,7 +97,7 @@ def module_files(module: GoModule) -> dict[str, bytes]:
 
 @contextmanager
 def exclusive(where: Places) -> Iterator[None]:
-    """One builder at a time; says once that it waits. The kernel drops the lock when the process dies."""
+    """One builder at a time; prints once that it waits. The kernel drops the lock when the process dies."""
     where.cache.mkdir(parents=True, exist_ok=True)
     with (where.cache / "lock").open("w") as file:
         try:
@@ -123,7 +123,7 @@ def appears_whole(target: Path) -> Iterator[Path]:
 
 
 def _sweep_half_made(where: Places) -> None:
-    """Removes what a killed run left; the caller holds the lock, so nobody is writing there."""
+    """Removes what a killed run left; the caller holds the lock, so no process is writing there."""
     for folder in (*(where.cache / "bin").glob("*"), *(where.cache / name for name in _MADE_HERE), where.work):
         for path in folder.glob(".*.*"):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Ports for programs that take a number: nobody else gets them between the choice and the program's start.
+"""Ports for programs that take a number: no other program gets them between the choice and the program's start.
 
-The kernel gives ports of its ephemeral range to everyone who asks for any. A number that was found free by binding and
+The kernel gives ports of its ephemeral range to programs that bind port 0. A number that was found free by binding and
 closing may therefore be taken a moment later. These come from below that range. They are reserved until this process
 ends.
 """

@@ -22,7 +22,7 @@ _VERSIONS = {
 
 
 def tool(places: Places, name: str, *, must_exist: bool = True) -> Path:
-    """The program to use; by default an error says how to get it when there is none."""
+    """The program to use; by default an error with how to get it when there is none."""
     built = _cached(places, name)
     on_path = shutil.which(name)
     if on_path and _is_new_enough(name, on_path):

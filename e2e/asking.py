@@ -26,9 +26,9 @@ def client(url: str, *, retries: int = 0) -> openai.OpenAI:
 
 def post(url: str, body: dict[str, Any]) -> tuple[int, str]:
     """Status and text of an answer, for what the openai client has no method for or would refuse to send."""
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refusal:
         with refusal:
@@ -56,8 +56,8 @@ async def _revisions(url: str, model: str, users: Sequence[str | None]) -> list[
 
         async def one(user: str | None) -> str:
             named = {"user": user} if user else {}
-            asked = {"model": model, "prompt": "And God said", "max_tokens": 1, **named}
-            async with session.post(f"{url}/completions", json=asked) as answer:
+            body = {"model": model, "prompt": "And God said", "max_tokens": 1, **named}
+            async with session.post(f"{url}/completions", json=body) as answer:
                 assert answer.status == 200, await answer.text()
                 assert (await answer.json())["choices"]
                 return answer.headers[REVISION]
@@ -66,7 +66,7 @@ async def _revisions(url: str, model: str, users: Sequence[str | None]) -> list[
 
 
 def assert_share(counted: Counter[str], revision: str, percent: int) -> None:
-    """The share of one revision is what its weight says, within what chance allows for this many requests."""
+    """The share of one revision is its weight, within what chance allows for this many requests."""
     count, share = counted.total(), percent / 100
     allowed = SIGMAS * math.sqrt(count * share * (1 - share)) + 1
     off = abs(counted[revision] - count * share)

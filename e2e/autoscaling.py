@@ -58,7 +58,7 @@ class Climb:
     wanted: float  # when the autoscaler wanted all replicas
     ready: float  # when all pods were ready
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
             f"{MOST} replicas wanted after {self.wanted - self.came:.0f} s, ready after {self.ready - self.came:.0f} s"
         )
@@ -86,7 +86,7 @@ class Descent:
     left: float
     wanted: float  # when one replica was wanted
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return f"1 wanted {self.wanted - self.left:.0f} s after the load ended (cooldown {COOLDOWN_S} s)"
 
 
@@ -151,8 +151,8 @@ class Findings:
 
     def report(self) -> Json:
         """For build/reports/autoscale.json."""
-        told: list[dict[str, Any]] = [{"experiment": name, "seen": seen} for name, seen in self.rows]
-        return report("autoscale", told, self.bars)
+        rows: list[dict[str, Any]] = [{"experiment": name, "seen": seen} for name, seen in self.rows]
+        return report("autoscale", rows, self.bars)
 
 
 def draw(timeline: Timeline, up: Climb, down: Descent, path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Set-ups that are broken in one way each: what people get wrong, and what a ModelDeployment must say of it.
+"""Set-ups that are broken in one way each: what people get wrong, and the status that a ModelDeployment must have.
 
-Nothing in the product is told to fail. Most of them never start a container, so all are made at once.
+Nothing in the product has a switch to fail. Most of them never start a container, so all are made at once.
 """
 
 import re
@@ -18,12 +18,12 @@ TAKEN = "example.com/taken"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One mistake. `says`: words that the message must have, of what, where and what to do."""
+    """One mistake. `words`: what the message must contain, of the fault, its place and the remedy."""
 
     name: str  # of its ModelDeployment
     mistake: str
     reason: str
-    says: tuple[str, ...]
+    words: tuple[str, ...]
     spec: Json = field(default_factory=dict)
     condition: str = "Available"
     place: str = "shared"  # which of the namespaces
@@ -261,6 +261,6 @@ def markdown(rows: list[Row]) -> str:
     head = f"On {machine()['cpu']}, {machine()['cores']} cores, all made at once."
     lines = [head, "", "| set-up | condition | reason | message | s |", "|---|---|---|---|---|"]
     for row in rows:
-        setup, said = row.setup, _RESOLVER.sub("", row.message).replace("|", "/").replace("\n", " ")
-        lines.append(f"| {setup.mistake} | `{setup.condition}` | `{setup.reason}` | {said} | {row.seconds:.0f} |")
+        setup, message = row.setup, _RESOLVER.sub("", row.message).replace("|", "/").replace("\n", " ")
+        lines.append(f"| {setup.mistake} | `{setup.condition}` | `{setup.reason}` | {message} | {row.seconds:.0f} |")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A real cluster, the release in it, and for each test a namespace of its own; what a failure looked like is told."""
+"""A real cluster, the release in it, and for each test a namespace of its own; failures show the cluster's state."""
 
 import os
 import subprocess
@@ -71,15 +71,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     shared = (value.namespace for value in given.values() if isinstance(value, Deployment))
     namespace = given.get("namespace") or next(shared, None)
     if report.failed and report.when != "teardown" and namespace:
-        report.sections.append(("cluster", _told(given["slipway"].kube, namespace)))
+        report.sections.append(("cluster", _diagnoses(given["slipway"].kube, namespace)))
     return report
 
 
-def _told(kube: Kube, namespace: str) -> str:
+def _diagnoses(kube: Kube, namespace: str) -> str:
     names = [one["metadata"]["name"] for one in kube.api.items(CRD, namespace)]
-    told = [f"{name}\n{diagnosis(kube, name, namespace)}" for name in names]
+    found = [f"{name}\n{diagnosis(kube, name, namespace)}" for name in names]
     system = f"{SYSTEM}\n{pods(kube, SYSTEM)}\n{events(kube, SYSTEM)}\n{logs(kube, 40)}"
-    return "\n".join([*(told or [pods(kube, namespace), events(kube, namespace)]), system])
+    return "\n".join([*(found or [pods(kube, namespace), events(kube, namespace)]), system])
 
 
 # --- the cluster and the release --------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def _told(kube: Kube, namespace: str) -> str:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Kube:
-    """$KUBECONFIG where it is set, else the devcluster; where neither can be, the suite says what it did not run."""
+    """$KUBECONFIG where it is set, else the devcluster; where neither can be, the suite prints what it did not run."""
     if named := os.environ.get("KUBECONFIG"):
         return Kube(Path(named))
     engine = choose(facts.observe())

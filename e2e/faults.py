@@ -1,7 +1,7 @@
-"""Versions that are bad for real: what is released, what is asked of it, and the words that must reject it.
+"""Versions that are bad for real: what is released, the load on it, and the message that must reject it.
 
-Nothing in the product is told to fail. Each is a mistake that people make with weights or with the spec, and the whole
-way is walked: gateways count, the operator reads and judges, the rollout goes back.
+Nothing in the product has a switch to fail. Each is a mistake that people make with weights or with the spec, and all
+parts are real: gateways count, the operator reads and judges, the rollout goes back.
 """
 
 import re
@@ -23,7 +23,7 @@ WARM_UP_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A bad version and how it must end. `says` is searched in the sentence of the rejection.
+    """A bad version and how it must end. `message` is a pattern that the message of the rejection must match.
 
     `shows`: metrics by which the bad version must be worse than stable, the blamed one or not.
     """
@@ -31,7 +31,7 @@ class Fault:
     name: str
     released: str  # for people
     spec: Json
-    says: str
+    message: str
     shows: tuple[str, ...] = ()
     reason: str = "AnalysisFailed"
     shape: Shape = field(default_factory=Shape)
@@ -112,7 +112,7 @@ FAULTS = (
         _on_claim("untrained"),
         r"(repetition|truncated): .* evidence e=",
         shows=("repetition", "truncated"),
-        # A loop is told from 256 bytes on; each such answer is hundreds of steps of the engine.
+        # A loop is detected from 256 bytes on; each such answer is hundreds of steps of the engine.
         shape=Shape(rate=4, max_tokens=270),
     ),
     Fault(
@@ -147,7 +147,7 @@ FAULTS = (
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def told(sentence: str) -> str:
+def shortened(sentence: str) -> str:
     """The part of a rejection's sentence that a table has room for."""
     blamed = re.search(r"[\w-]+: \d+ of \d+ bad \([^)]*\) on canary, \d+ of \d+ bad \([^)]*\) on stable", sentence)
     return blamed[0] if blamed else sentence[:160]

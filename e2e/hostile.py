@@ -24,7 +24,7 @@ _GROUP = "slipway.dev/v1alpha1"
 # Of pods that serve whatever comes: each request with its head and body goes to the log.
 _RECEIVER = """
 import http.server
-class Told(http.server.BaseHTTPRequestHandler):
+class Recorder(http.server.BaseHTTPRequestHandler):
     def answer(self):
         size = min(int(self.headers.get("Content-Length") or 0), 1 << 20)
         print(self.requestline, dict(self.headers), self.rfile.read(size), flush=True)
@@ -34,7 +34,7 @@ class Told(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
     do_GET = do_POST = answer
     def log_message(self, *_): pass
-http.server.ThreadingHTTPServer(("", 8000), Told).serve_forever()
+http.server.ThreadingHTTPServer(("", 8000), Recorder).serve_forever()
 """
 
 
@@ -46,7 +46,7 @@ class Hostile:
     namespace: str
     image: str  # of the model server: it has Python and aiohttp
     victims: list[Deployment]
-    refused: list[str] = field(default_factory=list)  # what the API server said no to
+    refused: list[str] = field(default_factory=list)  # what the API server rejected
     taken: list[str] = field(default_factory=list)  # what it took
 
     # --- what stands there all the time -------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Hostile:
                       "-p", json.dumps(change))  # fmt: skip
 
     def forge_status(self, as_stranger: Impersonation, victim: Deployment) -> None:
-        """Its squatter says that it is the victim, with the pod that it made up."""
+        """Its squatter claims to be the victim, with the pod that it made up."""
         traffic = {"model": victim.model, "generation": 10**9, "salt": "1",
                    "backends": [{"revision": f"receiver-{victim.name}", "version": "v1", "weight": 100}]}  # fmt: skip
         forged = {"status": {"model": victim.model, "phase": "Healthy", "conditions": [], "traffic": traffic}}
@@ -114,10 +114,10 @@ class Hostile:
     def attack(self, windows: list[tuple[float, float]]) -> Json:
         """All that is sent to the gateways, within these windows; blocks. Gives counts of statuses by kind."""
         names = [name for victim in self.victims for name in (victim.model, victim.route)]
-        asked = {"gateway": f"http://{RELEASE}-gateway.{SYSTEM}", "models": names, "windows": windows, "seen": SEEN}
-        told = self._kubectl("exec", CLIENT, "-n", self.namespace, "--", "python3", SCRIPT, json.dumps(asked),
-                             timeout_s=windows[-1][1] - time.time() + 60)  # fmt: skip
-        return dict(json.loads(told.strip().splitlines()[-1]))
+        plan = {"gateway": f"http://{RELEASE}-gateway.{SYSTEM}", "models": names, "windows": windows, "seen": SEEN}
+        output = self._kubectl("exec", CLIENT, "-n", self.namespace, "--", "python3", SCRIPT, json.dumps(plan),
+                               timeout_s=windows[-1][1] - time.time() + 60)  # fmt: skip
+        return dict(json.loads(output.strip().splitlines()[-1]))
 
     def _try(self, *arguments: str) -> None:
         try:
@@ -151,7 +151,7 @@ class Hostile:
         return self.kube.api.items("v1/pods", self.namespace)
 
     def powerful_pods(self) -> list[str]:
-        """Pods there that reach their node, or speak to the API server in a stranger's name."""
+        """Pods there that reach their node, or call the API server as a service account of the stranger."""
         return [pod["metadata"]["name"] for pod in self.pods() if _is_powerful(pod["spec"])]
 
     def received(self) -> int:
@@ -161,7 +161,7 @@ class Hostile:
         return sum(counted(self.kube, pod, FINISHED) for pod in pods)
 
     def states(self) -> dict[str, str]:
-        """What the operator says of each of its ModelDeployments."""
+        """Messages of the operator in the status of each of its ModelDeployments."""
         found = self.kube.api.items(CRD, self.namespace)
         return {one["metadata"]["name"]: str((one.get("status") or {}).get("message")) for one in found}
 
@@ -203,7 +203,7 @@ def _rights(namespace: str) -> list[Json]:
 
 
 def _limits() -> list[Json]:
-    """What a cluster gives strangers: a share of the node. Without one its processors are anybody's."""
+    """What a cluster gives strangers: a share of the node. Without one its processors are shared without limit."""
     limit = {"type": "Container", "default": {"cpu": "250m", "memory": "1Gi"},
              "defaultRequest": {"cpu": "10m", "memory": "64Mi"}}  # fmt: skip
     return [

@@ -34,17 +34,17 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 def poisons() -> list[tuple[str, Json]]:
     """Bodies of which each once ended an engine, or nearly did (safety 1, 2, 3, 5); without the model's name."""
-    said: Json = {"messages": [{"role": "user", "content": "Hear"}], "max_tokens": 2}
+    chat: Json = {"messages": [{"role": "user", "content": "Hear"}], "max_tokens": 2}
     masked: Json = {"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 5, "top_p": 0.9, "max_tokens": 6}
     return [
-        (CHAT, said | {"temperature": 1e-45, "top_p": 0.9}),
-        (CHAT, said | {"repetition_penalty": 1e-300, "top_p": 0.9}),
-        (CHAT, said | masked),
-        (CHAT, said | masked | {"temperature": 0}),
-        (CHAT, said | {"top_k": 10**25}),
-        (CHAT, said | {"min_tokens": 2**63}),
-        (CHAT, said | {"logit_bias": {"9" * 5000: 1}}),
-        (CHAT, said | {"priority": -(2**63) - 1}),
+        (CHAT, chat | {"temperature": 1e-45, "top_p": 0.9}),
+        (CHAT, chat | {"repetition_penalty": 1e-300, "top_p": 0.9}),
+        (CHAT, chat | masked),
+        (CHAT, chat | masked | {"temperature": 0}),
+        (CHAT, chat | {"top_k": 10**25}),
+        (CHAT, chat | {"min_tokens": 2**63}),
+        (CHAT, chat | {"logit_bias": {"9" * 5000: 1}}),
+        (CHAT, chat | {"priority": -(2**63) - 1}),
         (COMPLETIONS, {"prompt": [10**9], "max_tokens": 2}),
         (COMPLETIONS, {"prompt": [-1], "max_tokens": 2}),
         (COMPLETIONS, {"prompt": [*range(250, 280), 2**31, 2**62], "max_tokens": 2}),
@@ -92,8 +92,8 @@ def raw_heads(host: str) -> list[bytes]:
 class Stranger:
     """One window of it."""
 
-    def __init__(self, session: aiohttp.ClientSession, asked: Json, until: float, counts: Counts) -> None:
-        self._session, self._url, self._models = session, str(asked["gateway"]), list(asked["models"])
+    def __init__(self, session: aiohttp.ClientSession, plan: Json, until: float, counts: Counts) -> None:
+        self._session, self._url, self._models = session, str(plan["gateway"]), list(plan["models"])
         self._until = time.monotonic() + until - time.time()
         self._kept: list[bytes] = []
         self._kept_bytes = 0
@@ -112,10 +112,10 @@ class Stranger:
     def _left(self) -> float:
         return self._until - time.monotonic()
 
-    def _keep(self, told: bytes) -> None:
-        if self._kept_bytes + len(told) <= MOST_KEPT:
-            self._kept.append(told)
-            self._kept_bytes += len(told)
+    def _keep(self, received: bytes) -> None:
+        if self._kept_bytes + len(received) <= MOST_KEPT:
+            self._kept.append(received)
+            self._kept_bytes += len(received)
 
     async def _post(self, kind: str, path: str, body: bytes, headers: dict[str, str]) -> None:
         limits = aiohttp.ClientTimeout(total=max(1.0, min(30.0, self._left() + 5)))
@@ -154,7 +154,7 @@ class Stranger:
             if self._left() <= 0:
                 return
             model = self._models[number % len(self._models)]
-            said = {
+            body = {
                 "model": model,
                 "messages": [{"role": "user", "content": "Hear"}],
                 "max_tokens": 2,
@@ -163,7 +163,7 @@ class Stranger:
             headers = forged(model)
             name = list(headers)[number % len(headers)]
             chosen = headers if number % 10 == 9 else {name: headers[name]}
-            await self._post("forged headers", CHAT, json.dumps(said).encode(), chosen)
+            await self._post("forged headers", CHAT, json.dumps(body).encode(), chosen)
             await asyncio.sleep(FORGED_EVERY_S)
 
     async def _raw(self, address: tuple[str, int]) -> None:
@@ -212,23 +212,23 @@ class Stranger:
             await asyncio.sleep(1)
 
 
-def append(name: str, told: bytes) -> None:
+def append(name: str, received: bytes) -> None:
     with open(name, "ab") as seen:
-        seen.write(told)
+        seen.write(received)
 
 
-async def main(asked: Json) -> None:
+async def main(plan: Json) -> None:
     counts: Counts = defaultdict(Counter)
-    for begins, ends in asked["windows"]:
+    for begins, ends in plan["windows"]:
         await asyncio.sleep(max(0.0, begins - time.time()))
         # Connections that end with each request: what balances the load then spreads them over all gateways.
         connector = aiohttp.TCPConnector(limit=32, force_close=True)
         async with aiohttp.ClientSession(
             connector=connector, headers={"Authorization": "Bearer sk-stranger"}
         ) as session:
-            stranger = Stranger(session, asked, ends, counts)
+            stranger = Stranger(session, plan, ends, counts)
             await stranger.run()
-        append(asked["seen"], stranger.seen())
+        append(plan["seen"], stranger.seen())
     print(json.dumps({kind: dict(found) for kind, found in counts.items()}))
 
 

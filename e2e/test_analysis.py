@@ -40,5 +40,5 @@ def test_a_canary_that_is_no_worse_is_promoted_by_itself(
 
 
 def verdict_of(status: Json) -> Json:
-    """What the judge last said of the present step."""
+    """The last verdict of the judge on the present step."""
     return dict(((status.get("rollout") or {}).get("analysis") or {}).get("verdict") or {})

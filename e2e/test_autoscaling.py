@@ -1,4 +1,4 @@
-"""Capacity follows demand by the real controller of HorizontalPodAutoscalers and by nobody's metrics but ours.
+"""Capacity follows demand by the real controller of HorizontalPodAutoscalers and by our metrics alone.
 
 `make test` reads every series; `make autoscale` plays a load step, one during a canary, and what happens when a
 gateway, the operator or the metrics API is not there. It prints the table, and WRITE=1 puts it into docs/autoscaling.md
@@ -42,7 +42,7 @@ Loads = Callable[..., Load]
 
 @pytest.fixture(scope="module")
 def findings(request: pytest.FixtureRequest) -> Iterator[Findings]:
-    """Takes a row for each experiment, prints them all at the end, and writes what was asked for."""
+    """Takes a row for each experiment, prints them all at the end, and writes them where an option is set."""
     found = Findings()
     yield found
     if not found.rows:
@@ -84,7 +84,7 @@ def test_replicas_follow_a_load_step_and_come_back(
         down.crowd.requests + report.requests,
         max((waiting for _, waiting in timeline.waiting()), default=0),
     )
-    seen = f"{up.told()}; {down.told()}; {queue:.0f} waited at most; {requests} requests, {len(failures)} failed"
+    seen = f"{up.summary()}; {down.summary()}; {queue:.0f} waited at most; {requests} requests, {len(failures)} failed"
     assert violations(timeline.moments(), SURGE) == []
     findings.add(STEP, seen, *autoscaling.step_bars(STEP, up, down, len(failures)))
 
@@ -115,7 +115,7 @@ def test_replicas_follow_a_load_step_in_a_paused_canary(
     others = [moment for moment in during if sorted(moment.weights.values()) != [50, 50]]
     violated = violations(timeline.moments(), SURGE)
     assert not violated, violated
-    seen = f"{up.told()}, with the operator killed in between; {down.told()}"
+    seen = f"{up.summary()}, with the operator killed in between; {down.summary()}"
     seen = f"{seen}; weights 50/50 in all of {len(during)} changes; then promoted"
     findings.add(
         CANARY,
@@ -180,7 +180,7 @@ def has_value(kube: Kube, path: str) -> bool:
     )
 
 
-# --- when somebody is not there ---------------------------------------------------------------------------------------
+# --- when a part is missing -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.extended
@@ -207,19 +207,22 @@ def test_the_number_stays_while_a_gateway_or_the_operator_is_gone(
             _, reason = scaling_active(served)
             time.sleep(AWAY_S)
             least = served.kube.deployment(served.name, served.namespace)["spec"]["replicas"]
-            assert len(served.pods()) == MOST, "pods left while nobody knew the demand"
+            assert len(served.pods()) == MOST, "pods left while the demand was unknown"
         back = timeline.now()
         gone = timeline.until(
-            lambda now: now.condition("Autoscaling").get("reason") == reason, 60, "it says why", since=went
+            lambda now: now.condition("Autoscaling").get("reason") == reason,
+            60,
+            "the condition has the reason",
+            since=went,
         )
-        told = timeline.until(
+        recovered = timeline.until(
             lambda now: is_true(now.condition("Autoscaling")), 90, "the condition is good again", since=gone.at
         )
         down = timeline.until(lambda now: now.wanted == 1, 90, "one replica is wanted", since=back)
         failed = len(steady.stop().failures)
     seen = (
         f"{least} replicas for {back - went:.0f} s without demand and without metrics ({reason}); "
-        f"1 wanted {down.at - back:.0f} s after it is back, the condition good after {told.at - back:.0f} s"
+        f"1 wanted {down.at - back:.0f} s after it is back, the condition good after {recovered.at - back:.0f} s"
     )
     findings.add(
         OPERATOR,
@@ -231,7 +234,7 @@ def test_the_number_stays_while_a_gateway_or_the_operator_is_gone(
 
 @contextmanager
 def without_operator(slipway: Installation) -> Iterator[None]:
-    """Nobody reconciles and nobody serves the metrics API."""
+    """Without reconciling and without the metrics API."""
     scale = ("scale", f"deployment/{RELEASE}-operator", "--namespace", SYSTEM)
     slipway.kube.kubectl(*scale, "--replicas=0")
     try:
@@ -244,9 +247,9 @@ def without_operator(slipway: Installation) -> Iterator[None]:
 
 def scaling_active(chat: Deployment) -> tuple[str, str]:
     """Status and reason of that condition of its autoscaler."""
-    told = autoscaler(chat)["status"].get("conditions") or ()
-    said: Json = next((item for item in told if item["type"] == "ScalingActive"), {})
-    return str(said.get("status")), str(said.get("reason"))
+    conditions = autoscaler(chat)["status"].get("conditions") or ()
+    active: Json = next((item for item in conditions if item["type"] == "ScalingActive"), {})
+    return str(active.get("status")), str(active.get("reason"))
 
 
 def autoscaler(chat: Deployment) -> Json:
@@ -260,7 +263,7 @@ def is_true(condition: Json) -> bool:
 
 @pytest.mark.extended
 @pytest.mark.timeout(600, func_only=True)
-def test_a_foreign_metrics_api_is_left_alone_and_told(
+def test_a_foreign_metrics_api_is_left_alone_and_reported(
     slipway: Installation, served: Deployment, findings: Findings
 ) -> None:
     ours = f"v1beta2.{CUSTOM}"
@@ -271,7 +274,7 @@ def test_a_foreign_metrics_api_is_left_alone_and_told(
             timeline.until(lambda now: is_true(now.condition("Autoscaling")), 60, "it computes by external metrics")
             with foreign(slipway.kube, served.namespace, f"v1beta1.{EXTERNAL}") as external:
                 taken = timeline.until(
-                    lambda now: now.condition("Autoscaling").get("reason") == "MetricsApiTaken", LOOK_S + 60, "it tells"
+                    lambda now: now.condition("Autoscaling").get("reason") == "MetricsApiTaken", LOOK_S + 60, "reported"
                 )
                 kept = [custom(), external()]
         until(lambda: exists(slipway.kube, ours), "ours is back", LOOK_S)
@@ -286,7 +289,7 @@ def test_a_foreign_metrics_api_is_left_alone_and_told(
 
 @contextmanager
 def foreign(kube: Kube, namespace: str, name: str) -> Iterator[Callable[[], bool]]:
-    """An APIService of somebody else in the place of ours; says whether it is still theirs."""
+    """An APIService of another owner in the place of ours; yields a check that it is still theirs."""
     version, _, group = name.partition(".")
     service = {"name": "somebodys-adapter", "namespace": namespace, "port": 443}
     spec = {"group": group, "version": version, "service": service, "insecureSkipTLSVerify": True}

@@ -1,4 +1,4 @@
-"""A canary with a baseline pod on a real cluster: compared with it, promoted, and nobody notices that it leaves."""
+"""A canary with a baseline pod on a real cluster: compared with it, promoted, and its removal fails no request."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Set-ups that are broken in one way each, all at once: each says so within seconds, by a reason, with what to do.
+"""Set-ups that are broken in one way each, all at once: each status has, within seconds, a reason and what to do.
 
 `--setups-table docs/troubleshooting.md` puts what was seen into that page.
 """
@@ -21,27 +21,27 @@ from testkit.cluster.installation import Installation
 from testkit.cluster.kube import CRD, Kube
 from testkit.until import until
 
-SAID_S = 30  # from the mistake to its reason
+REPORTED_S = 30  # from the mistake to its reason
 LOOK_S = 1.0
 AT_THE_DOOR = ("denied", "no-webhook", "no-account", "no-priority", "no-secret", "pod-security")
 
 
 @dataclass
 class Watch:
-    """Looks at the ModelDeployments of some namespaces until each has said what it must."""
+    """Looks at the ModelDeployments of some namespaces until each has the status that it must."""
 
     kube: Kube
     namespaces: tuple[str, ...]
     rows: list[Row] = field(default_factory=list)
 
-    def until_said(self, wanted: list[Setup], begun: float) -> None:
-        """Take a row for each; what has not come after SAID_S is told with what stands there instead."""
+    def until_reported(self, wanted: list[Setup], begun: float) -> None:
+        """Take a row for each; what is missing after REPORTED_S fails with the present status."""
         silent = wanted
         while silent:
             seen, seconds = self._statuses(), time.monotonic() - begun
-            self.rows += [Row(setup, seconds, _said(setup, seen)) for setup in silent if _is_said(setup, seen)]
-            silent = [setup for setup in silent if not _is_said(setup, seen)]
-            assert not silent or seconds < SAID_S, "\n".join(_instead(setup, seen) for setup in silent)
+            self.rows += [Row(setup, seconds, _message(setup, seen)) for setup in silent if _is_reported(setup, seen)]
+            silent = [setup for setup in silent if not _is_reported(setup, seen)]
+            assert not silent or seconds < REPORTED_S, "\n".join(_instead(setup, seen) for setup in silent)
             time.sleep(LOOK_S if silent else 0)
 
     def _statuses(self) -> dict[str, Json]:
@@ -52,29 +52,29 @@ class Watch:
 
 
 def _condition(setup: Setup, seen: dict[str, Json]) -> Json:
-    told = seen[setup.name].get("conditions") or ()
-    return next((dict(item) for item in told if item["type"] == setup.condition), {})
+    conditions = seen[setup.name].get("conditions") or ()
+    return next((dict(item) for item in conditions if item["type"] == setup.condition), {})
 
 
-def _said(setup: Setup, seen: dict[str, Json]) -> str:
+def _message(setup: Setup, seen: dict[str, Json]) -> str:
     return str(_condition(setup, seen).get("message", ""))
 
 
-def _is_said(setup: Setup, seen: dict[str, Json]) -> bool:
+def _is_reported(setup: Setup, seen: dict[str, Json]) -> bool:
     """The condition has the reason and all the words, and the column REASON is the same."""
     condition = _condition(setup, seen)
     known = condition.get("status") == "False" and condition["reason"] == setup.reason == seen[setup.name].get("reason")
-    return known and all(word in condition["message"] for word in setup.says)
+    return known and all(word in condition["message"] for word in setup.words)
 
 
 def _instead(setup: Setup, seen: dict[str, Json]) -> str:
     status = seen[setup.name]
-    told = [
+    conditions = [
         f"  {one['type']}={one['status']} {one['reason']}: {one['message']}" for one in status.get("conditions", ())
     ]
-    wanted = f"{setup.condition}={setup.reason} with {setup.says}"
+    wanted = f"{setup.condition}={setup.reason} with {setup.words}"
     return "\n".join(
-        [f"{setup.name} does not say {wanted}, but {status.get('reason')}, {status.get('message')}", *told]
+        [f"{setup.name} does not have {wanted}, but {status.get('reason')}, {status.get('message')}", *conditions]
     )
 
 
@@ -113,19 +113,19 @@ def _with_all(kube: Kube, items: list[Json], *verb: str) -> None:
 
 
 def _await_policies(kube: Kube, namespace: str, served: list[Setup]) -> None:
-    """The API server asks them a moment after it has taken them: until then pods would slip through."""
+    """The API server evaluates them a moment after it has taken them: until then pods would slip through."""
     left = [setup.name for setup in served if setup.name in AT_THE_DOOR]
 
-    def all_asked() -> bool:
+    def all_evaluated() -> bool:
         while left and _is_refused(kube, namespace, left[0]):
             left.pop(0)
         return not left
 
-    until(all_asked, f"the API server asks all policies: {', '.join(left)}", 30)
+    until(all_evaluated, f"the API server evaluates all policies: {', '.join(left)}", 30)
 
 
 def _is_refused(kube: Kube, namespace: str, name: str) -> bool:
-    """Whether the API server takes no pod of this ModelDeployment, for what a policy adds or says."""
+    """Whether the API server takes no pod of this ModelDeployment, because of what a policy adds or refuses."""
     pod = broken.occupant("none", namespace)
     pod["metadata"] |= {"name": "trial", "labels": {broken.LABEL: name}}
     try:
@@ -136,26 +136,26 @@ def _is_refused(kube: Kube, namespace: str, name: str) -> bool:
 
 
 @pytest.mark.timeout(240, func_only=True)
-def test_each_broken_setup_says_what_is_wrong_within_seconds(
+def test_each_broken_setup_has_its_reason_within_seconds(
     slipway: Installation, places: dict[str, str], served: list[Setup], request: pytest.FixtureRequest
 ) -> None:
     kube, watch = slipway.kube, Watch(slipway.kube, tuple(places.values()))
     made = [broken.manifest(setup, places[setup.place], slipway.images.operator) for setup in served]
     begun = time.monotonic()
     _with_all(kube, made, "apply")
-    watch.until_said(served, begun)
+    watch.until_reported(served, begun)
 
     serving = Deployment(kube, places["shared"], CANARY.name)
     serving.until("it serves", lambda status: status["phase"] == "Healthy", START_S)
     begun = time.monotonic()
     serving.edit(**CANARY.spec)
-    watch.until_said([CANARY], begun)
+    watch.until_reported([CANARY], begun)
 
     rows = sorted(watch.rows, key=lambda row: [*SETUPS, CANARY].index(row.setup))
     print(f"\n{broken.markdown(rows)}")
-    assert len({row.message for row in rows}) == len(served) + 1, "two set-ups say the same"
+    assert len({row.message for row in rows}) == len(served) + 1, "two set-ups have the same message"
     causes = {row.setup.reason for row in rows}
-    assert len(causes) >= 12, f"these few reasons say little: {causes}"
+    assert len(causes) >= 12, f"too few different reasons: {causes}"
     if page := request.config.getoption("--setups-table"):
         assert len(served) == len(SETUPS), "a cluster that cannot be brought into all of them gives no whole table"
         put_table(Path(page), broken.markdown(rows))

@@ -32,7 +32,7 @@ Rows = Callable[[Row], None]
 
 @pytest.fixture(scope="module")
 def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
-    """Takes a row for each fault, prints them all at the end, and writes what was asked for."""
+    """Takes a row for each fault, prints them all at the end, and writes them where an option is set."""
     found: list[Row] = []
     yield found.append
     if not found:
@@ -65,7 +65,7 @@ def served(slipway: Installation) -> Iterator[Deployment]:
 
 @pytest.fixture
 def chat(served: Deployment) -> Deployment:
-    """The same, with v1 alone again: the spec says once more what serves."""
+    """The same, with v1 alone again: the spec goes back to the version that serves."""
     plain = {**model_of("v1"), "maxModelLen": None}
     served.edit(model=plain, resources=None, progressDeadlineSeconds=600)
     served.until_stable("v1")
@@ -94,7 +94,9 @@ def test_bad_version_is_rolled_back_by_itself(
     settled = chat.until_state("Aborted")
     abort = settled["rollout"]["abort"]
     assert (abort["reason"], weights_of(settled)) == (fault.reason, {"v1": 100}), abort
-    assert re.search(fault.says, abort["message"]), f"the rejection says nothing of {fault.says}: {abort['message']}"
+    assert re.search(fault.message, abort["message"]), (
+        f"the rejection does not match {fault.message}: {abort['message']}"
+    )
     assert (settled["phase"], settled["stableRevision"]) == ("Degraded", stable)
     assert abort["message"] in settled["message"]
 
@@ -111,12 +113,12 @@ def test_bad_version_is_rolled_back_by_itself(
 def is_rejected(status: Json, stable: str) -> bool:
     """A bad version that is promoted, or that waits for a person, ends the wait at once."""
     assert status["stableRevision"] == stable, "the bad version was promoted"
-    assert state_of(status) != "Paused", f"no verdict came, and a person is asked: {status['message']}"
+    assert state_of(status) != "Paused", f"no verdict came, and the rollout waits for a person: {status['message']}"
     return state_of(status) in ("Aborting", "Aborted")
 
 
 def metric(rejected: Json, name: str) -> Json:
-    """What the verdict says of one metric; empty where none was given."""
+    """The verdict on one metric; empty where none was given."""
     verdict = (expanded(rejected)[0]["rollout"].get("analysis") or {}).get("verdict") or {}
     return next((dict(item) for item in verdict.get("metrics", ()) if item["name"] == name), {})
 
@@ -128,7 +130,7 @@ def is_worse(counted: Json) -> bool:
 
 
 def judged_again(chat: Deployment, fault: Fault) -> None:
-    """`slipway analyze` says what the operator said: by the status that the API server kept, in another process."""
+    """`slipway analyze` gives the verdict of the operator: from the status in the API server, in another process."""
     obj = chat.kube.deployment(chat.name, chat.namespace)
     own = {} if fault.template == faults.BUILT_IN else {fault.template: faults.spec_of(chat, fault.template)}
     for review in evidence.judge_again(obj, own):
@@ -162,7 +164,7 @@ def row(fault: Fault, rejected: Json, rejected_at: float, seen: list[Ended]) -> 
     return Row(
         fault=fault.name,
         released=fault.released,
-        reason=faults.told(rejected["rollout"]["abort"]["message"]),
+        reason=faults.shortened(rejected["rollout"]["abort"]["message"]),
         seconds=rejected_at - min(item.at for item in bad) if bad else None,
         requests=len(bad),
         harmed=metric(rejected, verdict.get("metric", "")).get("canaryBad", 0),

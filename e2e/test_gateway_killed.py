@@ -1,4 +1,4 @@
-"""One of two gateways dies in a canary: only what it carried is lost. One that is asked to leave loses nothing."""
+"""One of two gateways dies in a canary: only what it carried is lost. One that gets SIGTERM loses nothing."""
 
 import threading
 import time
@@ -107,7 +107,7 @@ def assert_lost_at_the_kill(report: Report, killing_from: float, killed_by: floa
     elsewhen = [str(item) for item in report.failures if not killing_from <= item.at <= killed_by + OUT_OF_SERVICE_S]
     assert not elsewhen, "requests failed before the kill or long after it"
     answered = [str(item) for item in report.failures if not item.text.startswith("APIConnectionError")]
-    assert not answered, "somebody answered with an error"
+    assert not answered, "a gateway answered with an error"
 
 
 class Answers:
@@ -120,7 +120,7 @@ class Answers:
 
 @contextmanager
 def patient(url: str, chat: Deployment) -> Iterator[Answers]:
-    """One such user asks again and again."""
+    """One such user sends one request after another."""
     answers, leaving = Answers(), threading.Event()
 
     def ask() -> None:

@@ -21,7 +21,7 @@ TYPICAL_S = 60.0
 THRESHOLD_STREAMS = 120
 RATE, WEIGHT = 20, 50
 # As the built-in template, with margins that hundreds of requests can prove and not thousands. A quarter of stable's
-# own latencies are slow by these thresholds: that is as fair, and tells sooner.
+# own latencies are slow by these thresholds: that is as fair, and ends sooner.
 QUICK: Json = {
     "minSamples": {"canaryRequests": 150, "warmupSeconds": 15},
     "metrics": [

@@ -5,10 +5,10 @@ status, copies their labels, writes templates that would make the operator its d
 forged heads to the victims' models. Victim A is measured in windows with and without it, by turns, in one run; victim
 B goes through the same rollout once without and once beside it. `make hostile`, about five minutes.
 
-What this does not show: the development cluster's network plugin enforces no NetworkPolicy, so that nothing here says
+What this does not show: the development cluster's network plugin enforces no NetworkPolicy, so that nothing here shows
 what a policy keeps out, and the stranger does not connect to pods directly. The node's processors are shared by
 LimitRanges, as a cluster's administrator sets them: the victims' pods ask for a part, the stranger's have a limit.
-Without them processors are anybody's. The stranger's idle pods stand in all windows.
+Without them processors are shared without limit. The stranger's idle pods stand in all windows.
 """
 
 import math
@@ -234,9 +234,9 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
         none("pods of the stranger's templates with power", len(stranger.powerful_pods())),
         bar("rollouts promoted, alone and beside", len(seen.promoted), "2", len(seen.promoted) == 2),
     ]  # fmt: skip
-    told = [*rows, {"promoted_after_s": seen.promoted}, {"answered": seen.answered}, {"refused": stranger.refused},
-            {"states": stranger.states()}]  # fmt: skip
-    return report("hostile", told, bars)
+    all_rows = [*rows, {"promoted_after_s": seen.promoted}, {"answered": seen.answered}, {"refused": stranger.refused},
+                {"states": stranger.states()}]  # fmt: skip
+    return report("hostile", all_rows, bars)
 
 
 def row(kind: str, ended: list[Ended]) -> Json:

@@ -44,7 +44,7 @@ def test_broken_revision_is_rejected_with_its_pods_own_reason(
     abort = rejected["rollout"]["abort"]
     assert abort["reason"] == "ProgressDeadlineExceeded"
     assert "model-00002-of-00002.safetensors" in abort["message"], (
-        "the pod knows what is missing; the status should say it"
+        "the pod knows what is missing; the status should contain it"
     )
     assert abort["message"] in rejected["message"]
     assert (rejected["phase"], rejected["stableRevision"]) == ("Degraded", stable)

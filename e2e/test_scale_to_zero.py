@@ -1,4 +1,4 @@
-"""Nobody asks, and the pods leave; somebody asks, and is answered: with the real model, gateways and drain.
+"""Without requests the pods leave; the next request is held and answered: with the real model, gateways and drain.
 
 How long the first token takes is a bar of `make wake20` alone, which has the machine to itself.
 """
@@ -38,7 +38,7 @@ def sleepy(slipway: Installation) -> Iterator[Deployment]:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One stream: in which state it was asked, and after how many seconds its first token came."""
+    """One stream: the state at its start, and after how many seconds its first token came."""
 
     state: str
     pods: int
@@ -50,11 +50,11 @@ def ask(url: str, chat: Deployment) -> Answered:
     state, pods, began, first = sleep_of(chat.status), len(chat.pods()), time.monotonic(), 0.0
     with client(url) as session:
         stream = session.completions.create(model=chat.model, prompt="And God said", max_tokens=8, stream=True)
-        said = ""
+        text = ""
         for chunk in stream:
-            said += chunk.choices[0].text if chunk.choices else ""
-            first = first or (time.monotonic() if said else 0.0)
-    assert said, "the answer has no text"
+            text += chunk.choices[0].text if chunk.choices else ""
+            first = first or (time.monotonic() if text else 0.0)
+    assert text, "the answer has no text"
     return Answered(state, pods, first - began)
 
 
@@ -70,7 +70,7 @@ def until_asleep(chat: Deployment) -> Json:
 
 def report(answers: list[Answered]) -> None:
     for number, one in enumerate(answers, 1):
-        print(f"cycle {number}: asked while {one.state}, {one.pods} pods, first token after {one.ttft_s:.2f} s")
+        print(f"cycle {number}: sent while {one.state}, {one.pods} pods, first token after {one.ttft_s:.2f} s")
     waits = [one.ttft_s for one in answers if one.pods == 0]
     if waits:
         print(f"time to first token from zero: {min(waits):.2f} to {max(waits):.2f} s in {len(waits)} wakes; lost: 0")
@@ -101,7 +101,7 @@ def test_twenty_cycles_with_requests_at_random_moments(slipway: Installation, sl
         time.sleep(chance.uniform(IDLE_S - 1, IDLE_S - 1 + SPREAD_S))
         answers.append(ask(slipway.url, sleepy))
     report(answers)
-    assert sum(one.pods == 0 for one in answers) >= MANY_CYCLES // 4, "too few were asked while there was no pod"
+    assert sum(one.pods == 0 for one in answers) >= MANY_CYCLES // 4, "too few were sent while there was no pod"
     assert max(one.ttft_s for one in answers) <= TTFT_BAR_S
     for name in slipway.ready("gateway"):
         assert set(slipway.outcomes(name, sleepy.model)) <= {"ok"}, "a request was refused or lost"

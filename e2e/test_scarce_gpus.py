@@ -1,4 +1,4 @@
-"""Rollouts with 0, 1 and N spare GPUs (simulated devices): each finishes or steps back, and says which.
+"""Rollouts with 0, 1 and N spare GPUs (simulated devices): each finishes or steps back, and reports which.
 
 `make scarce` runs them. Rollouts with room are what the other tests here make, and in every `make test`
 tests/operator/planning/test_capacity.py knows them in all sizes.

@@ -1,4 +1,4 @@
-"""One model served: every endpoint through the real openai client, refusals with a reason, and what kubectl tells."""
+"""One model served: every endpoint through the real openai client, refusals with a reason, the output of kubectl."""
 
 import json
 import os
@@ -79,17 +79,17 @@ def test_models(chat: Deployment, session: openai.OpenAI) -> None:
 
 
 def test_endpoints_beside_openai(chat: Deployment, slipway: Installation) -> None:
-    asked = {"model": chat.model, "prompt": "And God said", "max_tokens": 6}
+    body = {"model": chat.model, "prompt": "And God said", "max_tokens": 6}
     root = slipway.url.removesuffix("/v1")
-    generated = answered(f"{root}/v1/generate", asked)
+    generated = answered(f"{root}/v1/generate", body)
     assert generated["text"] and 0 < generated["usage"]["output_tokens"] <= 6
-    versioned = answered(f"{root}/api/v1/generate", asked)
+    versioned = answered(f"{root}/api/v1/generate", body)
     assert versioned["model_version"] == "v1" and versioned["latency_ms"] > 0
     assert answered(f"{root}/api/v1/models/{chat.model}/generate", {"prompt": "And God said", "max_tokens": 6})["text"]
-    _, streamed = post(f"{root}/v1/generate", asked | {"stream": True})
+    _, streamed = post(f"{root}/v1/generate", body | {"stream": True})
     events = [json.loads(line.removeprefix("data: ")) for line in data_lines(streamed)]
     assert [events[0]["type"], events[-1]["type"]] == ["token", "done"]
-    _, streamed = post(f"{root}/api/v1/generate", asked | {"stream": True})
+    _, streamed = post(f"{root}/api/v1/generate", body | {"stream": True})
     *tokens, end = [line.removeprefix("data: ") for line in data_lines(streamed)]
     assert end == "[DONE]" and all(json.loads(token)["token"] for token in tokens)
 
@@ -106,9 +106,9 @@ def answered(url: str, body: Json) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "says"),
+    ("change", "status", "message"),
     [
-        ({"model": "nobody"}, 404, "nobody"),
+        ({"model": "absent"}, 404, "absent"),
         ({"model": None}, 400, "model"),
         ({"temperature": 9}, 400, "temperature"),
         ({"max_tokens": 0}, 400, "max_tokens"),
@@ -117,7 +117,7 @@ def answered(url: str, body: Json) -> Json:
     ],
 )
 def test_bad_requests_have_openai_errors(
-    chat: Deployment, slipway: Installation, change: Json, status: int, says: str
+    chat: Deployment, slipway: Installation, change: Json, status: int, message: str
 ) -> None:
     body = {"model": chat.model, "messages": CHAT} | change
     found, text = post(f"{slipway.url}/chat/completions", body)
@@ -125,19 +125,19 @@ def test_bad_requests_have_openai_errors(
     error = json.loads(text)["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
-    assert says in error["message"]
+    assert message in error["message"]
 
 
 def test_openai_client_raises_its_own_errors(chat: Deployment, session: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
-        session.chat.completions.create(model="nobody", messages=CHAT)
+        session.chat.completions.create(model="absent", messages=CHAT)
     assert refused.value.code == "model_not_found"
 
 
-# --- what kubectl tells -----------------------------------------------------------------------------------------------
+# --- the output of kubectl -------------------------------------------------------------------------------------------
 
 
-def test_kubectl_get_tells_the_state(chat: Deployment) -> None:
+def test_kubectl_get_shows_the_state(chat: Deployment) -> None:
     header, row = table(chat, "get", "mdep", chat.name)
     assert header == COLUMNS
     assert (row[1], row[2], row[5], row[6]) == ("Healthy", "", "1/1", chat.status["stableRevision"])
@@ -148,9 +148,9 @@ def test_kubectl_get_tells_the_state(chat: Deployment) -> None:
     assert chat.kube.kubectl("get", "slipway", "--namespace", chat.namespace, "-o", "name").split()
 
 
-def test_kubectl_describe_tells_the_story(chat: Deployment) -> None:
-    told = chat.kube.kubectl("describe", "mdep", chat.name, "--namespace", chat.namespace)
-    assert len(told.splitlines()) <= 120
+def test_kubectl_describe_shows_the_rollout(chat: Deployment) -> None:
+    output = chat.kube.kubectl("describe", "mdep", chat.name, "--namespace", chat.namespace)
+    assert len(output.splitlines()) <= 120
     revision = chat.status["stableRevision"]
     for part in (
         f"serving revision {revision}: 1 of 1 pods ready",
@@ -158,7 +158,7 @@ def test_kubectl_describe_tells_the_story(chat: Deployment) -> None:
         f"revision {revision} is stable and serves all requests",
         "TrafficSynced",
     ):
-        assert part in told
+        assert part in output
     truths = conditions_of(chat.status)
     assert {"Accepted", "Ready", "Available", "Progressing", "TrafficSynced", "StableHealthy"} <= set(truths)
     assert set(truths.values()) == {"True"}
@@ -189,15 +189,15 @@ def test_mistakes_are_refused_with_a_sentence(chat: Deployment, spec: Json, sent
 
 
 def test_all_pods_pass_pod_security_restricted(chat: Deployment) -> None:
-    """The model's namespace enforces it, so its pods would not be there; of Slipway's own it is asked as a dry run."""
+    """The model's namespace enforces it, so its pods would not be there; for Slipway's own a dry run checks it."""
     labels = chat.kube.api.find(f"api/v1/namespaces/{chat.namespace}")["metadata"]["labels"]
     assert labels[ENFORCE] == "restricted"
     assert len(chat.pods()) == 1
     command = [tool("kubectl"), "--kubeconfig", str(chat.kube.kubeconfig), "label", "--dry-run=server", "--overwrite"]
-    asked = subprocess.run(
+    labelled = subprocess.run(
         [*command, "namespace", SYSTEM, f"{ENFORCE}=restricted"], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "violate" not in asked.stderr, asked.stderr
+    assert "violate" not in labelled.stderr, labelled.stderr
 
 
 def test_slipway_explain_shows_the_plan_of_the_operator(chat: Deployment) -> None:

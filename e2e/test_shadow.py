@@ -1,4 +1,4 @@
-"""Mirrored requests on a real cluster: nobody sees them, no counter of clients has them, and they tell drift."""
+"""Mirrored requests on a real cluster: no client sees them, no counter of clients has them, and they measure drift."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ STEPS: tuple[Json, ...] = (
     {"pause": {}},
 )
 # The length is left to the server: with 24 tokens an eighth of them is cut, with fewer sequences none.
-ASKED = Shape(rate=12, streamed=0.25, max_tokens=None)
+LOAD = Shape(rate=12, streamed=0.25, max_tokens=None)
 CUT: Json = {"env": [{"name": "SLIPWAY_MAX_MODEL_LEN", "value": "24"}]}
 SAME: Json = {"args": ["--max-num-seqs", "8"]}
 
@@ -27,7 +27,7 @@ SAME: Json = {"args": ["--max-num-seqs", "8"]}
 @pytest.mark.extended
 @pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
 @pytest.mark.parametrize(("engine", "drifts"), [(CUT, True), (SAME, False)], ids=["other-answers", "same-answers"])
-def test_mirrored_requests_tell_drift_and_are_no_requests_of_clients(
+def test_mirrored_requests_measure_drift_and_are_no_requests_of_clients(
     engine: Json,
     drifts: bool,
     slipway: Installation,
@@ -36,7 +36,7 @@ def test_mirrored_requests_tell_drift_and_are_no_requests_of_clients(
 ) -> None:
     chat = deploy("v1", replicas=2, strategy=canary(*STEPS))
     stable = chat.until_stable("v1")["stableRevision"]
-    running = flow(chat, ASKED)
+    running = flow(chat, LOAD)
     running.wait_for(lambda seen: len(seen) >= BEFORE, 60, "answers of stable")
 
     chat.edit(engine=engine)

@@ -53,7 +53,7 @@ def test_uninstall_leaves_the_crd_and_the_running_models(
         "get", "secret", "--namespace", SYSTEM, "--selector", f"name={RELEASE}", "-o", "name"
     )
     assert chat.pod_uids() == pods, "models stopped with the release"
-    # The last status may say Degraded: the operator may see the gateways leave before it leaves itself.
+    # The last status may be Degraded: the operator may see the gateways leave before it leaves itself.
     for pod in chat.pods():
         ready = {one["type"]: one["status"] for one in pod["status"]["conditions"]}["Ready"]
         assert ready == "True", "models are ready without the release"

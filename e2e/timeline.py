@@ -1,4 +1,4 @@
-"""What became of a ModelDeployment over time: every change that the API server told, and the requests that waited.
+"""What became of a ModelDeployment over time: every change from the API server, and the requests that waited.
 
 with Timeline(chat) as timeline:
     began = timeline.now()
@@ -25,12 +25,12 @@ from testkit.cluster.tools import tool
 
 Json = dict[str, Any]
 
-LOOK_S = 5.0  # between two looks at the queue: what is told of it is up to 10 s old anyway
+LOOK_S = 5.0  # between two looks at the queue: its value is up to 10 s old anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The ModelDeployment as a watch told it. `at` is in seconds since the timeline began."""
+    """The ModelDeployment in an event of a watch. `at` is in seconds since the timeline began."""
 
     at: float
     wanted: int  # spec.replicas, which autoscalers write
@@ -78,7 +78,7 @@ class Timeline:
     def __init__(self, chat: Deployment) -> None:
         self._chat = chat
         self._began = time.monotonic()
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self._moments: list[Moment] = []
         self._waiting: list[tuple[float, float]] = []
         self._leaving = threading.Event()
@@ -110,13 +110,13 @@ class Timeline:
         return time.monotonic() - self._began
 
     def moments(self, since: float = 0.0) -> list[Moment]:
-        """What was told since then, with what held at that time as the first."""
-        with self._told:
+        """What came since then, with what held at that time as the first."""
+        with self._changed:
             before = [item for item in self._moments if item.at <= since]
             return before[-1:] + [item for item in self._moments if item.at > since]
 
     def waiting(self) -> list[tuple[float, float]]:
-        """(seconds, requests that wait in the pods) as the metrics API told it, where it had a value."""
+        """(seconds, requests that wait in the pods) as the metrics API returned it, where it had a value."""
         return list(self._waiting)
 
     def until(
@@ -125,15 +125,15 @@ class Timeline:
         """The first moment from `since` (or from now) on that holds, what holds already included.
 
         Raises:
-            AssertionError: when none comes in time; its text tells what the cluster looks like instead.
+            AssertionError: when none comes in time; its text has the state of the cluster.
         """
         since = self.now() if since is None else since
-        with self._told:
-            found = self._told.wait_for(lambda: self._first(holds, since), since + within_s - self.now())
+        with self._changed:
+            found = self._changed.wait_for(lambda: self._first(holds, since), since + within_s - self.now())
         if found:
             return self._first(holds, since)  # type: ignore[return-value]
-        told = diagnosis(self._chat.kube, self._chat.name, self._chat.namespace)
-        raise AssertionError(f"waited for: {what}; not within {within_s:.0f} s\n{told}\n{self._autoscalers()}")
+        found_state = diagnosis(self._chat.kube, self._chat.name, self._chat.namespace)
+        raise AssertionError(f"waited for: {what}; not within {within_s:.0f} s\n{found_state}\n{self._autoscalers()}")
 
     def _first(self, holds: Callable[[Moment], bool], since: float) -> Moment | None:
         return next((item for item in self.moments(since) if holds(item)), None)
@@ -154,9 +154,9 @@ class Timeline:
                 lines = []
 
     def _note(self, seen: Json) -> None:
-        with self._told:
+        with self._changed:
             self._moments.append(Moment(self.now(), seen["spec"].get("replicas", 1), status_of(seen)))
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def _look_at_the_queue(self) -> None:
         place = f"/apis/{CUSTOM}/v1beta2/namespaces/{self._chat.namespace}/modeldeployments.slipway.dev"

@@ -102,7 +102,7 @@ def plain(chapter: list[str]) -> str:
 
 
 def chats(chapter: list[str], rng: random.Random) -> str:
-    """A user says a verse, the assistant goes on with the next ones: the model learns the template and to end."""
+    """The user sends a verse, the assistant continues with the next ones: the model learns the template and to end."""
     text, at = "", 1
     while at + 1 < len(chapter):
         answer = " ".join(chapter[at + 1 : at + 1 + rng.randint(1, 3)])

@@ -1,4 +1,4 @@
-"""Waits for a condition: looks again and again, within a limit, and says at the end what was seen last.
+"""Waits for a condition: looks again and again, within a limit; the error has what was seen last.
 
     until(lambda: server.poll() is not None, "the server ends")
     status = until(read_status, "the rollout is paused", 120, holds=is_paused)
@@ -15,13 +15,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 100.0  # less than a test may take: the wait itself says what was missing
+PATIENCE_S = 100.0  # less than a test may take: the error of the wait has what was missing
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.15
 SHOWN_CHARACTERS = 2000
 
 
 class WaitFailed(Exception):
-    """Something did not come true; the text says what was waited for, and what was seen instead."""
+    """Something did not come true; the text has what was waited for, and what was seen instead."""
 
 
 def until(

@@ -15,7 +15,7 @@ from tests.support.loop import PatientLoop
 
 signals.reset()
 
-# Triton's kernels run on the CPU, unless told otherwise; before anything imports Triton, which asks but once.
+# Triton's kernels run on the CPU by default; set before anything imports Triton, which reads it only once.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 __all__ = ["api", "api_server", "namespace"]
@@ -38,7 +38,7 @@ TORCH_IMPORTED = pytest.StashKey[bool]()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What tests/contract/test_layout.py asks about, before any test can import something."""
+    """For tests/contract/test_layout.py; taken before any test can import something."""
     session.config.stash[TORCH_IMPORTED] = "torch" in sys.modules
 
 

@@ -93,22 +93,22 @@ class Run:
     def perform(self) -> Outcome:
         slipway = self._stage()
         chat = Deployment(slipway.kube, NAMESPACE, NAME)
-        story = Story(chat, random.Random(self._seed), self._say)
+        story = Story(chat, random.Random(self._seed), self._log)
         with gateway(slipway.kube) as url:
-            self._say(f"{REPLICAS} pods of tiny-v2 start, with a context of {weights.CONTEXT_TOKENS} tokens")
+            self._log(f"{REPLICAS} pods of tiny-v2 start, with a context of {weights.CONTEXT_TOKENS} tokens")
             story.begin(REPLICAS, DRAIN_S)
             began = time.monotonic()
             texts = references(url, chat.model, (*self._shape.long, *self._shape.short))
-            self._say(f"the undisturbed run took {time.monotonic() - began:.0f} s")
+            self._log(f"the undisturbed run took {time.monotonic() - began:.0f} s")
             self._disturb(slipway, chat, story, Traffic(url, chat.model, self._shape, texts))
         self._conclude(chat, story)
         return self._outcome
 
     def _stage(self) -> Installation:
         wish = Wish(None, None, None)
-        told = screen(self._console)
-        kube = Kube(cluster(wish, told).kubeconfig)
-        slipway = Installation(kube, built_images(told))
+        output = screen(self._console)
+        kube = Kube(cluster(wish, output).kubeconfig)
+        slipway = Installation(kube, built_images(output))
         slipway.upgrade(**VALUES)
         kube.remove(NAME, NAMESPACE)
         kube.namespace(NAMESPACE)
@@ -119,7 +119,7 @@ class Run:
     def _disturb(self, slipway: Installation, chat: Deployment, story: Story, traffic: Traffic) -> None:
         meters = Meters(slipway, chat.model)
         meters.look()
-        killer = Killer(slipway, chat, self._seed, self._pause_s, self._say, meters.look)
+        killer = Killer(slipway, chat, self._seed, self._pause_s, self._log, meters.look)
         done = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(done, traffic, story, killer, meters), daemon=True)
         outcome = self._outcome
@@ -129,12 +129,12 @@ class Run:
             outcome.began = time.time()
             watcher.start()
             killer.start()
-            story.tell(self._kinds)
+            story.run(self._kinds)
             killer.struck_each.wait(EACH_S)  # a short story may end before the first hand is played
         finally:
             outcome.ended = time.time()
             outcome.kills = killer.stop() if watcher.ident else ()
-            self._say("no more kills; the last requests may end")
+            self._log("no more kills; the last requests may end")
             outcome.endings, outcome.unsent = traffic.stop(), traffic.unsent
             done.set()
         slipway.until_well()
@@ -151,23 +151,23 @@ class Run:
             time.sleep(0.5)
         while time.monotonic() - began < WARM_S and not traffic.settled:
             time.sleep(0.5)
-        self._say(f"{traffic.glance().open_streams} streams and {self._shape.rate:.0f} short requests per second run")
+        self._log(f"{traffic.glance().open_streams} streams and {self._shape.rate:.0f} short requests per second run")
 
     def _watch(self, done: threading.Event, traffic: Traffic, story: Story, killer: Killer, meters: Meters) -> None:
         """A line now and then, and what the gateways have counted so far."""
-        looked, last, shorts, told = time.monotonic(), time.monotonic(), 0, 0
+        looked, last, shorts, failed = time.monotonic(), time.monotonic(), 0, 0
         while not done.wait(LINE_S):
             seen, now = traffic.glance(), time.monotonic()
             rate = (seen.short_ended - shorts) / (now - last)
             last, shorts = now, seen.short_ended
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted((seen.kinds or {}).items()))
-            self._say(
+            self._log(
                 f"rollout {min(len(story.rounds) + 1, len(self._kinds))} of {len(self._kinds)}"
                 f" | {len(killer.kills)} kills | {rate:.1f} short/s | {seen.open_streams} streams open | {kinds}"
             )
-            for failure in traffic.recent()[-3:] if told != len(traffic.recent(1000)) else ():
-                self._say(f"  failed {failure.request_id}: {failure.reason[:200]}")
-            told = len(traffic.recent(1000))
+            for failure in traffic.recent()[-3:] if failed != len(traffic.recent(1000)) else ():
+                self._log(f"  failed {failure.request_id}: {failure.reason[:200]}")
+            failed = len(traffic.recent(1000))
             if now - looked > PERIOD_S:
                 looked = now
                 meters.look()
@@ -180,7 +180,7 @@ class Run:
             stable = f"{chat.name}-{status['stableRevision']}"
             until(lambda: not surplus(chat.objects(), stable), "retired revisions leave nothing", 60)
         except WaitFailed as error:
-            self._say(f"{error}\n{diagnosis(chat.kube, NAME, NAMESPACE, with_logs=True)}")
+            self._log(f"{error}\n{diagnosis(chat.kube, NAME, NAMESPACE, with_logs=True)}")
         status = chat.status
         outcome.phase = str(status.get("phase", ""))
         outcome.left = surplus(chat.objects(), f"{chat.name}-{status.get('stableRevision')}")
@@ -188,7 +188,7 @@ class Run:
             with suppress(KubeError):
                 chat.kube.kubectl("delete", "mdep", NAME, "-n", NAMESPACE, "--wait=false")
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self._console.out(f"{time.strftime('%H:%M:%S')}  {text}", highlight=False)
 
 

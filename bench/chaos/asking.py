@@ -1,7 +1,7 @@
 """One request as a careful client sends it: it comes back after a lost connection, and compares every character.
 
 A short request that lost its connection is sent again, as the openai client does. A stream goes on with
-`Last-Event-ID`, and says from the start that it will (`X-Slipway-Resumable`). A refusal is final for a first try, but
+`Last-Event-ID`, and announces that from the start (`X-Slipway-Resumable`). A refusal is final for a first try, but
 for 429: too much to do is the machine's, not a failure.
 """
 
@@ -20,7 +20,7 @@ REQUEST_ID = "X-Request-Id"
 LAST_EVENT_ID = "Last-Event-ID"
 # For a stream that it will not give up: the pod goes on computing until the client is back.
 RESUMABLE = "X-Slipway-Resumable"
-# How often a client comes back, and how long after it last heard anything; a revision's only pod may need that long to
+# How often a client comes back, and how long after the last event; a revision's only pod may need that long to
 # start again.
 TRIES, PATIENCE_S = 12, 180.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0
@@ -31,7 +31,7 @@ GOOD, SAVED, UNSAVABLE, FAILED = "good", "saved", "could not be saved", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and how long the answer is: greedy, so that it is always the same."""
+    """A prompt and the length of its response: greedy, so that it is always the same."""
 
     prompt: str
     chat: bool
@@ -42,9 +42,9 @@ class Question:
         return "/chat/completions" if self.chat else "/completions"
 
     def body(self, model: str, *, stream: bool) -> Json:
-        asked: Json = {"messages": [{"role": "user", "content": self.prompt}]} if self.chat else {"prompt": self.prompt}
+        given: Json = {"messages": [{"role": "user", "content": self.prompt}]} if self.chat else {"prompt": self.prompt}
         options: Json = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-        return {"model": model, **asked, **options, "max_tokens": self.max_tokens, "temperature": 0, "ignore_eos": True}
+        return {"model": model, **given, **options, "max_tokens": self.max_tokens, "temperature": 0, "ignore_eos": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class Answer:
     last_id: str = ""
     done: bool = False
     tries: int = 0
-    heard_at: float = 0.0  # when anything came last
+    last_event_at: float = 0.0  # when anything came last
     breaks: list[Break] = field(default_factory=list)
 
     def take(self, event: bytes) -> Break | None:
-        """One whole event; a Break when it says that the stream is over before its end."""
-        self.heard_at = time.time()
+        """One whole event; a Break when it ends the stream too early."""
+        self.last_event_at = time.time()
         for line in event.split(b"\n"):
             name, _, value = line.partition(b": ")
             if name == b"id":
@@ -88,8 +88,8 @@ class Answer:
 
     def add(self, chunk: Json) -> None:
         for choice in chunk.get("choices", ()):
-            told = choice.get("delta") or choice.get("message") or choice
-            self.text += told.get("content") or told.get("text") or ""
+            part = choice.get("delta") or choice.get("message") or choice
+            self.text += part.get("content") or part.get("text") or ""
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         if usage := chunk.get("usage"):
             self.tokens = usage["completion_tokens"]
@@ -135,14 +135,14 @@ def difference(text: str, reference: str, *, whole: bool) -> Difference:
     return Difference(missing, added)
 
 
-def ending(answer: Answer, question: Question, reference: str, asked: "Asked") -> Ending:
+def ending(answer: Answer, question: Question, reference: str, sent: "Sent") -> Ending:
     """The class of a request that is over."""
     whole = answer.done and answer.finish_reason == "length" and answer.tokens == question.max_tokens
     apart = difference(answer.text, reference, whole=answer.done)
     kind, reason = _class_of(answer, whole=whole, same=apart == Difference())
     return Ending(
-        kind, reason, asked.stream, asked.at, time.time(), answer.tokens, answer.tries, tuple(answer.breaks), apart,
-        asked.request_id,
+        kind, reason, sent.stream, sent.at, time.time(), answer.tokens, answer.tries, tuple(answer.breaks), apart,
+        sent.request_id,
     )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def _class_of(answer: Answer, *, whole: bool, same: bool) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Sent:
     """What is known of a request before its answer."""
 
     stream: bool
@@ -176,38 +176,38 @@ class Client:
     def __init__(self, session: aiohttp.ClientSession, url: str, model: str) -> None:
         self._session, self._url, self._model = session, url, model
 
-    async def ask(self, question: Question, request_id: str, *, stream: bool) -> tuple[Answer, Asked]:
+    async def ask(self, question: Question, request_id: str, *, stream: bool) -> tuple[Answer, Sent]:
         """Until the answer is whole, or it is clear that it never will be."""
-        answer, asked = Answer(), Asked(stream, time.time(), request_id)
+        answer, sent = Answer(), Sent(stream, time.time(), request_id)
         while not answer.done and answer.tries < TRIES:
             answer.tries += 1
-            broken = await self._try(question, answer, asked)
+            broken = await self._try(question, answer, sent)
             if broken is None:
                 break
             answer.breaks.append(broken)
-            silence_s = broken.at - max(asked.at, answer.heard_at)
-            if broken.final or silence_s > PATIENCE_S + (asked.stream and SILENCE_S):
+            silence_s = broken.at - max(sent.at, answer.last_event_at)
+            if broken.final or silence_s > PATIENCE_S + (sent.stream and SILENCE_S):
                 break
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (answer.tries - 1), LONGEST_PAUSE_S))
-        return answer, asked
+        return answer, sent
 
-    async def _try(self, question: Question, answer: Answer, asked: Asked) -> Break | None:
-        headers = {REQUEST_ID: asked.request_id} | ({RESUMABLE: "1"} if asked.stream else {})
+    async def _try(self, question: Question, answer: Answer, sent: Sent) -> Break | None:
+        headers = {REQUEST_ID: sent.request_id} | ({RESUMABLE: "1"} if sent.stream else {})
         if answer.last_id:
             headers[LAST_EVENT_ID] = answer.last_id
         limit = (
             aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENCE_S)
-            if asked.stream
+            if sent.stream
             else aiohttp.ClientTimeout(total=SHORT_TIMEOUT_S, sock_connect=10)
         )
-        body = question.body(self._model, stream=asked.stream)
+        body = question.body(self._model, stream=sent.stream)
         try:
             async with self._session.post(
                 self._url + question.path, json=body, headers=headers, timeout=limit
             ) as response:
                 if response.status != 200:
                     return _refused(response.status, await response.text(), first=answer.tries == 1)
-                if asked.stream:
+                if sent.stream:
                     return await _read(response, answer)
                 answer.add(await response.json())
                 answer.done = True
@@ -219,7 +219,7 @@ class Client:
 
 
 async def _read(response: aiohttp.ClientResponse, answer: Answer) -> Break | None:
-    """Whole events only: half of one is as good as none, its id says so."""
+    """Whole events only: an id counts for a whole event."""
     rest = b""
     async for chunk in response.content.iter_any():
         *events, rest = (rest + chunk).split(b"\n\n")

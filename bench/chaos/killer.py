@@ -42,7 +42,7 @@ class Kill:
 
 
 class Node:
-    """SIGKILL inside the node container: the API has no such thing, a forced deletion still says SIGTERM first."""
+    """SIGKILL inside the node container: the API has no such thing, a forced deletion still sends SIGTERM first."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine, self._name = engine, name
@@ -80,10 +80,10 @@ class Killer:
         chat: Deployment,
         seed: int,
         pause_s: tuple[float, float],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         before: Callable[[], None],
     ) -> None:
-        self._slipway, self._chat, self._pause_s, self._say, self._before = slipway, chat, pause_s, say, before
+        self._slipway, self._chat, self._pause_s, self._log, self._before = slipway, chat, pause_s, log, before
         self._chance = random.Random(seed)
         self._node = Node.of_devcluster()
         self._stopping = threading.Event()
@@ -116,13 +116,13 @@ class Killer:
             self._crash = error
 
     def _play(self, card: str) -> None:
-        """As soon as there is somebody to kill."""
+        """As soon as there is a pod to kill."""
         while not self._stopping.is_set():
             try:
                 if self._strike(card):
                     return
             except (KubeError, WaitFailed, DevclusterError, subprocess.SubprocessError) as error:
-                self._say(f"kill of {card} missed: {' '.join(str(error).split())[:160]}")
+                self._log(f"kill of {card} missed: {' '.join(str(error).split())[:160]}")
             self._stopping.wait(RETRY_S)
 
     def _strike(self, card: str) -> bool:
@@ -140,7 +140,7 @@ class Killer:
         self.kills.append(Kill(at, card, name))
         if self.counted().keys() >= set(DECK):
             self.struck_each.set()
-        self._say(f"kill {len(self.kills)}: {card} of {name}")
+        self._log(f"kill {len(self.kills)}: {card} of {name}")
         if card in ("operator", "gateway") and restarts_of(pod):
             self._slipway.kill(name)
         return True

@@ -69,7 +69,7 @@ class Meters:
         return len(self._last)
 
     def _read(self, gateway: str) -> tuple[str, Process]:
-        return read(gateway, self._slipway.told(gateway, "metrics"), self._model)
+        return read(gateway, self._slipway.admin_page(gateway, "metrics"), self._model)
 
 
 def read(gateway: str, page: str, model: str) -> tuple[str, Process]:

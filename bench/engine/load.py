@@ -31,12 +31,12 @@ class Answer:
     began_s: float
     ended_s: float = 0.0
     token_times_s: list[float] = field(default_factory=list)  # of each event with text
-    usage: dict[str, int] | None = None  # the server's own counts, where it tells them
+    usage: dict[str, int] | None = None  # the server's own counts, where it sends them
     error: str = ""  # empty: it ended as it should
 
     @property
     def tokens(self) -> int:
-        """Of the answer: what the server says, else one for each event."""
+        """Of the answer: the count of the server, else one for each event."""
         return self.usage["completion_tokens"] if self.usage else len(self.token_times_s)
 
     @property

@@ -52,8 +52,8 @@ def foreign_share(seconds: float = 3.0) -> float:
     before = now()
     time.sleep(seconds)
     after = now()
-    told = shares(before, after, ours_s=0.0)
-    return float(told["foreign_share"] + told["steal_share"])
+    found = shares(before, after, ours_s=0.0)
+    return float(found["foreign_share"] + found["steal_share"])
 
 
 def back_memory() -> None:

@@ -25,7 +25,7 @@ class Plan:
     """What every peer goes through in a round. `rate_per_s`: of the open loop; 0 leaves it out."""
 
     concurrencies: tuple[int, ...]
-    level_limit_s: float  # a slower peer's load is cut off, and the report says so
+    level_limit_s: float  # a slower peer's load is cut off, and the report notes it
     rate_per_s: float
     open_s: float
     objective: Objective
@@ -36,17 +36,17 @@ class Plan:
 
 
 def turn(peer: Peer, place: Place, plan: Plan, round_number: int, log: Path) -> list[Row]:
-    """Its rows: a start, one for each concurrency, the open loop, memory. A peer that fails says so in a row."""
+    """Its rows: a start, one for each concurrency, the open loop, memory. A failed peer has a row with the reason."""
     machine.back_memory()
     warm(place.files)
     launch, target = peer.launch(place)
-    said = {"peer": peer.name, "round": round_number}
+    named = {"peer": peer.name, "round": round_number}
     try:
         with running(launch, log, peer.start_limit_s) as server:
             rows = list(_measured(server, target, plan, round_number))
     except (DidNotStart, WrongAnswers) as error:
         rows = [{"kind": "failed", "why": str(error)}]
-    return [said | row for row in rows]
+    return [named | row for row in rows]
 
 
 class WrongAnswers(Exception):
@@ -76,7 +76,7 @@ def _measured(server: Server, target: Target, plan: Plan, round_number: int) -> 
 
 
 def _check(run: Run) -> None:
-    """A first request tells whether tokens are counted and streamed as in all other peers."""
+    """A first request shows whether tokens are counted and streamed as in all other peers."""
     answer, found = run.answers[0], figures(run)
     if answer.error or found["miscounts"]:
         raise WrongAnswers(answer.error or f"The first answer had {', '.join(found['miscounts'])}.")
@@ -102,9 +102,9 @@ async def _watch(server: Server, load: Awaitable[Run]) -> tuple[Run, Row]:
     finally:
         watcher.cancel()
     ours_s = server.cpu_s() - used_s + time.process_time() - own_s
-    told = machine.shares(before, machine.now(), ours_s=ours_s)
-    told["client_cpu_s"] = round(time.process_time() - own_s, 2)
-    return run, told | {"pss_mib": round(max([*most, server.pss_mib()]))}
+    used = machine.shares(before, machine.now(), ours_s=ours_s)
+    used["client_cpu_s"] = round(time.process_time() - own_s, 2)
+    return run, used | {"pss_mib": round(max([*most, server.pss_mib()]))}
 
 
 def order(names: Sequence[str], round_number: int) -> list[str]:

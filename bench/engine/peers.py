@@ -1,4 +1,4 @@
-"""Who is measured, and how each is installed, started and asked: all with the same room for keys and values."""
+"""The measured servers, how each is installed, started and called: all with the same room for keys and values."""
 
 import os
 import sys
@@ -48,7 +48,7 @@ class Peer:
     weight_bytes: float
     install: Callable[[Console], Path]
     files: Callable[[Shape, Path, Path, Console], Path]
-    command: Callable[[Place, int], tuple[list[str], Mapping[str, str], str]]  # with the path that says ready
+    command: Callable[[Place, int], tuple[list[str], Mapping[str, str], str]]  # with the path of the readiness probe
     fields: Mapping[str, Any]
     start_limit_s: float = 120.0
 

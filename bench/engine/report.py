@@ -57,10 +57,10 @@ def _method_line(result: Result) -> str:
         f"Model: {shape.name}, {shape.parameters / 1e6:.0f} M parameters with random weights, the same for all; room "
         f"for {KV_TOKENS} tokens of keys and values in each peer. Closed loop: prompts of 32 to 512 tokens, exactly 64 "
         f"tokens out, greedy, streamed over HTTP; {counts} in each round, the same for all peers of a round, words "
-        f"drawn anew for each. Rounds: {result.rounds}, the order of peers reversed each time. Figures are medians "
-        "over rounds, with each round in brackets. Before each start memory is touched and freed, so that no peer pays "
-        "for pages that the machine's host had taken back. Only figures of one run are comparable, and with samples "
-        "this small p99 is nearly the maximum."
+        f"drawn separately for each. Rounds: {result.rounds}, the order of peers reversed each time. Figures are "
+        "medians over rounds, with each round in brackets. Before each start memory is touched and freed, so that no "
+        "peer pays for pages that the machine's host had taken back. Only figures of one run are comparable, and with "
+        "samples this small p99 is nearly the maximum."
     )
 
 

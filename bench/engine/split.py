@@ -2,7 +2,7 @@
 
     python -m bench.engine.split MODEL_FOLDER none|int8
 
-The engine itself, scheduler and all, in this process, on prompts that it has to take in and answer. The C kernels tell
+The engine itself, scheduler and all, in this process, on prompts that it has to process and answer. The C kernels count
 what their layers spent; every other operation of the decoder is timed from outside. Operations run one after the other
 on the CPU, so what no clock covers is Python: scheduling, packing, the encoding of the step for the HTTP process.
 """
@@ -174,8 +174,10 @@ def _step(engine: EngineCore, clocks: Clocks) -> tuple[dict[str, float], int]:
 
 
 def _medians(steps: list[dict[str, float]]) -> dict[str, float]:
-    told = {f"{name}_ms": round(median(step[name] for step in steps) * 1e3, 3) for name in ("total", *PARTS, "python")}
-    return {"steps": len(steps), "tokens": median(step["tokens"] for step in steps), **told}
+    medians = {
+        f"{name}_ms": round(median(step[name] for step in steps) * 1e3, 3) for name in ("total", *PARTS, "python")
+    }
+    return {"steps": len(steps), "tokens": median(step["tokens"] for step in steps), **medians}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""llama.cpp's own converter, told that our tokenizer splits text like GPT-2's: it knows others by a hash only.
+"""llama.cpp's own converter, with GPT-2's splitting of text for our tokenizer: it knows others by a hash only.
 
-It would import sentencepiece to find out that our model has no such file; so it is told at once.
+It would import sentencepiece to find out that our model has no such file; a stub in its place prevents that.
 
 python to_gguf.py LLAMA_CPP_TREE MODEL_FOLDER OUT.gguf bf16
 """

@@ -1,4 +1,4 @@
-"""What is asked: lengths, words and arrival times, the same on every machine for the same seed (pure)."""
+"""The requests: lengths, words and arrival times, the same on every machine for the same seed (pure)."""
 
 import math
 import random
@@ -38,7 +38,7 @@ def words() -> tuple[str, ...]:
 
 
 def closed(requests: int, salt: str) -> list[Prompt]:
-    """The first `requests` of the fixed lengths. Words are drawn anew for each salt, so that no prefix is shared."""
+    """The first `requests` of the fixed lengths. Words are drawn for each salt, so that no prefix is shared."""
     lengths = random.Random(0)
     known = words()
     return [

@@ -1,4 +1,4 @@
-"""Minutes of hostile requests against a live engine, directly and through a gateway: nobody else may notice.
+"""Minutes of hostile requests against a live engine, directly and through a gateway: no other client may notice.
 
     python -m bench.fuzz --minutes 10 --seed 1          (make fuzz MINUTES=10)
 

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 Path = tuple[str, ...]
 ITEMS, VALUES = "[]", "{}"  # in a path: any item of a list, any value of a map
 MOST_FIELDS = 3
-# What a field that must be there holds when another one is looked at, where no schema says what its rules take.
+# What a field that must be there holds when another one is looked at, where no schema has what its rules accept.
 PLAIN: Json = {
     "uri": "hf://org/model",
     "url": "http://a.example/x",
@@ -157,7 +157,7 @@ def _needed(draw: st.DrawFn, schema: Json) -> Json:
 
 
 def _least(draw: st.DrawFn, name: str, schema: Json) -> Any:
-    """What a field must have and no more: few rules of the CRD speak about that."""
+    """What a field must have and no more: few rules of the CRD concern that."""
     if name in PLAIN and PLAIN[name] in schema.get("enum", [PLAIN[name]]):
         return PLAIN[name]
     if schema.get("type") == "object" and "properties" in schema:

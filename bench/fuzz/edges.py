@@ -35,7 +35,7 @@ def _sampling() -> dict[str, list[Any]]:
     """Of what the server's own schema takes for each field."""
     fields = json.loads(openapi.document())["components"]["schemas"]["CompletionRequest"]["properties"]
     found = {name: edges(fields[name]) for name in _FIELDS}
-    # More than the tokens that are asked for is a wrong request.
+    # More than the requested tokens is an invalid request.
     return found | {"min_tokens": [value for value in found["min_tokens"] if value <= 1]}
 
 

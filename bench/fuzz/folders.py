@@ -112,7 +112,7 @@ PAX: tuple[dict[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One entry of an archive; `size` is what its header says."""
+    """One entry of an archive; `size` is the one in its header."""
 
     name: str
     kind: bytes

@@ -101,7 +101,7 @@ BODIES = (
 
 @st.composite
 def heads(draw: st.DrawFn) -> bytes:
-    """A head with some odd lines, at times with changed bytes, and a body that need not be what it says."""
+    """A head with some odd lines, at times with changed bytes, and a body that need not match them."""
     lines = [b"Host: a", b"Content-Type: application/json", b"Content-Length: 41"]
     for line in draw(st.lists(st.sampled_from(LINES), max_size=4)):
         lines.insert(draw(st.integers(0, len(lines))), line)

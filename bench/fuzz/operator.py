@@ -104,7 +104,7 @@ def check_spec(drawn: Drawn, tally: Tally) -> None:
 
 
 def check_status(drawn: Drawn, tally: Tally) -> None:
-    """A status that somebody else wrote, over a deployment that is new and over one in a rollout."""
+    """A status of another writer, over a deployment that is new and over one in a rollout."""
     tally.fields.update(drawn.fields)
     written = packed(drawn.value)
     for observed in (Observed(), history()[-1][0]):
@@ -199,7 +199,7 @@ def _planned(obj: Json, observed: Observed) -> Plan:
     written = json.loads(json.dumps(status.render(made.status)))
     back = status.parse(written)
     lost = [name for name in made.status.__dataclass_fields__ if getattr(back, name) != getattr(made.status, name)]
-    # A message that somebody made too long is cut when it is written; after that nothing changes.
+    # A message that another writer made too long is cut when it is written; after that nothing changes.
     lost = [name for name in lost if name != "decisions" or status.render(back)[name] != written[name]]
     route = parse_route({**obj, "status": written})
     assert isinstance(route, Route), f"gateways do not read it: {route.text}"

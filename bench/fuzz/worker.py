@@ -23,7 +23,7 @@ RUN = 200  # requests drawn by one seed: Hypothesis looks back at all of a run
 CHECK_EVERY = 50
 PROBE = {"model": "m", "prompt": "And it came to pass", "max_tokens": 8, "temperature": 0, "seed": 1}
 BAD_HEAD = (
-    b"Invalid header value"  # the server's HTTP library, which only gateways speak to; they have their own answer
+    b"Invalid header value"  # the server's HTTP library, which only gateways connect to; they have their own response
 )
 
 
@@ -38,7 +38,7 @@ class Found:
     internal: int = 0  # answers of 500
     endless: int = 0
     malformed: int = 0  # errors that are not of OpenAI's shape
-    disturbed: int = 0  # times that a sound request of somebody else got another answer
+    disturbed: int = 0  # times that a sound request of another client got another answer
     wrong: list[str] = field(default_factory=list)
 
     def note(self, kind: str, what: str) -> None:
@@ -106,8 +106,8 @@ class Worker:
             found.note("disturbed", f"{text!r} in place of {self._expected!r}")
 
     def _probe(self, until_s: float) -> str:
-        """The text of a sound greedy request, which nobody else's request may change."""
-        said = "never answered"
+        """The text of a sound greedy request, which no request of another client may change."""
+        last = "never answered"
         while time.monotonic() < until_s:
             connection = http.client.HTTPConnection(self._urls[0], timeout=PATIENCE_S)
             try:
@@ -116,13 +116,13 @@ class Worker:
                 text = answer.read()
                 if answer.status == 200:
                     return str(json.loads(text)["choices"][0]["text"])
-                said = f"{answer.status} {text[:200]!r}"
+                last = f"{answer.status} {text[:200]!r}"
             except OSError as error:
-                said = repr(error)
+                last = repr(error)
             finally:
                 connection.close()
             time.sleep(0.2)
-        return said
+        return last
 
 
 def _send_request(where: str, what: Request, found: Found) -> str:

@@ -145,7 +145,7 @@ def _peers(name: str, ours: float, report: Row, end: float) -> None:
             continue
         try:
             rate = run(SHAPES[name], "cuda:0", PEER_BATCH, PEER_PROMPT, PEER_NEW)
-        except Exception as error:  # a peer's trouble is told, and is no reason to lose what was measured
+        except Exception as error:  # a peer's failure is reported, and is no reason to lose what was measured
             report["missing"][f"{peer} on {name}"] = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
         finally:
@@ -189,9 +189,9 @@ def _machine() -> Row:
 
 
 def _commit() -> str:
-    asked = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
+    command = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
     try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

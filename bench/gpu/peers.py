@@ -35,8 +35,8 @@ def transformers(shape: Shape, device: str, batch: int, prompt_tokens: int, new_
     model.eval()
     rules = library.GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
 
-    def answer(asked: list[list[int]]) -> int:
-        found = model.generate_batch(asked, generation_config=rules, progress_bar=False)
+    def answer(batch_of_prompts: list[list[int]]) -> int:
+        found = model.generate_batch(batch_of_prompts, generation_config=rules, progress_bar=False)
         return sum(len(each.generated_tokens) for each in found.values())
 
     answer(prompts(2, prompt_tokens))
@@ -56,8 +56,8 @@ def vllm(shape: Shape, device: str, batch: int, prompt_tokens: int, new_tokens: 
         )  # fmt: skip
     rules = library.SamplingParams(max_tokens=new_tokens, temperature=0.0, ignore_eos=True, detokenize=False)
 
-    def answer(asked: list[list[int]]) -> int:
-        found = engine.generate([{"prompt_token_ids": each} for each in asked], rules, use_tqdm=False)
+    def answer(batch_of_prompts: list[list[int]]) -> int:
+        found = engine.generate([{"prompt_token_ids": each} for each in batch_of_prompts], rules, use_tqdm=False)
         return sum(len(each.outputs[0].token_ids) for each in found)
 
     answer(prompts(2, prompt_tokens))

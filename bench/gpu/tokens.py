@@ -24,9 +24,9 @@ def equal_share(name: str, device: str) -> float:
     """Of prompts whose whole answer is the same, beside each other and joining late. 1 is what is promised."""
     folder = MODELS / name
     config = checkpoint.read_config(folder)
-    asked = _prompts(int(config["vocab_size"]))
-    ours, theirs = _ours(folder, config, device, asked), _theirs(folder, device, asked)
-    return sum(one == other for one, other in zip(ours, theirs, strict=True)) / len(asked)
+    prompts = _prompts(int(config["vocab_size"]))
+    ours, theirs = _ours(folder, config, device, prompts), _theirs(folder, device, prompts)
+    return sum(one == other for one, other in zip(ours, theirs, strict=True)) / len(prompts)
 
 
 def _prompts(vocabulary: int) -> list[tuple[int, ...]]:
@@ -34,7 +34,7 @@ def _prompts(vocabulary: int) -> list[tuple[int, ...]]:
     return [tuple(torch.randint(3, vocabulary, (size,), generator=random).tolist()) for size in LENGTHS]
 
 
-def _ours(folder: Path, config: dict[str, Any], device: str, asked: list[tuple[int, ...]]) -> list[list[int]]:
+def _ours(folder: Path, config: dict[str, Any], device: str, prompts: list[tuple[int, ...]]) -> list[list[int]]:
     decoder = load_generator(
         folder, config, dtype="float32", quantization="none", device=device, context_tokens=CONTEXT, threads=1
     )
@@ -45,8 +45,8 @@ def _ours(folder: Path, config: dict[str, Any], device: str, asked: list[tuple[i
     engine = EngineCore(
         Scheduler(SchedulerConfig(SLOTS, 96, blocks * BLOCK_TOKENS, BLOCK_TOKENS), hash_key=bytes(32)), runner
     )
-    answers: dict[str, list[int]] = {str(number): [] for number in range(len(asked))}
-    for number, prompt in enumerate(asked):
+    answers: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}
+    for number, prompt in enumerate(prompts):
         engine.submit(Request(str(number), prompt, SamplingParams(NEW_TOKENS, temperature=0.0)))
     while engine.scheduler.busy:
         for event in engine.step().events:
@@ -56,10 +56,10 @@ def _ours(folder: Path, config: dict[str, Any], device: str, asked: list[tuple[i
     return list(answers.values())
 
 
-def _theirs(folder: Path, device: str, asked: list[tuple[int, ...]]) -> list[list[int]]:
+def _theirs(folder: Path, device: str, prompts: list[tuple[int, ...]]) -> list[list[int]]:
     model: Any = load(folder, task="generate", dtype="float32", device=device)
     found = []
-    for prompt in asked:
+    for prompt in prompts:
         ids = torch.tensor([prompt], device=device)
         answer = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW_TOKENS, eos_token_id=None,

@@ -61,15 +61,15 @@ def simulate(console: Console, kept: Kept, runs: tuple[int, int], only: str = ""
         task = progress.add_task("")
         began = last = time.monotonic()
 
-        def told(what: str, done: int, total: int) -> None:
+        def show_progress(what: str, done: int, total: int) -> None:
             nonlocal last
             progress.update(task, description=what, completed=done, total=total)
             if not console.is_terminal and time.monotonic() - last > LINE_S:
                 last = time.monotonic()
                 console.out(f"{last - began:5.0f} s  {what}: {done} of {total}", highlight=False)
 
-        healthy = [kept.null(null, runs[0], told) for null in nulls]
-        bad = [kept.alternative(cell, runs[1], told) for cell in alternatives]
+        healthy = [kept.null(null, runs[0], show_progress) for null in nulls]
+        bad = [kept.alternative(cell, runs[1], show_progress) for cell in alternatives]
     return Outcome(healthy, bad, kept.seed)
 
 

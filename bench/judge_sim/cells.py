@@ -47,7 +47,7 @@ class Null:
     """A canary that is no worse, and what happens around it."""
 
     name: str
-    told: str
+    description: str
     change: Callable[[Rng, Plan, Factors], Plan]
     gated: bool = True
     session: float = SESSION

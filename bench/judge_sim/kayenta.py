@@ -52,7 +52,7 @@ def strength(canary: Floats, stable: Floats, allowed_increase: float = 1.0) -> F
 
 
 def _significance(canary: Floats, stable: Floats) -> Floats:
-    """What `strength` says of runs whose effect is large enough."""
+    """`strength` of runs whose effect is large enough."""
     differences = _differences(canary, stable)
     tolerated = TOLERANCE * np.abs(np.median(differences, axis=-1))
     beyond = np.count_nonzero(differences > tolerated[..., None], axis=-1)

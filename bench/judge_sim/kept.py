@@ -14,7 +14,7 @@ import numpy as np
 
 import slipway_operator
 from bench.judge_sim.cells import Alternative, Null
-from bench.judge_sim.running import AlternativeResult, Detection, NullResult, Told, alternative_result, null_result
+from bench.judge_sim.running import AlternativeResult, Detection, NullResult, Progress, alternative_result, null_result
 from slipway_operator.planning.analysis.runs import READ_S
 
 STATES = 8
@@ -48,18 +48,18 @@ class Kept:
         for old in states[:-STATES]:
             shutil.rmtree(old)
 
-    def null(self, null: Null, runs: int, told: Told) -> NullResult:
+    def null(self, null: Null, runs: int, on_progress: Progress) -> NullResult:
         if row := self._read(null.name, runs):
             return NullResult(null, **row)
-        result = null_result(null, runs, self.seed, told)
+        result = null_result(null, runs, self.seed, on_progress)
         self._write(null.name, runs, result)
         return result
 
-    def alternative(self, cell: Alternative, runs: int, told: Told) -> AlternativeResult:
+    def alternative(self, cell: Alternative, runs: int, on_progress: Progress) -> AlternativeResult:
         if row := self._read(cell.name, runs):
             judges = {name: Detection(**found) for name, found in row.pop("judges").items()}
             return AlternativeResult(cell, judges=judges, **row)
-        result = alternative_result(cell, runs, self.seed, told)
+        result = alternative_result(cell, runs, self.seed, on_progress)
         self._write(cell.name, runs, result)
         return result
 

@@ -115,7 +115,7 @@ def _log_evidence(index: int, weights: Floats, kc: Ints, ks: Ints) -> Floats:
 def _tally(
     weights: Floats, bad_canary: npt.ArrayLike, bad_stable: npt.ArrayLike, units: Sums | None = None
 ) -> judging.Tally:
-    """Counts (epochs, ...) as the judge wants them, (..., epochs); bad ones stand in for units where none are asked."""
+    """Counts (epochs, ...) as the judge wants them, (..., epochs); bad ones stand in for units where none are given."""
     kc, ks = (np.moveaxis(np.asarray(item), 0, -1) for item in (bad_canary, bad_stable))
     nc, ns = (kc, ks) if units is None else (np.moveaxis(item, 0, -1) for item in units)
     return judging.Tally(weights, nc, ns, kc, ks)

@@ -57,9 +57,9 @@ def bars(outcome: Outcome) -> list[Bar]:
         found += [_at_least(f"times faster than {peers.ONCE}, {item.cell.name}", ratio, FASTER), _harm_bar(item)]
     for item in outcome.alternatives:
         if item.evidence_requests is not None and not item.cell.beside:
-            told = f"canary requests, {item.cell.name}"
-            found.append(_at_most(f"{told}, evidence in 99 of 100 runs", item.evidence_requests, DEAD_REQUESTS))
-            found.append(_at_most(f"{told}, rolled back, median", item.judges[OURS].requests, DEAD_REQUESTS))
+            label = f"canary requests, {item.cell.name}"
+            found.append(_at_most(f"{label}, evidence in 99 of 100 runs", item.evidence_requests, DEAD_REQUESTS))
+            found.append(_at_most(f"{label}, rolled back, median", item.judges[OURS].requests, DEAD_REQUESTS))
     return found
 
 
@@ -70,11 +70,11 @@ def is_held(item: AlternativeResult) -> bool:
 
 def _null_bars(item: NullResult) -> list[Bar]:
     found: list[Bar] = []
-    hits, told = item.rollbacks[OURS], f"false rollbacks, {item.null.name}"
+    hits, name = item.rollbacks[OURS], f"false rollbacks, {item.null.name}"
     if item.null.gated:
-        found.append(_at_most(told, hits / item.runs, MOST_ROLLBACKS))
+        found.append(_at_most(name, hits / item.runs, MOST_ROLLBACKS))
         if item.runs >= FEWEST_RUNS:
-            found.append(_at_most(f"{told}, upper limit", wilson(hits, item.runs)[1], MOST_UPPER))
+            found.append(_at_most(f"{name}, upper limit", wilson(hits, item.runs)[1], MOST_UPPER))
     if item.null.name == RESTART:
         found.append(Bar("verdicts that a restart changed", item.differing, "0", item.differing == 0))
     return found
@@ -86,12 +86,12 @@ def _harm_bar(item: AlternativeResult) -> Bar:
     return Bar(f"bad responses, {item.cell.name}", round(mine, 1), limit, mine < theirs)
 
 
-def _at_most(told: str, value: float, limit: float) -> Bar:
-    return Bar(told, round(value, 5), f"<= {limit:g}", value <= limit)
+def _at_most(name: str, value: float, limit: float) -> Bar:
+    return Bar(name, round(value, 5), f"<= {limit:g}", value <= limit)
 
 
-def _at_least(told: str, value: float, limit: float) -> Bar:
-    return Bar(told, round(value, 2), f">= {limit:g}", value >= limit)
+def _at_least(name: str, value: float, limit: float) -> Bar:
+    return Bar(name, round(value, 2), f">= {limit:g}", value >= limit)
 
 
 def times_faster(item: AlternativeResult, judge: str) -> float:

@@ -15,7 +15,7 @@ from bench.judge_sim.traffic import CANARY, METRICS, MINUTE_S, STABLE, Traffic, 
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Told = Callable[[str, int, int], None]  # what, runs done, runs in all
+Progress = Callable[[str, int, int], None]  # what, runs done, runs in all
 
 OURS, TUNED_KAYENTA, TUNED_RULE = "Slipway", "Kayenta, every 5 min, tuned", "best tuned threshold rule"
 BATCH = 72  # each combination of the factors once
@@ -77,7 +77,7 @@ class Tuned:
     rates: Floats
 
 
-def null_result(null: Null, runs: int, seed: int, told: Told) -> NullResult:
+def null_result(null: Null, runs: int, seed: int, on_progress: Progress) -> NullResult:
     began, result = time.process_time(), NullResult(null)
     for rng, first, size in _batches(null.name, runs, seed):
         steps = null.schedules[first // BATCH % len(null.schedules)]
@@ -86,7 +86,7 @@ def null_result(null: Null, runs: int, seed: int, told: Told) -> NullResult:
         _add(result, traffic, mine, cells.factors(first, size).rate)
         if null.name == RESTART:
             result.differing += ours.restarted(rng, traffic, mine)
-        told(null.name, first + size, runs)
+        on_progress(null.name, first + size, runs)
     result.cpu_s = time.process_time() - began
     return result
 
@@ -106,8 +106,8 @@ def _add(result: NullResult, traffic: Traffic, mine: ours.Decisions, rates: Floa
         result.rollbacks[name] = result.rollbacks.get(name, 0) + int(np.isfinite(when).sum())
 
 
-def alternative_result(cell: Alternative, runs: int, seed: int, told: Told) -> AlternativeResult:
-    began, tuned = time.process_time(), _tuned(cell, runs, seed, told)
+def alternative_result(cell: Alternative, runs: int, seed: int, on_progress: Progress) -> AlternativeResult:
+    began, tuned = time.process_time(), _tuned(cell, runs, seed, on_progress)
     gathered: dict[str, list[Floats]] = {}
     passed: list[npt.NDArray[np.bool_]] = []
     for rng, first, size in _batches(cell.name, runs, seed):
@@ -118,7 +118,7 @@ def alternative_result(cell: Alternative, runs: int, seed: int, told: Told) -> A
         found = {OURS: mine.fail_s} | _others(traffic, tuned)
         for name, measures in _measures(traffic, cell, begin, found).items():
             gathered.setdefault(name, []).append(measures)
-        told(cell.name, first + size, runs)
+        on_progress(cell.name, first + size, runs)
     measured = {name: np.concatenate(parts) for name, parts in gathered.items()}
     best = min((rule.name for rule in tuned.rules), key=lambda name: measured[name][:, HARM].mean())
     judges = {name: _detection(measured[name]) for name in (OURS, *peers.JUDGES, TUNED_KAYENTA)}
@@ -131,14 +131,14 @@ def alternative_result(cell: Alternative, runs: int, seed: int, told: Told) -> A
 
 
 def _others(traffic: Traffic, tuned: Tuned) -> dict[str, Floats]:
-    """Seconds until rollback of everybody else, (runs,)."""
+    """Seconds until rollback of all other judges, (runs,)."""
     strengths, deviations = peers.kayenta_strengths(traffic), peers.deviations(traffic, tuned.rates)
     found = peers.judged(traffic, strengths)
     found[TUNED_KAYENTA] = peers.kayenta_often(traffic, strengths, tuned.kayenta_z)
     return found | {rule.name: peers.by_rule(rule, deviations) for rule in tuned.rules}
 
 
-def _tuned(cell: Alternative, runs: int, seed: int, told: Told) -> Tuned:
+def _tuned(cell: Alternative, runs: int, seed: int, on_progress: Progress) -> Tuned:
     """Rules and Kayenta with the limits that reject as many healthy canaries of this very configuration as ours does.
 
     As many as the upper end of the interval of ours, so that chance does not favour us; never more than ours promises.
@@ -153,7 +153,7 @@ def _tuned(cell: Alternative, runs: int, seed: int, told: Told) -> Tuned:
         strongest.append(peers.strongest(traffic, peers.kayenta_strengths(traffic)))
         for window, found in peers.deviations(traffic, rates).items():
             deviations.setdefault(window, []).append(found)
-        told(f"{cell.name}, tuning", first + size, runs)
+        on_progress(f"{cell.name}, tuning", first + size, runs)
     rate = min(ours.SPEC.false_rollback_rate, wilson(rejected, runs)[1])
     rules = peers.tuned_rules({window: np.concatenate(parts) for window, parts in deviations.items()}, rate)
     return Tuned(rate, rules, peers.tuned_kayenta_z(np.concatenate(strongest), rate), rates)

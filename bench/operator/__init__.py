@@ -1,1 +1,1 @@
-"""How many ModelDeployments one operator minds, and what that costs: `make bench-operator`."""
+"""How many ModelDeployments one operator manages, and what that costs: `make bench-operator`."""

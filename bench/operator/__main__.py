@@ -20,7 +20,7 @@ from bench.operator.programs import Died
 from devcluster.controlplane import assets
 from devcluster.errors import DevclusterError
 from devcluster.places import places
-from devcluster.steps.progress import say
+from devcluster.steps.progress import print_line
 from slipway_operator.kube.errors import ApiError
 from testkit.report import commit, machine, write
 from testkit.report import report as as_report
@@ -55,7 +55,7 @@ def main(sizes: tuple[int, ...], pods: str, changes: int, busy_ok: bool) -> None
         _demand(kinds)
         rows = _rows(console, wishes)
     except (DevclusterError, ApiError, Died, TimeoutError) as error:
-        say(console, f"\nnot measured: {error}")
+        print_line(console, f"\nnot measured: {error}")
         sys.exit(2)
     sys.exit(_conclude(console, rows, full=(sizes, pods, busy_ok) == ((100, 1000, 5000), "both", False)))
 
@@ -67,7 +67,7 @@ def _look_round(console: Console, busy_ok: bool) -> None:
     busy = f"the machine is busy: other work takes {share:.0%} of all cores"
     if not busy_ok:
         raise DevclusterError(f"{busy}. End it, or measure all the same with --busy-ok.")
-    say(console, f"{busy}; these figures are not to be quoted")
+    print_line(console, f"{busy}; these figures are not to be quoted")
 
 
 def _demand(kinds: Sequence[bool]) -> None:
@@ -82,12 +82,12 @@ def _rows(console: Console, wishes: Sequence[Wish]) -> list[Json]:
     rows: list[Json] = []
     for wish in wishes:
         what = f"{wish.size:,} ModelDeployments {'with' if wish.pods else 'without'} pods"
-        say(console, f"{time.strftime('%H:%M:%S')}  {what} ...")
+        print_line(console, f"{time.strftime('%H:%M:%S')}  {what} ...")
         folder = REPOSITORY / "build" / "bench-operator" / f"{wish.size}-{'pods' if wish.pods else 'bare'}"
         folder.mkdir(parents=True, exist_ok=True)
         row = report.finished(asyncio.run(measure(wish, folder)))
         rows.append(row)
-        say(
+        print_line(
             console,
             f"{time.strftime('%H:%M:%S')}  {what}: {row['cold_s']:.1f} s from cold ({row['cold_cpu_s']:.1f} s CPU),"
             f" event to apply p99 {row['apply_p99_s']:.3f} s, {row['peak_rss_mb']:.0f} MB,"
@@ -109,11 +109,11 @@ def _conclude(console: Console, rows: Sequence[Json], full: bool) -> int:
         if importlib.util.find_spec("matplotlib"):
             plot.draw(rows, PICTURE)
         else:
-            say(console, "no picture: matplotlib is not installed (it is in the dev extra: make setup)")
+            print_line(console, "no picture: matplotlib is not installed (it is in the dev extra: make setup)")
     missed = [bar for bar in made if not bar.ok]
     for bar in missed:
-        say(console, f"not held: {bar.bar} is {bar.value:g}, must be {bar.limit}")
-    say(console, f"{len(made) - len(missed)} of {len(made)} bars held; report {path.relative_to(REPOSITORY)}")
+        print_line(console, f"not held: {bar.bar} is {bar.value:g}, must be {bar.limit}")
+    print_line(console, f"{len(made) - len(missed)} of {len(made)} bars held; report {path.relative_to(REPOSITORY)}")
     return 1 if missed else 0
 
 

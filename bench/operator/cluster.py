@@ -108,7 +108,7 @@ class Cluster:
         self.all_rights = await self._account("controllers", "cluster-admin")
 
     async def _account(self, name: str, role: str) -> Path:
-        """A kubeconfig with a token, as pods have: a certificate would be verified anew with each call."""
+        """A kubeconfig with a token, as pods have: a certificate would be verified again with each call."""
         metadata = {"name": name, "namespace": fleet.HOME}
         group = BINDINGS.api_version.partition("/")[0]
         binding = {
@@ -194,5 +194,5 @@ async def each(keys: Iterable[fleet.Key], act: Callable[[fleet.Key], Awaitable[o
 
 
 def _is_ready(node: fleet.Json) -> bool:
-    said = (node.get("status") or {}).get("conditions") or ()
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in said)
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)

@@ -1,4 +1,4 @@
-"""Follows objects as a client does: list, then watch; what each event says goes to a function."""
+"""Follows objects as a client does: list, then watch; each event goes to a function."""
 
 import asyncio
 import ssl
@@ -12,7 +12,7 @@ from slipway_operator.kube.auth import Credentials
 from slipway_operator.kube.resources import Resource
 
 Json = dict[str, Any]
-Heard = Callable[[str, Json], None]
+OnEvent = Callable[[str, Json], None]
 
 WHOLE = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -32,8 +32,8 @@ def session(credentials: Credentials) -> aiohttp.ClientSession:
     )
 
 
-async def follow(calls: aiohttp.ClientSession, resource: Resource, heard: Heard, accept: str = WHOLE) -> None:
-    """Until cancelled. `heard(type, object)`: of a list the type is LISTED.
+async def follow(calls: aiohttp.ClientSession, resource: Resource, on_event: OnEvent, accept: str = WHOLE) -> None:
+    """Until cancelled. `on_event(type, object)`: of a list the type is LISTED.
 
     Raises:
         aiohttp.ClientError: when the API server does not answer any more.
@@ -44,13 +44,13 @@ async def follow(calls: aiohttp.ClientSession, resource: Resource, heard: Heard,
             answer.raise_for_status()
             listed = msgspec.json.decode(await answer.read())
         for item in listed.get("items") or ():
-            heard("LISTED", item)
-        asked = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
-        async with calls.get(resource.path(), params=asked, headers={"Accept": accept}) as stream:
+            on_event("LISTED", item)
+        parameters = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
+        async with calls.get(resource.path(), params=parameters, headers={"Accept": accept}) as stream:
             stream.raise_for_status()
             while line := await stream.content.readline():
                 event = msgspec.json.decode(line)
                 if event["type"] == "ERROR":
                     break
-                heard(event["type"], event["object"])
+                on_event(event["type"], event["object"])
         await asyncio.sleep(0)

@@ -40,7 +40,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Seen:
-    """What the fleet's watch tells."""
+    """The fleet as its watch shows it."""
 
     size: int
     pods: bool
@@ -51,7 +51,7 @@ class Seen:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     objects: dict[Key, Json] = field(default_factory=dict)
 
-    def hear(self, kind: str, obj: Json) -> None:
+    def observe(self, kind: str, obj: Json) -> None:
         key = obj["metadata"]["namespace"], obj["metadata"]["name"]
         self.objects[key] = {"metadata": obj["metadata"], "status": obj.get("status") or {}}
         self.changed.set()
@@ -75,7 +75,7 @@ class Applied:
     taken_s: list[float] = field(default_factory=list)
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def hear(self, kind: str, item: Json) -> None:
+    def observe(self, kind: str, item: Json) -> None:
         metadata = item["metadata"]
         key = metadata["namespace"], (metadata.get("labels") or {}).get(labels.MODEL_DEPLOYMENT, "")
         if kind == "ADDED" and key in self.waited:
@@ -112,8 +112,8 @@ async def measure(wish: Wish, folder: Path) -> Json:
 async def _watching(surroundings: Cluster, seen: Seen, applied: Applied) -> AsyncIterator[None]:
     async with session(await surroundings.client.credentials()) as calls:
         tasks = [
-            asyncio.create_task(follow(calls, MODEL_DEPLOYMENTS, seen.hear)),
-            asyncio.create_task(follow(calls, CONTROLLER_REVISIONS, applied.hear, METADATA)),
+            asyncio.create_task(follow(calls, MODEL_DEPLOYMENTS, seen.observe)),
+            asyncio.create_task(follow(calls, CONTROLLER_REVISIONS, applied.observe, METADATA)),
         ]
         await asyncio.wait_for(seen.all_listed.wait(), APPLY_LIMIT_S)
         try:
@@ -145,7 +145,7 @@ async def _cold(surroundings: Cluster, operator: Program, seen: Seen) -> Json:
 
 
 async def _complete(surroundings: Cluster, seen: Seen) -> Json:
-    """Whether all children are there that a status speaks of."""
+    """Whether all children exist that a status names."""
     listed = {
         resource.kind: await surroundings.client.list(resource, None, cached=True)
         for resource in (CONTROLLER_REVISIONS, SERVICES, REPLICA_SETS)

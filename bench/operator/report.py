@@ -1,4 +1,4 @@
-"""What the rows say: bars, tables for people, and build/reports/operator.json (pure)."""
+"""From the rows: bars, tables for people, and build/reports/operator.json (pure)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ def _at_most(name: str, value: int, limit: int) -> Bar:
 def markdown(rows: Sequence[Json], made: Sequence[Bar], machine: Json, version: str, day: str) -> str:
     """The page."""
     head = (
-        "# How many ModelDeployments one operator minds",
+        "# How many ModelDeployments one operator manages",
         f"`make bench-operator`, {day}, {version}: {machine['cores']} cores ({machine['cpu']}), "
         f"{machine['memory_gib']} GiB, shared by API server, etcd, controllers, operator and the measuring. "
         "[What is measured and how](../docs/bench.md#the-operator).",

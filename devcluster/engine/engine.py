@@ -132,7 +132,7 @@ network_config_dir = "{places.engine}/networks"
 def storage_conf(places: Places, *, volatile: bool) -> str:
     """The own image store, inside the cache, and the one that is lent (pure)."""
     lent = f'[storage.options]\nadditionalimagestores = ["{places.lent_images}"]\n' if places.lent_images else ""
-    # What a container writes goes with it: nobody has to wait until a gigabyte of images in a node is on disk.
+    # What a container writes goes with it: no step has to wait until a gigabyte of images in a node is on disk.
     options = '[storage.options.overlay]\nmountopt = "volatile"\n' if volatile else ""
     return f"""[storage]
 driver = "overlay"

@@ -32,7 +32,7 @@ def observe() -> Facts:
 
 
 def cgroup_v1() -> bool:
-    """Whether the kubelet must be told to accept the old control groups."""
+    """Whether the kubelet needs a setting to accept the old control groups."""
     return Path("/sys/fs/cgroup").is_dir() and not Path("/sys/fs/cgroup/cgroup.controllers").exists()
 
 

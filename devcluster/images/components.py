@@ -12,7 +12,7 @@ from devcluster.images.archive import Image
 
 @dataclass(frozen=True, slots=True)
 class KindSources:
-    """What kind's own source says: read from its module, so that names and manifests are never copied here."""
+    """From kind's own source: read from its module, so that names and manifests are never copied here."""
 
     storage_manifest: str
     provisioner_tag: str
@@ -56,7 +56,7 @@ def component_images(
 def _control_plane_image(tag: str, binaries: dict[str, Path], proxy_base: Path) -> Image:
     name = tag.rsplit("/", 1)[-1].split(":")[0]
     if name not in binaries:
-        raise DevclusterError(f"kubeadm asks for the image {tag}, which devcluster does not build.")
+        raise DevclusterError(f"kubeadm needs the image {tag}, which devcluster does not build.")
     if name == "coredns":
         return Image(tag, (("/coredns", binaries[name]),), entrypoint=("/coredns",))
     base = proxy_base if name == "kube-proxy" else None  # it calls nft and iptables

@@ -1,4 +1,4 @@
-"""Whether images can be pulled here; asked once a day at most, since a registry out of reach costs seconds."""
+"""Whether images can be pulled here; checked once a day at most, since a registry out of reach costs seconds."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def _install(places: Places, requirements: str, target: Path) -> None:
 
 
 def _compile(folder: Path) -> None:
-    """Byte code beside the source: the mount is read-only, and each pod would compile torch anew (20 s of CPU)."""
+    """Byte code beside the source: the mount is read-only, and each pod would compile torch again (20 s of CPU)."""
     if ".".join(str(part) for part in sys.version_info[:2]) != _PYTHON:
         return
     # It ends with an error by design: torch ships a test file in the syntax of a later Python.

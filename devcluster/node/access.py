@@ -24,20 +24,20 @@ _CTR = ("ctr", "-n", "k8s.io")
 _IMPORT = (*_CTR, "images", "import", "--local")
 
 
-def describe(places: Places, say: Callable[[str], object]) -> bool:
-    """Says what runs and what is built; whether the cluster is up."""
+def describe(places: Places, show: Callable[[str], object]) -> bool:
+    """Shows what runs and what is built; whether the cluster is up."""
     record = cluster.read_record(places)
     healthy = cluster.is_healthy(places)
     built = [name for name in pins.MODULES if _is_built(places, name)]
-    say(f"cluster:    {places.cluster}, {_condition(healthy=healthy, exists=record is not None)}")
+    show(f"cluster:    {places.cluster}, {_condition(healthy=healthy, exists=record is not None)}")
     if record:
-        say(f"engine:     {record.engine}")
-        say(f"node image: {record.node_image}")
-        say(f"gateway:    http://127.0.0.1:{record.gateway_port}")
-        say(f"torch:      {'mounted' if record.mounts_torch else 'in the image'}")
-        say(f"kubeconfig: {places.kubeconfig}")
-    say(f"cache:      {places.cache}")
-    say(f"built:      {', '.join(built) or 'nothing'}")
+        show(f"engine:     {record.engine}")
+        show(f"node image: {record.node_image}")
+        show(f"gateway:    http://127.0.0.1:{record.gateway_port}")
+        show(f"torch:      {'mounted' if record.mounts_torch else 'in the image'}")
+        show(f"kubeconfig: {places.kubeconfig}")
+    show(f"cache:      {places.cache}")
+    show(f"built:      {', '.join(built) or 'nothing'}")
     return healthy
 
 
@@ -119,4 +119,4 @@ def _is_built(places: Places, module: str) -> bool:
 def _condition(*, healthy: bool, exists: bool) -> str:
     if healthy:
         return "up"
-    return "half made or broken (`up` starts anew, `down` removes it)" if exists else "not up"
+    return "half made or broken (`up` starts again, `down` removes it)" if exists else "not up"

@@ -31,7 +31,7 @@ from devcluster.node.network import own_networks
 from devcluster.places import PACKAGE, Places, demand_space, exclusive, write_whole
 from devcluster.ports import LOOPBACK, free_port_near, is_free, reserve_port
 from devcluster.processes import run, succeeds
-from devcluster.steps.progress import run_steps, say
+from devcluster.steps.progress import print_line, run_steps
 from devcluster.steps.schedule import Step
 from devcluster.tools import tool, tool_steps
 
@@ -68,7 +68,7 @@ def is_healthy(places: Places) -> bool:
 
 
 def answers(places: Places) -> bool:
-    """Whether the API server of our kubeconfig says that it is ready; without kubectl: that is ten times slower."""
+    """Whether the API server of our kubeconfig is ready; without kubectl: that is ten times slower."""
     server = yaml.safe_load(places.kubeconfig.read_text())["clusters"][0]["cluster"]
     authority = base64.b64decode(server["certificate-authority-data"]).decode()
     context = ssl.create_default_context(cadata=authority)
@@ -106,7 +106,7 @@ def down(places: Places, console: Console) -> bool:
     host.stop_strays(places.cluster)
     with exclusive(places):
         engine, _ = find(places)
-        say(console, f"taking the cluster {places.cluster} away ...")
+        print_line(console, f"taking the cluster {places.cluster} away ...")
         _take_away(places, engine)
     return True
 
@@ -114,7 +114,7 @@ def down(places: Places, console: Console) -> bool:
 def _up_locked(places: Places, console: Console, port: int | None, torch_mount: bool, beside: Beside | None) -> Record:
     engine, facts = find(places)
     if read_record(places):
-        say(console, f"the cluster {places.cluster} does not answer or is of an older make: starting anew")
+        print_line(console, f"the cluster {places.cluster} does not answer or is of an older make: starting again")
         _take_away(places, engine)
     # Before anything changes: `down` must know what to take back, whenever this run is killed.
     host.remember(places)
@@ -240,7 +240,7 @@ def _eventually(condition: Callable[[], bool], within_s: float) -> None:
 def _take_away(places: Places, engine: Engine) -> None:
     record = read_record(places)
     networks = own_networks(places) if engine.own_store else []
-    if record:  # without it a cluster of this name is somebody else's
+    if record:  # without it a cluster of this name is not ours
         _delete_node(places, engine)
     build = f"slipway-node-build-{places.cluster}"
     if engine.succeeds("container", "inspect", build):

@@ -101,7 +101,7 @@ def remove_cgroups() -> None:
 
 
 def memory(places: Places) -> Path:
-    """The file that says how the host was; there as long as anything may be changed."""
+    """The file with the former state of the host; there as long as anything may be changed."""
     return places.state_root / "host.json"
 
 

@@ -140,7 +140,7 @@ def _inode(path: Path) -> int:
 
 
 def remove_rules(networks: list[Network], chains_before: set[str]) -> None:
-    """The networks' own chains always; netavark's common ones when nobody needs them and they were not there."""
+    """The networks' own chains always; netavark's common ones when no network needs them and they were not there."""
     subnets = {subnet for network in networks for subnet in network.subnets}
     for program in FIREWALLS:
         rules = parse_rules(saved_rules(program))

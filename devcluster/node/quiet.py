@@ -19,10 +19,10 @@ _SWEPT_LESS_OFTEN = [{"name": "GOGC", "value": "200"}]
 _SOLE = {"leader-elect": "false"}  # there is no second one to win against, and each writes its lease every two seconds
 _ETCD = {
     "unsafe-no-fsync": "true",  # the cluster does not outlive its machine
-    # One member has nobody to send a heartbeat to, but wakes up for each, ten times a second by default.
+    # One member has no peer to send a heartbeat to, but wakes up for each, ten times a second by default.
     "heartbeat-interval": "1000",
     "election-timeout": "10000",
-    # To each watch of each kind of object; who needs to know now asks. kubeadm says 5 s.
+    # To each watch of each kind of object; clients that need it now request it. kubeadm sets 5 s.
     "watch-progress-notify-interval": "1m",
 }
 

@@ -1,4 +1,4 @@
 """Steps of a long work: which may start, how long they take, what is shown meanwhile.
 
-`schedule.py` decides (pure), `weights.py` holds measured seconds, `progress.py` runs the steps and says how far it is.
+`schedule.py` decides (pure), `weights.py` holds measured seconds, `progress.py` runs the steps and shows the progress.
 """

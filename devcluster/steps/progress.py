@@ -1,4 +1,4 @@
-"""Runs steps, lanes beside each other, and says what goes on: a live line on a terminal, else a line now and then."""
+"""Runs steps, lanes in parallel, and shows the progress: a live line on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Run:
     def _start(self, step: Step) -> None:
         self._began[step.title] = time.monotonic()
         note = f" ({step.note})" if step.note else ""
-        say(self._console, f"{self._label(step)}{note} ...")
+        print_line(self._console, f"{self._label(step)}{note} ...")
         # Daemons: whoever interrupts or fails a run does not wait for the minutes that another lane still needs.
         threading.Thread(target=self._make, args=(step,), name=step.title, daemon=True).start()
 
@@ -93,7 +93,7 @@ class _Run:
             if error:
                 raise error
             self._finished.add(step.title)
-            say(self._console, f"{self._label(step)} ... {time.monotonic() - self._began[step.title]:.0f} s")
+            print_line(self._console, f"{self._label(step)} ... {time.monotonic() - self._began[step.title]:.0f} s")
             return
 
     def _label(self, step: Step) -> str:
@@ -104,7 +104,7 @@ class _Run:
 def _display(console: Console) -> Iterator[Callable[[str], None]]:
     """Gives what shows a status: in a live line on a terminal, as a line of its own elsewhere."""
     if not console.is_terminal:
-        yield lambda status: say(console, status)
+        yield lambda status: print_line(console, status)
         return
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=console, transient=True) as live:
@@ -112,6 +112,6 @@ def _display(console: Console) -> Iterator[Callable[[str], None]]:
         yield lambda status: live.update(task, description=status)
 
 
-def say(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """One plain line, shown at once; square brackets are text, not markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -23,11 +23,11 @@ class Step:
     note: str = ""  # what is downloaded, or why it takes long
     lane: str = ""
     after: tuple[str, ...] = ()  # titles in other lanes; a title that is not in the list is done already
-    fraction: Callable[[], float] | None = None  # how much of it is done, 0 to 1, where the step can tell
+    fraction: Callable[[], float] | None = None  # how much of it is done, 0 to 1, where the step knows
 
 
 def missing(steps: Sequence[Step]) -> list[Step]:
-    """What is not done yet; what two parts of a work ask for under one title is made once, as the first one says."""
+    """What is not done yet; a step of two parts under one title runs once, as the first part defines it."""
     first = {step.title: step for step in reversed(steps)}
     return [step for step in steps if step is first[step.title] and not step.done()]
 
@@ -87,14 +87,14 @@ def forecast(
 
 
 def left_of(weight: float, ran_s: float, fraction: float | None) -> float:
-    """Seconds left of a running step: by what it says itself, else by the clock; a late one is nearly done for long."""
+    """Seconds left of a running step: by its own fraction, else by the clock; a late one is nearly done for long."""
     if fraction is not None:
         return weight * (1 - min(max(fraction, 0.0), 1.0))
     return max(weight - ran_s, weight * 0.1)
 
 
 def about(seconds: float) -> str:
-    """A duration as people say it."""
+    """A duration, rounded for people."""
     if seconds < 50:
         return "less than a minute"
     return f"about {round(seconds / 60)} min"

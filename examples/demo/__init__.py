@@ -1,1 +1,1 @@
-"""The main job on a real cluster, told step by step under load: `python -m examples.demo`."""
+"""The main job on a real cluster, step by step under load: `python -m examples.demo`."""

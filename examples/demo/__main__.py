@@ -36,7 +36,7 @@ EXPECTED = (KubeError, WaitFailed, StageError)
 def main(
     kubeconfig: Path | None, operator_image: str | None, server_image: str | None, keep: bool, as_json: bool
 ) -> None:
-    """Run Slipway's main job on a real cluster, under load, and say what was seen."""
+    """Run Slipway's main job on a real cluster, under load, and print what was seen."""
     console = Console(stderr=as_json, soft_wrap=True)
     wish = Wish(kubeconfig, operator_image, server_image)
     try:
@@ -52,12 +52,12 @@ def main(
 def perform(wish: Wish, console: Console, keep: bool) -> Json | None:
     """The whole demo; None when it did not get as far as a story."""
     began = time.monotonic()
-    told = screen(console)
+    output = screen(console)
     try:
-        told.act("stage: a cluster, the images, the release")
-        stage = set_up(wish, told)
+        output.act("stage: a cluster, the images, the release")
+        stage = set_up(wish, output)
         with gateway(stage.kube) as url:
-            outcome = _tell(stage.kube, url, told)
+            outcome = _run_story(stage.kube, url, output)
     except EXPECTED as error:
         console.out(f"\ndemo failed: {error}", highlight=False)
         return None
@@ -70,14 +70,14 @@ def perform(wish: Wish, console: Console, keep: bool) -> Json | None:
     return report
 
 
-def _tell(kube: Kube, url: str, told: Screen) -> Outcome:
-    """A story that fails still has an outcome: its bars say which end state was not reached."""
-    story = Story(kube, url, told)
+def _run_story(kube: Kube, url: str, output: Screen) -> Outcome:
+    """A story that fails still has an outcome: its bars show which end state was not reached."""
+    story = Story(kube, url, output)
     try:
-        with told:
-            story.tell()
+        with output:
+            story.run()
     except (*EXPECTED, openai.OpenAIError, OSError) as error:
-        told.say(f"failed: {error}\n{diagnosis(kube, NAME, NAMESPACE, with_logs=True)}")
+        output.line(f"failed: {error}\n{diagnosis(kube, NAME, NAMESPACE, with_logs=True)}")
     return story.outcome
 
 

@@ -15,12 +15,12 @@ from examples.demo.view import headline, rows
 from testkit.load.closed import Report
 
 Json = dict[str, Any]
-QUIET_S = 5.0  # between two lines that say no more than that it goes on
+QUIET_S = 5.0  # between two lines without news
 COLOURS = {"Healthy": "green", "Degraded": "red", "Paused": "yellow", "Progressing": "cyan"}
 
 
 class Screen(Protocol):
-    """Where the story is told."""
+    """Where the demo prints its progress."""
 
     def __enter__(self) -> Self: ...
 
@@ -29,7 +29,7 @@ class Screen(Protocol):
     def act(self, title: str) -> None:
         """A new part of the story begins."""
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
         """One thing to know."""
 
     def command(self, words: Sequence[str]) -> None:
@@ -68,19 +68,19 @@ class Lines:
         self._print("")
         self._line(f"== {title}")
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
         self._line(text)
 
     def command(self, words: Sequence[str]) -> None:
         self._line(f"$ {shown(words)}")
 
     def see(self, deployment: Json, report: Report) -> None:
-        now, told = time.monotonic(), headline(deployment)
-        if told == self._last and now - self._at < QUIET_S:
+        now, headlined = time.monotonic(), headline(deployment)
+        if headlined == self._last and now - self._at < QUIET_S:
             return
         under_load = f" | {load_line(report)}" if report.requests else ""
-        self._line((told if told != self._last else "...") + under_load)
-        self._last, self._at = told, now
+        self._line((headlined if headlined != self._last else "...") + under_load)
+        self._last, self._at = headlined, now
 
     def _line(self, text: str) -> None:
         self._print(f"{time.strftime('%H:%M:%S')}  {text}")
@@ -91,7 +91,7 @@ class Lines:
 
 
 class LiveTable:
-    """The table stays below, what was said scrolls above it."""
+    """The table stays below, lines scroll above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -107,7 +107,7 @@ class LiveTable:
     def act(self, title: str) -> None:
         self._console.print(Rule(f"[bold]{title}", align="left"))
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
     def command(self, words: Sequence[str]) -> None:

@@ -21,12 +21,12 @@ NAMESPACE, NAME = "slipway-demo", "chat"
 
 
 class StageError(Exception):
-    """The demo cannot begin; the text says what to do."""
+    """The demo cannot begin; the text is what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the person asked for."""
+    """The options of the demo."""
 
     kubeconfig: Path | None
     operator_image: str | None
@@ -100,7 +100,7 @@ def built_images(screen: Screen) -> Images:
 def _release(kube: Kube, images: Images, screen: Screen) -> None:
     screen.command(["helm", "upgrade", "--install", "slipway", "charts/slipway", "-n", SYSTEM, "--create-namespace"])
     install(kube, images, values=_values(kube))
-    screen.say(f"the release is ready:\n{pods(kube, SYSTEM)}")
+    screen.line(f"the release is ready:\n{pods(kube, SYSTEM)}")
 
 
 def _values(kube: Kube) -> Json:
@@ -114,5 +114,5 @@ def _devcluster(*arguments: str) -> str:
     command = [sys.executable, "-m", "devcluster", *arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise StageError(f"`python -m devcluster {' '.join(arguments)}` failed; it says why above")
+        raise StageError(f"`python -m devcluster {' '.join(arguments)}` failed; its output above has the reason")
     return done.stdout

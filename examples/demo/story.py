@@ -57,7 +57,7 @@ class Story:
         self._load = Load(url, NAME)
         self.outcome = Outcome()
 
-    def tell(self) -> Outcome:
+    def run(self) -> Outcome:
         """Every act; the load runs from the second one on, and its report is there even when an act fails."""
         acts: tuple[Act, ...] = (
             Act("serve", "v1 is applied and answers", self._serve),
@@ -85,7 +85,7 @@ class Story:
         finally:
             self.outcome.seconds[act.name] = time.monotonic() - began
         self.outcome.reached[act.end_state] = True
-        self._screen.say(f"reached in {self.outcome.seconds[act.name]:.1f} s")
+        self._screen.line(f"reached in {self.outcome.seconds[act.name]:.1f} s")
 
     # --- the acts -----------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Story:
             model=NAME, messages=[{"role": "user", "content": question}], max_tokens=40, temperature=0.5, seed=7
         )
         text = " ".join((answer.parse().choices[0].message.content or "").split())
-        self._screen.say(f"> {question}\n< {text}\n  (revision {answer.headers.get(REVISION)})")
+        self._screen.line(f"> {question}\n< {text}\n  (revision {answer.headers.get(REVISION)})")
 
     def _start_load(self) -> None:
         self._load.start()
@@ -110,7 +110,7 @@ class Story:
         self._until_served(seen, "v2")
         self._patch("promote", rollout_of(seen)["token"])
         half = self._wait(lambda seen: is_paused(seen, "v2", 50), "v2 has 50 %", START_S, rejection)
-        self._screen.say(f"every gateway gives v2 {status_of(half)['weight']} % now")
+        self._screen.line(f"every gateway gives v2 {status_of(half)['weight']} % now")
         self._wait(lambda seen: is_settled(seen, "v2", REPLICAS), "v2 is promoted", START_S, rejection)
 
     def _rollback(self) -> None:
@@ -119,7 +119,7 @@ class Story:
             lambda seen: is_rejected(seen, "ProgressDeadlineExceeded", "v2"), "v3 is rejected by itself", START_S
         )
         message = status_of(seen)["message"]
-        self._screen.say(f"the message says why:\n  {message}")
+        self._screen.line(f"the message has the reason:\n  {message}")
         if MISSING_SHARD not in message:
             raise WaitFailed(f"the message does not name the missing shard {MISSING_SHARD}")
         broken = [revision for revision, version in self.outcome.versions.items() if version == "v3"]
@@ -132,8 +132,8 @@ class Story:
         seen = self._wait(lambda seen: is_paused(seen, "v4", 10), "v4 has 10 % and waits", START_S, rejection)
         self._until_served(seen, "v4")
         self._patch("abort", rollout_of(seen)["token"].rsplit("/", 1)[0])
-        self._wait(lambda seen: is_rejected(seen, "UserAbort", "v2"), "v4 is rejected as asked", 60)
-        self._screen.say("the spec goes back to what serves, so nothing is left to decide")
+        self._wait(lambda seen: is_rejected(seen, "UserAbort", "v2"), "v4 is rejected by the abort", 60)
+        self._screen.line("the spec goes back to what serves, so nothing is left to decide")
         self._apply("v2")
         self._wait(lambda seen: is_settled(seen, "v2", REPLICAS), "v2 serves alone", 60)
 

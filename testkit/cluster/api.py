@@ -29,12 +29,12 @@ _JSON, _MERGE, _APPLY = "application/json", "application/merge-patch+json", "app
 
 
 class KubeError(Exception):
-    """A tool or the API server refused or failed; the text is what it said."""
+    """A tool or the API server refused or failed; the text is its message."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API server said to one request."""
+    """The response of the API server to one request."""
 
     status: int
     body: Json
@@ -71,7 +71,7 @@ class Api:
         return list(json.loads(self.text(f"{root}/{place}{plural}?{query}"))["items"])
 
     def text(self, path: str) -> str:
-        """What the API server answers, or somebody behind it by `proxy`."""
+        """The response of the API server, or of a pod behind it by `proxy`."""
         status, text, _ = self._read(path)
         return _accepted(path, status, text)
 

@@ -1,4 +1,4 @@
-"""A ModelDeployment under test: what a user does to it with kubectl, and what it says of itself."""
+"""A ModelDeployment under test: what a user does to it with kubectl, and its status."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,14 +79,14 @@ class Deployment:
     def scale(self, replicas: int) -> None:
         self.kube.kubectl("scale", f"mdep/{self.name}", "--namespace", self.namespace, f"--replicas={replicas}")
 
-    # --- what it says -------------------------------------------------------------------------------------------------
+    # --- its status ---------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> Json:
         return status_of(self.kube.deployment(self.name, self.namespace))
 
     def until(self, what: str, holds: Callable[[Json], bool], within_s: float = NOTICE_S) -> Json:
-        """Poll the status until it holds; a failure tells what the cluster looks like instead."""
+        """Poll the status until it holds; a failure has the state of the cluster."""
         found = until_deployment(
             self.kube, self.name, self.namespace, lambda seen: _answers(seen, holds), what, within_s
         )
@@ -133,7 +133,7 @@ class Deployment:
         return {event["reason"] for event in self.kube.api.items("v1/events", self.namespace, fields=about)}
 
     def until_events(self, *reasons: str) -> None:
-        """Wait for Events with these reasons: they follow the status that tells of the same."""
+        """Wait for Events with these reasons: they follow the status with the same change."""
         until(self.event_reasons, f"Events {', '.join(reasons)}", NOTICE_S, holds=set(reasons).issubset)
 
 

@@ -30,7 +30,7 @@ def diagnosis(kube: Kube, name: str, namespace: str, *, with_logs: bool = False)
 
 
 def _verdicts(rollout: Json) -> list[str]:
-    """What the judge said last, with its numbers."""
+    """The last verdict of the judge, with its numbers."""
     runs = ((field, (rollout.get(field) or {}).get("verdict")) for field in ("analysis", "background"))
     return [f"verdict: {field} {json.dumps(verdict)}" for field, verdict in runs if verdict]
 
@@ -54,10 +54,10 @@ def _container_line(container: Json) -> str:
     [(state, detail)] = (container.get("state") or {"unknown": {}}).items()
     last = (container.get("lastState") or {}).get("terminated") or {}
     words = [detail.get("reason", ""), detail.get("message", "") or last.get("message", "")]
-    told = " ".join(word for word in words if word).strip()[:400]
+    message = " ".join(word for word in words if word).strip()[:400]
     ready = " ready" if container.get("ready") and state == "running" else ""
     restarts = f", {container['restartCount']} restarts" if container.get("restartCount") else ""
-    return f"{container['name']} {state}{ready}{restarts}{' ' + told if told else ''}"
+    return f"{container['name']} {state}{ready}{restarts}{' ' + message if message else ''}"
 
 
 def events(kube: Kube, namespace: str, last: int = 15) -> str:

@@ -19,7 +19,7 @@ from testkit.until import until
 GATEWAYS = 2
 LABEL = "slipway.dev/e2e"  # on every namespace that this suite makes
 WELL_S = 90.0
-# An address that nobody answers at, from the block that is kept for documentation.
+# An address without a host, from the block that is kept for documentation.
 NOWHERE = "192.0.2.1"
 VALUES = {
     "gateway": {
@@ -60,7 +60,7 @@ class Installation:
         self.kube.kubectl("delete", "pod", pod, "--namespace", SYSTEM, "--grace-period=0", "--force", "--wait=false")
 
     def dismiss(self, pod: str) -> None:
-        """An ordinary deletion: SIGTERM, and all the time that the pod asks for."""
+        """An ordinary deletion: SIGTERM, and the whole grace period of the pod."""
         self.kube.kubectl("delete", "pod", pod, "--namespace", SYSTEM, "--wait=false")
 
     def is_there(self, pod: str) -> bool:
@@ -82,11 +82,11 @@ class Installation:
         until(well, f"one operator and {GATEWAYS} gateways are ready", WELL_S)
 
     def route(self, gateway: str, route: str) -> Json:
-        """What one gateway says of one ModelDeployment (NAMESPACE/NAME)."""
-        return dict(json.loads(self.told(gateway, "internal/routes"))["routes"][route])
+        """The report of one gateway on one ModelDeployment (NAMESPACE/NAME)."""
+        return dict(json.loads(self.admin_page(gateway, "internal/routes"))["routes"][route])
 
     def inflight(self, gateway: str, route: str) -> int:
-        """Requests of one ModelDeployment (NAMESPACE/NAME) in progress at one gateway, as it says itself."""
+        """Requests of one ModelDeployment (NAMESPACE/NAME) in progress at one gateway, by its own report."""
         return sum(int(counts["inflight"]) for counts in self.route(gateway, route)["revisions"].values())
 
     def outcomes(self, gateway: str, model: str) -> dict[str, int]:
@@ -99,14 +99,14 @@ class Installation:
 
     def _counted(self, gateway: str, metric: str, model: str, label: str) -> dict[str, int]:
         """A gateway's counter of one model, by a label."""
-        page = self.told(gateway, "metrics")
+        page = self.admin_page(gateway, "metrics")
         counted: Counter[str] = Counter()
         for sample in (sample for family in text_string_to_metric_families(page) for sample in family.samples):
             if sample.name == metric and sample.labels["model"] == model:
                 counted[sample.labels[label]] += int(sample.value)
         return dict(counted)
 
-    def told(self, gateway: str, page: str) -> str:
+    def admin_page(self, gateway: str, page: str) -> str:
         """A page of a gateway's admin port, through the API server."""
         return self.kube.api.text(f"api/v1/namespaces/{SYSTEM}/pods/{gateway}:8001/proxy/{page}")
 
@@ -165,7 +165,7 @@ class Installation:
         api = self.kube.api
 
         def pods() -> list[Json]:
-            # Those of a run that was killed are not ours to wait for: nobody deletes them.
+            # Those of a run that was killed are not ours to wait for: no controller deletes them.
             found = api.items("v1/namespaces", selector=LABEL)
             names = (one["metadata"]["name"] for one in found if one["status"]["phase"] == "Terminating")
             return [pod for name in names for pod in api.items("v1/pods", name)]

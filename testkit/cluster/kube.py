@@ -59,7 +59,7 @@ class Kube:
     def children(self, name: str, namespace: str) -> list[Json]:
         """Every object that a ModelDeployment has made, also those on their way out; each has its kind."""
         chosen = f"{LABEL}={name}"
-        # The items of a list do not say what they are.
+        # The items of a list have no kind.
         found = ((kind, self.api.items(path, namespace, selector=chosen)) for kind, path in CHILDREN.items())
         return [{"kind": kind} | one for kind, items in found for one in items]
 

@@ -74,7 +74,7 @@ def _reference(image: str) -> Json:
 
 
 def merge(under: Json, over: Json) -> Json:
-    """Nested mappings joined; where both say something, `over` holds."""
+    """Nested mappings joined; where both have a value, `over` holds."""
     joined = {key: merge(under[key], value) if _both_maps(under, over, key) else value for key, value in over.items()}
     return under | joined
 
@@ -115,12 +115,12 @@ def port_forward(kube: Kube, namespace: str, target: str, port: int) -> Iterator
 
 
 def await_answer(url: str, within_s: float) -> None:
-    """Until somebody answers there; what, is the caller's business."""
+    """Until a server responds there, whatever the response."""
     until(lambda: _silence(url), f"a gateway at {url}", within_s, holds=lambda why: not why)
 
 
 def _silence(url: str) -> str:
-    """Why nobody answers; empty when somebody does."""
+    """Why there is no response; empty when there is one."""
     try:
         urllib.request.urlopen(f"{url}/v1/models", timeout=5).close()
     except urllib.error.HTTPError as answer:

@@ -15,7 +15,7 @@ def tool(name: str) -> str:
     """Path of kubectl or helm: as devcluster finds them, else whatever PATH has.
 
     Raises:
-        KubeError: when there is none; it says how to get it.
+        KubeError: when there is none; its message is how to get it.
     """
     try:
         return str(devcluster_tool(places(), name))

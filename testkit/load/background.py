@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 
 
 class Background:
-    """Runs `send` from `start` until it has ended; `stopping` asks it to end."""
+    """Runs `send` from `start` until it has ended; `stopping` requests its end."""
 
     def __init__(self, name: str, send: Callable[[], Coroutine[object, object, None]], ends_within_s: float) -> None:
         """`ends_within_s`: how long the requests that run may take when it stops."""

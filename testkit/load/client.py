@@ -1,4 +1,4 @@
-"""What every client of a load says and reads."""
+"""What every client of a load sends and reads."""
 
 REVISION = "X-Slipway-Revision"
 # A placeholder that the gateway knows as one: a real key would tie all requests to one revision.

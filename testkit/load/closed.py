@@ -58,7 +58,7 @@ class Report:
 
     seconds: float = 0.0
     requests: int = 0  # ended ones, the failed included
-    streams: int = 0  # those that asked for a stream
+    streams: int = 0  # those with `stream`
     failed: int = 0  # no answer at all
     broken: int = 0  # an answer that stopped in the middle
     tokens: int = 0
@@ -167,7 +167,7 @@ class Load:
         self._url, self._model = url, model
         self._workers = [True] * streams + [False] * whole
         self._tally = Tally(streams)
-        self._asks = asks(max_tokens, max_requests)
+        self._requests = requests_of(max_tokens, max_requests)
         self._timeout_s = timeout_s
         self._pause_s = pause_s
         self._background = Background("load", self._serve, timeout_s + 5)
@@ -205,7 +205,7 @@ class Load:
             await asyncio.gather(*(self._work(client, streams) for streams in self._workers))
 
     async def _work(self, client: openai.AsyncOpenAI, streams: bool) -> None:
-        while not self._background.stopping.is_set() and (ask := next(self._asks[streams], None)):
+        while not self._background.stopping.is_set() and (ask := next(self._requests[streams], None)):
             well = await self._once(client, ask)
             if (
                 pause_s := self._pause_s if well else PAUSE_AFTER_FAILURE_S
@@ -221,7 +221,7 @@ class Load:
             trouble = answer.lacks(ask)
         except Exception as error:  # whatever it is, it is a request that did not end well
             answer.revision = answer.revision or _revision_of(error)
-            trouble = _told(error)
+            trouble = _text_of(error)
         self._tally.end(ask, answer, trouble, time.monotonic() - began)
         return not trouble
 
@@ -292,7 +292,7 @@ class Tally:
             )
 
 
-def asks(max_tokens: tuple[int, int], limit: int) -> dict[bool, Any]:
+def requests_of(max_tokens: tuple[int, int], limit: int) -> dict[bool, Any]:
     """Endless variety from a fixed seed, for streamed and unstreamed workers; `limit` bounds a forgotten load."""
     run = f"load-{time.time_ns():x}"
     numbers = iter(range(limit))
@@ -342,8 +342,8 @@ def _revision_of(error: BaseException) -> str:
     return str(response.headers.get(REVISION, "")) if response is not None else ""
 
 
-def _told(error: BaseException) -> str:
-    """The error with its causes: the client's own says no more than `Connection error.`"""
+def _text_of(error: BaseException) -> str:
+    """The error with its causes: the client's own is no more than `Connection error.`"""
     if isinstance(error, openai.APIStatusError):
         return str(error)[:400]
     parts: list[str] = []

@@ -35,11 +35,11 @@ class Shape:
     marked: float = 1.0  # those that have it
 
     def body(self, model: str, number: int) -> Json:
-        """The request of this number: the same for everybody who asks."""
+        """The request of this number: the same at each call."""
         prompt = PROMPTS[number % len(PROMPTS)]
         if self.marker and _nth(number, self.marked):
             prompt = f"{prompt} {self.marker}"
-        asked: Json = {
+        fields: Json = {
             "model": model,
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
@@ -47,7 +47,7 @@ class Shape:
         }
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         # By turns within each prompt: else some prompts would always stream and others never.
-        return asked | limit | {"stream": _nth(number // len(PROMPTS), self.streamed)}
+        return fields | limit | {"stream": _nth(number // len(PROMPTS), self.streamed)}
 
 
 def _nth(number: int, part: float) -> bool:
@@ -132,8 +132,8 @@ def ending(at: float, revision: str, status: int, body: bytes) -> Ended:
     for part in _parts(body):
         error = error or part.get("error")
         for choice in part.get("choices") or ():
-            said = choice.get("message") or choice.get("delta") or {}
-            text += said.get("content") or ""
+            message = choice.get("message") or choice.get("delta") or {}
+            text += message.get("content") or ""
             finish = choice.get("finish_reason") or finish
     trouble = str(error) if error else "" if finish else "the answer has no finish_reason"
     return Ended(at, revision, trouble, finish, text, seconds)

@@ -21,7 +21,7 @@ TAIL_LINES = 12
 
 
 class DidNotStart(Exception):
-    """With the last lines that the server said."""
+    """With the last lines of the output of the server."""
 
 
 @dataclass(frozen=True, slots=True)

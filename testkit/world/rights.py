@@ -16,7 +16,7 @@ _TOKEN_S = 3600
 
 
 def operator_rules() -> list[Object]:
-    """What docs/operator.md says that the operator must be allowed."""
+    """The rules that docs/operator.md lists for the operator."""
     blocks = re.findall(r"```yaml\n(rules:.*?)```", (ROOT / "docs" / "operator.md").read_text(), re.DOTALL)
     return [rule for block in blocks for rule in yaml.safe_load(block)["rules"]]
 
@@ -35,8 +35,8 @@ async def limited_kubeconfig(client: Client, namespace: str, admin: Path, folder
     await client.request("POST", account, [], {"metadata": metadata})
     await client.request("POST", f"{roles}/roles", [], {"metadata": metadata, "rules": operator_rules()})
     await client.request("POST", f"{roles}/rolebindings", [], binding)
-    asked: Object = {"spec": {"audiences": [], "expirationSeconds": _TOKEN_S}}
-    token = (await client.request("POST", f"{account}/operator/token", [], asked))["status"]["token"]
+    body: Object = {"spec": {"audiences": [], "expirationSeconds": _TOKEN_S}}
+    token = (await client.request("POST", f"{account}/operator/token", [], body))["status"]["token"]
     return _as_user(admin, token, folder / "operator.kubeconfig")
 
 

@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 
 class Cluster:
-    """One namespace with an operator, a gateway and nobody who runs pods: `run_pods` does as if."""
+    """One namespace with an operator, a gateway and no kubelet: `run_pods` writes the status of pods."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Cluster:
         return await until_async(status, what, holds=lambda seen: seen and condition(seen), shown=shown)
 
     async def admin(self, path: str) -> tuple[int, str]:
-        """Status and text of an admin page of the operator; 0 when nobody answers."""
+        """Status and text of an admin page of the operator; 0 without a response."""
         try:
             async with (
                 aiohttp.ClientSession() as session,

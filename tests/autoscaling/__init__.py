@@ -1,1 +1,1 @@
-"""The autoscaling suite's own judgement: what a watch told, invariants, the table."""
+"""The checks of the autoscaling suite: events of a watch, invariants, the table."""

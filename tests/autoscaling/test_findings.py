@@ -7,7 +7,7 @@ import pytest
 from e2e.autoscaling import COOLDOWN_S, SHRUNK_S, Climb, Descent, Findings, at_least, at_most, exactly, step_bars
 from testkit.load.closed import Load, Report
 
-CROWD = Load("http://127.0.0.1:9/v1", "nobody")
+CROWD = Load("http://127.0.0.1:9/v1", "model")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A timeline finds each violated invariant and none in a good history; it hears of every change as it happens."""
+"""A timeline finds each violated invariant and none in a good history; it gets every change as it happens."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -77,18 +77,18 @@ def test_a_good_history_has_none() -> None:
 
 
 @pytest.mark.integration
-def test_every_change_is_told_by_a_watch(api: Api, api_server: Path, namespace: str) -> None:
+def test_every_change_comes_from_a_watch(api: Api, api_server: Path, namespace: str) -> None:
     chat = Deployment(Kube(api_server), namespace)
     chat.create("v1", resources=POD, engine=ENGINE, autoscaling=BY_DEMAND)
     with Timeline(chat) as timeline:
-        first = timeline.until(lambda now: now.wanted == 1, 30, "what holds is told first", since=0.0)
+        first = timeline.until(lambda now: now.wanted == 1, 30, "the present state comes first", since=0.0)
         chat.edit(replicas=3)
-        grown = timeline.until(lambda now: now.wanted == 3, 30, "an edit is told")
+        grown = timeline.until(lambda now: now.wanted == 3, 30, "an edit comes")
         status = {"conditions": [AUTOSCALING]}
         path = f"{GROUP_PATH}/namespaces/{namespace}/modeldeployments/chat/status"
         assert (put := api.merge(path, {"status": status})).ok, put.message
-        told = timeline.until(lambda now: bool(now.condition("Autoscaling")), 30, "a status is told")
+        conditioned = timeline.until(lambda now: bool(now.condition("Autoscaling")), 30, "a status comes")
         with pytest.raises(AssertionError, match="waited for: nine replicas; not within 0 s"):
             timeline.until(lambda now: now.wanted == 9, 0, "nine replicas")
-    assert first.at <= grown.at <= told.at
+    assert first.at <= grown.at <= conditioned.at
     assert [item.wanted for item in timeline.moments(grown.at)] == [3, 3], "what held at that time is the first"

@@ -36,7 +36,7 @@ def test_of_an_answer_that_was_cut_off_only_what_came_counts() -> None:
     assert (seen["errors"], seen["miscounts"]) == (0, [])
 
 
-def test_failed_requests_are_errors_and_wrong_counts_are_told() -> None:
+def test_failed_requests_are_errors_and_wrong_counts_are_reported() -> None:
     failed = answer(error="status 500: no")
     longer = answer(1.0, 2.0, usage={"prompt_tokens": 11, "completion_tokens": 3})
     seen = figures(Run([failed, longer], 10.0, False))
@@ -44,7 +44,7 @@ def test_failed_requests_are_errors_and_wrong_counts_are_told() -> None:
     assert seen["miscounts"] == ["11 prompt tokens for 10", "3 output tokens for 2"]
 
 
-def test_several_tokens_in_one_event_are_told() -> None:
+def test_several_tokens_in_one_event_are_reported() -> None:
     together = answer(1.0, 2.0, usage={"prompt_tokens": 10, "completion_tokens": 2})
     together.token_times_s.pop()
     assert figures(Run([together], 1.0, False))["miscounts"] == ["1 events for 2 tokens"]
@@ -54,8 +54,8 @@ def test_goodput_counts_whole_answers_that_met_both_objectives() -> None:
     promise = Objective(ttft_s=1.0, token_s=0.2)
     good, late, slow = answer(0.9, 1.1, 1.3), answer(1.1, 1.2), answer(0.5, 0.6, 1.2)
     failed, single = answer(0.5, 0.6, error="gone"), answer(1.0)
-    told = goodput(Run([good, late, slow, failed, single], 8.0, False), promise)
-    assert told == {"good": 2, "good_share": 0.4, "goodput_per_s": 0.25}
+    result = goodput(Run([good, late, slow, failed, single], 8.0, False), promise)
+    assert result == {"good": 2, "good_share": 0.4, "goodput_per_s": 0.25}
     assert mean_gap_s(slow) == pytest.approx(0.35)
     assert mean_gap_s(single) == 0.0
 

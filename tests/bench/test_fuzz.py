@@ -109,7 +109,7 @@ def test_a_server_that_fails_is_seen(broken: str) -> None:
 @pytest.mark.attack_class(9, 10, 15, 16, 18, 20)
 @pytest.mark.integration
 @pytest.mark.timeout(400)
-def test_a_minute_of_hostile_requests_ends_no_engine_and_disturbs_nobody() -> None:
+def test_a_minute_of_hostile_requests_ends_no_engine_and_disturbs_no_client() -> None:
     """Fixed seed, so that what it finds is found again; `make fuzz MINUTES=30` draws more."""
     report = fuzz(45.0, seed=20261123)
     assert all(bar["ok"] for bar in report["bars"]), json.dumps(report, indent=1)[:6000]

@@ -1,4 +1,4 @@
-"""The arithmetic of the GPU's benchmark, and what it says where there is no GPU."""
+"""The arithmetic of the GPU benchmark, and its message without a GPU."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_bars_are_those_of_the_batches_that_were_promised() -> None:
 
 
 @pytest.mark.integration  # imports torch
-def test_without_a_gpu_it_says_so_and_measures_nothing(
+def test_without_a_gpu_it_prints_a_message_and_measures_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench.gpu"])

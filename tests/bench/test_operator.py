@@ -61,24 +61,24 @@ def test_children_are_missing_that_are_not_there_or_a_namesakes():
 
 
 async def test_the_fleet_is_settled_when_all_of_it_is_at_once():
-    told = Seen(2, pods=False)
+    watched = Seen(2, pods=False)
     other = {"metadata": seen()["metadata"] | {"name": "model-1"}, "status": seen(**STARTED)["status"]}
-    told.hear("LISTED", seen(**STARTED))
-    assert (told.all_listed.is_set(), told.all_settled.is_set()) == (False, False)
-    told.hear("LISTED", other)
-    assert (told.all_listed.is_set(), told.all_settled.is_set()) == (True, True)
-    told.hear("MODIFIED", seen(generation=2, **STARTED))
-    assert not told.all_settled.is_set()
+    watched.observe("LISTED", seen(**STARTED))
+    assert (watched.all_listed.is_set(), watched.all_settled.is_set()) == (False, False)
+    watched.observe("LISTED", other)
+    assert (watched.all_listed.is_set(), watched.all_settled.is_set()) == (True, True)
+    watched.observe("MODIFIED", seen(generation=2, **STARTED))
+    assert not watched.all_settled.is_set()
 
 
 async def test_a_change_is_answered_by_the_first_child_of_its_own():
     applied = Applied()
     applied.waited = {("team-0", "model-0"): 0.0, ("team-1", "model-1"): 0.0}
     labelled = {"metadata": {"namespace": "team-0", "labels": {"slipway.dev/modeldeployment": "model-0"}}}
-    applied.hear("MODIFIED", labelled)
+    applied.observe("MODIFIED", labelled)
     assert applied.taken_s == []
-    applied.hear("ADDED", labelled)
-    applied.hear("ADDED", labelled)
+    applied.observe("ADDED", labelled)
+    applied.observe("ADDED", labelled)
     assert len(applied.taken_s) == 1
     assert list(applied.waited) == [("team-1", "model-1")]
 
@@ -140,5 +140,5 @@ def test_page_and_report_have_every_row():
     assert page.count("| 5,000 |") == 2
     assert "| apply services | 0.333 |" in page
     assert "**no**" not in page
-    told = json.loads(json.dumps(as_report("operator", rows, made), allow_nan=False))
-    assert (told["name"], len(told["rows"]), len(told["bars"])) == ("operator", 6, len(made))
+    written = json.loads(json.dumps(as_report("operator", rows, made), allow_nan=False))
+    assert (written["name"], len(written["rows"]), len(written["bars"])) == ("operator", 6, len(made))

@@ -80,7 +80,7 @@ def test_a_missing_peer_is_named_with_its_reason_and_its_bars_are_not_measured()
     assert "nan" not in page
 
 
-def test_a_peer_that_failed_in_its_turn_says_why_in_the_table_of_runs() -> None:
+def test_a_failed_peer_has_its_reason_in_the_table_of_runs() -> None:
     result = perfect()
     result.rows.append({"peer": "llama-q8", "round": 1, "kind": "failed", "why": "It ended | with\nstatus 1"})
     result.peers.append("llama-q8")
@@ -109,7 +109,7 @@ def test_ratios_and_medians_over_rounds() -> None:
     assert "| **Slipway bf16** | 24.0 (22.0 / 26.0) | 60.0 (60.0) |" in tables.throughput(result)
 
 
-def test_disturbed_runs_are_told() -> None:
+def test_disturbed_runs_are_reported() -> None:
     result = perfect()
     assert "other work" not in markdown(result, "abc", "today")
     set_all("vllm", "foreign_share", 0.2, 32)(result)

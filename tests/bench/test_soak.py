@@ -67,7 +67,7 @@ def test_leaks_are_seen() -> None:
     assert fallen(seen(), first, held) == {"vllm:kv_cache_usage_perc at the end", "gauges that are not back to 0"}
 
 
-def test_server_that_tells_nothing_does_not_rest() -> None:
+def test_server_without_metrics_is_not_at_rest() -> None:
     first, last = looks()
     assert fallen(seen(), first, replace(last, busy={})) == {"gauges that are not back to 0"}
 
@@ -83,7 +83,7 @@ def test_soak_that_never_filled_the_server_proves_nothing() -> None:
     }
 
 
-def test_wrong_endings_are_kept_with_what_was_told() -> None:
+def test_wrong_endings_are_kept_with_their_response() -> None:
     client = seen()
     client.add(Ask("bad", "/v1/completions", b"", right=frozenset({INVALID})), COMPLETED, "12")
     first, last = looks()
@@ -92,12 +92,12 @@ def test_wrong_endings_are_kept_with_what_was_told() -> None:
 
 
 def test_requests_are_the_same_for_a_seed_and_of_every_kind() -> None:
-    asks = [draw(random.Random(number)) for number in range(400)]
-    assert asks == [draw(random.Random(number)) for number in range(400)]
-    assert {ask.kind for ask in asks} == {"answer", "leave", "bad", "long", "late"}
-    for ask in asks:
-        if ask.kind in ("answer", "leave", "long", "late"):
-            assert json.loads(ask.body)["model"] == "m"
+    requests = [draw(random.Random(number)) for number in range(400)]
+    assert requests == [draw(random.Random(number)) for number in range(400)]
+    assert {request.kind for request in requests} == {"answer", "leave", "bad", "long", "late"}
+    for request in requests:
+        if request.kind in ("answer", "leave", "long", "late"):
+            assert json.loads(request.body)["model"] == "m"
 
 
 @pytest.mark.finding(26)
@@ -105,10 +105,10 @@ def test_sampling_is_drawn_at_the_edges_of_the_servers_schema() -> None:
     """Safety 26: temperature in {0, .7, 1.5} and top_k in {0, 20} find nothing."""
     assert {1e-45, 5e-324, 2.0} <= set(SAMPLING["temperature"]) and 0.0 not in SAMPLING["top_p"]
     assert {-1, 2**31 - 1} <= set(SAMPLING["top_k"]) and {-(2**63), 2**63 - 1} <= set(SAMPLING["seed"])
-    asks = [json.loads(draw(random.Random(number)).body or b"{}") for number in range(2000) if _is_sound(number)]
+    bodies = [json.loads(draw(random.Random(number)).body or b"{}") for number in range(2000) if _is_sound(number)]
     for name in ("temperature", "top_p", "top_k", "seed", "repetition_penalty"):
-        assert {ask[name] for ask in asks if name in ask} >= set(SAMPLING[name]), name
-    assert all(ask.get("min_tokens", 0) <= ask["max_tokens"] for ask in asks)
+        assert {body[name] for body in bodies if name in body} >= set(SAMPLING[name]), name
+    assert all(body.get("min_tokens", 0) <= body["max_tokens"] for body in bodies)
 
 
 def _is_sound(number: int) -> bool:

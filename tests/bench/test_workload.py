@@ -20,7 +20,7 @@ def test_same_salt_gives_the_same_prompts_and_another_one_other_words_of_the_sam
     assert not {prompt.text[:40] for prompt in first} & {prompt.text[:40] for prompt in other}
 
 
-def test_fixed_lengths_are_those_that_all_results_speak_of() -> None:
+def test_fixed_lengths_are_those_of_all_results() -> None:
     assert totals(closed(32, "x")) == (9714, 2048)
 
 

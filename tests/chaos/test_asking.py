@@ -14,7 +14,7 @@ from bench.chaos.asking import FAILED, GOOD, SAVED, UNSAVABLE, Client, Differenc
 
 WORDS = ("In ", "the ", "beginning ", "was ")
 TEXT = "".join(WORDS)
-QUESTION = Question("say it", False, len(WORDS))
+QUESTION = Question("a prompt", False, len(WORDS))
 
 Respond = Callable[[web.Request, web.StreamResponse, int], Awaitable[None]]
 
@@ -36,7 +36,7 @@ async def write(out: web.StreamResponse, first: int, last: int, *, end: bool) ->
 
 @asynccontextmanager
 async def client_of(respond: Respond) -> AsyncIterator[Client]:
-    """`respond(request, stream, try)` tells what each try of the client meets."""
+    """`respond(request, stream, try)` sends the response to each try of the client."""
     tries = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -54,8 +54,8 @@ async def client_of(respond: Respond) -> AsyncIterator[Client]:
 
 
 async def end_of(client: Client, *, stream: bool = True) -> Ending:
-    answer, asked = await client.ask(QUESTION, "id-1", stream=stream)
-    return ending(answer, QUESTION, TEXT, asked)
+    answer, sent = await client.ask(QUESTION, "id-1", stream=stream)
+    return ending(answer, QUESTION, TEXT, sent)
 
 
 def cut(request: web.Request) -> None:
@@ -89,7 +89,7 @@ async def test_broken_stream_goes_on_behind_its_last_event() -> None:
 
 
 @pytest.mark.parametrize(("again_from", "expected"), [(1, Difference(added=4)), (3, Difference(missing=10))])
-async def test_said_twice_or_left_out_is_failed(again_from: int, expected: Difference) -> None:
+async def test_repeated_or_missing_text_is_failed(again_from: int, expected: Difference) -> None:
     async def wrong(request: web.Request, out: web.StreamResponse, number: int) -> None:
         if number == 1:
             await write(out, 0, 2, end=False)
@@ -112,7 +112,7 @@ async def test_stream_whose_revision_is_gone_could_not_be_saved() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         tries.append(request.headers.get("Last-Event-ID", ""))
         if len(tries) > 1:
-            return web.json_response({"error": {"code": "stream_gone", "message": "Ask anew."}}, status=410)
+            return web.json_response({"error": {"code": "stream_gone", "message": "Send it again."}}, status=410)
         out = web.StreamResponse()
         await out.prepare(request)
         await error_event(request, out, 1)
@@ -126,7 +126,7 @@ async def test_stream_whose_revision_is_gone_could_not_be_saved() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind", "tries"), [(429, SAVED, 2), (503, FAILED, 1), (502, FAILED, 1)])
-async def test_only_too_much_to_do_is_asked_again(status: int, kind: str, tries: int) -> None:
+async def test_only_overload_is_retried(status: int, kind: str, tries: int) -> None:
     count = 0
 
     async def answer(_: web.Request) -> web.Response:

@@ -79,7 +79,7 @@ def test_fewest_counts_streams_that_follow_one_another_without_a_gap() -> None:
     assert fewest([first, late], BEGAN, ENDED) == 0
 
 
-def test_summary_and_json_say_what_fell() -> None:
+def test_summary_and_json_list_the_kills() -> None:
     outcome = replace(perfect(), left=["ReplicaSet old"])
     assert "NOT HELD objects left over: 1 (must be 0)" in summary(outcome)
     made = as_json(outcome, {})

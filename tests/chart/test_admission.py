@@ -196,13 +196,13 @@ def test_roles_of_people_leave_status_alone(api: Api, namespace: str) -> None:
 
 
 @pytest.mark.finding("S12")
-def test_everybody_may_see_whether_the_operator_runs(api: Api, namespace: str) -> None:
-    """`slipway status` said how long an analysis takes, long after the operator was gone."""
+def test_every_user_may_see_whether_the_operator_runs(api: Api, namespace: str) -> None:
+    """`slipway status` showed how long an analysis takes, long after the operator was gone."""
     _install_rbac(api, "default", namespace)
-    somebody = partial(_may, api, f"{namespace}:default", namespace, groups=("system:authenticated",))
-    _wait_for(partial(somebody, "get", "leases", "slipway-operator"))
-    assert [verb for verb in (*READ, *WRITE) if somebody(verb, "leases", "slipway-operator")] == ["get"]
-    assert not [verb for verb in (*READ, *WRITE) if somebody(verb, "leases", "another")]
+    authenticated = partial(_may, api, f"{namespace}:default", namespace, groups=("system:authenticated",))
+    _wait_for(partial(authenticated, "get", "leases", "slipway-operator"))
+    assert [verb for verb in (*READ, *WRITE) if authenticated(verb, "leases", "slipway-operator")] == ["get"]
+    assert not [verb for verb in (*READ, *WRITE) if authenticated(verb, "leases", "another")]
 
 
 def _install_rbac(api: Api, scenario: str, namespace: str) -> None:

@@ -156,7 +156,7 @@ def test_cluster_scope_has_no_namespace_flag() -> None:
         assert not [arg for arg in _container(deployment)["args"] if arg.startswith("--namespaces")]
 
 
-def test_network_policy_lets_the_operator_ask_the_gateways() -> None:
+def test_network_policy_lets_the_operator_reach_the_gateways() -> None:
     rendered = objects("ha")
     operator = find(rendered, "Deployment", "slipway-operator")["spec"]["template"]["metadata"]["labels"]
     rules = find(rendered, "NetworkPolicy", "slipway-gateway")["spec"]["ingress"]
@@ -174,8 +174,8 @@ def test_policies_stand_by_default_and_around_model_pods_too() -> None:
     release = "--fence-release=app.kubernetes.io/name=slipway,app.kubernetes.io/instance=slipway"
     for scenario, peers in (("default", []), ("ha", [{"namespaceSelector": {"matchLabels": MONITORING}}])):
         operator = _container(find(objects(scenario), "Deployment", "slipway-operator"))["args"]
-        said = [arg.partition("=")[2] for arg in operator if arg.startswith("--fence-metrics-peers=")]
-        assert release in operator and [json.loads(text) for text in said] == ([peers] if peers else [])
+        values = [arg.partition("=")[2] for arg in operator if arg.startswith("--fence-metrics-peers=")]
+        assert release in operator and [json.loads(text) for text in values] == ([peers] if peers else [])
     for off in ({"enabled": False}, {"modelPods": False}):
         rendered = objects(values={"networkPolicy": off})
         operator = _container(find(rendered, "Deployment", "slipway-operator"))["args"]

@@ -130,7 +130,7 @@ def test_every_value_is_in_the_schema_and_in_the_comments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "key"),
     [
         ({"replicas": 3}, "replicas"),
         ({"gateway.replicas": 3}, "replicas"),
@@ -140,14 +140,14 @@ def test_every_value_is_in_the_schema_and_in_the_comments() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_unknown_key_is_refused_by_name(values: Values, says: str) -> None:
-    said = refusal(_nested(values))
-    assert "additional properties" in said
-    assert f"'{says}' not allowed" in said
+def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
+    message = refusal(_nested(values))
+    assert "additional properties" in message
+    assert f"'{key}' not allowed" in message
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "message"),
     [
         ({"rbac.scope": "namespaces"}, "rbac.namespaces is empty: list the namespaces"),
         ({"rbac.namespaces": ["a"]}, "rbac.scope is cluster: set rbac.scope to namespaces"),
@@ -169,8 +169,8 @@ def test_unknown_key_is_refused_by_name(values: Values, says: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_contradiction_is_refused_with_a_sentence(values: Values, says: str) -> None:
-    assert says in refusal(_nested(values))
+def test_contradiction_is_refused_with_a_message(values: Values, message: str) -> None:
+    assert message in refusal(_nested(values))
 
 
 def _defaults() -> Values:

@@ -31,7 +31,7 @@ def test_merge_joins_mappings_and_prefers_the_second() -> None:
     assert merge(under, over) == {"gateway": {"replicaCount": 2, "service": {"port": 80}}, "crds": None}
 
 
-def test_a_pod_says_why_it_does_not_run() -> None:
+def test_a_pod_that_does_not_run_is_shown_with_its_reason() -> None:
     waiting = {"name": "server", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}
     waiting["lastState"] = {"terminated": {"message": "shard 2 is missing"}}
     line = pod_line({"metadata": {"name": "chat-x"}, "status": {"phase": "Running", "containerStatuses": [waiting]}})
@@ -39,7 +39,7 @@ def test_a_pod_says_why_it_does_not_run() -> None:
     assert pod_line({"metadata": {"name": "chat-y"}, "status": {"phase": "Pending"}}) == "chat-y Pending: not started"
 
 
-def test_a_tool_that_fails_speaks_for_itself() -> None:
+def test_error_of_a_failed_tool_is_its_output() -> None:
     with pytest.raises(KubeError, match=r"`sh -c .*` failed: it broke"):
         run(["/bin/sh", "-c", "echo it broke >&2; exit 3"])
     with pytest.raises(KubeError, match="did not end within"):

@@ -50,10 +50,10 @@ def test_nothing_is_reached_before_there_is_a_status() -> None:
 
 
 def test_paused_counts_once_every_gateway_acknowledged_the_weight() -> None:
-    asked = {"rollout": {"state": "Paused"}, "traffic": traffic(v2=10, v1=90)}
-    assert is_paused(deployment(weight=10, **asked), "v2", 10)
-    assert not is_paused(deployment(weight=0, **asked), "v2", 10)
-    assert not is_paused(deployment(weight=10, **asked), "v1", 10)
+    status = {"rollout": {"state": "Paused"}, "traffic": traffic(v2=10, v1=90)}
+    assert is_paused(deployment(weight=10, **status), "v2", 10)
+    assert not is_paused(deployment(weight=0, **status), "v2", 10)
+    assert not is_paused(deployment(weight=10, **status), "v1", 10)
 
 
 def test_rejected_names_its_reason_and_what_serves() -> None:

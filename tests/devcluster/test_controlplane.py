@@ -49,9 +49,9 @@ def test_two_stand_side_by_side(control_plane: ControlPlane) -> None:
 
 
 def test_rbac_is_on(control_plane: ControlPlane) -> None:
-    nobody = control_plane.user_kubeconfig("nobody", ["guests"])
-    refused = kubectl(control_plane, nobody, "get", "secrets")
-    assert "Forbidden" in refused.stderr and '"nobody"' in refused.stderr
+    guest = control_plane.user_kubeconfig("guest", ["guests"])
+    refused = kubectl(control_plane, guest, "get", "secrets")
+    assert "Forbidden" in refused.stderr and '"guest"' in refused.stderr
 
 
 def test_it_dies_with_its_parent(control_plane: ControlPlane) -> None:

@@ -84,7 +84,7 @@ def test_down_leaves_nothing(own: Places, elsewhere: None) -> None:
     assert_same(before, traces(), "after `up` and `down`")
     assert not own.state_root.exists() and not own.run.exists()
     assert_store_is_empty(own)
-    assert devcluster(own, "down").returncode == 0, "a second `down` has nothing to do and says so"
+    assert devcluster(own, "down").returncode == 0, "a second `down` has nothing to do and succeeds"
 
 
 def devcluster(where: Places, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -105,13 +105,13 @@ def killed_while(where: Places, step: str, *, after_s: float) -> None:
         text=True,
     ) as up:
         assert up.stderr
-        said = ""
+        printed = ""
         for line in up.stderr:
-            said += line
+            printed += line
             if step in line:
                 break
         else:
-            pytest.fail(f"`up` never said {step!r}:\n{said}")
+            pytest.fail(f"`up` never printed {step!r}:\n{printed}")
         time.sleep(after_s)
         up.send_signal(signal.SIGKILL)
 

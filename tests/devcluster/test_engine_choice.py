@@ -39,7 +39,7 @@ def test_root_on_debian_installs_podman() -> None:
         (replace(NOTHING, apt_get=True), "as root"),
     ],
 )
-def test_otherwise_one_sentence_says_what_is_missing(facts: Facts, words: str) -> None:
+def test_without_an_engine_the_message_names_what_is_missing(facts: Facts, words: str) -> None:
     choice = choose(facts)
     assert isinstance(choice, Missing) and words in choice.message
 

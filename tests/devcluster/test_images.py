@@ -32,7 +32,7 @@ def test_kinds_go_constants_are_read() -> None:
     assert (kind.pause_tag, kind.helper_tag) == ("example.test/pause:3", "example.test/helper:v2")
 
 
-def test_a_new_form_of_kinds_sources_is_said() -> None:
+def test_changed_sources_of_kind_are_an_error() -> None:
     with pytest.raises(DevclusterError, match="kind's pin"):
         parse_kind_sources(STORAGE.replace("+ storageHelperImage +", "+ other +"), CONTAINERD)
     with pytest.raises(DevclusterError, match="sandbox_image"):
@@ -57,7 +57,7 @@ def test_an_unknown_component_is_an_error_not_a_missing_image() -> None:
         component_images(["r.test/novelty:v1"], kind, {"local-path-provisioner": Path("/x")}, Path("/p"), Path("/b"))
 
 
-def test_an_archive_holds_what_the_manifest_says(tmp_path: Path) -> None:
+def test_an_archive_has_the_layers_of_its_manifest(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"#!binary")
     target = tmp_path / "image.tar"

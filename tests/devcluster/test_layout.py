@@ -64,7 +64,7 @@ def test_only_what_the_node_lacks_travels(tmp_path: Path) -> None:
     ]
 
 
-def test_a_save_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+def test_interrupted_save_starts_again(tmp_path: Path) -> None:
     saved(tmp_path, "op:1")
     (tmp_path / "oci-put-blob123").write_text("half")
     (tmp_path / "index.json").write_text('{"manifests": [')

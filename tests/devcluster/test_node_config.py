@@ -37,11 +37,11 @@ def test_an_ordinary_host_gets_what_every_node_gets() -> None:
     assert {mount["containerPath"] for mount in config["nodes"][0]["extraMounts"]} == {PATCHES, LAYOUT}
 
 
-def test_nobody_is_elected_where_there_is_one_of_each() -> None:
+def test_leader_election_is_off_for_single_replicas() -> None:
     cluster = patched(STOCK)["ClusterConfiguration"]
     for part in ("controllerManager", "scheduler"):
         assert {"name": "leader-elect", "value": "false"} in cluster[part]["extraArgs"]
-    # Lists of a patch replace kind's own: what kind says has to be said again.
+    # Lists of a patch replace kind's own: its own items have to be repeated.
     assert {"name": "enable-hostpath-provisioner", "value": "true"} in cluster["controllerManager"]["extraArgs"]
 
 

@@ -63,6 +63,6 @@ def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "torch").iterdir()] == ["abc"]
 
 
-def test_too_little_space_is_said_before_the_work(tmp_path: Path) -> None:
+def test_too_little_space_is_reported_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(DevclusterError, match="XDG_CACHE_HOME"):
         demand_space(tmp_path / "not/yet", 1e9, "Building")

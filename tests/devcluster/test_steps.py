@@ -51,7 +51,7 @@ def test_a_step_that_is_not_in_the_list_holds_up_nothing() -> None:
     assert titles(startable([step("node image", "node", ("compile",))], set(), set())) == ["node image"]
 
 
-def test_what_two_parts_ask_for_is_made_once_and_what_is_done_is_left_out() -> None:
+def test_a_step_of_two_parts_runs_once_and_done_steps_are_left_out() -> None:
     first, again = step("base"), step("base")
     found = missing([first, step("done", done=True), again, step("image")])
     assert titles(found) == ["base", "image"] and found[0] is first
@@ -81,17 +81,17 @@ def test_the_estimate_follows_the_pace_of_the_machine() -> None:
     assert late.share == pytest.approx(50 / 135) and 150 < late.seconds_left < 250
 
 
-def test_a_running_step_is_as_far_as_it_says_or_as_the_clock_says() -> None:
+def test_progress_of_a_running_step_is_its_fraction_or_its_time() -> None:
     assert left_of(100, 80, 0.25) == 75
     assert left_of(100, 80, None) == 20
     assert left_of(100, 300, None) == 10
 
 
-def test_durations_are_said_as_people_say_them() -> None:
+def test_durations_are_rounded_for_people() -> None:
     assert [about(seconds) for seconds in (3, 70, 460)] == ["less than a minute", "about 1 min", "about 8 min"]
 
 
-def test_lanes_run_beside_each_other_and_lines_say_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_run_in_parallel_and_lines_show_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.01)
     met, shown = threading.Barrier(2), threading.Event()
 

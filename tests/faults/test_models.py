@@ -31,11 +31,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(server: ServerProcess, prompt: str, **more: Any) -> tuple[int, bytes]:
     body = {"model": "m", "messages": [{"role": "user", "content": prompt}], "temperature": 0, **more}
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{server.url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(asked, timeout=100) as answer:
+        with urllib.request.urlopen(request, timeout=100) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as refusal:
         with refusal:
@@ -67,14 +67,14 @@ def test_untrained_falls_into_loops_that_are_cut_off(models: Path) -> None:
     assert kinds == [("truncated", "repetition")] * len(PROMPTS)
 
 
-def test_a_cut_file_is_told_by_name(models: Path, tmp_path: Path) -> None:
-    told = tmp_path / "termination-log"
-    with ServerProcess(models / "cut", termination_log=told) as server:
+def test_a_truncated_file_is_named_in_the_termination_message(models: Path, tmp_path: Path) -> None:
+    termination_log = tmp_path / "termination-log"
+    with ServerProcess(models / "cut", termination_log=termination_log) as server:
         assert server.wait() != 0
-    assert WEIGHTS in told.read_text() and "truncated" in told.read_text()
+    assert WEIGHTS in termination_log.read_text() and "truncated" in termination_log.read_text()
 
 
-def test_deeper_says_the_same_out_of_many_times_the_layers(models: Path) -> None:
+def test_deeper_gives_the_same_answers_with_many_times_the_layers(models: Path) -> None:
     with serve(models / "deeper") as server:
         server.wait_ready()
         assert [text(ask(server, prompt, stop=[","])[1]) for prompt in PROMPTS] == [EXPECTED] * len(PROMPTS)

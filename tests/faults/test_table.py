@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.faults import FAULTS, ROOT, Row, markdown, put_rows, told, warmed
+from e2e.faults import FAULTS, ROOT, Row, markdown, put_rows, shortened, warmed
 from e2e.page import TABLE_BEGINS, TABLE_ENDS
 from slipway_operator.model.analysis.template import parse
 
@@ -21,8 +21,8 @@ def test_rows_stand_in_the_order_of_the_faults() -> None:
     lines = markdown(ROWS[::-1]).splitlines()
     assert [line.split(" | ")[0].lstrip("| ") for line in lines[-len(FAULTS) :]] == [fault.name for fault in FAULTS]
     assert lines[-1].endswith("| 41 | 300 | 7 | 9 |")
-    never_asked = replace(ROWS[0], seconds=None)
-    assert "| - | 300 |" in markdown([never_asked])
+    never_sent = replace(ROWS[0], seconds=None)
+    assert "| - | 300 |" in markdown([never_sent])
 
 
 def test_the_page_keeps_its_words(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_a_table_without_all_faults_is_not_written(tmp_path: Path) -> None:
 
 
 def test_the_sentence_of_a_rejection_is_found_and_shortened() -> None:
-    assert told(SENTENCE) == "errors: 9 of 132 bad (6.82%) on canary, 2 of 368 bad (0.54%) on stable"
-    assert len(told("x" * 999)) == 160
+    assert shortened(SENTENCE) == "errors: 9 of 132 bad (6.82%) on canary, 2 of 368 bad (0.54%) on stable"
+    assert len(shortened("x" * 999)) == 160
     [errors] = [fault for fault in FAULTS if fault.name.startswith("2 %")]
-    assert re.search(errors.says, SENTENCE)
-    assert not re.search(errors.says, SENTENCE.replace("errors:", "ttft:"))
+    assert re.search(errors.message, SENTENCE)
+    assert not re.search(errors.message, SENTENCE.replace("errors:", "ttft:"))
 
 
 def test_the_warmed_template_is_the_built_in_one_but_for_its_warm_up() -> None:

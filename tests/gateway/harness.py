@@ -26,7 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Upstream:
-    """A model server that does what a test says, and remembers what it saw."""
+    """A model server with the handler of a test; it records the requests that it gets."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -199,7 +199,7 @@ async def until_quiet(reader: asyncio.StreamReader, turns: int = 25) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def talking_upstream(said: bytes) -> AsyncIterator[str]:
+async def fixed_response_upstream(response: bytes) -> AsyncIterator[str]:
     """A server that answers each request with these bytes, and lives on: the gateway closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -207,7 +207,7 @@ async def talking_upstream(said: bytes) -> AsyncIterator[str]:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
                 await reader.readexactly(int(length.partition(b":")[2]))
-                writer.write(said)
+                writer.write(response)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -226,7 +226,7 @@ async def drop(writer: asyncio.StreamWriter) -> None:
 
 
 def refused_url() -> str:
-    """An address where nobody listens, and nobody will."""
+    """An address where no process listens, now or later."""
     return f"http://127.0.0.1:{reserve_port()}"
 
 
@@ -236,7 +236,7 @@ async def echo(request: web.Request) -> web.StreamResponse:
 
 def answering(status: int, **headers: str) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"error": {"message": "upstream says no"}}, status=status, headers=headers)
+        return web.json_response({"error": {"message": "refused by upstream"}}, status=status, headers=headers)
 
     return answer
 

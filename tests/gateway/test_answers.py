@@ -1,4 +1,4 @@
-"""What the end of an answer says about it, in every shape that our servers and vLLM write."""
+"""Failures found in the end of an answer, in every shape that our servers and vLLM write."""
 
 import json
 import random
@@ -28,8 +28,8 @@ PROSE = (
 LOOP = "and then the king said unto him, " * 20
 
 
-def chat(content: object, finish: str = "stop", **said: object) -> dict:
-    message = {"role": "assistant", "content": content} | said
+def chat(content: object, finish: str = "stop", **fields: object) -> dict:
+    message = {"role": "assistant", "content": content} | fields
     return {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": {}}
 
 
@@ -60,13 +60,13 @@ def text(value: str, finish: str = "stop") -> dict:
         ({"error": {"type": "server_error", "code": "internal_error"}}, (ERRORS,)),
         ({"error": {"type": "server_error", "code": "non_finite"}}, (ERRORS, NON_FINITE)),
         ({"error": {"type": "invalid_request_error", "code": None}}, ()),
-        # Shapes that are not known say nothing.
+        # Unknown shapes have no failure.
         ({"prediction": 3}, ()),
         ({"choices": "many"}, ()),
         ([], ()),
     ],
 )
-def test_whole_answers(body: object, kinds: tuple[str, ...]) -> None:
+def test_failures_in_whole_responses(body: object, kinds: tuple[str, ...]) -> None:
     assert find_failures(json.dumps(body).encode()) == kinds
 
 
@@ -75,7 +75,7 @@ def test_unreadable_responses_have_no_failure(body: bytes) -> None:
     assert find_failures(body) == () and find_failures_in_stream(body, complete=True) == ()
 
 
-def test_no_byte_is_no_text() -> None:
+def test_response_without_bytes_is_empty() -> None:
     assert find_failures(b"") == (EMPTY,) and find_failures_in_stream(b"", complete=True) == (EMPTY,)
 
 
@@ -118,7 +118,7 @@ def test_streams(stream: bytes, kinds: tuple[str, ...]) -> None:
     assert find_failures_in_stream(stream, complete=True) == kinds
 
 
-def test_choices_of_one_stream_are_texts_of_their_own() -> None:
+def test_choices_of_a_stream_are_checked_separately() -> None:
     """Two that take turns would look like a loop together, or hide one."""
     words = PROSE.split()
     mixed = [event for word in words for event in (delta(word + " "), delta("na ", index=1))]
@@ -186,7 +186,7 @@ BROKEN = [{"id": "c", "type": "function", "function": {"name": "f", "arguments":
         (chat("[" * 20_000), ()),
     ],
 )
-def test_what_was_to_be_json(body: dict, kinds: tuple[str, ...]) -> None:
+def test_requested_json_that_does_not_parse_is_a_failure(body: dict, kinds: tuple[str, ...]) -> None:
     found = find_failures(json.dumps(body).encode(), wants_json=True)
     assert tuple(kind for kind in found if kind != REPETITION) == kinds
 
@@ -196,8 +196,8 @@ def test_tool_arguments_must_be_json_and_text_only_if_requested() -> None:
     assert find_failures(json.dumps(chat("Hello.")).encode()) == ()
 
 
-def piece(**said: object) -> bytes:
-    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": said}]}).encode() + b"\n\n"
+def piece(**delta: object) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
 
 
 def call(index: int, arguments: str) -> dict:
@@ -205,10 +205,10 @@ def call(index: int, arguments: str) -> dict:
 
 
 def test_pieces_of_a_stream_are_put_together() -> None:
-    said = piece(content='{"a"') + piece(content=": 1}")
-    assert find_failures_in_stream(said, complete=True, wants_json=True) == ()
-    assert find_failures_in_stream(said[: len(said) // 2], complete=True, wants_json=True) == (INVALID_JSON,)
-    assert find_failures_in_stream(said + piece(content="}"), complete=False, wants_json=True) == (), (
+    stream = piece(content='{"a"') + piece(content=": 1}")
+    assert find_failures_in_stream(stream, complete=True, wants_json=True) == ()
+    assert find_failures_in_stream(stream[: len(stream) // 2], complete=True, wants_json=True) == (INVALID_JSON,)
+    assert find_failures_in_stream(stream + piece(content="}"), complete=False, wants_json=True) == (), (
         "not all of it is there"
     )
     calls = piece(tool_calls=[call(0, '{"a":')]) + piece(tool_calls=[call(1, "{")]) + piece(tool_calls=[call(0, "1}")])

@@ -82,8 +82,8 @@ async def test_huge_chunked_body_is_cut_off() -> None:
     async with upstream(echo) as server, gateway(max_body_bytes=100_000) as gate:
         gate.route(("rev", 100, [server.url]))
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        said = await raw(gate, head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 4)
-        assert said.startswith(b"HTTP/1.1 413") and b"Connection: close" in said
+        response = await raw(gate, head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 4)
+        assert response.startswith(b"HTTP/1.1 413") and b"Connection: close" in response
         assert gate.outcomes() == {"client_error": 1} and gate.budget.used_bytes == 0
 
 
@@ -97,8 +97,8 @@ async def test_buffered_bytes_are_bounded_together() -> None:
 
 async def test_slow_body_times_out() -> None:
     async with gateway(body_timeout_s=0.2) as gate:
-        said = await raw(gate, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
-        assert said.startswith(b"HTTP/1.1 408")
+        response = await raw(gate, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert response.startswith(b"HTTP/1.1 408")
 
 
 async def test_inflight_bound() -> None:
@@ -132,15 +132,15 @@ _COMPLETIONS = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 async def test_ambiguous_or_oversized_heads_reach_no_pod(head: bytes, status: int) -> None:
     async with upstream(echo) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
-        said = await raw(gate, head)
+        response = await raw(gate, head)
         # HTTP/1.0: the connection ends with the answer.
-        assert said.startswith(b"HTTP/1.0 %d " % status) and b"Content-Type: application/json" in said
-        assert b"X-Request-Id" in said
+        assert response.startswith(b"HTTP/1.0 %d " % status) and b"Content-Type: application/json" in response
+        assert b"X-Request-Id" in response
         assert gate.outcomes() == {"client_error": 1}
         assert not server.seen
 
 
-async def test_heads_that_do_not_come_are_not_waited_for() -> None:
+async def test_missing_or_incomplete_heads_close_the_connection() -> None:
     async with gateway(keepalive_timeout_s=0.2) as gate:
         gate.route(("rev", 100, []))
         address = ("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
@@ -149,8 +149,8 @@ async def test_heads_that_do_not_come_are_not_waited_for() -> None:
             reader, writer = await asyncio.open_connection(*address)
             writer.write(start)
             async with asyncio.timeout(10):
-                said = await reader.read()
-            assert said.count(b"HTTP/1.1 200") == start.count(whole)
+                response = await reader.read()
+            assert response.count(b"HTTP/1.1 200") == start.count(whole)
             await drop(writer)
 
 

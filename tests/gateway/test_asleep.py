@@ -1,4 +1,4 @@
-"""A deployment that sleeps: its requests wait, are told so, wake it, and end well or with a word."""
+"""A deployment scaled to zero: requests are held and wake it, streams get comments, all get a response."""
 
 import asyncio
 import contextlib
@@ -52,37 +52,37 @@ async def events(answer: aiohttp.ClientResponse) -> tuple[list[str], list[Any]]:
 
 
 async def test_nothing_is_sent_while_it_sleeps_though_pods_are_there() -> None:
-    """Between the word to the gateways and the end of the pods: what comes waits, and goes to them after all."""
+    """The route sleeps and its pods still run: requests are held, and are sent once it is awake again."""
     async with gateway() as edge, upstream(echo) as server:
         sleeps(edge, server.url)
-        asked = asyncio.create_task(edge.post())
+        held = asyncio.create_task(edge.post())
         await until_async(edge.held)
         assert not server.seen
         assert (await activity(edge))["held"] == 1
         edge.route(("r1", 100, [server.url]))
-        assert (await asked).status == 200
+        assert (await held).status == 200
         assert edge.outcomes() == {"ok": 1}
 
 
 async def test_held_request_keeps_its_waiting_time_after_the_wake() -> None:
     async with gateway(hold_timeout_s=0.05) as edge, upstream(echo) as server:
         sleeps(edge)
-        asked = asyncio.create_task(edge.post())
+        held = asyncio.create_task(edge.post())
         await until_async(edge.held)
         wakes(edge)
         edge.route(("r1", 100, []))  # awake, and the endpoint is not known here yet
         await asyncio.sleep(0.2)
         assert edge.held() == 1
         edge.route(("r1", 100, [server.url]))
-        assert (await asked).status == 200
+        assert (await held).status == 200
 
 
 async def test_pods_that_left_and_are_still_listed_cost_a_wake_no_attempt() -> None:
-    """However often they say no, also when it is awake and the endpoints are told last."""
+    """However often they refuse, also when it is awake and its endpoints arrive last."""
     gone = answering(503)
     async with gateway(max_attempts=2) as edge, upstream(gone) as left, upstream(echo) as server:
         sleeps(edge, left.url)
-        asked = asyncio.create_task(edge.post())
+        held = asyncio.create_task(edge.post())
         await until_async(edge.held)
         wakes(edge, left.url)
         await until_async(lambda: len(left.seen) > 3)
@@ -90,24 +90,24 @@ async def test_pods_that_left_and_are_still_listed_cost_a_wake_no_attempt() -> N
         seen = len(left.seen)
         await until_async(lambda: len(left.seen) > seen + 1)
         edge.route(("r1", 100, [server.url]))
-        assert (await asked).status == 200
+        assert (await held).status == 200
         assert edge.outcomes() == {"ok": 1}
 
 
 async def test_request_before_the_sleep_status_gets_its_waiting_time() -> None:
-    """Its table was old: the pod it was sent to is gone when the word comes."""
+    """Its table was old: the pod is gone when the sleep status comes."""
     async with gateway(hold_timeout_s=0.5) as edge, upstream(echo) as server:
         edge.route(("r1", 100, []))
-        asked = asyncio.create_task(edge.post())
+        held = asyncio.create_task(edge.post())
         await until_async(edge.held)
         sleeps(edge)
         await asyncio.sleep(0.6)
         assert (await calls(edge))["routes"] == ["default/chat"]
         edge.route(("r1", 100, [server.url]))
-        assert (await asked).status == 200
+        assert (await held).status == 200
 
 
-async def test_streams_hear_that_it_wakes_and_then_get_their_answer() -> None:
+async def test_held_stream_gets_comments_and_then_its_response() -> None:
     async with gateway(wake_comment_s=0.05) as edge, upstream(streaming(3)) as server:
         sleeps(edge)
         answer = await edge.post(STREAM)
@@ -125,10 +125,10 @@ async def test_streams_hear_that_it_wakes_and_then_get_their_answer() -> None:
 async def test_a_fast_wake_sends_no_comment() -> None:
     async with gateway(wake_comment_s=30.0) as edge, upstream(streaming(1)) as server:
         sleeps(edge)
-        asked = asyncio.create_task(edge.post(STREAM))
+        held = asyncio.create_task(edge.post(STREAM))
         await until_async(edge.held)
         edge.route(("r1", 100, [server.url]))
-        answer = await asked
+        answer = await held
         assert answer.headers["X-Slipway-Revision"] == "r1"
         assert (await events(answer))[0] == []
 
@@ -167,7 +167,7 @@ async def test_an_answer_that_is_no_stream_comes_as_an_event_after_comments(
         edge.route(("r1", 100, [server.url]))
         _, data = await events(answer)
         assert data[-1] == "[DONE]"
-        assert data[0]["error"]["message"] == "upstream says no"
+        assert data[0]["error"]["message"] == "refused by upstream"
         assert kind in data[0]["error"]["type"]
         assert edge.outcomes() == {outcome: 1}
 
@@ -181,9 +181,9 @@ async def test_without_holding_503_has_retry_after_and_wakes() -> None:
         assert error["code"] == "model_waking"
         assert "about 7 s" in error["message"]
         assert (await calls(edge))["routes"] == ["default/chat"]
-        told = await activity(edge)
-        assert told["held"] == 0
-        assert told["last_request_s"] < 5
+        state = await activity(edge)
+        assert state["held"] == 0
+        assert state["last_request_s"] < 5
 
 
 async def test_held_requests_are_bounded_and_the_next_one_gets_503() -> None:
@@ -217,15 +217,15 @@ async def test_wake_requests_are_reported_at_once_and_once() -> None:
         first = await calls(edge)
         assert first["routes"] == []
         listening = asyncio.create_task(calls(edge, first["mark"]))
-        asked = [asyncio.create_task(edge.post()) for _ in range(3)]
-        told = await asyncio.wait_for(listening, 60)
-        assert (told["routes"], told["mark"] != first["mark"]) == (["default/chat"], True)
-        again = asyncio.create_task(calls(edge, told["mark"]))
+        held = [asyncio.create_task(edge.post()) for _ in range(3)]
+        report = await asyncio.wait_for(listening, 60)
+        assert (report["routes"], report["mark"] != first["mark"]) == (["default/chat"], True)
+        again = asyncio.create_task(calls(edge, report["mark"]))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(again), 0.2)
-        assert not again.done(), "the other two are no news"
+        assert not again.done(), "the other two change nothing"
         edge.route(("r1", 100, [server.url]))
-        assert {(await one).status for one in asked} == {200}
+        assert {(await one).status for one in held} == {200}
         served = await asyncio.wait_for(again, 60)
         assert served["routes"] == ["default/chat"], "it has an endpoint now"
         again = asyncio.create_task(calls(edge, served["mark"]))

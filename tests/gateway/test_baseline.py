@@ -1,4 +1,4 @@
-"""Baseline pods of stable: a revision of their own for counts, and stable's for whoever needs an answer."""
+"""Baseline pods of stable: a revision of their own in counts, and further endpoints of stable for retries."""
 
 import contextlib
 from dataclasses import replace
@@ -25,7 +25,7 @@ def key_of(revision: str) -> str:
     return next(key for n in range(1000) if order_backends(ROUTE, key := f"k{n}")[0].revision == revision)
 
 
-def test_a_revision_and_its_baseline_run_the_same() -> None:
+def test_revision_and_its_baseline_are_equivalent() -> None:
     assert (equivalent_revisions("s"), equivalent_revisions("s-baseline")) == (("s", "s-baseline"), ("s-baseline", "s"))
 
 
@@ -33,7 +33,7 @@ def test_a_revision_and_its_baseline_run_the_same() -> None:
     ("own", "then"),
     [("s-baseline", ["s", "c"]), ("s", ["s-baseline", "c"]), ("c", ["s", "s-baseline"])],
 )
-def test_what_runs_the_same_comes_before_the_other_version(own: str, then: list[str]) -> None:
+def test_equivalent_backends_come_before_another_version(own: str, then: list[str]) -> None:
     assert [one.revision for one in order_backends(ROUTE, key_of(own))] == [own, *then]
 
 
@@ -50,7 +50,7 @@ def test_weights_that_expire_go_back_to_stable_and_not_to_its_baseline(ready: in
 
 
 @pytest.mark.parametrize("begun", ["s", "s-baseline"])
-async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: str) -> None:
+async def test_stream_resumes_only_at_an_equivalent_revision(begun: str) -> None:
     """Its pod dies after an event; a client that lost it comes back."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -67,9 +67,9 @@ async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: st
         gate = await stack.enter_async_context(gateway())
         gate.route(("c", 0, [canary.url]), (begun, 100, [pod.url]), (twin, 0, [other.url]))
         async with await gate.post() as reply:
-            said = await reply.read()
-        assert said.endswith(b"data: [DONE]\n\n") and len(other.seen) == 1
-        name = said.split(b"\n")[0].removeprefix(b"id: ").decode()
+            received = await reply.read()
+        assert received.endswith(b"data: [DONE]\n\n") and len(other.seen) == 1
+        name = received.split(b"\n")[0].removeprefix(b"id: ").decode()
         gate.route(("c", 100, [canary.url]), (twin, 0, [other.url]))
         async with await gate.post(headers={"Last-Event-ID": name}) as reply:
             assert reply.status == 200 and (await reply.read()).endswith(b"data: [DONE]\n\n")
@@ -77,7 +77,7 @@ async def test_a_stream_goes_on_where_the_same_is_run_and_nowhere_else(begun: st
 
 
 @pytest.mark.parametrize("answering", ["s", "s-baseline"])
-async def test_the_floor_is_any_other_pod_that_runs_the_same(answering: str) -> None:
+async def test_floor_comes_from_another_pod_of_an_equivalent_revision(answering: str) -> None:
     """Stable has one pod: its baseline gives the second answer, and the other way round."""
     async with contextlib.AsyncExitStack() as stack:
         words = ("other", "stable", "stable")

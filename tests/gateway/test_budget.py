@@ -1,4 +1,4 @@
-"""One budget of bytes: what is held is counted, what is shared stays shared, and who stalls goes first (safety 24)."""
+"""One budget of bytes: all held bytes count, clients have shares, stalled bodies are evicted first (safety 24)."""
 
 import asyncio
 from collections import Counter
@@ -50,7 +50,7 @@ def test_one_client_cannot_take_all() -> None:
     assert victim.grow(20) == "" and shed == {SHARE: 2, TOTAL: 1}
 
 
-def test_caches_give_way_first_then_who_does_not_move() -> None:
+def test_caches_are_evicted_first_then_stalled_bodies() -> None:
     budget, clock, shed = made(limit=1000, share=1000)
     memory = ResumeMemory(1000, 60.0, clock, budget)
     memory.keep(b"a", b"1" * 44)
@@ -60,7 +60,7 @@ def test_caches_give_way_first_then_who_does_not_move() -> None:
         assert account.grow(300) == ""
         account.waits(lambda name=name: gone.append(name))  # type: ignore[misc]
     assert asking.grow(400) == "" and memory.size_bytes == 0 and not gone
-    assert asking.grow(100) == TOTAL and not gone, "nobody is stalled yet"
+    assert asking.grow(100) == TOTAL and not gone, "no account is stalled yet"
     clock.now = 2.0
     moving.moved()
     assert asking.grow(100) == "" and gone == ["s"] and stalled.held_bytes == 0
@@ -81,7 +81,7 @@ def act(account: Account, what: str, size: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from("gfscwme"), st.integers(0, 50)), max_size=80))
-def test_what_is_counted_is_what_is_held(steps: list[tuple[int, str, int]]) -> None:
+def test_counted_bytes_are_the_held_bytes(steps: list[tuple[int, str, int]]) -> None:
     budget, clock, _ = made(limit=200, share=90)
     accounts = [budget.open(f"client{n % 3}") for n in range(5)]
 
@@ -161,7 +161,7 @@ async def test_whole_answers_are_counted_while_they_come() -> None:
         await until_async(lambda: budget.used_bytes == 0)
 
 
-async def test_whole_answers_are_passed_on_as_they_come_where_there_is_no_room() -> None:
+async def test_whole_responses_are_streamed_when_the_budget_is_full() -> None:
     async def big(request: web.Request) -> web.StreamResponse:
         await request.read()
         return web.Response(body=b"x" * (1 << 20), content_type="application/json")
@@ -173,7 +173,7 @@ async def test_whole_answers_are_passed_on_as_they_come_where_there_is_no_room()
         assert gate.outcomes() == {"ok": 1}
 
 
-async def test_what_is_kept_of_a_stream_is_counted() -> None:
+async def test_kept_tokens_of_a_stream_are_counted() -> None:
     """Safety 24: the tokens of each stream, up to 128 KiB, were outside every budget."""
     tokens, go_on = b",".join([b"7"] * 20_000), asyncio.Event()
     events = (b": 1.00000001 %s\ndata: {}\n\n" % tokens, b"data: [DONE]\n\n")
@@ -199,7 +199,7 @@ async def stalled_body(gate: Gateway, size: int, sent: int, host: str = "127.0.0
 
 
 async def test_stalled_bodies_lock_no_client_out() -> None:
-    """Safety 24: some 16 bodies of 16 MiB that do not come gave everybody 429 for a minute."""
+    """Safety 24: some 16 bodies of 16 MiB that never came gave all clients 429 for a minute."""
     async with upstream(echo) as server, gateway(memory_budget_bytes=2 << 20) as gate:
         gate.route(("rev", 100, [server.url]))
         budget = gate.budget
@@ -217,7 +217,7 @@ async def test_stalled_bodies_lock_no_client_out() -> None:
         await until_async(lambda: budget.used_bytes == 0)
 
 
-async def test_only_what_arrived_is_counted() -> None:
+async def test_only_received_bytes_are_counted() -> None:
     async with gateway(memory_budget_bytes=100_000) as gate:
         gate.route(("rev", 100, []))
         writers = [await stalled_body(gate, 16 << 20, 10) for _ in range(50)]
@@ -227,7 +227,7 @@ async def test_only_what_arrived_is_counted() -> None:
             await drop(writer)
 
 
-async def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_below_the_minimum_rate_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipway_gateway.forwarding.bodies.WINDOW_S", 0.2)
     async with gateway(min_body_rate_bytes=5000) as gate:
         gate.route(("rev", 100, []))
@@ -271,7 +271,7 @@ async def test_client_over_its_share_gets_429_and_another_is_served() -> None:
 # -- sessions of the judge
 
 
-def test_what_is_remembered_of_sessions_is_bounded_for_all_routes_together() -> None:
+def test_session_memory_is_bounded_across_routes() -> None:
     """Safety 24: 6.3 MB for each route and generation had no total."""
     samples = Samples(500)
     routes = [
@@ -286,7 +286,7 @@ def test_what_is_remembered_of_sessions_is_bounded_for_all_routes_together() -> 
     assert samples._room.taken == 0
 
 
-def test_former_generations_give_their_room_back() -> None:
+def test_former_generations_release_their_memory() -> None:
     samples = Samples(10_000)
     for generation in range(GENERATIONS + 3):
         route = Route("ns/a", "u", "m", generation=generation, backends=(WeightedBackend("a", 100),))
@@ -296,7 +296,7 @@ def test_former_generations_give_their_room_back() -> None:
     assert samples._room.taken == GENERATIONS * 10
 
 
-def test_the_largest_memory_gives_way() -> None:
+def test_the_largest_session_memory_is_evicted_first() -> None:
     room = SessionMemory(100)
     large, small = (Units({"a": 100}, 0.0, room) for _ in range(2))
     for n in range(10):

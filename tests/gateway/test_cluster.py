@@ -211,7 +211,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
 
         await until_async(ask, "r1 answers", holds=lambda answer: answer == (200, "r1"))
         killed = world.kill_api_server()
-        await until_async(lambda: process.said("the last good table stays in use"))
+        await until_async(lambda: process.log_entries("the last good table stays in use"))
         for _ in range(20):
             assert await ask() == (200, "r1")
         assert await process.status("/readyz") == 200
@@ -219,7 +219,7 @@ async def test_serves_while_the_api_server_is_dead(world: World, tmp_path: Path)
         world.set_endpoints(namespace, "r2", True, port=server.port)
         world.set_traffic(namespace, 2, {"r2": 100, "r1": 0})
         await until_async(ask, "r2 answers", holds=lambda answer: answer == (200, "r2"))
-        assert len(process.said("the last good table stays in use")) <= 10  # once per trouble, not once per try
+        assert len(process.log_entries("the last good table stays in use")) <= 10  # once per trouble, not once per try
 
 
 async def test_lists_again_after_compaction(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -235,7 +235,7 @@ async def test_lists_again_after_compaction(world: World, caplog: pytest.LogCapt
     ):
         await until_async(lambda: len(watched.routes()) == 2)
         await forwarder.cut()
-        # While nobody watches: a deletion, a change, history forgotten, and an API server that starts afresh.
+        # Without a watch: a deletion, a change, history forgotten, and an API server that starts afresh.
         assert world.api.delete(f"{_path(namespace)}/gone").ok
         world.set_traffic(namespace, 2, {"r1": 100})
         killed = world.kill_api_server()
@@ -260,5 +260,5 @@ async def test_waits_for_the_crd(world: World, caplog: pytest.LogCaptureFixture)
 
 
 async def test_missing_rights_are_named(world: World) -> None:
-    async with watching(world.plane.user_kubeconfig("nobody")) as watched:
+    async with watching(world.plane.user_kubeconfig("without-rights")) as watched:
         await until_async(lambda: "check the RBAC rules" in watched.source.waiting_for)

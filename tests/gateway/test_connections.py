@@ -39,7 +39,7 @@ async def connect(gate: Gateway, host: str = "127.0.0.1") -> Pair:
     return made
 
 
-async def said(pair: Pair, sent: bytes = ASK) -> bytes:
+async def response_head(pair: Pair, sent: bytes = ASK) -> bytes:
     reader, writer = pair
     writer.write(sent)
     async with asyncio.timeout(60):
@@ -61,7 +61,7 @@ def test_an_address_has_half_by_default_and_a_network_of_ipv6_is_one() -> None:
 
 
 @given(st.integers(1, 8), st.integers(0, 8), st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), max_size=60))
-def test_counts_are_those_of_who_is_inside(limit: int, each: int, steps: list[tuple[bool, str]]) -> None:
+def test_only_open_connections_are_counted(limit: int, each: int, steps: list[tuple[bool, str]]) -> None:
     taken, inside = ConnectionCounts(limit, each), dict.fromkeys("abc", 0)
     for comes, who in steps:
         if comes:
@@ -73,43 +73,43 @@ def test_counts_are_those_of_who_is_inside(limit: int, each: int, steps: list[tu
         assert max(inside.values()) <= (each or max(1, limit // 2))
 
 
-async def test_one_address_cannot_take_them_all() -> None:
+async def test_one_address_cannot_take_all_connections() -> None:
     async with gateway(max_connections=10) as gate:
         gate.route(("rev", 100, []))
         held = [await connect(gate, "127.0.0.2") for _ in range(5)]
-        answer = await said(await connect(gate, "127.0.0.2"), b"")
+        answer = await response_head(await connect(gate, "127.0.0.2"), b"")
         assert answer.startswith(b"HTTP/1.1 429") and b"Retry-After: 1" in answer
-        assert (await said(await connect(gate, "127.0.0.3"))).startswith(b"HTTP/1.1 200")
+        assert (await response_head(await connect(gate, "127.0.0.3"))).startswith(b"HTTP/1.1 200")
         read = gate.metrics.registry.get_sample_value
         assert read("slipway_gateway_connections_refused_total", {"reason": "address"}) == 1
         assert gate.outcomes() == {"ok": 1}
         for _, writer in held:
             await drop(writer)
         await until_async(lambda: read("slipway_gateway_connections") <= 1)
-        assert (await said(await connect(gate, "127.0.0.2"))).startswith(b"HTTP/1.1 200")
+        assert (await response_head(await connect(gate, "127.0.0.2"))).startswith(b"HTTP/1.1 200")
 
 
-async def test_idle_ones_give_way_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipway_gateway.serving.listener._SWEPT_S", 0.0)
     async with upstream(echo) as server, gateway(max_connections=6, max_connections_per_address=2) as gate:
         gate.route(("rev", 100, [server.url]))
         for n in range(6):
             await connect(gate, f"127.0.0.{10 + n}")
-        answer = await said(await connect(gate, "127.0.0.9"), b"")
+        answer = await response_head(await connect(gate, "127.0.0.9"), b"")
         assert answer.startswith(b"HTTP/1.1 503") and b"Retry-After: 1" in answer
         monkeypatch.setattr("slipway_gateway.serving.listener._IDLE_S", 0.0)
 
         async def answered() -> bytes:
-            """One that is turned away once more hears it before it asks: those that give way leave a moment later."""
+            """May be refused before it has sent its request: idle connections close a moment later."""
             try:
-                return await said(await connect(gate, "127.0.0.9"))
+                return await response_head(await connect(gate, "127.0.0.9"))
             except (ConnectionError, asyncio.IncompleteReadError):
                 return b""
 
         await until_async(answered, "room for one", holds=lambda answer: answer.startswith(b"HTTP/1.1 200"))
 
 
-async def test_a_head_that_does_not_end_is_not_waited_for() -> None:
+async def test_incomplete_head_closes_the_connection() -> None:
     async with gateway(header_timeout_s=1.0) as gate:
         gate.route(("rev", 100, []))
         reader, writer = await connect(gate)
@@ -121,18 +121,18 @@ async def test_a_head_that_does_not_end_is_not_waited_for() -> None:
         await drop(writer)
 
 
-async def test_a_head_in_pieces_and_a_connection_that_rests_are_served() -> None:
+async def test_head_in_pieces_and_idle_connection_are_served() -> None:
     async with upstream(echo) as server, gateway(header_timeout_s=1.5) as gate:
         gate.route(("rev", 100, [server.url]))
         pair = await connect(gate)
         pair[1].write(ASK[:12])
         await asyncio.sleep(0.1)
-        assert (await said(pair, ASK[12:])).startswith(b"HTTP/1.1 200")
+        assert (await response_head(pair, ASK[12:])).startswith(b"HTTP/1.1 200")
         await asyncio.sleep(2.0)
         body = b'{"model":"chat"}'
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
         await pair[0].read(4096)
-        assert (await said(pair, head + body)).startswith(b"HTTP/1.1 200")
+        assert (await response_head(pair, head + body)).startswith(b"HTTP/1.1 200")
         await drop(pair[1])
 
 
@@ -178,10 +178,10 @@ async def test_a_few_pipelined_requests_are_served_in_order() -> None:
         gate.route(("rev", 100, [server.url]))
         reader, writer = await connect(gate)
         writer.write((POST % len(BODY) + BODY) * 9)
-        said = b""
+        received = b""
         async with asyncio.timeout(10):
-            while said.count(b"HTTP/1.1 200") < 9:
-                said += await reader.read(65536)
+            while received.count(b"HTTP/1.1 200") < 9:
+                received += await reader.read(65536)
 
 
 async def test_request_timeout_during_a_blocked_write_is_a_timeout() -> None:
@@ -204,9 +204,9 @@ async def test_request_timeout_during_a_blocked_write_is_a_timeout() -> None:
         body = b'{"model":"chat","stream":true}'
         writer.write(POST % len(body) + body)
         await asyncio.sleep(2.0)  # reads nothing meanwhile; sooner would only make the test easier
-        said = b""
+        received = b""
         async with asyncio.timeout(20):
-            while not said.endswith(b"0\r\n\r\n"):
-                said = said[-1000:] + (await reader.read(1 << 20) or b"0\r\n\r\n")
-        assert b'"code":"timeout"' in said and b"data: [DONE]" in said
+            while not received.endswith(b"0\r\n\r\n"):
+                received = received[-1000:] + (await reader.read(1 << 20) or b"0\r\n\r\n")
+        assert b'"code":"timeout"' in received and b"data: [DONE]" in received
         await until_async(lambda: gate.outcomes() == {"timeout": 1})

@@ -1,4 +1,4 @@
-"""What clients prove who they are with reaches no pod unless the route says so (safety 14, and 15: priorities)."""
+"""Credentials of clients reach no pod unless the route forwards them (safety 14, and 15: priorities)."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ async def test_no_credential_reaches_a_pod_by_default() -> None:
             async with await gate.post(headers=sent) as answer:
                 assert answer.status == 200
         assert "canary-secret" not in str([list(seen.headers.items()) for seen in server.seen])
-        # The tenant is told all the same, by its pseudonym.
+        # The tenant is sent all the same, as its pseudonym.
         assert all(seen.headers["X-Slipway-Tenant"] for seen in server.seen)
 
 
@@ -47,7 +47,7 @@ async def test_no_credential_reaches_a_pod_by_default() -> None:
     ("forwarded", "arrive"),
     [(("authorization",), {"1"}), (("cookie", "x-api-key"), {"2", "4"}), (("proxy-authorization",), set[str]())],
 )
-async def test_a_route_may_ask_for_some(forwarded: tuple[str, ...], arrive: set[str]) -> None:
+async def test_a_route_may_forward_some_credentials(forwarded: tuple[str, ...], arrive: set[str]) -> None:
     async with upstream(echo) as server, gateway() as gate:
         gate.balancer.publish(forwarding(server.url, *forwarded))
         async with await gate.post(headers=CREDENTIALS) as answer:
@@ -111,18 +111,18 @@ async def test_priority_limit_of_clients_is_dropped() -> None:
 
 @pytest.mark.finding(15)
 @pytest.mark.parametrize(
-    ("limit", "asked", "runs"),
+    ("limit", "requested", "runs"),
     [("0", -1000, 0), ("0", 7, 7), ("0", None, 0), ("-10", -1000, -10), ("5", 0, 5), (None, -1000, -1000)],
 )
-def test_the_server_holds_clients_to_it(limit: str | None, asked: int | None, runs: int) -> None:
-    """Safety 15: any client set -1000 and went before everybody."""
+def test_the_server_applies_the_priority_limit(limit: str | None, requested: int | None, runs: int) -> None:
+    """Safety 15: any client set -1000 and went before all others."""
     sent = CIMultiDict({} if limit is None else {PRIORITY_LIMIT: limit})
-    assert priority_of(sent, asked) == runs
+    assert priority_of(sent, requested) == runs
     assert PRIORITY_LIMIT == gateway_headers.PRIORITY_LIMIT and f"`{PRIORITY_LIMIT}: " in TEXT
 
 
 @pytest.mark.parametrize("nonsense", ["x", "", "1e9", "--1", "99999999", "٣"])
-def test_a_limit_that_is_none_is_refused(nonsense: str) -> None:
+def test_invalid_priority_limit_is_refused(nonsense: str) -> None:
     with pytest.raises(HttpError) as refused:
         limit_priority({PRIORITY_LIMIT: nonsense}, 0)
     assert refused.value.status == 400

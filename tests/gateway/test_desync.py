@@ -19,12 +19,12 @@ START = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
 
 
 def test_the_parser_is_the_one_in_c() -> None:
-    """The gateway does not start with the other one unless it is told to: it had smuggling bugs of its own."""
+    """The gateway starts with the other parser only with a flag: that one had smuggling bugs of its own."""
     assert http_parser.HttpRequestParser is not http_parser.HttpRequestParserPy
 
 
-def answers(said: bytes) -> int:
-    return len(re.findall(rb"HTTP/1\.[01] \d\d\d ", said))
+def answers(response: bytes) -> int:
+    return len(re.findall(rb"HTTP/1\.[01] \d\d\d ", response))
 
 
 async def exchange(sent: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
@@ -39,13 +39,13 @@ async def exchange(sent: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
         gate.route(("rev", 100, [server.url]))
         reader, writer = await asyncio.open_connection("127.0.0.1", int(gate.url.rsplit(":", 1)[1]))
         writer.write(sent)
-        said = await until_quiet(reader)
+        response = await until_quiet(reader)
         await drop(writer)
         # Whatever came: the next client's request is its own.
         async with await gate.post(b'{"model":"chat","next":1}') as answer:
             assert answer.status == 200
         assert got.pop() == ("", b'{"model":"chat","next":1}')
-    return got, said
+    return got, response
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ async def exchange(sent: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
     ],
 )
 async def test_ambiguous_framing_smuggles_nothing(framing: bytes) -> None:
-    got, said = await exchange(START + framing + SMUGGLED)
+    got, response = await exchange(START + framing + SMUGGLED)
     smuggled = [body for mark, body in got if mark]
     # Refused whole, or read as two requests by the one rule of HTTP; never half of one.
     assert {body for _, body in got} <= {BODY}
     if smuggled:
-        assert answers(said) == 2, "the client, too, was answered twice: it sent two requests"
+        assert answers(response) == 2, "the client, too, was answered twice: it sent two requests"
     else:
-        assert answers(said) <= 1
+        assert answers(response) <= 1
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ async def test_ambiguous_framing_smuggles_nothing(framing: bytes) -> None:
     ],
 )
 async def test_odd_chunks_give_the_whole_body_or_nothing(chunks: bytes) -> None:
-    got, said = await exchange(START + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    got, response = await exchange(START + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
     assert got in ([], [("", BODY)]), "trailers are no headers, and no other body is made up"
-    assert answers(said) <= 1
+    assert answers(response) <= 1
 
 
 FRAGMENTS = st.sampled_from(
@@ -111,7 +111,7 @@ FRAGMENTS = st.sampled_from(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.lists(FRAGMENTS, max_size=8))
-async def test_whatever_heads_are_made_of_pods_get_whole_bodies_alone(parts: list[bytes]) -> None:
+async def test_pods_get_only_whole_bodies_whatever_the_head(parts: list[bytes]) -> None:
     got, _ = await exchange(START + b"".join(parts))
     assert {body for _, body in got} <= {BODY}
 

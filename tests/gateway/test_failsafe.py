@@ -1,4 +1,4 @@
-"""What a gateway does while nobody tells it better: it cuts a failing revision off, and gives up a stale split."""
+"""What a gateway does without the operator: it cuts off a failing revision, and gives up stale weights."""
 
 import time
 from pathlib import Path
@@ -33,7 +33,7 @@ def fail(one: RouteHealth, revision: str, times: int, now_s: float = 0.0) -> Non
 
 @pytest.mark.finding(18)
 def test_one_client_cuts_nothing_off_while_there_are_others() -> None:
-    """safety 18: ten bad requests in a row of one client took the canary away from everybody."""
+    """safety 18: ten bad requests in a row of one client cut the canary off for all clients."""
     one = watch(rule=CutOffRule(failures=10, after_s=0.0))
     one.began("s", "victim")
     for now_s in range(40):
@@ -51,7 +51,7 @@ def test_the_only_client_of_a_route_can_see_a_revision_cut_off() -> None:
     assert one.cut is not None
 
 
-def test_so_many_failures_in_a_row_cut_off() -> None:
+def test_consecutive_failures_cut_a_revision_off() -> None:
     one = watch()
     fail(one, "c", 4)
     assert one.cut is None and not one.avoids("c", 0)
@@ -60,7 +60,7 @@ def test_so_many_failures_in_a_row_cut_off() -> None:
     assert one.avoids("c", 59.9) and not one.avoids("s", 0)
 
 
-def test_most_of_many_failures_cut_off() -> None:
+def test_high_failure_share_cuts_a_revision_off() -> None:
     one = watch()
     for _ in range(4):
         fail(one, "c", 4)
@@ -72,8 +72,8 @@ def test_most_of_many_failures_cut_off() -> None:
     assert one.cut and one.cut.reason == "16 of its last 20 tries failed"
 
 
-def test_a_moment_of_failures_is_no_reason() -> None:
-    """A pod that is killed refuses connections until the table says that it is gone."""
+def test_brief_failures_cut_nothing_off() -> None:
+    """A pod that is killed refuses connections until the table drops it."""
     one = watch(rule=CutOffRule(failures=5, after_s=5.0))
     fail(one, "c", 100, now_s=0.0)
     fail(one, "c", 100, now_s=4.9)
@@ -88,7 +88,7 @@ def test_a_moment_of_failures_is_no_reason() -> None:
     assert one.cut and one.cut.until_s == 70.0
 
 
-def test_one_dead_pod_of_two_is_no_reason() -> None:
+def test_one_dead_pod_of_two_cuts_nothing_off() -> None:
     """The other pod takes each request at the second try."""
     one = watch()
     for _ in range(200):
@@ -125,7 +125,7 @@ def test_only_a_revision_under_test_beside_another_is_cut_off(
     assert one.cut is None
 
 
-def test_the_same_trouble_elsewhere_cuts_nothing_off() -> None:
+def test_failures_of_stable_too_cut_nothing_off() -> None:
     one = watch()
     for _ in range(3):
         one.began("s")
@@ -138,7 +138,7 @@ def test_the_same_trouble_elsewhere_cuts_nothing_off() -> None:
     assert one.cut
 
 
-def test_trials_undo_a_cut() -> None:
+def test_successful_trials_end_a_cut_off() -> None:
     one = watch()
     straggler = one.began("c")
     fail(one, "c", 5)
@@ -239,7 +239,7 @@ def test_a_new_generation_undoes_a_cut(caplog: pytest.LogCaptureFixture) -> None
     one.publish(table(2, *HERE))
     assert picked(one) == "c" and gauge(one, "cut_off") == 0
     assert caplog.messages[-1] == "default/chat: revision c is no longer cut off"
-    # A stream of the old generation that breaks now finds nothing to say.
+    # A stream of the old generation that breaks now changes nothing.
     lease.failed()
 
 
@@ -250,11 +250,11 @@ def test_weights_without_renewal_expire(caplog: pytest.LogCaptureFixture) -> Non
     clock.now_s = 900
     assert picked(one) == "c"
     clock.now_s = 901
-    # New endpoints, or the same words once more, say nothing about the weights.
+    # New endpoints, or the same table again, do not renew the weights.
     one.publish(table(1, ("c", 99, ["http://c", "http://d"]), HERE[1]))
     assert picked(one) == "s" and gauge(one, "expired") == 1
     assert one.report()["default/chat"]["failsafe"]["expired"]
-    assert "nobody renewed its weights" in caplog.text
+    assert "the operator did not renew its weights" in caplog.text
     one.failsafe.renew()
     assert picked(one) == "c"
     clock.now_s = 1900
@@ -276,8 +276,8 @@ def test_a_route_that_goes_leaves_no_gauge() -> None:
 
 @pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
-async def test_reading_renews_nothing() -> None:
-    """Safety 19: anybody who could reach the admin port kept a split alive that the operator no longer minds."""
+async def test_reading_a_report_renews_no_weights() -> None:
+    """Safety 19: any client of the admin port kept weights alive that the operator no longer renewed."""
     async with gateway() as gate:
         gate.route(*HERE)
         before, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
@@ -289,7 +289,7 @@ async def test_reading_renews_nothing() -> None:
 
 @pytest.mark.finding(19)
 @pytest.mark.attack_class(2)
-def test_only_who_has_a_token_of_the_file_is_the_operator(tmp_path: Path) -> None:
+def test_only_a_token_of_the_file_authenticates_the_operator(tmp_path: Path) -> None:
     """Safety 19."""
     path = tmp_path / "token"
     token = OperatorToken(str(path))
@@ -321,19 +321,19 @@ async def test_a_post_without_the_token_renews_nothing(tmp_path: Path) -> None:
         assert gate.balancer.failsafe._renewed_s["default/chat"] == now_s
 
 
-async def test_the_operators_question_renews() -> None:
+async def test_a_report_to_the_operator_renews() -> None:
     async with gateway() as gate:
         gate.route(*HERE)
-        asked_s, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
+        renewed_s, now_s = gate.balancer.failsafe._renewed_s["default/chat"], time.monotonic() + 1000
         gate.balancer.failsafe._clock = lambda: now_s
         async with gate.client.post(gate.admin_url + "/internal/routes") as answer:
             assert answer.status == 200
-        assert gate.balancer.failsafe._renewed_s["default/chat"] == now_s > asked_s
+        assert gate.balancer.failsafe._renewed_s["default/chat"] == now_s > renewed_s
 
 
 @pytest.mark.integration
 async def test_a_canary_that_fails_hard_is_cut_off_by_the_process(tmp_path: Path) -> None:
-    """Nobody answers at the canary; clients see nothing of it, and soon no request is tried there."""
+    """No pod of the canary responds; clients see no error, and soon no request is tried there."""
     async with upstream(echo) as stable, aiohttp.ClientSession() as client:
         split = [
             {"revision": "c", "weight": 50, "endpoints": [refused_url()]},
@@ -358,4 +358,4 @@ async def test_a_canary_that_fails_hard_is_cut_off_by_the_process(tmp_path: Path
             assert cut["failsafe"]["cut_off"] == "c" and cut["revisions"]["c"]["failures"] == 5
             await ask(40)
             assert (await report())["revisions"]["c"]["requests"] == 5
-            assert process.said("revision c is cut off")
+            assert process.log_entries("revision c is cut off")

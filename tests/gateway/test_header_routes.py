@@ -1,4 +1,4 @@
-"""Header routes and the hold that an operator asks for."""
+"""Header routes, and the hold time in a route."""
 
 import asyncio
 from dataclasses import replace
@@ -65,7 +65,7 @@ async def test_header_routes_come_before_weights() -> None:
         gate.balancer.publish(with_routes(table(1, ("c", 0, [canary.url]), ("s", 100, [stable.url]))))
         assert await revision() == "s"
         assert await revision(**{"X-Team": "qa-1", "X-Try": "1"}) == "c"
-        # Passed over when nobody is there.
+        # A header route without endpoints is skipped.
         assert await revision(Host="preview.example.com") == "s"
         gate.balancer.publish(with_routes(table(2, ("c", 0, []), ("s", 100, [stable.url]))))
         assert await revision(**{"X-Team": "qa-1", "X-Try": "1"}) == "s"

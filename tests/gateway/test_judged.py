@@ -122,7 +122,7 @@ async def test_refusals_end_an_attempt_without_failure(status: int) -> None:
         assert judged(gate) == (1, {}) and not any(counts(gate)["slow"].values())
 
 
-# -- what an answer says at its end
+# -- failures at the end of an answer
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ async def test_refusals_end_an_attempt_without_failure(status: int) -> None:
         (whole({"error": {"code": "non_finite", "type": "server_error"}}, 500), ["errors", "non_finite"]),
     ],
 )
-async def test_answers_that_say_what_is_wrong(handler: Handler, kinds: list[str]) -> None:
+async def test_failures_in_answers_are_counted_by_kind(handler: Handler, kinds: list[str]) -> None:
     async with served(handler) as (gate, _):
         await ask(gate)
         assert judged(gate) == (1, dict.fromkeys(kinds, 1))
@@ -161,8 +161,8 @@ async def test_bytes_pass_unchanged_whatever_is_read_from_them() -> None:
     events = [WORD] * 400
     async with served(saying(*events, end("length"))) as (gate, _):
         async with await gate.post(ASK) as answer:
-            said = await answer.read()
-        assert said == b"".join(b"data: %s\n\n" % json.dumps(e).encode() for e in [*events, end("length")]) + (
+            received = await answer.read()
+        assert received == b"".join(b"data: %s\n\n" % json.dumps(e).encode() for e in [*events, end("length")]) + (
             b"data: [DONE]\n\n"
         )
         assert judged(gate)[1] == {"truncated": 1, "repetition": 1}
@@ -178,7 +178,7 @@ async def test_a_status_of_500_or_above(status: int) -> None:
         assert judged(gate) == (1, {"errors": 1}) and not any(counts(gate)["slow"].values())
 
 
-async def test_a_retry_hides_nothing() -> None:
+async def test_failed_first_attempt_counts_when_the_retry_succeeds() -> None:
     async with upstream(answering(503)) as bad, served(echo) as (gate, good):
         gate.route(("c", 100, [bad.url]), ("s", 0, [good.url]))
         assert await ask(gate) == 200
@@ -219,8 +219,8 @@ async def test_answers_that_break_off(head: bytes) -> None:
 async def test_a_stream_that_goes_on_elsewhere_was_cut_all_the_same() -> None:
     async def rest(request: web.Request) -> web.StreamResponse:
         headers = {"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM}
-        said = b': 2.00000002 9\ndata: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
-        return web.Response(body=said, headers=headers)
+        body = b': 2.00000002 9\ndata: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+        return web.Response(body=body, headers=headers)
 
     async with raw_upstream(MARKED_HEAD, marked(1)) as url, upstream(rest) as server, gateway() as gate:
         gate.route(("rev", 100, [url]))
@@ -278,7 +278,7 @@ async def test_an_answer_that_was_to_be_json(text: str, kinds: dict[str, int], s
         assert await ask(gate, JSON_ASKED | {"stream": stream}) == 200
         assert judged(gate) == (1, kinds)
         assert await ask(gate, {"model": "chat", "stream": stream}) == 200
-        assert judged(gate) == (2, kinds), "nobody asked for JSON"
+        assert judged(gate) == (2, kinds), "JSON was not requested"
 
 
 # -- what clients cause themselves (safety 18)

@@ -42,7 +42,7 @@ def kept(folder: Path, published: list[RouteTable | None], max_age_s: float = 36
     return LastTable(str(folder), max_age_s, published.append, GatewayMetrics("test"))
 
 
-async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
+async def test_table_is_restored_after_a_restart(tmp_path: Path) -> None:
     before: list[RouteTable | None] = []
     last = kept(tmp_path, before)
     running = asyncio.create_task(last.run(grace_s=0.01))
@@ -60,7 +60,7 @@ async def test_it_is_the_same_after_a_restart(tmp_path: Path) -> None:
     running.cancel()
 
 
-async def test_the_cluster_comes_first_where_it_answers_in_time(tmp_path: Path) -> None:
+async def test_table_of_the_cluster_replaces_the_file_in_the_grace_period(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time()))
     published: list[RouteTable | None] = []
     last = kept(tmp_path, published)
@@ -98,7 +98,7 @@ async def test_damaged_file_is_not_used_and_logged(
     running.cancel()
 
 
-async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
+async def test_old_file_is_not_used(tmp_path: Path) -> None:
     """Its addresses may be those of other pods by then."""
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 100))
     published: list[RouteTable | None] = []
@@ -108,7 +108,7 @@ async def test_an_old_one_is_not_used(tmp_path: Path) -> None:
     running.cancel()
 
 
-async def test_it_ends_when_it_grows_too_old_in_use(tmp_path: Path) -> None:
+async def test_restored_table_is_dropped_when_it_gets_too_old(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(encode(TABLE, time.time() - 8))
     published: list[RouteTable | None] = []
     last = LastTable(str(tmp_path), 10, published.append, GatewayMetrics("test"))
@@ -163,7 +163,7 @@ async def test_the_file_keeps_the_time_of_the_last_contact(tmp_path: Path, monke
     running.cancel()
 
 
-async def test_a_folder_that_cannot_be_written_costs_nothing_else(
+async def test_unwritable_folder_is_logged_and_the_table_is_published(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     published: list[RouteTable | None] = []
@@ -175,7 +175,7 @@ async def test_a_folder_that_cannot_be_written_costs_nothing_else(
     running.cancel()
 
 
-async def test_probes_and_reports_say_that_it_is_restored(tmp_path: Path) -> None:
+async def test_probes_and_reports_show_that_the_table_is_restored(tmp_path: Path) -> None:
     async with upstream(echo) as server, gateway() as gate:
         (tmp_path / FILE).write_bytes(encode(table(7, ("rev", 100, [server.url])), time.time() - 30))
         last = LastTable(str(tmp_path), 3600.0, gate.balancer.publish, gate.metrics)

@@ -1,4 +1,4 @@
-"""What a gateway remembers of broken streams: only for who asks the same, for a while, and within its bytes."""
+"""Tokens kept of broken streams: found only by the same request, for a limited time, within the memory limit."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def test_tokens_are_found_only_for_the_same_request() -> None:
     assert stream_key(STREAM[:-1] + "b", CALL) != stream_key(STREAM, CALL)
 
 
-def test_it_forgets_after_a_while_and_remembers_what_came_last() -> None:
+def test_entries_expire_and_keep_the_latest_tokens() -> None:
     now = [0.0]
     memory = ResumeMemory(10_000, 60.0, lambda: now[0], roomy())
     memory.keep(b"a", b"1,2,")
@@ -47,7 +47,7 @@ def test_it_forgets_after_a_while_and_remembers_what_came_last() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 900)), max_size=30))
-def test_it_holds_no_more_than_it_may_and_the_oldest_goes_first(kept: list[tuple[int, int]]) -> None:
+def test_memory_is_bounded_and_the_oldest_entry_is_evicted(kept: list[tuple[int, int]]) -> None:
     memory, order = ResumeMemory(2000, 60.0, lambda: 0.0, roomy()), []
     for name, size in kept:
         memory.keep(bytes([name]), b"1" * size)

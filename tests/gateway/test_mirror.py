@@ -36,7 +36,7 @@ def mirroring(
 
 
 def saying(text: str) -> Handler:
-    """Whole or as a stream, as it is asked for."""
+    """Whole or as a stream, by the field `stream`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if not (await request.json()).get("stream"):
@@ -52,7 +52,7 @@ def saying(text: str) -> Handler:
 
 
 def silent(release: asyncio.Event | None = None) -> Handler:
-    """Says nothing until it is let go."""
+    """Sends no response until it is released."""
 
     async def hang(request: web.Request) -> web.StreamResponse:
         await (release or asyncio.Event()).wait()
@@ -220,7 +220,7 @@ async def test_no_counter_of_clients_knows_of_shadows(canary: Handler) -> None:
     assert seen[0] == seen[1]
 
 
-async def test_what_canary_answers_itself_and_what_fails_is_not_mirrored() -> None:
+async def test_requests_of_canary_and_failed_ones_are_not_mirrored() -> None:
     async with shadowed(saying("canary"), answering(400)) as (gate, canary, (pod,)):
         async with await gate.post(GREEDY, PATH) as answer:
             assert answer.status == 400
@@ -230,7 +230,7 @@ async def test_what_canary_answers_itself_and_what_fails_is_not_mirrored() -> No
         assert len(canary.seen) == 1 and results(gate) == {}
 
 
-async def test_only_requests_with_its_headers() -> None:
+async def test_only_requests_with_matching_headers_are_mirrored() -> None:
     async with shadowed(saying("canary")) as (gate, canary, (pod,)):
         testers = (HeaderMatcher("x-team", exact="qa"),)
         gate.balancer.publish(mirroring([canary.url], [pod.url], generation=2, match=testers))
@@ -243,7 +243,7 @@ async def test_only_requests_with_its_headers() -> None:
 # -- the lane
 
 
-async def test_what_does_not_fit_is_dropped_and_counted() -> None:
+async def test_requests_beyond_the_queue_are_dropped_and_counted() -> None:
     release = asyncio.Event()
     async with shadowed(silent(release), mirror_max_inflight=1, mirror_max_queue=2) as (gate, canary, _):
         for _ in range(6):
@@ -269,7 +269,7 @@ async def test_large_bodies_are_dropped(settings: dict[str, int], sent: int) -> 
         assert results(gate) == {"too_large": 1} and not canary.seen
 
 
-async def test_shadows_make_way_when_clients_wait() -> None:
+async def test_nothing_is_mirrored_while_clients_wait() -> None:
     async with shadowed(saying("canary"), hold_timeout_s=5.0) as (gate, canary, (pod,)):
         shown = mirroring([canary.url], [pod.url])
         (route,) = shown.routes.values()
@@ -305,7 +305,7 @@ async def test_a_canary_without_pods_gets_nothing() -> None:
         assert results(gate) == {"no_endpoint": 1} and not canary.seen
 
 
-async def test_what_waits_is_withdrawn_with_its_mirror() -> None:
+async def test_waiting_copies_are_withdrawn_with_their_mirror_route() -> None:
     release = asyncio.Event()
     async with shadowed(silent(release), mirror_max_inflight=1) as (gate, canary, (pod,)):
         await ask(gate)
@@ -317,7 +317,7 @@ async def test_what_waits_is_withdrawn_with_its_mirror() -> None:
         assert results(gate) == {"compared": 1, "withdrawn": 1} and len(canary.seen) == 1
 
 
-async def test_the_end_cancels_all_of_them() -> None:
+async def test_shutdown_cancels_all_copies() -> None:
     async with shadowed(silent(), mirror_max_inflight=1) as (gate, canary, _):
         await ask(gate)
         await ask(gate)
@@ -329,7 +329,7 @@ async def test_the_end_cancels_all_of_them() -> None:
         assert results(gate) == {"cancelled": 2}, "nothing is mirrored any more"
 
 
-async def test_cancelled_before_it_began_is_counted_too() -> None:
+async def test_copy_cancelled_before_its_start_is_counted() -> None:
     async with shadowed(silent()) as (gate, _, _):
         await ask(gate)
         await gate.edge.stop_mirroring()
@@ -374,7 +374,7 @@ def next_user(gate: Gateway, url: str) -> str:
     return next(user for user in users if (to := gate.balancer.pick("chat", f"user:{user}", ())) and to.url == url)
 
 
-async def test_a_failure_of_either_is_no_pair() -> None:
+async def test_failed_response_gives_no_comparison() -> None:
     async with shadowed(saying("canary"), saying("stable")) as (gate, canary, (pod,)), upstream(answering(500)) as bad:
         gate.balancer.publish(mirroring([canary.url], [pod.url, bad.url], generation=2))
         await ask(gate, GREEDY | {"user": next_user(gate, pod.url)})
@@ -395,7 +395,7 @@ async def test_random_sampling_sends_one_seed_to_all_three() -> None:
         assert len(shadows) == 3 and len(set(shadows)) == 1
 
 
-async def test_what_has_no_text_is_mirrored_and_not_compared() -> None:
+async def test_responses_without_text_are_mirrored_and_not_compared() -> None:
     async with shadowed(saying("canary")) as (gate, canary, _):
         await ask(gate, {"model": "chat", "input": "x"}, path="/v1/embeddings")
         await until_async(lambda: results(gate))
@@ -410,16 +410,18 @@ async def test_a_share_is_compared_and_the_rest_is_load_alone() -> None:
 
 
 def build_scoring_request(rank: int) -> Handler:
-    """Answers, and tells of each token of a prompt that it is so likely."""
+    """Answers; with `prompt_logprobs`, gives this rank to each token of the prompt."""
     answer = saying("one two")
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        asked = await request.json()
-        if "prompt_logprobs" not in asked:
+        body = await request.json()
+        if "prompt_logprobs" not in body:
             return await answer(request)
-        assert asked["prompt"] == "Count: one two" and not asked.get("stream")
-        told = [{"7": {"logprob": -1.0, "rank": rank, "decoded_token": text}} for text in ("Count: ", "one", " two")]
-        return web.json_response({"choices": [{"text": "!", "prompt_logprobs": [None, *told]}]})
+        assert body["prompt"] == "Count: one two" and not body.get("stream")
+        logprobs = [
+            {"7": {"logprob": -1.0, "rank": rank, "decoded_token": text}} for text in ("Count: ", "one", " two")
+        ]
+        return web.json_response({"choices": [{"text": "!", "prompt_logprobs": [None, *logprobs]}]})
 
     return serve
 

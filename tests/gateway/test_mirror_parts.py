@@ -1,4 +1,4 @@
-"""Mirroring without a network: which requests, what is asked, what is read, what is counted."""
+"""Mirroring without a network: choice of requests, mirrored requests, reading of responses, counts."""
 
 import json
 from typing import Any
@@ -45,17 +45,17 @@ def test_mirrored_share_is_independent_of_split_and_comparison() -> None:
         assert abs(len(mirrored & other) / len(IDS) - 0.25) < 0.035
 
 
-def test_only_what_another_revision_answers_and_only_with_its_headers() -> None:
+def test_only_matching_requests_of_other_revisions_are_mirrored() -> None:
     testers = (HeaderMatcher("x-team", prefix="qa-"),)
     shown = route(MirrorRouteRule("m", "c", 100, testers), MirrorRouteRule("all", "d", 100))
-    asked = CIMultiDict({"X-Team": "qa-blue"})
-    assert choose_mirror(shown, "s", "r", asked) == shown.mirror_routes[0]
+    headers = CIMultiDict({"X-Team": "qa-blue"})
+    assert choose_mirror(shown, "s", "r", headers) == shown.mirror_routes[0]
     assert choose_mirror(shown, "s", "r", CIMultiDict()) == shown.mirror_routes[1]
-    assert choose_mirror(shown, "c", "r", asked) == shown.mirror_routes[1]
+    assert choose_mirror(shown, "c", "r", headers) == shown.mirror_routes[1]
     assert choose_mirror(shown, "d", "r", CIMultiDict()) is None
 
 
-# -- what is asked
+# -- the mirrored request
 
 
 def ask(body: object, path: str = "/v1/completions?x=1") -> ShadowRequest:
@@ -65,34 +65,34 @@ def ask(body: object, path: str = "/v1/completions?x=1") -> ShadowRequest:
 
 
 def test_a_shadow_is_marked_and_is_another_tenant() -> None:
-    asked = ask({"model": "chat"})
-    made = make_shadow(asked)
+    request = ask({"model": "chat"})
+    made = make_shadow(request)
     assert (made.headers["X-Slipway-Shadow"], made.headers["X-Request-Id"]) == ("1", "r")
     assert len(made.headers["X-Slipway-Tenant"]) == 32 and made.headers["X-Slipway-Tenant"] != "a" * 32
     assert "X-Slipway-Resumable" not in made.headers and "Accept-Encoding" not in made.headers
-    assert (made.path_qs, made.body) == (asked.path_qs, asked.body)
-    assert "X-Slipway-Resumable" in asked.headers, "the client's own request stays as it is"
+    assert (made.path_qs, made.body) == (request.path_qs, request.body)
+    assert "X-Slipway-Resumable" in request.headers, "the client's own request stays as it is"
 
 
 @pytest.mark.parametrize("fields", [{"temperature": 0}, {"temperature": 0.0, "seed": None}, {"seed": 7}])
 def test_deterministic_request_is_mirrored_unchanged(fields: dict[str, Any]) -> None:
-    asked = ask({"model": "chat", **fields})
-    found = make_repeatable(asked, "r")
-    assert found and not found.repeat_stable and found.request == asked
+    request = ask({"model": "chat", **fields})
+    found = make_repeatable(request, "r")
+    assert found and not found.repeat_stable and found.request == request
 
 
 @pytest.mark.parametrize(
     "fields", [{}, {"temperature": 0.7}, {"seed": None}, {"temperature": None}, {"temperature": False}]
 )
-def test_where_chance_decides_a_seed_of_the_request_does(fields: dict[str, Any]) -> None:
-    asked = ask({"model": "chat", **fields})
-    one, same, other = make_repeatable(asked, "r"), make_repeatable(asked, "r"), make_repeatable(asked, "r2")
+def test_random_sampling_gets_a_seed_from_the_request_id(fields: dict[str, Any]) -> None:
+    request = ask({"model": "chat", **fields})
+    one, same, other = make_repeatable(request, "r"), make_repeatable(request, "r"), make_repeatable(request, "r2")
     assert one and same and other and one.repeat_stable
     assert one.request.body == same.request.body != other.request.body
-    said = json.loads(one.request.body)
-    assert 0 <= said.pop("seed") < 1 << 31
-    assert said == {name: value for name, value in {"model": "chat", **fields}.items() if name != "seed"}
-    assert one.request.body.startswith(asked.body.rstrip(b"}"))
+    body = json.loads(one.request.body)
+    assert 0 <= body.pop("seed") < 1 << 31
+    assert body == {name: value for name, value in {"model": "chat", **fields}.items() if name != "seed"}
+    assert one.request.body.startswith(request.body.rstrip(b"}"))
 
 
 @pytest.mark.parametrize("body", [b"{}", b" { } \n", b'{"model": "{}"}  '])
@@ -141,17 +141,17 @@ STREAMS: list[tuple[bytes, ChoiceTexts | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("stream", "said"), STREAMS)
+@pytest.mark.parametrize(("stream", "texts"), STREAMS)
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_a_stream_is_read_in_any_pieces(stream: bytes, said: ChoiceTexts | None, size: int) -> None:
+def test_a_stream_is_read_in_any_pieces(stream: bytes, texts: ChoiceTexts | None, size: int) -> None:
     transcript = Transcript(streamed=True)
     for begin in range(0, len(stream), size):
         transcript.feed(stream[begin : begin + size])
-    assert transcript.texts() == said
+    assert transcript.texts() == texts
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "texts"),
     [
         ({"choices": [{"message": {"content": "Hi"}}]}, ("Hi",)),
         ({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]}, ("a", "b")),
@@ -162,10 +162,10 @@ def test_a_stream_is_read_in_any_pieces(stream: bytes, said: ChoiceTexts | None,
         ([1], None),
     ],
 )
-def test_a_whole_answer_is_read(body: object, said: ChoiceTexts | None) -> None:
+def test_a_whole_answer_is_read(body: object, texts: ChoiceTexts | None) -> None:
     transcript = Transcript(streamed=False)
     transcript.feed(json.dumps(body).encode())
-    assert transcript.texts() == said
+    assert transcript.texts() == texts
 
 
 def test_no_answer_takes_more_memory_than_is_set() -> None:
@@ -185,12 +185,16 @@ def test_no_answer_takes_more_memory_than_is_set() -> None:
 
 
 def scored(*tokens: tuple[str, int], chat: bool = False) -> bytes:
-    """An answer that tells rank and text of each token of a prompt."""
-    told = [
+    """A response with rank and text of each token of a prompt."""
+    logprobs = [
         None,
         *({str(n): {"logprob": -1.0, "rank": rank, "decoded_token": text}} for n, (text, rank) in enumerate(tokens)),
     ]
-    body = {"choices": [{"text": "x"}], "prompt_logprobs": told} if chat else {"choices": [{"prompt_logprobs": told}]}
+    body = (
+        {"choices": [{"text": "x"}], "prompt_logprobs": logprobs}
+        if chat
+        else {"choices": [{"prompt_logprobs": logprobs}]}
+    )
     return json.dumps(body).encode()
 
 
@@ -206,11 +210,11 @@ def test_flips_are_counted_in_the_answer_alone(chat: bool) -> None:
 @pytest.mark.parametrize(
     "answer", [b"{", b"{}", b'{"choices": []}', b'{"prompt_logprobs": [null]}', scored(("other", 1))]
 )
-def test_what_was_not_scored_has_no_flips(answer: bytes) -> None:
+def test_unscored_responses_have_no_flips(answer: bytes) -> None:
     assert count_flips(answer, ("text",)) is None
 
 
-def test_the_answer_stands_behind_its_prompt() -> None:
+def test_scoring_request_appends_the_answer_to_its_prompt() -> None:
     made = build_scoring_request(ask({"model": "chat", "prompt": "Say", "stream": True, "stop": ["x"]}), (" it",))
     assert made and json.loads(made.body) == {
         "model": "chat",
@@ -219,13 +223,13 @@ def test_the_answer_stands_behind_its_prompt() -> None:
         "temperature": 0,
         "prompt_logprobs": 0,
     }
-    said = [{"role": "user", "content": "Hi"}]
-    made = build_scoring_request(ask({"model": "chat", "messages": said}, "/v1/chat/completions"), ("Hello",))
-    assert made and json.loads(made.body)["messages"] == [*said, {"role": "assistant", "content": "Hello"}]
+    messages = [{"role": "user", "content": "Hi"}]
+    made = build_scoring_request(ask({"model": "chat", "messages": messages}, "/v1/chat/completions"), ("Hello",))
+    assert made and json.loads(made.body)["messages"] == [*messages, {"role": "assistant", "content": "Hello"}]
 
 
 @pytest.mark.parametrize(
-    ("body", "path", "said"),
+    ("body", "path", "texts"),
     [
         ({"prompt": ["a", "b"]}, "/v1/completions", ("x",)),
         ({"prompt": "a", "echo": True}, "/v1/completions", ("ax",)),
@@ -235,8 +239,8 @@ def test_the_answer_stands_behind_its_prompt() -> None:
         ({"prompt": "a"}, "/v1/completions", ("x" * MAX_SCORED_BYTES,)),
     ],
 )
-def test_unscorable_response_sends_no_scoring_request(body: object, path: str, said: ChoiceTexts) -> None:
-    assert build_scoring_request(ask(body, path), said) is None
+def test_unscorable_response_sends_no_scoring_request(body: object, path: str, texts: ChoiceTexts) -> None:
+    assert build_scoring_request(ask(body, path), texts) is None
 
 
 # -- what is counted

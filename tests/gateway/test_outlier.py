@@ -43,7 +43,7 @@ def test_other_5xx_have_their_own_count() -> None:
     assert not any(off.failed(URLS[0], URLS, gateway=True) for _ in range(50))
 
 
-def test_it_lasts_longer_each_time_in_a_row_up_to_the_longest() -> None:
+def test_ejection_time_grows_up_to_its_maximum() -> None:
     found, clock = outliers()
     for lasts in (10.0, 20.0, 25.0, 25.0):
         while not found.failed(URLS[0], URLS, gateway=True):
@@ -62,7 +62,7 @@ def test_it_lasts_longer_each_time_in_a_row_up_to_the_longest() -> None:
 
 
 @given(st.integers(1, 12), st.integers(0, 100), st.lists(st.integers(0, 11), max_size=120))
-def test_never_more_than_the_share_and_never_the_last(count: int, percent: int, failing: list[int]) -> None:
+def test_ejections_are_bounded_and_leave_one_endpoint(count: int, percent: int, failing: list[int]) -> None:
     urls = tuple(f"http://{n}" for n in range(count))
     found, _ = outliers(OutlierDetection(2, 2, 10.0, 25.0, percent))
     for n in failing:
@@ -71,7 +71,7 @@ def test_never_more_than_the_share_and_never_the_last(count: int, percent: int, 
         assert out <= max(1, count * percent // 100) and out < count and (percent or not out)
 
 
-def test_who_leaves_the_table_is_forgotten() -> None:
+def test_removed_endpoints_are_forgotten() -> None:
     found, _ = outliers()
     while not found.failed(URLS[0], URLS, gateway=True):
         pass
@@ -115,7 +115,7 @@ async def test_client_errors_eject_no_endpoint(status: int) -> None:
         assert gate.metrics.registry.get_sample_value("slipway_gateway_ejected_endpoints") == 0
 
 
-async def test_an_ejected_one_is_better_than_none() -> None:
+async def test_ejected_endpoint_is_used_when_there_is_no_other() -> None:
     async with upstream(answering(503)) as one, upstream(answering(503)) as two, gateway() as gate:
         gate.route(("rev", 100, [one.url, two.url]))
         for _ in range(8):

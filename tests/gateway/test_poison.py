@@ -12,7 +12,7 @@ from slipway_gateway.forwarding.poison import CRASHED as WEIGHT
 from slipway_gateway.forwarding.poison import MAX_SUSPECTS, REMEMBERED_S, Suspect, Suspects
 from testkit.until import until_async
 
-from .harness import Gateway, Handler, echo, gateway, raw_upstream, refused_url, talking_upstream, upstream
+from .harness import Gateway, Handler, echo, fixed_response_upstream, gateway, raw_upstream, refused_url, upstream
 from .test_proxy import MARKED_HEAD, chunk, marked
 
 POISON = b'{"model":"chat","temperature":1e-45,"secret":"word"}'
@@ -32,8 +32,8 @@ def crashing(body: bytes = POISON) -> Handler:
 
 async def code(gate: Gateway, body: bytes, **headers: str) -> tuple[int, str]:
     async with await gate.post(body, headers=headers) as answer:
-        said = await answer.json()
-        return answer.status, (said.get("error") or {}).get("code", "")
+        answer_body = await answer.json()
+        return answer.status, (answer_body.get("error") or {}).get("code", "")
 
 
 def total(gate: Gateway, name: str) -> float:
@@ -41,7 +41,9 @@ def total(gate: Gateway, name: str) -> float:
     return sum(found)
 
 
-async def test_it_goes_to_no_third_pod_and_is_named_without_its_content(caplog: pytest.LogCaptureFixture) -> None:
+async def test_poison_request_reaches_no_third_pod_and_its_log_has_no_content(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with upstream(crashing()) as a, upstream(crashing()) as b, upstream(crashing()) as c, gateway() as gate:
         gate.route(("rev", 100, [a.url, b.url, c.url]))
         assert await code(gate, POISON, **{"X-Request-Id": "req-1"}) == (422, "request_crashed_engine")
@@ -55,8 +57,8 @@ async def test_it_goes_to_no_third_pod_and_is_named_without_its_content(caplog: 
         assert total(gate, "slipway_gateway_engine_crashes_total") == 2
 
 
-async def test_sent_again_it_reaches_no_pod_at_all_and_others_do() -> None:
-    """Safety 1: `can be sent again`. The same bytes of the same client alone: nobody else is refused for them."""
+async def test_a_resent_poison_request_reaches_no_pod_and_others_do() -> None:
+    """Safety 1: `can be sent again`. Only the same bytes of the same client are refused."""
     async with upstream(crashing()) as a, upstream(crashing()) as b, gateway() as gate:
         gate.route(("rev", 100, [a.url, b.url]))
         for _ in range(3):
@@ -64,11 +66,11 @@ async def test_sent_again_it_reaches_no_pod_at_all_and_others_do() -> None:
         assert len(a.bodies) + len(b.bodies) == 2
         assert (await code(gate, POISON.replace(b"word", b"wort"))) == (200, "")
         another = await code(gate, POISON, Authorization="Bearer another-client")
-        assert another[0] == 422 and len(a.bodies) + len(b.bodies) == 5, "another client's are counted anew"
+        assert another[0] == 422 and len(a.bodies) + len(b.bodies) == 5, "another client has a count of its own"
 
 
 async def test_a_crash_and_a_resent_body_count_together() -> None:
-    """One pod only: the client is told 503 once, and its second try ends the second engine."""
+    """One pod only: the client gets 503 once, and its second try crashes the second engine."""
     crashes = 0
 
     async def once_per_request(request: web.Request) -> web.StreamResponse:
@@ -84,7 +86,7 @@ async def test_a_crash_and_a_resent_body_count_together() -> None:
         assert crashes == 2
 
 
-async def test_three_resets_before_the_first_byte_are_enough_as_two_may_be_pods_that_were_killed() -> None:
+async def test_request_is_refused_after_three_resets_before_the_first_byte() -> None:
     async with raw_upstream() as one, raw_upstream() as two, upstream(echo) as good, gateway() as gate:
         gate.route(("rev", 100, [one, two]), ("good", 0, [good.url]))
         assert await code(gate, b'{"model":"chat"}') == (200, "")
@@ -105,16 +107,16 @@ async def test_resets_of_one_endpoint_count_once_for_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "response",
     [
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20_000 + b"\r\nContent-Length: 2\r\n\r\n{}",
         b"\x00\x01garbage\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n{}",
     ],
 )
-async def test_a_live_server_whose_response_is_no_http_is_no_crash(said: bytes) -> None:
+async def test_a_live_server_whose_response_is_no_http_is_no_crash(response: bytes) -> None:
     """Seen: one overlong header gave 422, and then the same bytes were refused for a healthy endpoint."""
-    async with talking_upstream(said) as bad, upstream(echo) as good, gateway() as gate:
+    async with fixed_response_upstream(response) as bad, upstream(echo) as good, gateway() as gate:
         gate.route(("rev", 100, [bad]))
         assert await code(gate, POISON) == (502, "bad_response")
         assert total(gate, "slipway_gateway_engine_crashes_total") == 0
@@ -165,10 +167,10 @@ async def test_stream_with_two_crash_comments_is_resumed_once(comment: bytes) ->
         answer = await gate.post(b'{"model":"chat","stream":true}')
         await answer.content.readline()
         gate.route(("rev", 100, [two]))
-        said = await answer.read()
-        assert b"request_crashed_engine" in said and said.endswith(b"data: [DONE]\n\n")
-        assert b": engine_crashed" not in said, "what servers say to gateways is nobody else's"
-        assert b".2.00000002." in said, "it was taken up once"
+        received = await answer.read()
+        assert b"request_crashed_engine" in received and received.endswith(b"data: [DONE]\n\n")
+        assert b": engine_crashed" not in received, "comments of servers to gateways reach no client"
+        assert b".2.00000002." in received, "it was taken up once"
         assert not third.bodies and gate.outcomes() == {"poison": 1}
 
 
@@ -245,8 +247,8 @@ async def test_suspects_are_tried_one_at_a_time() -> None:
     async with upstream(serve) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
         bodies = [b'{"model":"chat","n":%d}' % n for n in range(5)]
-        said = await asyncio.gather(*(code(gate, body) for body in (*bodies, POISON)))
-    assert said == [(200, "")] * 5 + [(422, "request_crashed_engine")]
+        codes = await asyncio.gather(*(code(gate, body) for body in (*bodies, POISON)))
+    assert codes == [(200, "")] * 5 + [(422, "request_crashed_engine")]
 
 
 async def test_waiting_for_a_trial_takes_no_time_from_waiting_for_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +281,7 @@ async def test_waiting_for_a_trial_takes_no_time_from_waiting_for_an_endpoint(mo
 
 @settings(max_examples=3, deadline=None)
 @given(st.integers(1, 40))
-def test_what_is_remembered_is_bounded_in_number_and_time(count: int) -> None:
+def test_remembered_requests_are_bounded_in_number_and_time(count: int) -> None:
     now = [0.0]
     suspects = Suspects(lambda: now[0])
     for n in range(MAX_SUSPECTS + count):

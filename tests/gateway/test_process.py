@@ -38,11 +38,11 @@ class Process:
         async for line in self.process.stderr:
             self.log.append(json.loads(line))
 
-    def said(self, text: str) -> list[dict[str, Any]]:
+    def log_entries(self, text: str) -> list[dict[str, Any]]:
         return [entry for entry in self.log if text in entry["msg"]]
 
     def url(self, port: str) -> str:
-        host, number = self.said("listening")[0][port][0]
+        host, number = self.log_entries("listening")[0][port][0]
         return f"http://{host}:{number}"
 
     async def status(self, path: str, port: str = "admin") -> int:
@@ -76,7 +76,9 @@ async def gateway(*flags: str, ready: bool = True) -> AsyncIterator[Process]:
     )
     process = Process(started)
     try:
-        await until_async(lambda: process.said("listening") and (process.said("routes file") or not ready))
+        await until_async(
+            lambda: process.log_entries("listening") and (process.log_entries("routes file") or not ready)
+        )
         yield process
     finally:
         await process.kill()
@@ -89,10 +91,10 @@ def routes(path: Path, *urls: str, revision: str = "v1", model: str = "chat") ->
 
 
 async def completion(request: web.Request) -> web.StreamResponse:
-    asked = await request.json()
-    if asked.get("messages", [{}])[0].get("content") == "fail":
+    body = await request.json()
+    if body.get("messages", [{}])[0].get("content") == "fail":
         return web.json_response({"error": {"message": "bad", "type": "x", "param": None, "code": "y"}}, status=400)
-    if not asked.get("stream"):
+    if not body.get("stream"):
         message = {"role": "assistant", "content": "hello"}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         return web.json_response(
@@ -119,15 +121,15 @@ async def test_the_log_names_request_and_revision_and_no_path_forges_a_line(tmp_
         aiohttp.ClientSession() as client,
     ):
         await client.post(f"{process.url('api')}{forged}", headers={"X-Request-Id": "forger"})
-        asked = {"model": "chat", "messages": []}
+        body = {"model": "chat", "messages": []}
         answer = await client.post(
-            process.url("api") + "/v1/chat/completions", json=asked, headers={"X-Request-Id": "one"}
+            process.url("api") + "/v1/chat/completions", json=body, headers={"X-Request-Id": "one"}
         )
         assert answer.status == 500
-        await until_async(lambda: process.said("POST /v1/chat"))
-        (line,) = process.said("POST /v1/chat")
+        await until_async(lambda: process.log_entries("POST /v1/chat"))
+        (line,) = process.log_entries("POST /v1/chat")
         assert (line["request_id"], line["revision"], line["code"], line["level"]) == ("one", "v1", 500, "warning")
-        (line,) = process.said("POST /x\r")
+        (line,) = process.log_entries("POST /x\r")
         assert (line["request_id"], line["level"]) == ("forger", "debug")
     assert all(list(line)[:4] == ["ts", "level", "logger", "msg"] for line in process.log)
     assert not [line for line in process.log if line["msg"] == "forged"]
@@ -164,11 +166,11 @@ async def test_reload_and_bad_edit(tmp_path: Path) -> None:
 
         assert await listed("chat")
         path.write_text("models: [")
-        await until_async(lambda: process.said("last good one stays"))
+        await until_async(lambda: process.log_entries("last good one stays"))
         assert await listed("chat") and await process.status("/readyz") == 200
         routes(path, "http://127.0.0.1:1", model="other")
         process.process.send_signal(signal.SIGHUP)
-        await until_async(lambda: process.said("loaded: other"))
+        await until_async(lambda: process.log_entries("loaded: other"))
         assert await listed("other") and not await listed("chat")
 
 
@@ -181,7 +183,7 @@ async def test_drain_finishes_streams(tmp_path: Path) -> None:
             stream = await client.post(url, json={"model": "chat"})
             await stream.content.readline()
             process.process.send_signal(signal.SIGTERM)
-            await until_async(lambda: process.said("draining"))
+            await until_async(lambda: process.log_entries("draining"))
             assert await process.status("/readyz") == 503
             # Endpoints elsewhere still name this gateway: what comes now is served, on a connection that ends.
             late = await client.post(url, json={"model": "chat"})
@@ -196,7 +198,7 @@ async def test_drain_finishes_streams(tmp_path: Path) -> None:
 
 
 async def test_drain_serves_what_follows_a_stream_on_its_connection(tmp_path: Path) -> None:
-    """Its head said that the connection stays: a client that sent its next request there saw a reset."""
+    """The head of the response kept the connection alive: a client that sent its next request there saw a reset."""
     sessions = aiohttp.ClientSession(), aiohttp.ClientSession()
     async with upstream(streaming(10, 0.05)) as server, sessions[0] as client, sessions[1] as idle:
         path = routes(tmp_path / "r.yaml", server.url)
@@ -206,14 +208,14 @@ async def test_drain_serves_what_follows_a_stream_on_its_connection(tmp_path: Pa
             stream = await client.post(url, json={"model": "chat"})
             assert "Connection" not in stream.headers
             process.process.send_signal(signal.SIGTERM)
-            await until_async(lambda: process.said("draining"))
+            await until_async(lambda: process.log_entries("draining"))
             assert (await stream.read()).endswith(b"data: [DONE]\n\n")
             await asyncio.sleep(0.2)
             following = await client.post(url, json={"model": "chat"})
             assert following.headers["Connection"] == "close"
             assert (await following.read()).endswith(b"data: [DONE]\n\n")
             assert await process.ended() == 0
-            assert not process.said("requests are cut")
+            assert not process.log_entries("requests are cut")
 
 
 async def test_drain_timeout_cuts(tmp_path: Path) -> None:
@@ -235,7 +237,7 @@ async def test_drain_timeout_cuts(tmp_path: Path) -> None:
             refused = await waiting
             assert refused.status == 503 and (await refused.json())["error"]["code"] == "draining"
             assert await process.ended() == 0
-            assert process.said("requests are cut")
+            assert process.log_entries("requests are cut")
         await until_async(lambda: server.cancelled == 2)
 
 
@@ -246,7 +248,7 @@ async def test_second_signal_exits_now(tmp_path: Path) -> None:
     path = routes(tmp_path / "r.yaml", "http://127.0.0.1:1")
     async with gateway("--routes", str(path), "--drain-delay", str(DRAIN_DELAY_S)) as process:
         process.process.send_signal(signal.SIGTERM)
-        await until_async(lambda: process.said("draining"))
+        await until_async(lambda: process.log_entries("draining"))
         started = time.monotonic()
         process.process.send_signal(signal.SIGTERM)
         assert await process.ended() == 1
@@ -258,7 +260,7 @@ async def test_missing_routes_file_is_waited_for(tmp_path: Path) -> None:
     async with gateway("--routes", str(path)) as process:
         assert await process.status("/readyz") == 503
         routes(path, "http://127.0.0.1:1")
-        await until_async(lambda: process.said("routes file loaded"))
+        await until_async(lambda: process.log_entries("routes file loaded"))
         assert await process.status("/readyz") == 200
 
 
@@ -267,5 +269,5 @@ async def test_pure_python_parser_is_refused(tmp_path: Path, monkeypatch: pytest
     started = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "slipway_gateway", "--routes=x", cwd=ROOT / "gateway", stderr=asyncio.subprocess.PIPE
     )
-    _, said = await asyncio.wait_for(started.communicate(), 20)
-    assert started.returncode == 1 and b"--allow-pure-python" in said
+    _, stderr = await asyncio.wait_for(started.communicate(), 20)
+    assert started.returncode == 1 and b"--allow-pure-python" in stderr

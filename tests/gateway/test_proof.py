@@ -41,9 +41,9 @@ async def test_only_a_tenant_has_a_proof(keys: str) -> None:
             async with await gate.post({"model": "chat"}, headers=FORGED | sent) as answer:
                 assert answer.status == 200
                 assert PROOF not in answer.headers
-        anna, nobody = (request.headers for request in server.seen)
+        anna, anonymous = (request.headers for request in server.seen)
         assert holds(anna)
-        assert not re.search("tenant", " ".join(nobody), re.IGNORECASE)
+        assert not re.search("tenant", " ".join(anonymous), re.IGNORECASE)
 
 
 async def test_without_keys_there_is_no_proof(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def events(epoch: samples.GenerationSamples, revision: str = "c") -> dict[str, i
 # -- one first attempt
 
 
-class Told:
-    """A fate that began at 100 s, and what was told of it."""
+class Attempt:
+    """An attempt that began at 100 s, and the outcomes that were reported of it."""
 
     def __init__(self) -> None:
         self.outcomes: list[RequestOutcome] = []
@@ -66,99 +66,101 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def attempt() -> Attempt:
+    return Attempt()
 
 
-def test_a_stream_has_three_times(told: Told) -> None:
-    told.recorder.add_events(EVENT * 2, 100.5)
-    told.recorder.add_events(EVENT, 100.7)
-    told.recorder.add_events(EVENT * 3, 101.3)
-    told.recorder.add_events(DONE, 109.0)
-    told.recorder.complete_stream(110.0)
+def test_a_stream_has_three_times(attempt: Attempt) -> None:
+    attempt.recorder.add_events(EVENT * 2, 100.5)
+    attempt.recorder.add_events(EVENT, 100.7)
+    attempt.recorder.add_events(EVENT * 3, 101.3)
+    attempt.recorder.add_events(DONE, 109.0)
+    attempt.recorder.complete_stream(110.0)
     # Four events in 0.8 s after those that came first; the mark of the end is none.
-    assert told.only.seconds == pytest.approx({TTFT: 0.5, ITL: 0.2, E2E: 10.0})
-    assert told.only.bad == ()
+    assert attempt.only.seconds == pytest.approx({TTFT: 0.5, ITL: 0.2, E2E: 10.0})
+    assert attempt.only.bad == ()
 
 
-def test_the_mark_of_the_end_beside_an_event_is_none_either(told: Told) -> None:
-    told.recorder.add_events(EVENT, 100.5)
-    told.recorder.add_events(EVENT + DONE, 100.7)
-    told.recorder.complete_stream(100.7)
-    assert told.only.seconds[ITL] == pytest.approx(0.2)
+def test_done_marker_beside_an_event_is_no_event(attempt: Attempt) -> None:
+    attempt.recorder.add_events(EVENT, 100.5)
+    attempt.recorder.add_events(EVENT + DONE, 100.7)
+    attempt.recorder.complete_stream(100.7)
+    assert attempt.only.seconds[ITL] == pytest.approx(0.2)
 
 
-def test_events_with_other_line_ends_count_too(told: Told) -> None:
-    told.recorder.add_events(EVENT.replace(b"\n", b"\r\n"), 100.5)
-    told.recorder.add_events(EVENT.replace(b"\n", b"\r\n") * 2, 101.5)
-    told.recorder.complete_stream(101.5)
-    assert told.only.seconds[ITL] == pytest.approx(0.5)
+def test_events_with_other_line_ends_count_too(attempt: Attempt) -> None:
+    attempt.recorder.add_events(EVENT.replace(b"\n", b"\r\n"), 100.5)
+    attempt.recorder.add_events(EVENT.replace(b"\n", b"\r\n") * 2, 101.5)
+    attempt.recorder.complete_stream(101.5)
+    assert attempt.only.seconds[ITL] == pytest.approx(0.5)
 
 
-def test_one_event_has_no_gap_and_none_no_first_one(told: Told) -> None:
-    told.recorder.add_events(EVENT, 100.5)
-    told.recorder.complete_stream(101.0)
-    assert set(told.only.seconds) == {TTFT, E2E}
-    silent = Told()
+def test_latencies_of_streams_with_one_event_and_with_none(attempt: Attempt) -> None:
+    attempt.recorder.add_events(EVENT, 100.5)
+    attempt.recorder.complete_stream(101.0)
+    assert set(attempt.only.seconds) == {TTFT, E2E}
+    silent = Attempt()
     silent.recorder.complete_stream(101.0)
     assert silent.only == RequestOutcome(("empty",), {E2E: 1.0})
 
 
-def test_a_whole_answer_has_one_time(told: Told) -> None:
-    told.recorder.complete(b'{"text": ""}', 102.0)
-    assert told.only == RequestOutcome(("empty",), {E2E: 2.0})
-    unread = Told()
+def test_a_whole_answer_has_one_time(attempt: Attempt) -> None:
+    attempt.recorder.complete(b'{"text": ""}', 102.0)
+    assert attempt.only == RequestOutcome(("empty",), {E2E: 2.0})
+    unread = Attempt()
     unread.recorder.complete(None, 102.0)
     assert unread.only == RequestOutcome((), {E2E: 2.0})
 
 
-def test_outcome_is_reported_once_and_the_first_one_counts(told: Told) -> None:
-    told.recorder.fail(103.0)
-    told.recorder.add_events(EVENT, 101.0)
-    told.recorder.complete_stream(102.0)
-    told.recorder.complete(b"{}", 102.0)
-    told.recorder.fail(103.0)
-    told.recorder.refuse(103.0)
-    assert told.only == ERROR
+def test_outcome_is_reported_once_and_the_first_one_counts(attempt: Attempt) -> None:
+    attempt.recorder.fail(103.0)
+    attempt.recorder.add_events(EVENT, 101.0)
+    attempt.recorder.complete_stream(102.0)
+    attempt.recorder.complete(b"{}", 102.0)
+    attempt.recorder.fail(103.0)
+    attempt.recorder.refuse(103.0)
+    assert attempt.only == ERROR
 
 
-def test_a_failure_has_no_time(told: Told) -> None:
-    told.recorder.add_events(b'data: {"error": {"code": "internal_error", "type": "server_error"}}\n\n' + DONE, 100.1)
-    told.recorder.complete_stream(100.2)
-    assert told.only == ERROR
+def test_a_failure_has_no_time(attempt: Attempt) -> None:
+    attempt.recorder.add_events(
+        b'data: {"error": {"code": "internal_error", "type": "server_error"}}\n\n' + DONE, 100.1
+    )
+    attempt.recorder.complete_stream(100.2)
+    assert attempt.only == ERROR
 
 
-def test_error_body_adds_its_kind_of_failure(told: Told) -> None:
-    told.recorder.fail(103.0, b'{"error": {"code": "non_finite", "type": "server_error"}}')
-    assert told.only == RequestOutcome(("errors", "non_finite"))
+def test_error_body_adds_its_kind_of_failure(attempt: Attempt) -> None:
+    attempt.recorder.fail(103.0, b'{"error": {"code": "non_finite", "type": "server_error"}}')
+    assert attempt.only == RequestOutcome(("errors", "non_finite"))
 
 
-def test_client_that_left_gives_no_outcome(told: Told) -> None:
-    told.recorder.add_events(EVENT, 101.0)
-    assert not told.outcomes
+def test_client_that_left_gives_no_outcome(attempt: Attempt) -> None:
+    attempt.recorder.add_events(EVENT, 101.0)
+    assert not attempt.outcomes
 
 
-def test_the_end_of_a_long_stream_is_kept_and_no_more(told: Told) -> None:
+def test_the_end_of_a_long_stream_is_kept_and_no_more(attempt: Attempt) -> None:
     for n in range(2000):
-        told.recorder.add_events(EVENT, 101.0 + n)
-        assert len(told.recorder._tail) <= TAIL_BYTES * 1.25
-    told.recorder.add_events(EVENT.replace(b'"x"}', b'"x"}, "finish_reason": "length"'), 9000.0)
-    told.recorder.complete_stream(9000.0)
-    assert set(told.only.bad) == {"truncated", "repetition"}
+        attempt.recorder.add_events(EVENT, 101.0 + n)
+        assert len(attempt.recorder._tail) <= TAIL_BYTES * 1.25
+    attempt.recorder.add_events(EVENT.replace(b'"x"}', b'"x"}, "finish_reason": "length"'), 9000.0)
+    attempt.recorder.complete_stream(9000.0)
+    assert set(attempt.only.bad) == {"truncated", "repetition"}
 
 
-def test_a_long_stream_is_not_called_empty(told: Told) -> None:
+def test_a_long_stream_is_not_called_empty(attempt: Attempt) -> None:
     blank = EVENT.replace(b'"x"', b'""')
     for _ in range(2 * TAIL_BYTES // len(blank) + 1):
-        told.recorder.add_events(blank, 101.0)
-    told.recorder.complete_stream(102.0)
-    assert told.only.bad == ()
+        attempt.recorder.add_events(blank, 101.0)
+    attempt.recorder.complete_stream(102.0)
+    assert attempt.only.bad == ()
 
 
 # -- what does not end, and what ends without a time
 
 
-class Kept(Told):
+class Kept(Attempt):
     """One that a judge looks at: a stream whose server may be silent for 60 s."""
 
     def __init__(self, *, streams: bool = True) -> None:
@@ -177,7 +179,7 @@ def kept() -> Kept:
 HUNG = RequestOutcome(("errors", "hung"))
 
 
-def test_what_it_takes_at_least_is_known_at_any_time(kept: Kept) -> None:
+def test_open_request_has_lower_bounds_of_its_latencies(kept: Kept) -> None:
     assert kept.recorder.seconds_so_far(103.0) == {TTFT: 3.0, E2E: 3.0}
     kept.recorder.add_events(EVENT, 104.0)
     assert kept.recorder.seconds_so_far(109.0) == {TTFT: 4.0, E2E: 9.0}, "the first event has come"
@@ -249,7 +251,7 @@ def above(histogram: list[int], measure: str, limit: float) -> int:
     return sum(histogram[BOUNDS[measure].index(limit) + 1 :])
 
 
-def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
+def test_counts_above_a_bound_never_decrease() -> None:
     """In `slow` and `late` together: what an operator adds up."""
     epoch, fates, attempts = Samples().epoch(route()), [], []
     for number in range(6):
@@ -286,11 +288,11 @@ def test_those_above_a_bound_only_grow_however_attempts_end() -> None:
             seen[measure] = found
     assert seen == {TTFT: 6, E2E: 6}
     assert not epoch._open
-    # Told are those that failed, ended well and were refused, and the two that were silent for too long.
+    # Reported are those that failed, ended well and were refused, and the two that were silent for too long.
     assert (report["requests"], events(epoch)) == (5, {"errors": 3, "hung": 2})
 
 
-def test_below_the_first_bound_nothing_is_known() -> None:
+def test_latencies_below_the_first_bound_are_not_reported() -> None:
     epoch = Samples().epoch(route())
     opened(epoch, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
     assert late(epoch, 0.01) == {}
@@ -344,8 +346,8 @@ def times(epoch: samples.GenerationSamples, revision: str = "c", kind: str = "sl
 STREAMED = RequestOutcome((), {TTFT: 0.5, ITL: 0.1, E2E: 9.0})
 
 
-def test_of_a_session_the_first_latency_counts() -> None:
-    """One slow session is one throw of the judge's coin, however often it asks."""
+def test_only_the_first_latency_of_a_session_counts() -> None:
+    """One slow session is one observation of the judge, however many requests it sends."""
     epoch = Samples().epoch(route())
     count(epoch, "c", "session:a", STREAMED)
     for _ in range(9):
@@ -358,7 +360,7 @@ def test_of_a_session_the_first_latency_counts() -> None:
     assert times(epoch) == {TTFT: 2, ITL: 2, E2E: 2}
 
 
-def test_the_first_to_begin_is_the_one_that_counts_not_the_first_to_end() -> None:
+def test_the_first_started_request_of_a_session_counts() -> None:
     """Else a canary that hangs would be judged by the requests of the session that did not hang."""
     epoch = Samples().epoch(route())
     first = OutcomeRecorder(0.0, lambda outcome: None, lambda waited: epoch.close(first, waited), streams=True)
@@ -369,7 +371,7 @@ def test_the_first_to_begin_is_the_one_that_counts_not_the_first_to_end() -> Non
     assert times(epoch) == {} and times(epoch, kind="late") == {TTFT: 1, E2E: 1}
 
 
-def test_a_later_request_of_a_session_that_takes_long_is_no_second_one_and_still_hangs() -> None:
+def test_later_hung_request_of_a_session_counts_as_hung_and_not_as_late() -> None:
     epoch = Samples().epoch(route())
     count(epoch, "c", "session:a", STREAMED)
     later = OutcomeRecorder(0.0, lambda outcome: epoch.count(attempt, outcome), streams=True, patience_s=30.0)
@@ -410,7 +412,7 @@ def test_a_full_memory_forgets_the_session_that_came_first(monkeypatch: pytest.M
     assert len(epoch._units._sessions) == len(epoch._units._oldest_first) == 2
 
 
-def test_buckets_hold_what_is_above_the_last_bound_up_to_their_own() -> None:
+def test_buckets_are_not_cumulative_and_include_their_bound() -> None:
     epoch = Samples().epoch(route())
     bounds = BOUNDS[TTFT]
     for seconds in (0.0, bounds[0], bounds[0] * 1.01, bounds[-1], bounds[-1] * 1.01, 1e9):
@@ -543,10 +545,10 @@ async def test_hanging_request_counts_when_the_operator_polls(clock: Clock) -> N
     assert endpoint
     stream = balancer.first_attempts.record(endpoint, "k", AT, 0.0, by_split=True, stream=True)
     whole = balancer.first_attempts.record(endpoint, "k", "b<4k,whole", 0.0, by_split=True)
-    told = []
+    totals = []
     for clock.now_s in (30.0, 31.0, 150.0, 151.0, 500.0):
-        told.append(sum(requests(balancer).values()))
-    assert told == [0, 1, 1, 2, 2], "a whole answer is silent while it is written"
+        totals.append(sum(requests(balancer).values()))
+    assert totals == [0, 1, 1, 2, 2], "a whole answer is silent while it is written"
     stream.abandon(500.0)
     whole.abandon(500.0)
     assert (
@@ -557,7 +559,7 @@ async def test_hanging_request_counts_when_the_operator_polls(clock: Clock) -> N
     assert f'slipway_gateway_bad_answers_total{{kind="hung",model="chat",revision="{endpoint.revision}"}} 2.0' in page
 
 
-async def test_what_the_split_did_not_choose_is_not_counted(clock: Clock) -> None:
+async def test_requests_not_assigned_by_weight_are_not_counted(clock: Clock) -> None:
     balancer = balancer_of(clock)
     ask(balancer, "k", by_split=False).fail(0.0)
     assert balancer.report()["default/chat"]["samples"] == []

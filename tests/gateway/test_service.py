@@ -1,4 +1,4 @@
-"""Whether requests get answers, as the gateway counts it, and how the operator hears that they do not."""
+"""Counts of answered and refused requests, and how the gateway notifies the operator of a failing route."""
 
 import asyncio
 from typing import Any
@@ -12,8 +12,8 @@ from .harness import answering, echo, gateway, refused_url, upstream
 
 
 def counted(one: RouteService, now_s: float) -> tuple[int, int]:
-    told = one.report(now_s)
-    return told["answered"], told["refused"]
+    state = one.report(now_s)
+    return state["answered"], state["refused"]
 
 
 def test_counts_are_of_the_last_ten_to_twenty_seconds() -> None:
@@ -43,20 +43,20 @@ def test_a_route_fails_when_nearly_all_requests_do() -> None:
 
 
 def test_changes_are_notified_once_at_begin_and_end() -> None:
-    now, told = [0.0], []
-    services = RouteServices(lambda: now[0], told.append)
+    now, notified = [0.0], []
+    services = RouteServices(lambda: now[0], notified.append)
     services.follow([("a", "u", True), ("b", "u", False)])
-    assert told == []
+    assert notified == []
     for _ in range(20):
         services.refused("a", "upstream")
     services.refused("elsewhere", "upstream")
-    assert told == ["a"]
+    assert notified == ["a"]
     for _ in range(20):
         services.answered("a")
-    assert told == ["a", "a"]
+    assert notified == ["a", "a"]
     now[0] = 5.0
     services.follow([("a", "u", False), ("b", "u", True)])
-    assert told == ["a", "a", "a", "b"]
+    assert notified == ["a", "a", "a", "b"]
     now[0] = 7.5
     assert services.report("a")["unserved_s"] == 2.5 and services.report("b")["unserved_s"] is None
     services.follow([("a", "another object", False)])
@@ -73,17 +73,17 @@ async def test_every_request_counts_as_answered_or_refused() -> None:
         gate.route(("r1", 100, [server.url]))
         for _ in range(3):
             await gate.post()
-        told = await report(gate)
-        assert (told["answered"], told["refused"], told["unserved_s"]) == (3, 0, None)
+        state = await report(gate)
+        assert (state["answered"], state["refused"], state["unserved_s"]) == (3, 0, None)
         gate.route(("r1", 100, [broken.url]))
         await gate.post()
         gate.route(("r1", 100, [refused_url()]))
         await gate.post()
         gate.route(("r1", 100, []))
         await gate.post()
-        told = await report(gate)
-        assert (told["answered"], told["refused"]) == (3, 3)
-        assert told["last"] and told["unserved_s"] >= 0
+        state = await report(gate)
+        assert (state["answered"], state["refused"]) == (3, 3)
+        assert state["last"] and state["unserved_s"] >= 0
 
 
 @pytest.mark.finding(1, "S1")
@@ -93,8 +93,8 @@ async def test_failing_requests_notify_the_operator_at_once() -> None:
         gate.route(("r1", 100, [refused_url()]))
         async with gate.client.get(gate.admin_url + "/internal/calls") as answer:
             mark = (await answer.json())["mark"]
-        asked = gate.client.get(gate.admin_url + "/internal/calls", params={"since": mark})
-        waiting = asyncio.ensure_future(asked)
+        long_poll = gate.client.get(gate.admin_url + "/internal/calls", params={"since": mark})
+        waiting = asyncio.ensure_future(long_poll)
         for _ in range(3):
             assert (await gate.post()).status >= 500
         async with asyncio.timeout(60), await waiting as answer:
@@ -120,8 +120,8 @@ async def test_the_deadline_of_one_client_ejects_no_endpoint_and_counts_as_answe
                 assert answer.status == 504 and await answer.json() == LATE
         async with await gate.post() as answer:
             assert answer.status == 200
-        told = await report(gate)
-        assert (told["answered"], told["refused"]) == (21, 0)
+        state = await report(gate)
+        assert (state["answered"], state["refused"]) == (21, 0)
         assert not gate.balancer.ejection.urls()
         assert gate.outcomes() == {"client_error": 20, "ok": 1}
 
@@ -132,6 +132,6 @@ async def test_other_responses_504_still_count_against_their_endpoint() -> None:
         for n in range(12):
             async with await gate.post(headers={"X-Session-Id": str(n)}) as answer:
                 assert answer.status == 504
-        told = await report(gate)
-        assert (told["answered"], told["refused"]) == (0, 12)
+        state = await report(gate)
+        assert (state["answered"], state["refused"]) == (0, 12)
         assert len(gate.balancer.ejection.urls()) == 1 and gate.outcomes() == {"upstream_error": 12}

@@ -53,7 +53,7 @@ def test_the_salt_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "env", "said"),
+    ("argv", "env", "message"),
     [
         (["--port", "x"], {}, "--port: 'x' is not a whole number"),
         ([], {"SLIPWAY_GATEWAY_PORT": "tcp://x"}, "SLIPWAY_GATEWAY_PORT: 'tcp://x' is not a whole number"),
@@ -73,13 +73,13 @@ def test_the_salt_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
         (["--drain-time", "1"], {}, "unrecognized arguments"),
     ],
 )
-def test_bad_settings_end_with_a_sentence(
-    argv: list[str], env: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+def test_bad_settings_exit_with_a_message(
+    argv: list[str], env: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(GatewaySettings.parse, argv, env)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_routes_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("models: [", "line 1"),
         ("- a", "object"),
@@ -128,9 +128,9 @@ def test_routes_file() -> None:
         (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: file, percent: 5}}]}}}}", "percent"),
     ],
 )
-def test_bad_routes_files_say_why(text: str, said: str) -> None:
+def test_bad_routes_file_gives_a_reason(text: str, message: str) -> None:
     problem = routes_file.parse(text, 1)
-    assert isinstance(problem, Problem) and said in problem.text
+    assert isinstance(problem, Problem) and message in problem.text
 
 
 async def test_a_bad_edit_keeps_the_last_good_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ def test_raising_the_first_weight_only_moves_keys_to_it(key: str, a: int, b: int
 
 
 @given(keys)
-def test_ends(key: str) -> None:
+def test_weights_of_zero_get_no_request(key: str) -> None:
     assert choose([100, 0], "s", key) == 0
     assert choose([0, 100], "s", key) == 1
     assert choose([], "s", key) is None

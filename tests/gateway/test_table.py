@@ -132,7 +132,7 @@ def test_pod_that_takes_no_requests(change: Any) -> None:
         {"kind": "ReplicaSet", "name": "chat-s", "uid": "rs-s", "controller": True},
         None,
     ],
-    ids=["another ReplicaSet", "no ReplicaSet", "no controller", "another revision's", "nobody's"],
+    ids=["another ReplicaSet", "no ReplicaSet", "no controller", "another revision's", "no owner"],
 )
 def test_pod_of_another_owner_is_no_endpoint(owner: Any) -> None:
     """Story S5: a pod with a foreign controller and the two labels answered 4 of 10 requests."""
@@ -141,7 +141,7 @@ def test_pod_of_another_owner_is_no_endpoint(owner: Any) -> None:
 
 @pytest.mark.finding("S5")
 def test_pod_of_a_replica_set_that_is_not_the_published_one_is_no_endpoint() -> None:
-    """Story S5: somebody deleted the ReplicaSet and made one of its name."""
+    """Story S5: a user deleted the ReplicaSet and created another with its name."""
     listed = [{"revision": "c", "replicaSetUid": "rs-c"}, {"revision": "s"}]
     traffic = {"generation": 1, "model": "chat", "backends": [{"revision": "c", "weight": 100}]}
     parsed = parse_route({**deployment(traffic), "status": {"traffic": traffic, "revisions": listed}})
@@ -153,7 +153,7 @@ def test_pod_of_a_replica_set_that_is_not_the_published_one_is_no_endpoint() -> 
     unknown = parse_pod(pod("s", uid="rs-s"))
     assert unknown and build([parsed], [unknown]).urls(parsed, "s") == (), "a revision without a ReplicaSet"
     older = replace(parsed, replica_sets={})
-    assert build([older], [unknown]).urls(older, "s") == unknown.urls, "an operator that says none"
+    assert build([older], [unknown]).urls(older, "s") == unknown.urls, "an operator that publishes no uids"
 
 
 # -- the table
@@ -231,7 +231,7 @@ def test_owners_that_cannot_be_read_are_a_problem(text: str) -> None:
 
 @pytest.mark.finding(26)
 @pytest.mark.parametrize("revisions", [1, "a", [1], ["a"], [{"revision": {}}], {"revision": "a"}])
-def test_revisions_that_are_none_are_a_problem(revisions: Any) -> None:
+def test_malformed_revisions_are_a_problem(revisions: Any) -> None:
     """Safety 26: fuzzing found a TypeError here, which ends the gateway's watch."""
     obj = deployment({"generation": 1, "model": "m"})
     obj["status"]["revisions"] = revisions

@@ -73,7 +73,7 @@ def test_a_large_client_beside_a_small_one_counts_by_the_second() -> None:
 
 @pytest.mark.parametrize("weights", [{"canary": w, "stable": 100 - w} for w in (1, 5, 25, 50, 75)])
 def test_units_of_a_client_at_one_revision_are_bounded(weights: dict[str, int]) -> None:
-    """Answers name their revision, so anybody can find sessions of one side: that must be worth nothing."""
+    """Responses name their revision, so every client can find sessions of one revision: that must gain it nothing."""
     for endpoint in weights:
         if weights[endpoint] > 50:
             continue

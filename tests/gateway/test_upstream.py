@@ -13,13 +13,13 @@ from slipway_gateway.upstream.session import lag_free_timeout, open_session
 from tests.gateway.harness import echo, upstream
 
 
-async def test_a_block_ends_after_its_time() -> None:
+async def test_block_is_cancelled_after_its_timeout() -> None:
     with pytest.raises(TimeoutError):
         async with lag_free_timeout(0.2):
             await asyncio.sleep(30)
 
 
-async def test_a_late_loop_costs_a_connect_nothing() -> None:
+async def test_late_event_loop_fails_no_connect() -> None:
     """The loop is late by more than the whole limit, again and again, while the answer is there."""
     loop = asyncio.get_running_loop()
     async with lag_free_timeout(0.5):

@@ -19,7 +19,7 @@ from . import test_process
 from .harness import Gateway, echo, gateway, refused_url, table, upstream
 
 
-def test_cold_is_what_has_no_weight() -> None:
+def test_endpoints_without_weight_are_cold() -> None:
     shown = table(1, ("new", 0, ["http://n1", "http://n2"]), ("now", 100, ["http://w"]), ("gone", 0, []))
     assert cold(shown) == ["http://n1", "http://n2"]
     # A revision that no split names yet is the next to get weight.
@@ -94,7 +94,7 @@ async def test_warm_connections_are_renewed_and_bounded() -> None:
 
 
 @pytest.mark.integration
-async def test_the_process_does_it(tmp_path: Path) -> None:
+async def test_gateway_process_warms_connections(tmp_path: Path) -> None:
     async with upstream(echo) as old, upstream(echo) as new:
         path = test_process.routes(tmp_path / "r.yaml", old.url)
         async with test_process.gateway("--routes", str(path), "--warm-connections=3"):
@@ -107,6 +107,6 @@ async def test_the_process_does_it(tmp_path: Path) -> None:
             assert not old.seen
 
 
-async def test_none_when_none_are_wanted() -> None:
+async def test_no_connection_is_warmed_when_disabled() -> None:
     async with aiohttp.ClientSession() as session, gateway() as gate:
         await Warmup(session, 0, lambda: 0.0).run(gate.balancer)

@@ -42,9 +42,11 @@ class FakeApi:
         self.page = 500
         self.tokens: list[str] = []
         self.good_token = ""
-        self.names: list[Any] = []  # what each list of ConfigMaps says; while there is more, watches are refused
-        self.names_watches: list[Any] = []  # what each watch of them says before that
-        self.restarted = asyncio.Event()  # ends the streams that say nothing more
+        self.names: list[
+            Any
+        ] = []  # responses to lists of ConfigMaps, in order; while there are more, watches are refused
+        self.names_watches: list[Any] = []  # responses to watches of them before that
+        self.restarted = asyncio.Event()  # ends the idle streams
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         self.tokens.append(request.headers.get("Authorization", ""))
@@ -101,7 +103,7 @@ class FakeApi:
 async def watching(
     api: FakeApi, tmp_path: Path, names: tuple[str, str] | None = None, waits_for: str = ""
 ) -> AsyncIterator[Callable[[], RouteTable]]:
-    """`waits_for`: what is to be said before there is a table; then comes a ConfigMap that can be read."""
+    """`waits_for`: text of the reason before there is a table; then comes a ConfigMap that can be read."""
     published: list[RouteTable] = []
     async with upstream(api.serve) as server:
         kubeconfig(tmp_path, server.url, "t1")
@@ -150,7 +152,7 @@ def owners(version: int, text: str | None) -> dict[str, Any]:
     ],
 )
 async def test_without_owners_there_is_no_table(listed: list[Any], waits_for: str, tmp_path: Path) -> None:
-    """Safety 14: who owns a name is nothing to guess; a gateway that cannot know is not ready, and says why."""
+    """Safety 14: owners of names are never guessed; without them a gateway is not ready and gives the reason."""
     api = FakeApi()
     api.names = listed
     async with watching(api, tmp_path, HOME, waits_for) as table:
@@ -227,13 +229,13 @@ async def test_table_is_as_old_as_the_last_contact_with_all_of_its_sources(
     api = FakeApi([bookmark, None], [bookmark, None])
     api.pod_watches = [[None], [bookmark, None]]
     async with watching(api, tmp_path) as read:
-        heard_s = time.time()
+        contact_s = time.time()
         table = read()
-        assert heard_s - 30 < table.as_of_s <= heard_s
+        assert contact_s - 30 < table.as_of_s <= contact_s
         await asyncio.sleep(0.2)
-        assert read().as_of_s <= heard_s, "the API server has said nothing about pods since"
+        assert read().as_of_s <= contact_s, "no event of pods has come from the API server since"
         api.restarted.set()
-        await until_async(lambda: read().as_of_s > heard_s)
+        await until_async(lambda: read().as_of_s > contact_s)
         assert read() == table
 
 
@@ -288,7 +290,7 @@ async def test_the_newest_object_is_followed_whatever_its_generation(tmp_path: P
     async with watching(api, tmp_path) as table:
         await until_async(lambda: "last" in table().models)
         assert table().models["other"].generation == 1
-        # Without a table the last one stays: nobody said where else to send requests.
+        # Without a table the last one stays: no other place for its requests is known.
         assert table().models["chat"].generation == 1 and table().models["chat"].backends
 
 

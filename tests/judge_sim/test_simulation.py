@@ -57,7 +57,7 @@ def test_each_slow_request_counts_only_where_that_is_simulated() -> None:
 
 
 @pytest.mark.parametrize("icc", [0.0, 0.3])
-def test_bad_sessions_are_as_many_as_the_correlation_says(icc: float) -> None:
+def test_bad_sessions_are_as_many_as_the_correlation_predicts(icc: float) -> None:
     """Of sessions that are alike 5 % are bad, of others 1 - E[0.95^length] with a geometric length of mean 6."""
     traffic = draw(np.random.default_rng(2), plan(6.0, icc))
     own = 1 - (1 / 6) * 0.95 / (1 - (5 / 6) * 0.95)
@@ -107,7 +107,7 @@ def test_flagger_adds_up_failed_checks_and_counts_missing_data_as_failed() -> No
     assert peers.flagger(minutes([0, 0, 0], requests=0), 2)[0] == 2 * 60
 
 
-def test_argo_tolerates_as_many_failures_as_its_limit_says() -> None:
+def test_argo_tolerates_as_many_failures_as_its_limit() -> None:
     traffic = minutes([0, 2, 0, 2, 2])
     assert peers.argo(traffic, 0)[0] == 2 * 60
     assert peers.argo(traffic, 2)[0] == 5 * 60
@@ -138,7 +138,7 @@ def test_z_and_msprt_find_a_gross_difference() -> None:
     assert np.isinf(peers.z_test(minutes([0] * 5))[0])
 
 
-def test_tuned_rules_reject_as_many_healthy_canaries_as_they_were_told() -> None:
+def test_tuned_rules_reject_healthy_canaries_at_their_target_rate() -> None:
     cell = cells.ALTERNATIVES[1]
     healthy, _ = cells.alternative_plan(np.random.default_rng(6), cell, 100, regressed=False)
     traffic = draw(np.random.default_rng(7), healthy)
@@ -205,7 +205,7 @@ def test_a_small_run_keeps_to_its_bars_and_a_spoilt_one_does_not() -> None:
     assert "| canary is dead |" in page and "| nothing happens |" in page
     json.dumps(report.as_json(outcome, made), allow_nan=False)
     assert plot.points(outcome)[OURS].percent <= 1.4
-    assert plot.points(outcome)[TUNED_RULE].percent == 1  # 40 runs say no more than what is promised
+    assert plot.points(outcome)[TUNED_RULE].percent == 1  # 40 runs prove no more than the promise
     null.rollbacks[OURS] = 5
     assert not all(bar.ok for bar in report.bars(outcome))
 
@@ -230,16 +230,16 @@ def test_a_cell_that_is_done_is_not_computed_again(tmp_path: Path, monkeypatch: 
     null = first.null(cells.NULLS[0], 24, silent)
     bad = first.alternative(cells.ALTERNATIVES[0], 24, silent)
 
-    def anew(*_: object) -> None:
-        raise AssertionError("computed anew")
+    def computed_again(*_: object) -> None:
+        raise AssertionError("computed again")
 
-    monkeypatch.setattr(kept, "null_result", anew)
-    monkeypatch.setattr(kept, "alternative_result", anew)
+    monkeypatch.setattr(kept, "null_result", computed_again)
+    monkeypatch.setattr(kept, "alternative_result", computed_again)
     again = kept.Kept(tmp_path, 1)
     assert again.null(cells.NULLS[0], 24, silent) == null
     assert again.alternative(cells.ALTERNATIVES[0], 24, silent) == bad
     for other, runs in ((again, 25), (kept.Kept(tmp_path, 2), 24)):
-        with pytest.raises(AssertionError, match="anew"):
+        with pytest.raises(AssertionError, match="computed again"):
             other.null(cells.NULLS[0], runs, silent)
 
 
@@ -259,7 +259,7 @@ def test_every_cell_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert len({kept.file_name(name, 1, 10) for name in names}) == len(names)
 
 
-def test_the_command_runs_a_cell_and_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_runs_a_cell_and_prints_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "QUICK_RUNS", 24)
     monkeypatch.setattr(program, "KEPT", tmp_path)
     monkeypatch.setattr(program, "write", lambda made: program.ROOT / "build" / "reports" / f"{made['name']}.json")

@@ -65,7 +65,7 @@ def test_fields_belong_to_the_lines_inside() -> None:
     assert "generation" not in line()
 
 
-def test_exceptions_are_told() -> None:
+def test_exceptions_are_logged() -> None:
     try:
         raise ValueError("bro\nken")
     except ValueError:
@@ -91,7 +91,7 @@ def test_kopfs_objects_are_not_printed() -> None:
         ("import logging; logging.getLogger('any.library').error('a\\nb')", "any.library", "a\nb"),
     ],
 )
-def test_all_that_a_process_says_is_such_a_line(what: str, logger: str, message: str) -> None:
+def test_all_output_of_a_process_is_such_a_line(what: str, logger: str, message: str) -> None:
     program = f"from slipway_process import logs; logs.configure('info', model_version='v1')\n{what}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=Path(__file__).parent)
     (found,) = [json.loads(each) for each in ended.stderr.splitlines()]

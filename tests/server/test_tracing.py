@@ -31,7 +31,7 @@ def test_without_an_endpoint_nothing_is_traced() -> None:
     assert {thread.name for thread in threading.enumerate()} == before
 
 
-def test_without_the_package_a_server_serves_and_says_so(
+def test_without_the_package_a_server_serves_and_logs_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
@@ -58,7 +58,7 @@ class Collector:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Nothing to say."""
+                """No log lines."""
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -95,8 +95,8 @@ def test_a_request_is_a_span_under_its_callers(
 
         def spans() -> list:  # type: ignore[type-arg]
             sent = [trace_pb2.ExportTraceServiceRequest.FromString(body) for body in collector.bodies]
-            told = [s for one in sent for r in one.resource_spans for scope in r.scope_spans for s in scope.spans]
-            return told if len(told) == 2 else []
+            received = [s for one in sent for r in one.resource_spans for scope in r.scope_spans for s in scope.spans]
+            return received if len(received) == 2 else []
 
         served, refused = until(spans, "two spans")
     assert (served.trace_id.hex(), served.parent_span_id.hex()) == (TRACE, PARENT)

@@ -1,4 +1,4 @@
-"""Clients that lose their stream and come back: the rest is told without any token being computed twice."""
+"""Clients that lose their stream and reconnect: they get the rest, and no token is computed twice."""
 
 import json
 import random
@@ -64,11 +64,13 @@ class Reader:
 
 def bare(events: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Without what differs between two streams of one request: their names, and which pod they are at."""
-    told = []
+    compared = []
     for name, data in events:
         chunk = {} if data == "[DONE]" else json.loads(data)
-        told.append((".".join(name.split(".")[2:4]), json.dumps({**chunk, "id": "", "created": 0}) if chunk else data))
-    return told
+        compared.append(
+            (".".join(name.split(".")[2:4]), json.dumps({**chunk, "id": "", "created": 0}) if chunk else data)
+        )
+    return compared
 
 
 def positions(events: list[tuple[str, str]]) -> list[int]:
@@ -123,15 +125,15 @@ async def test_cut_at_any_event_and_nothing_is_computed_twice(two: list[ServerPr
         cost = meter.since()
         assert cost["generated"] == TOKENS and positions(whole)[-1] == TOKENS + 1
         for _ in range(3):
-            meter, told = Meter(pod), list[tuple[str, str]]()
+            meter, received = Meter(pod), list[tuple[str, str]]()
             reader = await Reader.ask(one, **RETURNS)
             for _ in range(10):
-                told += await reader.take(chance.randrange(1, 30))
+                received += await reader.take(chance.randrange(1, 30))
                 reader.leave()
-                reader = await Reader.ask(chance.choice((one, other)), told[-1][0])
-            told += await reader.take()
-            assert bare(told) == bare(whole)
-            assert len({json.loads(data)["id"] for _, data in told if data != "[DONE]"}) == 1
+                reader = await Reader.ask(chance.choice((one, other)), received[-1][0])
+            received += await reader.take()
+            assert bare(received) == bare(whole)
+            assert len({json.loads(data)["id"] for _, data in received if data != "[DONE]"}) == 1
             assert meter.since() == cost, "the same tokens through the model, once"
         assert rises(before, came_back(pod)) in ({"running"}, {"running", "ended"})
         assert pod.metric("slipway_server_requests_in_flight") == 0
@@ -146,14 +148,14 @@ async def test_a_client_that_only_leaves_frees_its_slot_and_its_tokens_stay(two:
         left = 'slipway_server_requests_total{outcome="cancelled"}'
         meter, before, count = Meter(pod), came_back(pod), pod.metric(left)
         reader = await Reader.ask(one)
-        told = await reader.take(7)
+        received = await reader.take(7)
         pod.engine.suspend()  # so that the answer is not over before its client is gone
         reader.leave()
         await until_async(lambda: pod.metric(left) == count + 1)
         pod.engine.resume()
         await until_async(lambda: pod.running() == 0)
-        told += await (await Reader.ask(other, told[-1][0])).take()
-        assert bare(told) == bare(whole)
+        received += await (await Reader.ask(other, received[-1][0])).take()
+        assert bare(received) == bare(whole)
         assert came_back(pod) == before | {"stopped": before.get("stopped", 0) + 1}
         spent = meter.since()
         assert (spent["generated"], spent["aborted"]) == (TOKENS, 1)
@@ -165,15 +167,15 @@ async def test_a_stream_goes_on_at_another_pod_after_one_prefill(two: list[Serve
         gate.route(("rev", 100, [two[0].url]))
         whole = await (await Reader.ask(gate)).take()
         reader = await Reader.ask(gate)
-        told = await reader.take(50)
+        received = await reader.take(50)
         reader.leave()
         await until_async(lambda: gate.outcomes().get("client_closed") == 1)
         gate.route(("rev", 100, [two[1].url]))
         meter, before = Meter(two[1]), came_back(two[1])
-        told += await (await Reader.ask(gate, told[-1][0])).take()
-        assert bare(told) == bare(whole)
+        received += await (await Reader.ask(gate, received[-1][0])).take()
+        assert bare(received) == bare(whole)
         assert came_back(two[1]) == before | {"told": before.get("told", 0) + 1}
-        assert meter.since()["generated"] <= TOKENS - positions(told)[49]
+        assert meter.since()["generated"] <= TOKENS - positions(received)[49]
 
 
 async def test_after_the_window_it_is_computed_once_more(two: list[ServerProcess]) -> None:
@@ -183,15 +185,17 @@ async def test_after_the_window_it_is_computed_once_more(two: list[ServerProcess
         for gate in (one, other):
             gate.route(("rev", 100, [pod.url]))
         whole = await (await Reader.ask(one)).take()
-        await until_async(lambda: pod.metric("slipway_replay_streams") == 0, 30)  # nobody else's window ends
+        await until_async(
+            lambda: pod.metric("slipway_replay_streams") == 0, 30
+        )  # no window of another stream ends meanwhile
         before, count = came_back(pod), pod.metric(expired)
         reader = await Reader.ask(one, **RETURNS)
-        told = await reader.take(5)
+        received = await reader.take(5)
         reader.leave()
         await until_async(lambda: pod.metric(expired) > count)
         await until_async(lambda: pod.running() == 0)
-        told += await (await Reader.ask(other, told[-1][0])).take()
-        assert bare(told) == bare(whole)
+        received += await (await Reader.ask(other, received[-1][0])).take()
+        assert bare(received) == bare(whole)
         assert came_back(pod) == before | {"repeated": before.get("repeated", 0) + 1}
 
 
@@ -220,30 +224,30 @@ async def test_a_gateway_leads_back_to_the_pod_that_holds_the_stream(two: list[S
         before = [came_back(pod) for pod in two]
         for _ in range(4):
             reader = await Reader.ask(one, **RETURNS)
-            told = await reader.take(3)
+            received = await reader.take(3)
             reader.leave()
-            assert positions(told + await (await Reader.ask(other, told[-1][0])).take())[-1] == TOKENS + 1
+            assert positions(received + await (await Reader.ask(other, received[-1][0])).take())[-1] == TOKENS + 1
         after = [came_back(pod) for pod in two]
         found = sum(last.get(name, 0) - first.get(name, 0) for first, last in zip(before, after, strict=True)
                     for name in ("running", "ended"))  # fmt: skip
         assert found == 4 and [pod.get("repeated") for pod in after] == [pod.get("repeated") for pod in before]
 
 
-async def test_what_a_lost_pod_told_is_prefilled_by_the_next_one(two: list[ServerProcess]) -> None:
+async def test_tokens_of_a_lost_pod_are_prefilled_by_the_next_one(two: list[ServerProcess]) -> None:
     async with scissors(two[0].url) as wire, gateway(resume_timeout_s=20) as gate:
         gate.route(("rev", 100, [two[1].url]))
         whole = await (await Reader.ask(gate)).take()
         wire.cuts = [60_000]
         gate.route(("rev", 100, [wire.url]))
         reader = await Reader.ask(gate)
-        told = await reader.take(2)
+        received = await reader.take(2)
         two[0].engine.suspend()  # so that it is not cut before there is another one
         gate.route(("rev", 100, [wire.url, two[1].url]))
         meter = Meter(two[1])
         two[0].engine.resume()
-        told += await reader.take()
-        assert wire.made == 1 and bare(told) == bare(whole)
-        first = told[0][0].rpartition(".")[2]
-        known = max(positions([event for event in told if event[0].endswith(first)]))
+        received += await reader.take()
+        assert wire.made == 1 and bare(received) == bare(whole)
+        first = received[0][0].rpartition(".")[2]
+        known = max(positions([event for event in received if event[0].endswith(first)]))
         assert 0 < known < TOKENS
         assert meter.since()["generated"] == TOKENS - known

@@ -1,4 +1,4 @@
-"""A stream outlives its server: cut anywhere, it goes on elsewhere with not a letter lost or said twice."""
+"""A stream outlives its server: cut anywhere, it continues at another one, and no text is lost or repeated."""
 
 import asyncio
 import json
@@ -36,14 +36,14 @@ def client_at(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
 
 
-async def chat(client: openai.AsyncOpenAI, told: list[Any] | None = None, **options: Any) -> dict[str, Any]:
+async def chat(client: openai.AsyncOpenAI, received: list[Any] | None = None, **options: Any) -> dict[str, Any]:
     """What the client made of a stream, and that it was one: one id, one role, one finish, one usage at the end.
 
-    `told`: takes the chunks as they come.
+    `received`: takes the chunks as they come.
     """
     options = {"stream_options": {"include_usage": True}} | options
     stream = await client.chat.completions.create(model="chat", messages=MESSAGES, stream=True, **options)  # type: ignore[call-overload]
-    chunks = [] if told is None else told
+    chunks = [] if received is None else received
     async for chunk in stream:
         chunks.append(chunk)
     deltas = [chunk.choices[0] for chunk in chunks if chunk.choices]
@@ -126,7 +126,7 @@ def texts_of(data: str) -> Any:
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/generate", "/api/v1/generate"])
 async def test_a_client_comes_back_to_any_gateway(pods: list[ServerProcess], path: str) -> None:
-    # A draw may end with its first token, and only OpenAI's path can be told not to.
+    # A draw may end with its first token, and only OpenAI's path has a field against it.
     body = VERSE if path == "/v1/completions" else {"prompt": "In the beginning", "max_tokens": 40, "temperature": 0}
     async with scissors(pods[-1].url) as wire, gateway(resume_timeout_s=20) as one, gateway(resume_timeout_s=20) as two:
         for gate in (one, two):
@@ -140,7 +140,7 @@ async def test_a_client_comes_back_to_any_gateway(pods: list[ServerProcess], pat
         assert two.outcomes() == {"ok": 4}
 
 
-async def test_what_cannot_be_taken_up_is_said(pods: list[ServerProcess]) -> None:
+async def test_stream_that_cannot_be_resumed_ends_with_an_error(pods: list[ServerProcess]) -> None:
     async def code(gate: Gateway, name: str, **changes: Any) -> tuple[int, str]:
         body = {"model": "chat", "stream": True} | VERSE | changes
         async with await gate.post(body, "/v1/completions", headers={"Last-Event-ID": name}) as answer:
@@ -162,9 +162,9 @@ async def test_several_prompts_in_a_stream_end_with_an_error(pods: list[ServerPr
     async with scissors(pods[-1].url) as wire, gateway() as gate:
         gate.route(("rev", 100, [wire.url]))
         wire.cuts = [5000]
-        told = [event async for event in events(gate, VERSE | {"prompt": ["In the beginning", "Blessed are they"]})]
-        assert json.loads(told[-2][1])["error"]["code"] == "upstream_died" and told[-1] == ("", "[DONE]")
-        assert not any(name for name, _ in told)
+        received = [event async for event in events(gate, VERSE | {"prompt": ["In the beginning", "Blessed are they"]})]
+        assert json.loads(received[-2][1])["error"]["code"] == "upstream_died" and received[-1] == ("", "[DONE]")
+        assert not any(name for name, _ in received)
         assert gate.outcomes() == {"upstream_error": 1} and resumes(gate) == {}
 
 
@@ -173,10 +173,10 @@ async def test_another_revision_never_goes_on_with_a_stream(pods: list[ServerPro
         gate.route(("c", 100, [wire.url]), ("s", 0, [pods[-1].url]))
         wire.cuts = [5000]
         stream = events(gate, VERSE)
-        told = [await anext(stream)]
+        received = [await anext(stream)]
         gate.route(("c", 100, []), ("s", 0, [pods[-1].url]))
-        told += [event async for event in stream]
-        assert json.loads(told[-2][1])["error"]["code"] == "upstream_died" and told[-1] == ("", "[DONE]")
+        received += [event async for event in stream]
+        assert json.loads(received[-2][1])["error"]["code"] == "upstream_died" and received[-1] == ("", "[DONE]")
         assert resumes(gate) == {"lost": 1} and gate.outcomes() == {"upstream_error": 1}
         assert gate.balancer.report()["default/chat"]["revisions"]["s"]["requests"] == 0
 
@@ -185,7 +185,7 @@ FIRST_TOKENS = "vllm:time_to_first_token_seconds_count"
 
 
 def stop_half_way(pod: ServerProcess, requests: int, before: float) -> psutil.Process:
-    """The pod's engine, stopped when all have their first token: none is asked again whole, and none ends in time.
+    """The pod's engine, stopped when all have their first token: none is retried whole, and none ends in time.
 
     `before`: what the pod had counted of FIRST_TOKENS.
     """
@@ -210,7 +210,7 @@ def kill_engine(_: ServerProcess, engine: psutil.Process) -> None:
 
 
 async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: Path) -> None:
-    """The last test of the pods: of three only one is left. What is not a stream is asked again from its beginning."""
+    """The last test of the pods: of three only one is left. Requests without a stream are retried whole."""
     long = GREEDY | {"max_tokens": 250}
     whole = {"model": "chat", "prompt": "In the beginning", "max_tokens": 250, "temperature": 0}
     body = {"ignore_eos": True}
@@ -218,23 +218,23 @@ async def test_streams_outlive_killed_pods(pods: list[ServerProcess], tmp_path: 
     async with test_process.gateway("--routes", str(path)) as gate, client_at(gate.url("api")) as client:
 
         async def route(*urls: str) -> None:
-            before = len(gate.said("routes file loaded"))
+            before = len(gate.log_entries("routes file loaded"))
             test_process.routes(path, *urls)
             gate.process.send_signal(signal.SIGHUP)
-            await until_async(lambda: len(gate.said("routes file loaded")) > before)
+            await until_async(lambda: len(gate.log_entries("routes file loaded")) > before)
 
         undisturbed = await chat(client, **long)
         answer = await client.completions.create(**whole, extra_body=body)
         for index, death in enumerate((kill, kill_engine)):
             # The one that dies is the only endpoint when they begin: it gets them all.
             await route(pods[index].url)
-            before, told = pods[index].metric(FIRST_TOKENS), [list[Any]() for _ in range(6)]
-            streams = [asyncio.create_task(chat(client, chunks, **long)) for chunks in told]
+            before, received = pods[index].metric(FIRST_TOKENS), [list[Any]() for _ in range(6)]
+            streams = [asyncio.create_task(chat(client, chunks, **long)) for chunks in received]
             # Of bytes of their own: those that an engine died of before are suspects, and tried one at a time.
             named = [whole | {"user": f"user {index}.{number}"} for number in range(2)]
             others = [asyncio.create_task(client.completions.create(**one, extra_body=body)) for one in named]
             engine = await asyncio.to_thread(stop_half_way, pods[index], 8, before)
-            await until_async(lambda told=told: all(told))
+            await until_async(lambda received=received: all(received))
             await route(pods[index].url, pods[-1].url)
             death(pods[index], engine)
             assert await asyncio.gather(*streams) == [undisturbed] * 6

@@ -22,7 +22,7 @@ def api_server() -> Iterator[Path]:
     """Kubeconfig of a real API server with the CRDs established.
 
     It starts on loopback for this session and goes with it; where its binaries cannot be had, devcluster answers with
-    the running kind cluster. Without either the tests fail: who asked for them wanted them to run.
+    the running kind cluster. Without either the tests fail: an explicit run must not skip them.
     """
     with controlplane.api_server() as kubeconfig:
         install_crds(kubeconfig)
@@ -39,7 +39,7 @@ def api(api_server: Path) -> Iterator[Api]:
 
 @pytest.fixture
 def namespace(api: Api, request: pytest.FixtureRequest) -> str:
-    """A namespace of its own for one test. It stays: without a controller manager nobody could empty it."""
+    """A namespace of its own for one test. It stays: without a controller manager it cannot be emptied."""
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "test-"}}
     made = api.post("/api/v1/namespaces", body)
     assert made.ok, made.message

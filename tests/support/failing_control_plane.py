@@ -93,7 +93,7 @@ class Forwarder:
             self._open.add(back)
             await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
         except ConnectionError:
-            pass  # nobody listens there now: the client sees its connection end
+            pass  # nothing listens there now: the client sees its connection end
         finally:
             for one in writers:
                 one.transport.abort()

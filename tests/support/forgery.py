@@ -83,7 +83,7 @@ def _rollout_forged(status: Object, former: list[Object], random: Random) -> Obj
 def _pods_to_leave(status: Object, former: list[Object], random: Random) -> Object:
     """As if every revision had long been let go."""
     for item in status.get("revisions", ()):
-        item |= {"scaleDownAt": random.choice(MOMENTS[1:]), "role": "old", "weight": 0, "replicaSetUid": "somebody"}
+        item |= {"scaleDownAt": random.choice(MOMENTS[1:]), "role": "old", "weight": 0, "replicaSetUid": "foreign"}
     return status
 
 

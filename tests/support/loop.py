@@ -9,7 +9,7 @@ _PATIENCE_S = 2.0
 class PatientLoop(asyncio.SelectorEventLoop):
     """Closes when the connections that its test has closed are closed.
 
-    A TLS connection says goodbye in some turns of the loop after `close`, and libraries do not wait for it. On a busy
+    A TLS connection closes in some turns of the loop after `close`, and libraries do not wait for it. On a busy
     machine the loop of a test would end before, and the next test be blamed for an unclosed transport.
     """
 

@@ -135,7 +135,7 @@ class ModelCluster(WatchedWorld):
     # --- the world moves ----------------------------------------------------------------------------------------------
 
     def _serve(self, seconds: int) -> None:
-        """Requests of these seconds; which ones come depends on the moment alone, not on what became of anybody."""
+        """Requests of these seconds; which ones come depends on the moment alone, not on how any request ended."""
         table = self.parsed().traffic
         for index, gateway in enumerate(self.gateways):
             if table and self.rate and gateway.ready and gateway.generation == table.generation:
@@ -157,7 +157,7 @@ class ModelCluster(WatchedWorld):
             self._answers[key] = HookAnswer(ok, "200 OK" if ok else "403 Forbidden: not yet")
         self._questions = {}
         for key, question in self._due.items():
-            value = self.values.get(question.metric.name, ProviderAnswer(problem="nobody answers"))
+            value = self.values.get(question.metric.name, ProviderAnswer(problem="no response"))
             self._measurements[key] = value if isinstance(value, ProviderAnswer) else ProviderAnswer(value)
         self._due = {}
 
@@ -247,7 +247,7 @@ class ModelCluster(WatchedWorld):
         self._questions = {key: call for key, call in wanted.items() if key not in self._answers}
         rollout = self.parsed().rollout
         passed = {state.key for state in rollout.hooks if state.outcome is HookOutcome.PASSED} if rollout else set()
-        assert not passed & set(wanted), "a hook that passed is not asked again"
+        assert not passed & set(wanted), "a hook that passed is not called again"
 
     def _measure(self, questions: tuple[Question, ...]) -> None:
         wanted = {question.key: question for question in questions}

@@ -1,4 +1,4 @@
-"""A gateway of the model cluster: follows the table when it is told to, splits requests, and counts how they ended."""
+"""A gateway of the model cluster: follows the table when a test lets it, splits requests, counts how they ended."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields, replace
@@ -29,7 +29,7 @@ class Attempt:
     generation: int
     revision: str
     begun: datetime
-    told: bool = False  # that its silence is too long
+    hung: bool = False  # its silence is counted as too long
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Tally:
 
 @dataclass
 class ModelGateway:
-    """A gateway that follows the table when it is told to, and counts what it splits."""
+    """A gateway that follows the table when the test lets it, and counts what it splits."""
 
     name: str
     generation: int | None = None
@@ -100,7 +100,7 @@ class ModelGateway:
         self.holds = bool(table and table.hold_seconds is not None)
 
     def visit(self, world: "World") -> None:
-        """One request comes; what cannot be served is held, where its table says so. Without a table none comes."""
+        """One request comes; what cannot be served is held, if its table has a hold. Without a table none comes."""
         if self.generation is None:
             return
         self.last = world.now
@@ -149,7 +149,7 @@ class ModelGateway:
         self.samples = dict(sorted(self.samples.items())[-4:])
 
     def _mirror(self, sample: Sample, canary: str, floor: bool, world: "World", chance: Random) -> None:
-        """One copy: whether canary, and a second pod of stable where there is one, says something else than stable."""
+        """One copy: whether canary, and a second pod of stable where there is one, gives another text than stable."""
         differs, anyway = chance.random() < world.drift, chance.random() < world.floor
         before = sample.shadow.get(canary, {}).get("text", Pairs())
         if floor:
@@ -163,8 +163,8 @@ class ModelGateway:
         """What takes too long is counted as an error, once."""
         for one in self.open:
             sample = self.samples.get(one.generation)
-            if sample and not one.told and (now - one.begun).total_seconds() > HUNG_AFTER_S:
-                one.told = True
+            if sample and not one.hung and (now - one.begun).total_seconds() > HUNG_AFTER_S:
+                one.hung = True
                 side = sample.revisions[one.revision]
                 events = side.events | {"errors": side.events.get("errors", 0) + 1}
                 sample.revisions[one.revision] = replace(

@@ -76,8 +76,8 @@ class WatchedWorld(World):
         first = () if before else (HookType.CONFIRM_ROLLOUT, HookType.PRE_ROLLOUT)
         open_now = {state.name for state in old.rollout.hooks if state.outcome is HookOutcome.PASSED}
         for hook in self.spec.get("strategy", {}).get("hooks", ()):
-            asked = hook["type"] in (HookType.CONFIRM_TRAFFIC_INCREASE, *first)
-            assert not asked or hook["name"] in open_now, f"{hook['name']} did not confirm the weight"
+            required = hook["type"] in (HookType.CONFIRM_TRAFFIC_INCREASE, *first)
+            assert not required or hook["name"] in open_now, f"{hook['name']} did not confirm the weight"
 
     def _assert_one_transition(self, old: Status, new: Status) -> None:
         """D3 of ARCHITECTURE.md: each row of the table is written before the next one is considered."""
@@ -134,8 +134,8 @@ class WatchedWorld(World):
 
     def _assert_may_sleep(self) -> None:
         """What a gateway has in hand when pods leave, it holds; a new one has no table yet."""
-        told = [item for item in self.gateways if item.generation is not None]
-        assert all(item.asleep for item in told), "pods leave once every gateway holds what comes"
+        following = [item for item in self.gateways if item.generation is not None]
+        assert all(item.asleep for item in following), "pods leave once every gateway holds what comes"
         assert self.parsed().traffic.asleep  # type: ignore[union-attr]
         assert not any(item.open for item in self.gateways), "and none has a request at a pod"
 

@@ -32,7 +32,7 @@ class Pods:
 
 @dataclass
 class World:
-    """What there is. What a test may set is said beside each field."""
+    """What there is. The comment of a field has what a test may set."""
 
     spec: dict[str, Any]
     now: datetime = START
@@ -65,12 +65,12 @@ class World:
     calls: int = 0
     says: dict[str, bool] = field(
         default_factory=dict
-    )  # answers of hooks by name; else a rollback hook says no, others yes
+    )  # answers of hooks by name; else a rollback hook answers no, others yes
     asked: list[HookCall] = field(default_factory=list)  # questions put to hooks; a new operator may put one again
     values: dict[str, Any] = field(default_factory=dict)  # what providers answer by metric: a value, or an Answer
     measured: list[Question] = field(default_factory=list)  # questions put to them
     _parsed: Status | None = None
-    _written: Status | None = None  # what `status` says, unless somebody else wrote it
+    _written: Status | None = None  # the value of `status`, unless another writer changed it
     _questions: dict[str, HookCall] = field(default_factory=dict)
     _answers: dict[str, HookAnswer] = field(default_factory=dict)
     _due: dict[str, Question] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class World:
     def obj(self) -> dict[str, Any]:
         """The ModelDeployment."""
         metadata = {"name": "chat", "namespace": "default", "uid": "u1", "generation": self.generation}
-        told = msgspec.json.encode({"metadata": metadata, "spec": self.spec, "status": self.status})
-        return msgspec.json.decode(told)  # type: ignore[no-any-return]
+        encoded = msgspec.json.encode({"metadata": metadata, "spec": self.spec, "status": self.status})
+        return msgspec.json.decode(encoded)  # type: ignore[no-any-return]
 
     def parsed(self) -> Status:
         """Its status."""

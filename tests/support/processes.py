@@ -8,7 +8,7 @@ from testkit.world.slipway import Cluster
 
 @pytest.fixture
 def operator_flags():
-    """What `cluster` tells its operator beside the usual; a module that needs something says it here."""
+    """Flags of the operator of `cluster`, beside the usual ones; a module overrides this fixture."""
     return ()
 
 

@@ -1,4 +1,4 @@
-"""Somebody who may write all objects of a namespace but other people's rights, and does so at random."""
+"""A user who may write all objects of a namespace but no rights of others, and does so at random."""
 
 import asyncio
 from collections import Counter
@@ -182,7 +182,7 @@ class Stranger:
         return marked and uid_of_controller(item) == (await self._cluster.chat())["metadata"]["uid"]
 
     async def _keeper(self):
-        """A reference to a controller that is there, so that nobody collects what it has."""
+        """A reference to a controller that is there, so that its children are not garbage collected."""
         try:
             found = await self._client.create(
                 CONFIG_MAPS, {"metadata": {"name": "keeper", "namespace": self._namespace}}

@@ -1,4 +1,4 @@
-"""What a gateway says, as the operator keeps it."""
+"""The report of a gateway, as the operator keeps it."""
 
 from collections.abc import Mapping
 from typing import Any

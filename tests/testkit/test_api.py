@@ -28,15 +28,15 @@ def test_reads_by_name_by_label_and_as_text(api_server: Path, namespace: str) ->
     assert api.text("readyz") == "ok"
 
 
-def test_a_refusal_says_what_was_asked_and_why(api_server: Path) -> None:
+def test_a_refusal_names_the_request_and_the_reason(api_server: Path) -> None:
     with pytest.raises(KubeError, match=r"GET /api/v1/nothings.*404.*could not find the requested resource"):
         Api(api_server).items("v1/nothings")
 
 
-def test_silence_is_a_refusal_too(api_server: Path, tmp_path: Path) -> None:
+def test_unreachable_server_is_an_error(api_server: Path, tmp_path: Path) -> None:
     content = yaml.safe_load(api_server.read_text())
     content["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
-    nobody = tmp_path / "kubeconfig"
-    nobody.write_text(yaml.safe_dump(content))
+    unreachable = tmp_path / "kubeconfig"
+    unreachable.write_text(yaml.safe_dump(content))
     with pytest.raises(KubeError, match="GET /readyz"):
-        Api(nobody).text("readyz")
+        Api(unreachable).text("readyz")

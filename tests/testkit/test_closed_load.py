@@ -104,7 +104,7 @@ async def test_whole_answers_are_counted_by_revision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "text"),
     [
         pytest.param(streamed(begin, end, usage), "no [DONE]", id="no DONE"),
         pytest.param(streamed(begin, usage, done), "no finish_reason", id="no finish_reason"),
@@ -114,11 +114,11 @@ async def test_whole_answers_are_counted_by_revision() -> None:
         pytest.param(cut, "APIConnectionError", id="cut"),
     ],
 )
-async def test_broken_streams_are_told_from_whole_ones(answer: Answer, told: str) -> None:
+async def test_broken_streams_are_distinguished_from_whole_ones(answer: Answer, text: str) -> None:
     report = await load_against(answer)
     assert report.broken == report.streams > 0
     assert report.failed == 0
-    assert all(told in failure.text and failure.broken for failure in report.failures)
+    assert all(text in failure.text and failure.broken for failure in report.failures)
     assert report.failures_by_revision == {"aaaaaaaaaa": report.broken}
 
 

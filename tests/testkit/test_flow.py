@@ -8,7 +8,7 @@ import pytest
 from testkit.load.client import PROMPTS
 from testkit.load.flow import Shape, ending
 
-SAID = {"choices": [{"index": 0, "delta": {"content": "And "}}]}
+CHUNK = {"choices": [{"index": 0, "delta": {"content": "And "}}]}
 END = {"choices": [{"index": 0, "delta": {"content": "it"}, "finish_reason": "stop"}]}
 
 
@@ -17,7 +17,7 @@ def events(*parts: dict[str, object]) -> bytes:
 
 
 @pytest.mark.parametrize("part", [0.0, 0.02, 0.25, 1.0])
-def test_parts_of_the_requests_are_as_large_as_they_say(part: float) -> None:
+def test_parts_of_the_requests_have_their_size(part: float) -> None:
     bodies = [Shape(streamed=part, marker="~", marked=part).body("m", number) for number in range(800)]
     marked = [body for body in bodies if "~" in body["messages"][0]["content"]]
     assert len(marked) == 800 * part
@@ -36,7 +36,7 @@ def test_the_length_is_left_to_the_server_where_it_is_to_be() -> None:
 
 
 def test_a_whole_stream_is_read() -> None:
-    ended = ending(5.0, "r1", 200, events(SAID, END))
+    ended = ending(5.0, "r1", 200, events(CHUNK, END))
     assert (ended.revision, ended.trouble, ended.finish, ended.text) == ("r1", "", "stop", "And it")
 
 
@@ -50,8 +50,8 @@ def test_a_whole_answer_is_read() -> None:
     ("status", "body", "trouble"),
     [
         (500, b'{"error": {}}', "500: "),
-        (200, events(SAID), "no finish_reason"),
-        (200, events(SAID, {"error": {"code": "server_lost"}}), "server_lost"),
+        (200, events(CHUNK), "no finish_reason"),
+        (200, events(CHUNK, {"error": {"code": "server_lost"}}), "server_lost"),
     ],
 )
 def test_anything_else_is_trouble(status: int, body: bytes, trouble: str) -> None:

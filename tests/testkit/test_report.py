@@ -9,7 +9,7 @@ import pytest
 from testkit.report import Bar, quantile, report, write
 
 
-def test_a_report_says_where_it_was_made_and_what_held(tmp_path: Path) -> None:
+def test_a_report_has_its_machine_and_its_bars(tmp_path: Path) -> None:
     made = report("load", [{"requests": 3}], [Bar("failed requests", 1, "0", False)], seed=7)
     path = write(made, tmp_path)
     assert path == tmp_path / "build" / "reports" / "load.json"

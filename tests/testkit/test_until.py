@@ -20,11 +20,11 @@ def test_what_is_true_at_once_needs_no_time() -> None:
     assert until(lambda: "yes", "yes", 0.0) == "yes"
 
 
-def test_the_error_says_what_was_waited_for_and_what_was_seen_last() -> None:
+def test_the_error_has_what_was_waited_for_and_what_was_seen_last() -> None:
     with pytest.raises(WaitFailed, match=r"waited for: a reply; not within 0 s; last seen: \{'phase': 'Pending'\}"):
         until(lambda: {"phase": "Pending"}, "a reply", 0.0, holds=lambda _: False)
-    with pytest.raises(WaitFailed, match="last seen: nobody came"):
-        until(list, "guests", 0.0, shown=lambda guests: "nobody came")
+    with pytest.raises(WaitFailed, match="last seen: no guests"):
+        until(list, "guests", 0.0, shown=lambda guests: "no guests")
 
 
 def test_an_exception_of_a_look_ends_the_wait() -> None:

@@ -11,7 +11,9 @@ from ..telemetry.metrics import GatewayMetrics
 from .failsafe import AttemptResult, CutOffRule, RouteHealth, fall_back_to_stable, find_split
 
 log = logging.getLogger(__name__)
-_EXPIRED = "nobody renewed its weights in time: they go back to the stable revision as far as its pods can carry them"
+_EXPIRED = (
+    "the operator did not renew its weights: they go back to the stable revision as far as its pods can carry them"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ class LoadBalancer:
             self.activity.request_wake(route.name)
 
     def ended(self, model: str, code: int, outcome: str) -> None:
-        """A request of a client is over. `drained` ones say nothing about the route, nor does what clients cause."""
+        """A request of a client is over. `drained` and errors of clients are no evidence about the route."""
         if code >= 500 and outcome not in ("drained", "client_error") and (route := self.published.find(model)):
             self._services.refused(route.name, outcome)
 

@@ -216,7 +216,7 @@ class Relay:
 
     async def _resume(self) -> bool:
         broken = self._answer
-        if self._aligner and (self._crashed or self._aligner.says_crashed()):
+        if self._aligner and (self._crashed or self._aligner.reports_crash()):
             # The request may be poison although its response has begun.
             self._crashed = False
             self._aligner.drop()

@@ -24,7 +24,7 @@ RETRIED_STATUSES = frozenset({429, 502, 503})
 # gets a clean 502.
 _MAX_WHOLE_BYTES = 1 << 20
 _MAX_REFUSAL_BYTES = 64 << 10
-# What the connection of a process that died says.
+# Errors of a connection to a process that died.
 _DIED = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 _DIED_ERRNOS = frozenset({errno.ECONNRESET, errno.EPIPE})
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -53,7 +53,7 @@ class Sender:
         try:
             raw = await self._post(outgoing, endpoint)
             if not 200 <= raw.status <= 599:
-                # aiohttp passes 101 on, which nobody asked for, and numbers that are no status at all.
+                # aiohttp passes on 101 without a request to upgrade, and numbers that are no status at all.
                 return self._bad_response(endpoint, attempt)
             result = await self._read_start(endpoint, raw, attempt, outgoing.account)
             done = isinstance(result, UpstreamResponse)
@@ -124,7 +124,7 @@ class Sender:
             attempt.recorder.refuse(self._clock())
         self._answered(endpoint, response)
         if status in RETRIED_STATUSES:
-            return AttemptFailure(str(status), response=response, crashed=status == 503 and errors.says_crashed(start))
+            return AttemptFailure(str(status), response=response, crashed=status == 503 and errors.reports_crash(start))
         if not failed:
             attempt.began()
         response.rest = None if raw.content.at_eof() else raw

@@ -50,12 +50,12 @@ class Transcript:
             return None
         return tuple("".join(self._texts[index]) for index in sorted(self._texts)) or ("",)
 
-    def _add(self, spoken: TextPieces | None) -> None:
-        if spoken is None:
+    def _add(self, added: TextPieces | None) -> None:
+        if added is None:
             self._readable = False
             return
-        self._ended = self._ended or spoken.ended
-        for index, pieces in spoken.texts.items():
+        self._ended = self._ended or added.ended
+        for index, pieces in added.texts.items():
             kept = self._texts.setdefault(index, [])
             if self._characters <= MAX_TEXT_CHARACTERS:
                 kept += pieces

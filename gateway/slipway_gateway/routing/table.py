@@ -213,9 +213,9 @@ def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str,
 
 
 def _admitted(route: Route | None, entry: RevisionEndpoints) -> bool:
-    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is where the operator says any.
+    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is where the operator sends uids.
 
-    A revision of which it then says none has no ReplicaSet: one of its name is somebody else's.
+    A revision without a uid then has no ReplicaSet: a ReplicaSet of its name has another owner.
     """
     if route is None or not route.replica_sets or not entry.replica_set:
         return True
@@ -336,7 +336,7 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
 
 
 def _is_named(name: Any, deployment: str, revision: str) -> bool:
-    """Whether it is the name of a revision's ReplicaSet, or the one that it gets where that is somebody else's."""
+    """Whether it is the name of a revision's ReplicaSet, or its fallback where that name has another owner."""
     if name == f"{deployment}-{revision}":
         return True
     runs = base_revision(revision)

@@ -1,4 +1,4 @@
-"""Ports that speak HTTP: bounded connections and heads, refused in the API's own shape, that end when nothing comes."""
+"""HTTP ports: bounded connections and heads, refusals in the shape of the API, timeouts for idle connections."""
 
 import asyncio
 import logging

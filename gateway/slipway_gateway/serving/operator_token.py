@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 class OperatorToken:
     """`path` "": no token is required. The file is read for each request, so a rotated secret counts at once.
 
-    It may have several lines, each a token: the next one, and the one before while not everybody knows the next.
+    It may have several lines, each a token: the next one, and the previous one until all operators use the next.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,7 +32,7 @@ class OperatorToken:
             lines = Path(self._path).read_bytes().split()
         except OSError as error:
             if str(error) != self._trouble:  # logged once, not for each request
-                log.error("the operator's token cannot be read, so nobody renews the failsafe: %s", error)
+                log.error("the operator's token cannot be read, so the operator cannot renew the failsafe: %s", error)
             self._trouble = str(error)
             return []
         self._trouble = ""

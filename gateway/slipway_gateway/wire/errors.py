@@ -120,7 +120,7 @@ def draining() -> RequestError:
 
 
 def stream_gone() -> RequestError:
-    message = "No server is left that could go on with this stream: ask anew, without Last-Event-ID."
+    message = "No server is left that could continue this stream: send the request again, without Last-Event-ID."
     return RequestError(410, "stream_gone", message)
 
 
@@ -136,7 +136,7 @@ def crashed_engine() -> RequestError:
     return RequestError(422, "request_crashed_engine", message)
 
 
-def says_crashed(body: bytes) -> bool:
+def reports_crash(body: bytes) -> bool:
     """Whether a server's error reports that its engine died with the request in flight."""
     if ENGINE_CRASHED.encode() not in body:
         return False

@@ -32,7 +32,7 @@ class EventAligner:
     def held_bytes(self) -> int:
         return len(self._partial)
 
-    def says_crashed(self) -> bool:
+    def reports_crash(self) -> bool:
         """Whether the unfinished event at the end reports that the engine died."""
         return self._partial.strip() == _CRASHED
 

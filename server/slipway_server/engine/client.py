@@ -50,7 +50,7 @@ class ModelRefused(EngineError):
 
 
 class RequestRefused(ValueError):
-    """The engine cannot take the request; the message says why."""
+    """The engine cannot take the request; the message is the reason."""
 
 
 class QueueFull(Exception):

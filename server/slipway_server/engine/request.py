@@ -187,5 +187,5 @@ class RequestOutput:
 
     @property
     def starts(self) -> bool:
-        """It only says that the request was scheduled for the first time."""
+        """It only marks that the request was scheduled for the first time."""
         return (self.token, self.embedding, self.finish, self.prompt_logprobs) == (None, None, None, ())

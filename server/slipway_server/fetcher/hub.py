@@ -1,7 +1,7 @@
 """hf://org/name: a repository of a Hugging Face hub, or of what HF_ENDPOINT names.
 
-The hub is asked for the commit that the revision names and for the files of that commit; then each file of it is
-fetched as any other file is, by the same guard. HF_TOKEN goes to the hub itself, and nowhere that it redirects to.
+One request to the hub resolves the revision to a commit and lists its files; then each file is fetched as any other
+file is, by the same guard. HF_TOKEN goes to the hub itself, and nowhere that it redirects to.
 """
 
 import json
@@ -96,9 +96,9 @@ def _authorization(endpoint: str, token: str) -> dict[str, str]:
 def _resolve(
     transfer: Transfer, endpoint: str, repository: str, revision: str, max_bytes: int, *, formats: Formats
 ) -> Repository:
-    """Ask the hub once: later requests use the commit."""
-    source, asked = f"hf://{repository}", quote(revision or "main", safe="")
-    body = transfer.read(f"{endpoint}/api/models/{repository}/revision/{asked}?blobs=true", LIST_LIMIT_BYTES)
+    """One request to the hub resolves the revision: later requests use the commit."""
+    source, requested = f"hf://{repository}", quote(revision or "main", safe="")
+    body = transfer.read(f"{endpoint}/api/models/{repository}/revision/{requested}?blobs=true", LIST_LIMIT_BYTES)
     try:
         about = json.loads(body)
         commit, siblings = str(about["sha"]), list(about["siblings"])
@@ -123,7 +123,7 @@ def _file(base: str, name: str, item: dict[str, Any], source: str) -> Listed:
         size = int(large["size"] if large else item["size"])
         sha256 = str(large["sha256"]).lower() if large else None
     except (KeyError, TypeError, ValueError):
-        raise FetchError(f"The hub tells no size of {name} of {source}.") from None
+        raise FetchError(f"The hub lists no size of {name} of {source}.") from None
     blob = item.get("blobId")
     return Listed(f"{base}/{quote(name)}", max(0, size), sha256, None if large or not blob else str(blob))
 

@@ -1,4 +1,4 @@
-"""Settings of the fetcher. What it downloads, and from where, only flags say: pods' variables are their owners'."""
+"""Settings of the fetcher. Only flags set what it downloads and from where: users control the variables of pods."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -118,7 +118,7 @@ class Transfer:
         return body
 
     def _append(self, url: str, state: "_Partial", max_bytes: int, progress: DownloadProgress | None) -> None:
-        with closing(self._open(url, state.asked())) as answer:
+        with closing(self._open(url, state.range_headers())) as answer:
             size = state.begin(answer)
             length = answer.headers.get("Content-Length")
             expected = size + int(length) if length and length.isdecimal() else None
@@ -153,7 +153,7 @@ class _Partial:
         self.path = path
         self._version: str | None = None  # of the file that this process has begun to download
 
-    def asked(self) -> dict[str, str]:
+    def range_headers(self) -> dict[str, str]:
         have = self.path.stat().st_size if self.path.exists() else 0
         if not have:
             return {}
@@ -168,7 +168,7 @@ class _Partial:
         self._version = tag if tag.startswith('"') else None
         if answer.status == 206 and begins != str(have):
             self.drop()
-            raise http.client.HTTPException(f"asked for the rest after byte {have}, answered from byte {begins}")
+            raise http.client.HTTPException(f"requested the rest after byte {have}, got a response from byte {begins}")
         return have if answer.status == 206 else 0
 
     def file(self, size: int) -> IO[bytes]:
@@ -180,7 +180,7 @@ class _Partial:
 
 
 class _PassingError(Exception):
-    """Another try may succeed; the message says what happened."""
+    """Another try may succeed; the message describes the failure."""
 
 
 def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = None) -> Answer:

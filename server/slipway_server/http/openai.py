@@ -215,7 +215,7 @@ async def search_beams(
 
 def check_answers(num_answers: int) -> None:
     if num_answers > MAX_PROMPTS:
-        raise invalid(f"{num_answers} answers are asked for at once; {MAX_PROMPTS} is the limit.", "n")
+        raise invalid(f"{num_answers} answers are requested at once; {MAX_PROMPTS} is the limit.", "n")
 
 
 def check_logprobs(body: FullSampling, prompt_tokens: list[int], context_tokens: int) -> None:

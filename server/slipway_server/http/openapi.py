@@ -27,7 +27,7 @@ REQUESTS: dict[str, type[Struct]] = {
     "/api/v1/embed": EmbedRequest,
 }
 REFUSALS = {
-    400: "The request makes no sense, or asks for what this server cannot do; `param` names the field.",
+    400: "The request is invalid, or needs what this server cannot do; `param` names the field.",
     404: "There is no such model here.",
     408: "The body did not come in time.",
     413: "The body is too large.",

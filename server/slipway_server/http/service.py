@@ -161,7 +161,7 @@ class ModelService:
         limit = remaining if sampling.limit is None else sampling.limit
         if limit > remaining:
             raise too_long(
-                f"The prompt has {len(prompt)} tokens and {limit} are asked for; this server's context is "
+                f"The prompt has {len(prompt)} tokens and {limit} more are requested; this server's context is "
                 f"{self.max_context_tokens} tokens, so that {remaining} are left.",
                 "max_tokens",
             )

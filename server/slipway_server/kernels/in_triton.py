@@ -1,6 +1,6 @@
 """The operations on a GPU: products by torch, everything between them by our own Triton kernels over a paged cache.
 
-Nothing here waits for the device or asks it anything, so that a whole step can be captured and replayed.
+Nothing here waits for the device or reads from it, so that a whole step can be captured and replayed.
 """
 
 import torch

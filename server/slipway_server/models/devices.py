@@ -21,7 +21,7 @@ def pick_device(requested: str) -> str:
     index = int(requested.partition(":")[2] or 0)
     if index >= count:
         found = f"{count} of them" if count else "no GPU"
-        raise LoadError(f"--device {requested} was asked for, and there is {found} here.")
+        raise LoadError(f"--device {requested} was requested, and there is {found} here.")
     return f"cuda:{index}"
 
 

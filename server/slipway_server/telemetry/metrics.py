@@ -96,7 +96,7 @@ class ServerMetrics:
     def _declare_tenants(self) -> None:
         self._unproved_tenants = Counter(
             "slipway_server_unproved_tenants",
-            "Requests whose tenant no gateway proved: they count as nobody's.",
+            "Requests without a gateway's proof of their tenant: they count for no tenant.",
             registry=self.registry,
         )
 
@@ -113,7 +113,7 @@ class ServerMetrics:
             "slipway_replay_resumes", "Streams taken up, by where their tokens were.", ["source"], registry=registry
         )
         self._replay_tokens = Counter(
-            "slipway_replay_tokens", "Told from what was kept, not computed again.", registry=registry
+            "slipway_replay_tokens", "Sent from what was kept, not computed again.", registry=registry
         )
         for end in REPLAY_ENDS:
             self._replay_ends.labels(end)

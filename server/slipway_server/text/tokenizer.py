@@ -27,7 +27,7 @@ class Leading:
 class Tokenizer:
     """Text to token ids and back.
 
-    `kind` says how tokens become text. In BYTE_LEVEL and BYTE_FALLBACK tokenizers each token stands for bytes of its
+    `kind` is how tokens become text. In BYTE_LEVEL and BYTE_FALLBACK tokenizers each token stands for bytes of its
     own, whatever is around it: `bytes_of`. Of OTHER ones only the library knows, and only with the tokens before them.
     """
 

@@ -29,8 +29,8 @@ def log_softmax(weights: list[float]) -> tuple[float, ...]:
     return tuple(weight - whole for weight in weights)
 
 
-def told(row: tuple[float, ...], count: int) -> Logprobs:
-    """As the sampler tells it: the chosen one, then the likeliest."""
+def logprobs_of(row: tuple[float, ...], count: int) -> Logprobs:
+    """As the sampler returns them: the chosen token, then the likeliest ones."""
     ranked = sorted(range(len(row)), key=lambda word: -row[word])[:count]
     tokens = (ranked[0], *ranked)
     return Logprobs(tokens, tuple(row[token] for token in tokens), 1)
@@ -48,7 +48,7 @@ def test_a_search_wide_enough_finds_the_best_answer(table: Table, length_penalty
     rules = BeamRules(WORDS**LONGEST, LONGEST, frozenset({STOP}), length_penalty, "never")
     search = BeamSearch(rules)
     while not search.done:
-        search.advance([told(table[beam.tokens], rules.alternatives) for beam in search.running])
+        search.advance([logprobs_of(table[beam.tokens], rules.alternatives) for beam in search.running])
     exact = sorted((total(way) / len(way) ** length_penalty for way in answers), reverse=True)
     assert [beam.score(length_penalty) for beam in search.answers] == pytest.approx(exact)
     assert {beam.tokens for beam in search.answers} == set(answers)

@@ -1,4 +1,4 @@
-"""The HTTP process's end, with a real engine process behind it: what one request cannot say, and who was in flight."""
+"""The client of a real engine process: requests that cannot be sent, and requests in flight at a crash."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ LONG = SamplingParams(480, temperature=0.0)
 
 
 class Life:
-    """One engine process and what its client was told."""
+    """One engine process, and the steps that its client received."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -47,7 +47,7 @@ class Life:
         self.task = asyncio.create_task(self.client.run(START, 1, self.ready.set_result, self._crashed))
 
     def _crashed(self) -> None:
-        assert self.client.ready is None, "nobody is let in any more"
+        assert self.client.ready is None, "no request is admitted any more"
         self.crashes += 1
 
     def _step(self, step: Step) -> None:
@@ -131,10 +131,10 @@ async def test_a_crash_distinguishes_running_requests_from_waiting_ones() -> Non
     async with a_life() as life:
         await life.ready
         # Two slots: the third waits, and cannot be the cause.
-        asks = [asyncio.create_task(life.ask(request(name, LONG))) for name in ("a", "b", "waits")]
+        requests = [asyncio.create_task(life.ask(request(name, LONG))) for name in ("a", "b", "waits")]
         await life.until_running(2)
         life.process.send_signal(signal.SIGKILL)
-        ends = {events[-1].id: (events[-1].finish, events[-1].error) for events in await asyncio.gather(*asks)}
+        ends = {events[-1].id: (events[-1].finish, events[-1].error) for events in await asyncio.gather(*requests)}
         crashed = (FinishReason.CRASHED, ENGINE_DIED)
         assert ends == {"a": crashed, "b": crashed, "waits": (FinishReason.LOST, ENGINE_DIED_BEFORE)}
         with pytest.raises(EngineError, match="started again"):

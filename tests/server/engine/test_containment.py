@@ -79,7 +79,7 @@ def tokens_of(events: list[RequestOutput], name: str) -> list[int | None]:
 
 
 def failing(engine: EngineCore, raises: Callable[[list[ScheduledSequence]], Exception | None]) -> None:
-    """The runner raises what `raises` says of a batch."""
+    """The runner raises what `raises` returns for a batch."""
     run = engine._runner.run
 
     def run_or_raise(batch: list[ScheduledSequence]) -> object:
@@ -121,8 +121,8 @@ def test_a_request_that_fails_during_its_answer_does_not_change_the_others() -> 
         engine.submit(good(index))
     events = drained(engine)
     assert [event.id for event in events if event.error] == ["good2"]
-    told = tokens_of(events, "good2")
-    assert told and told == alone()["good2"][: len(told)]
+    tokens = tokens_of(events, "good2")
+    assert tokens and tokens == alone()["good2"][: len(tokens)]
     for index in set(range(SLOTS)) - {2}:
         assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
 
@@ -151,7 +151,7 @@ def test_a_step_without_memory_is_split_and_only_a_request_too_large_alone_ends(
         assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
 
 
-def test_the_kernels_really_say_so_where_a_cpu_has_no_memory() -> None:
+def test_the_kernels_report_that_a_cpu_has_no_memory() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(2**55, dtype=torch.int8)
     assert is_out_of_memory(refused.value)
@@ -199,7 +199,7 @@ def test_token_ids_outside_the_vocabulary_never_reach_the_model() -> None:
     assert len(tokens_of(events, "last")) == 4
 
 
-def test_a_request_that_allows_no_token_ends_alone_and_says_why() -> None:
+def test_a_request_that_allows_no_token_ends_alone_with_a_reason() -> None:
     engine = make_engine()
     none = SamplingParams(9, top_p=0.9, allowed_token_ids=(5,), stop_token_ids=(5,), min_tokens=5)
     engine.submit(Request("none", text()[:9], none))
@@ -217,15 +217,15 @@ def lasting() -> EngineCore:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(params, min_size=1, max_size=SLOTS - 1))
-def test_no_parameters_of_any_size_disturb_an_engine(asked: list[SamplingParams]) -> None:
+def test_no_parameters_of_any_size_disturb_an_engine(drawn: list[SamplingParams]) -> None:
     engine = lasting()
-    for number, p in enumerate(asked):
+    for number, p in enumerate(drawn):
         short = replace(p, max_tokens=4, prompt_logprobs=-1)
         engine.submit(Request(f"odd{number}", text()[number : number + 9], short))
     engine.submit(good(2))
     events = drained(engine)
     ends = Counter(event.id for event in events if event.finish)
-    assert ends == Counter([*(f"odd{number}" for number in range(len(asked))), "good2"])
+    assert ends == Counter([*(f"odd{number}" for number in range(len(drawn))), "good2"])
     known = {FinishReason.STOP, FinishReason.LENGTH, FinishReason.INVALID}
     assert {event.finish for event in events if event.finish} <= known
     assert tokens_of(events, "good2") == alone()["good2"]
@@ -268,7 +268,7 @@ def test_non_finite_numbers_do_not_reach_sequences_that_share_a_prefix(dtype: st
     events += drained(engine)
     assert [(e.id, e.finish) for e in events if e.error] == [("nan", FinishReason.NON_FINITE)]
     assert tokens_of(events, "victim") == wanted
-    # What nobody reads any more is cleared before it is used again, and known to nobody.
+    # Blocks that no sequence reads are cleared before their next use, and are not in the prefix cache.
     engine.submit(Request("again", victim.prompt, victim.sampling))
     assert tokens_of(drained(engine), "again") == wanted
 

@@ -47,7 +47,7 @@ def decoder(kernels: Any) -> Decoder:
 
 
 class Tape:
-    """In place of torch.cuda: a capture keeps the batches that a model was given; a replay computes them anew."""
+    """In place of torch.cuda: a capture keeps the batches that a model was given; a replay computes them again."""
 
     def __init__(self, model: Decoder, *, out_of_memory: bool = False) -> None:
         self.kernels = model.kernels

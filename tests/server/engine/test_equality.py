@@ -159,20 +159,20 @@ def test_prompt_log_probabilities_equal_those_of_transformers() -> None:
     model = load(MODELS / "tiny-v1", task="generate", dtype="float32", device="cpu")
     # Room for about two of them, so that some start over in the middle of their prompts and of their answers.
     engine = make_engine("tiny-v1", kv_tokens=448, step_tokens=48)
-    told: dict[str, list[Logprobs]] = {}
+    logprobs: dict[str, list[Logprobs]] = {}
     for index in range(30, 42):
         params = SamplingParams(NEW_TOKENS, temperature=0.0, prompt_logprobs=index % 3)
         engine.submit(Request(f"r{index}", prompts()[index], params))
     while engine.scheduler.busy:
         for event in engine.step().events:
             assert event.error is None
-            told.setdefault(event.id, []).extend(event.prompt_logprobs)
+            logprobs.setdefault(event.id, []).extend(event.prompt_logprobs)
     assert engine.scheduler.preemptions > 0
     for index in range(30, 42):
         ids = torch.tensor([prompts()[index]])
         with torch.inference_mode():
             exact = model(ids).logits[0, :-1].log_softmax(dim=-1)
-        items = told[f"r{index}"]
+        items = logprobs[f"r{index}"]
         assert tuple(item.tokens[0] for item in items) == prompts()[index][1:]
         own = exact.gather(1, ids[0, 1:, None])
         torch.testing.assert_close(torch.tensor([[item.values[0]] for item in items]), own, atol=1e-4, rtol=1e-4)

@@ -56,7 +56,7 @@ def forbidden(p: SamplingParams, output: list[int]) -> set[int]:
 
 def sampled(row: list[float], output: list[int], p: SamplingParams) -> Sampled:
     sequence = Sequence(Request("r", (1, 2, 1), p), output=list(output))
-    # Beside another one: what one asks for must not reach its neighbour.
+    # In a batch with another sequence, which its parameters must not change.
     plain = Sequence(Request("n", (1,), SamplingParams(4, temperature=0.0)))
     result, neighbour = SAMPLER.sample(torch.tensor([row, row]), [sequence, plain])
     assert neighbour.token == max(range(VOCABULARY), key=lambda token: (row[token], -token))
@@ -79,7 +79,7 @@ def test_no_parameters_raise_or_bring_out_a_forbidden_token(
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "parameters",
     [
         {"temperature": 1e-45, "top_p": 0.9},
         {"temperature": 1e-45},
@@ -89,10 +89,10 @@ def test_no_parameters_raise_or_bring_out_a_forbidden_token(
         {"temperature": 1e308, "allowed_token_ids": (7,), "top_k": 3},
     ],
 )
-def test_parameters_that_stopped_engines_are_ordinary_requests(asked: dict[str, float]) -> None:
-    result = sampled([float(token) for token in range(VOCABULARY)], [1, 1], SamplingParams(4, **asked))  # type: ignore[arg-type]
+def test_parameters_that_stopped_engines_are_ordinary_requests(parameters: dict[str, float]) -> None:
+    result = sampled([float(token) for token in range(VOCABULARY)], [1, 1], SamplingParams(4, **parameters))  # type: ignore[arg-type]
     assert result.token is not None
-    assert "allowed_token_ids" not in asked or result.token == 7
+    assert "allowed_token_ids" not in parameters or result.token == 7
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -158,7 +158,7 @@ def test_validation_names_the_field_that_the_engine_cannot_compute_with(field: s
         ("timeout", math.nan),
     ],
 )
-def test_so_do_other_fields(field: str, value: object) -> None:
+def test_validation_names_other_fields_too(field: str, value: object) -> None:
     """Token ids are those of the embedding's rows, whatever the tokenizer knows (safety 3)."""
     given_fields = {"prompt": (1,)} | {"timeout_s" if field == "timeout" else field: value}
     with pytest.raises(ValueError, match=f"^{field} "):

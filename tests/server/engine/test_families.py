@@ -1,6 +1,6 @@
 """Every family of decoders against transformers: the same tokens, alone and in batches, from a saved folder.
 
-Tiny random models of each family, with the features that tell it from the others switched on.
+Tiny random models of each family, with the features that distinguish it switched on.
 """
 
 import json
@@ -48,7 +48,7 @@ LONGROPE = {
     "long_factor": [2.0 + i for i in range(8)],
     "partial_rotary_factor": 1.0,
 }
-# Family, what its config is told beside SHAPE. Windows are shorter than the prompts.
+# Family, and what its config has beside SHAPE. Windows are shorter than the prompts.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"rope_parameters": LLAMA3}),
     "llama with biases, tied": ("Llama", {"attention_bias": True, "mlp_bias": False, "tie_word_embeddings": True}),
@@ -131,7 +131,7 @@ def expected(model: Any) -> list[list[int]]:
 
 
 def answers(engine: EngineCore, each: Callable[[int], int] = lambda index: 0) -> list[list[int]]:
-    """Of all prompts at once; `each` says after how many steps the n-th joins."""
+    """Of all prompts at once; `each` is the number of steps after which the n-th joins."""
     found: dict[str, list[int]] = {str(index): [] for index in range(len(prompts()))}
     left = list(enumerate(prompts()))
     steps = 0
@@ -152,7 +152,7 @@ def answers(engine: EngineCore, each: Callable[[int], int] = lambda index: 0) ->
 def test_tokens_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
     model = make(tmp_path, family)
     wanted = expected(model)
-    assert len({tuple(answer) for answer in wanted}) > 5, "the models must say different things"
+    assert len({tuple(answer) for answer in wanted}) > 5, "the models must give different answers"
     config = json.loads((tmp_path / "config.json").read_text())
     decoder = load_generator(
         tmp_path, config, dtype="float32", quantization="none", device="cpu", context_tokens=CONTEXT, threads=1

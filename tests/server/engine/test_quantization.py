@@ -62,11 +62,11 @@ def perplexity(name: str, dtype: str, quantization: str, step_tokens: int = 64, 
     engine = EngineCore(Scheduler(SchedulerConfig(2, step_tokens, 1024), hash_key=bytes(32)), runner)
     prompt = Tokenizer(folder).encode_now(" ".join(TEXT.split()))
     engine.submit(Request("r", prompt, SamplingParams(1, temperature=0.0, prompt_logprobs=0)))
-    told = []
+    logprobs = []
     while engine.scheduler.busy:
-        told += [item for event in engine.step().events for item in event.prompt_logprobs]
-    assert tuple(item.tokens[0] for item in told) == prompt[1:]
-    return math.exp(-sum(item.values[0] for item in told) / len(told))
+        logprobs += [item for event in engine.step().events for item in event.prompt_logprobs]
+    assert tuple(item.tokens[0] for item in logprobs) == prompt[1:]
+    return math.exp(-sum(item.values[0] for item in logprobs) / len(logprobs))
 
 
 def test_prompt_log_probabilities_do_not_depend_on_chunks() -> None:
@@ -99,7 +99,7 @@ def test_fewer_bits_cost_little(name: str, quantization: str) -> None:
     ids=["float32", "bfloat16", "int8"],
 )
 def test_keys_and_values_in_int8_cost_little(name: str, dtype: str, quantization: str) -> None:
-    """All but the first 32 tokens are told after what was read from the cache; the same in any parts."""
+    """All but the first 32 tokens are computed with keys and values of the cache; the same in chunks of any size."""
     if dtype == "bfloat16":
         needs_native()
     as_computed = perplexity(name, dtype, quantization)
@@ -132,14 +132,14 @@ def test_int8_keys_and_values_are_found_again_and_computed_again_alike(dtype: st
         )
         runner = DecoderRunner(decoder, slots=limits.slots, context_tokens=512, blocks=limits.kv_tokens // 32)
         engine = EngineCore(Scheduler(limits, hash_key=bytes(32)), runner)
-        told = [list(known) for known in resumed] or [[] for _ in prompts]
+        tokens = [list(known) for known in resumed] or [[] for _ in prompts]
         for index, prompt in enumerate(prompts):
             params = SamplingParams(40, temperature=0.0)
-            engine.submit(Request(str(index), prompt, params, resumed=tuple(told[index])))
+            engine.submit(Request(str(index), prompt, params, resumed=tuple(tokens[index])))
         while engine.scheduler.busy:
             for event in engine.step().events:
-                told[int(event.id)] += [] if event.token is None else [event.token]
-        return engine, told
+                tokens[int(event.id)] += [] if event.token is None else [event.token]
+        return engine, tokens
 
     _, alone = run(SchedulerConfig(1, 512, 4096, prefix_cache=False))
     crowded, together = run(SchedulerConfig(4, 48, 288))

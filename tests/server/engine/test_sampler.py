@@ -51,7 +51,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     assert sample(logits.flip(0).clone(), rows[::-1]) == alone[::-1]
 
 
-def test_positions_draw_anew() -> None:
+def test_each_position_draws_for_itself() -> None:
     logits = torch.zeros(1, 1000)
     assert len({sample(logits, [sequence(seed=3, output=(0,) * n)])[0] for n in range(20)}) > 15
 
@@ -116,8 +116,8 @@ def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() 
 
 def test_logprobs_are_those_of_the_model_before_any_rule() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0]])
-    asked = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
-    (result,) = Sampler(LARGEST).sample(logits, [asked])
+    biased = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
+    (result,) = Sampler(LARGEST).sample(logits, [biased])
     assert result.token == 2 and result.logprobs is not None
     assert result.logprobs.tokens == (2, 0, 1) and result.logprobs.rank == 3
     expected = torch.log_softmax(logits[0], dim=-1)[[2, 0, 1]]

@@ -1,4 +1,4 @@
-"""The scheduler as a model: budgets hold, nothing leaks, nobody starves, every request ends exactly once."""
+"""The scheduler as a model: budgets hold, nothing leaks, no request starves, every request ends exactly once."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ from slipway_server.engine.scheduling.block_hash import BlockHasher
 from slipway_server.engine.scheduling.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
 
 STOP = 7
-TOLD = (Logprobs((0,), (-1.0,), 1),) * 64
+LOGPROBS = (Logprobs((0,), (-1.0,), 1),) * 64
 
 
 def limits(slots: int = 4, step_tokens: int = 16, kv_tokens: int = 400, **more: bool) -> SchedulerConfig:
@@ -108,7 +108,7 @@ def test_a_resumed_answer_is_prefilled_and_continued() -> None:
         (10, 11, True, [20]),
         (11, 12, True, [20]),
     ]
-    # Six were there: of nine only three are new, and only they are told.
+    # Six were there: of nine only three are new, and only they are returned.
     assert tokens == [20, 20, 20] and scheduler.kv_usage == 0
 
 
@@ -144,28 +144,28 @@ def test_a_stop_token_a_limit_and_numbers_that_are_not_finite_end_a_request() ->
 def test_prompt_log_probabilities_are_returned_once_despite_preemption() -> None:
     scheduler = Scheduler(limits(slots=1, step_tokens=8), hash_key=bytes(32))
     params = SamplingParams(3, prompt_logprobs=0)
-    scheduler.submit(Request("told", tuple(range(20)), params, priority=1))
+    scheduler.submit(Request("first", tuple(range(20)), params, priority=1))
     rows: list[int] = []
 
-    def told_step() -> None:
+    def step() -> None:
         batch = scheduler.schedule()
         results = [
-            Sampled(1 if work.samples else None, prompt_logprobs=TOLD[: len(work.prompt_logprob_positions)])
+            Sampled(1 if work.samples else None, prompt_logprobs=LOGPROBS[: len(work.prompt_logprob_positions)])
             for work in batch
         ]
         rows.extend(row for work in batch for row in work.prompt_logprob_positions)
-        asked = [
+        returned = [
             result for work, result in zip(batch, results, strict=True) if work.samples or work.prompt_logprob_positions
         ]
-        scheduler.complete(batch, asked)
+        scheduler.complete(batch, returned)
 
-    told_step()
+    step()
     assert rows == list(range(8))
     scheduler.submit(request("urgent", tokens=1, first=90))  # takes the slot
     while scheduler.busy:
-        told_step()
+        step()
     assert scheduler.preemptions == 1 and rows == list(range(19))
-    # Its prompt is known, but whoever wants to be told of it has to compute it.
+    # Its prompt is cached, but its log probabilities have to be computed.
     scheduler.submit(Request("again", tuple(range(20)), params))
     assert spans(scheduler.schedule()) == [("again", 0, 8, False)]
 
@@ -211,10 +211,10 @@ def test_tokens_of_a_sequence_across_prompt_and_output() -> None:
 # --- the prefix cache -------------------------------------------------------------------------------------------------
 
 
-def first_work(scheduler: Scheduler, asked: Request) -> ScheduledSequence:
-    scheduler.submit(asked)
+def first_work(scheduler: Scheduler, request: Request) -> ScheduledSequence:
+    scheduler.submit(request)
     batch = scheduler.schedule()
-    work = next(work for work in batch if work.sequence.request is asked)
+    work = next(work for work in batch if work.sequence.request is request)
     complete(scheduler, batch, STOP)
     return work
 
@@ -383,11 +383,13 @@ def test_the_lowest_class_is_served_at_last() -> None:
 
 # --- everything at once -----------------------------------------------------------------------------------------------
 
-asked = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(-1, 1), st.integers(0, 2), st.integers(0, 2))
+drawn_requests = st.tuples(
+    st.integers(1, 30), st.integers(1, 8), st.integers(-1, 1), st.integers(0, 2), st.integers(0, 2)
+)
 
 
 @given(
-    st.lists(st.one_of(asked, st.integers(0, 20), st.none()), max_size=60),
+    st.lists(st.one_of(drawn_requests, st.integers(0, 20), st.none()), max_size=60),
     st.integers(1, 5),
     st.integers(1, 12),
     st.booleans(),
@@ -430,8 +432,8 @@ def test_budgets_hold_and_every_request_ends_once(
         else:
             prompt, tokens, priority, first, tenant = action
             name = f"r{submitted}"
-            asked_for = request(name, prompt, tokens, priority, first=first, tenant=str(tenant))
-            scheduler.submit(asked_for if chunked else Request(name, asked_for.prompt, None, priority))
+            drawn = request(name, prompt, tokens, priority, first=first, tenant=str(tenant))
+            scheduler.submit(drawn if chunked else Request(name, drawn.prompt, None, priority))
             computed[name] = 0
             submitted += 1
     for _ in range(3000):

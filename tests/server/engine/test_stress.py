@@ -97,8 +97,8 @@ def answers(
     engine: EngineCore, requests: list[Request], *, at_once: int, storm: Storm | None = None
 ) -> list[tuple[int, ...]]:
     """In the order of `requests`, of which `at_once` are in the engine at a time."""
-    told = {request.id: list(request.resumed) for request in requests}
-    ends: dict[str, int] = dict.fromkeys(told, 0)
+    found = {request.id: list(request.resumed) for request in requests}
+    ends: dict[str, int] = dict.fromkeys(found, 0)
     left, inside = list(requests), 0
     while left or inside:
         while left and inside < at_once:
@@ -107,10 +107,10 @@ def answers(
         if storm:
             storm.blow()
         for event in engine.step().events:
-            if event.id not in told:
+            if event.id not in found:
                 continue
             assert event.finish in (None, FinishReason.STOP, FinishReason.LENGTH), event
-            told[event.id] += [] if event.token is None else [event.token]
+            found[event.id] += [] if event.token is None else [event.token]
             ends[event.id] += event.finish is not None
             inside -= event.finish is not None
     if storm:
@@ -119,7 +119,7 @@ def answers(
     assert set(ends.values()) == {1}
     engine.scheduler.check()
     assert engine.scheduler.kv_usage == 0
-    return [tuple(told[request.id]) for request in requests]
+    return [tuple(found[request.id]) for request in requests]
 
 
 @pytest.mark.extended  # test_equality does the same with fifty
@@ -139,6 +139,6 @@ def test_two_hundred_answers_in_a_storm(name: str, seed: int) -> None:
     engine = make_engine(name, **limits)
     order = chance.sample(range(PROMPTS), PROMPTS)
     requests = [greedy(name, index, chance.choice((0, 0, 0, 1, 5))) for index in order]
-    told = answers(engine, requests, at_once=14, storm=Storm(engine, chance))
-    assert told == [expected(name)[index] for index in order]
+    found = answers(engine, requests, at_once=14, storm=Storm(engine, chance))
+    assert found == [expected(name)[index] for index in order]
     assert engine.scheduler.preemptions > 5 and engine.scheduler.prefix_hits > 100

@@ -31,7 +31,7 @@ def test_with_a_limit_of_zero_the_first_crash_is_final() -> None:
 
 
 async def lives(*ends: Exception, delays: list[float | None]) -> tuple[Exception, int, int]:
-    """The end that was told, how many lives there were, and how many restarts."""
+    """The error that was raised, and the numbers of processes and of restarts."""
     left, answers = iter(ends), iter(delays)
     count = restarts = 0
 
@@ -44,10 +44,10 @@ async def lives(*ends: Exception, delays: list[float | None]) -> tuple[Exception
         nonlocal restarts
         restarts += 1
 
-    with pytest.raises(EngineError) as told:
+    with pytest.raises(EngineError) as raised:
         await keep_running(live, lambda _: next(answers), restarted)
     assert list(answers) == []
-    return told.value, count, restarts
+    return raised.value, count, restarts
 
 
 async def test_the_last_error_is_raised() -> None:

@@ -24,7 +24,7 @@ HERE = EgressRules.of(["localhost", "127.0.0.1"])
 
 
 class Server(ThreadingHTTPServer):
-    """Speaks TLS once it has a context: on each connection, so that the listening socket stays the one that listens."""
+    """Uses TLS once it has a context: on each connection, so that the listening socket stays the one that listens."""
 
     daemon_threads = False  # server_close waits for them: no connection outlives its test
     context: ssl.SSLContext | None = None
@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Site:
-    """Files by path; answers ranges, and can be told to fail."""
+    """Serves files by path, with ranges; a test can make it fail."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

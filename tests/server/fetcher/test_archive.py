@@ -97,7 +97,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 @pytest.mark.attack_class(15)
 def test_a_header_without_end_is_refused(tmp_path: Path) -> None:
-    """tarfile reads an extended header into memory, whatever length it tells."""
+    """tarfile reads an extended header into memory, whatever length it declares."""
     packed = tmp_path / "a.tgz"
     with gzip.open(packed, "wb") as file:
         file.write(member("x", 64 * 2**20, type=tarfile.XHDTYPE).tobuf())

@@ -40,7 +40,7 @@ def short_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def check_said(error: BaseException) -> None:
+def check_message(error: BaseException) -> None:
     assert str(error).startswith(SENTENCE)
 
 
@@ -53,18 +53,18 @@ def test_a_disk_that_is_too_small_is_refused_before_it_is_full(site: Site, tiny_
 
 
 def test_a_disk_that_others_fill_meanwhile(https: str, site: Site, tiny_v1: Path, small_disk: Path) -> None:
-    """An archive's length is not asked for first."""
+    """The length of an archive is not requested first."""
     site.files["/m.tar"] = archive(contents(tiny_v1))
     with pytest.raises(DiskFullError) as caught:
         fetch(f"{https}/m.tar", small_disk / "dest")
-    check_said(caught.value)
+    check_message(caught.value)
 
 
 def test_a_write_that_fails(https: str, site: Site, tiny_v1: Path, tmp_path: Path, short_files: None) -> None:
     offer(site, contents(tiny_v1))
     with pytest.raises(DiskFullError) as caught:
         fetch(f"{https}/m", tmp_path)
-    check_said(caught.value)
+    check_message(caught.value)
     assert sum(path == "/m/model.safetensors" for path, _ in site.requests) == 1, "a full disk was tried again"
     assert not (tmp_path / "slipway-model.json").exists()
 
@@ -77,7 +77,7 @@ def test_a_write_that_fails_in_an_archive(
     site.files["/m.tar"] = body
     with pytest.raises(DiskFullError) as caught:
         fetch(f"{https}/m.tar", tmp_path)
-    check_said(caught.value)
+    check_message(caught.value)
 
 
 def test_the_error_names_the_free_bytes(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.attack_class(8)
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A port of this machine that says whether anybody connected."""
+    """A listening port of this machine, to check that there was no connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         yield server
@@ -112,7 +112,7 @@ def test_a_name_that_changes_its_address(monkeypatch: pytest.MonkeyPatch, listen
         ("https://[64:ff9b::a9fe:a9fe]/", "a metadata service of a cloud"),
     ],
 )
-def test_urls_that_are_not_asked(url: str, sentence: str) -> None:
+def test_urls_that_are_refused_without_a_request(url: str, sentence: str) -> None:
     with pytest.raises(RefusedError, match=sentence) as caught:
         check_url(EgressRules(), url, insecure=False)
     assert "canary" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Every pod of a revision loads the same bytes, or says why not."""
+"""Every pod of a revision loads the same bytes, or fails with the reason."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The fetcher's settings: what only flags may say, and what the environment of a pod may."""
+"""The fetcher's settings: those that only flags set, and those that the environment of a pod may set."""
 
 import pytest
 

@@ -52,7 +52,7 @@ def test_an_interrupted_run_is_continued(https: str, site: Site, tiny_v1: Path, 
 def test_a_partial_file_of_an_earlier_upload_is_downloaded_again(
     https: str, site: Site, tiny_v1: Path, tmp_path: Path
 ) -> None:
-    """Seen: it was continued, and the mismatch said that another try brings the same."""
+    """Seen: it was continued, and the mismatch was reported as permanent."""
     offer(site, contents(tiny_v1))
     partial = tmp_path / "model.partial" / "model.safetensors"
     partial.parent.mkdir(parents=True)
@@ -141,13 +141,13 @@ def test_a_manifest_pinned_by_its_digest(https: str, site: Site, tiny_v1: Path, 
 def test_a_file_that_changed_while_its_line_broke_is_begun_again(
     https: str, site: Site, tiny_v1: Path, tmp_path: Path
 ) -> None:
-    """A server that answers another range than the one asked for."""
+    """A server that sends another range than the requested one."""
     offer(site, contents(tiny_v1))
     site.cut = {"/m/model.safetensors": [100]}
     site.headers["/m/model.safetensors"] = {"Content-Range": "bytes 0-9/10"}
     assert contents(Path(fetch(f"{https}/m", tmp_path)["path"])) == contents(tiny_v1)
-    asked = [wanted for path, wanted in site.requests if path == "/m/model.safetensors"]
-    assert asked == [None, "bytes=100-", None]
+    ranges = [wanted for path, wanted in site.requests if path == "/m/model.safetensors"]
+    assert ranges == [None, "bytes=100-", None]
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"files": 3}', b'{"files": {"a": {}}}', b"[" * 100_000, b"\xff", b""])

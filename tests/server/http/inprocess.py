@@ -1,4 +1,4 @@
-"""The HTTP half of a server in this process, with an engine that says what a test tells it: no torch."""
+"""The HTTP half of a server in this process, with an engine whose tokens the test chooses: no torch."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{%
 
 
 class Scripted(EngineClient):
-    """Says `tokens` over and over, and remembers what it was asked. What cannot be sent to an engine fails here too."""
+    """Repeats `tokens` and records its requests. A request that cannot be sent to an engine fails here too."""
 
     def __init__(self) -> None:
         super().__init__(QueueLimits(256, 1 << 18), slots=32, on_step=lambda _: None)
@@ -38,17 +38,17 @@ class Scripted(EngineClient):
             kv_tokens=CONTEXT_TOKENS, block_tokens=16, load_seconds=0.0, dtype="float32", device="cpu", kernels="torch"
         )
         self.tokens: tuple[int, ...] = (5, 6, 7)
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
 
     async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         encode(Commands([request], []))
-        self.asked.append(request)
+        self.requests.append(request)
         yield RequestOutput(request.id)
         if request.sampling is None:
             yield RequestOutput(request.id, embedding=bytes(16), finish=FinishReason.STOP)
             return
-        told = len(request.resumed)
-        for count in range(told + 1, request.sampling.max_tokens + 1):
+        resumed = len(request.resumed)
+        for count in range(resumed + 1, request.sampling.max_tokens + 1):
             token = self.tokens[(count - 1) % len(self.tokens)]
             finish = request.sampling.finish_after(token, count)
             yield RequestOutput(request.id, token, finish=finish)
@@ -103,7 +103,7 @@ class InProcess:
 def model_of(
     folder: Path = MODELS / "tiny-v1", *, template: str | None = CHAT, task: str = "generate", **config: Any
 ) -> ServedModel:
-    """The tokenizer of a folder, and a config.json that says what a test wants."""
+    """The tokenizer of a folder, and a config.json with the fields of a test."""
     checkpoint: Checkpoint = read(folder, task=task)
     return ServedModel(
         name="chat",

@@ -131,10 +131,10 @@ def test_logprobs_in_both_shapes_whole_and_streamed(client: openai.OpenAI) -> No
         assert entry.logprob >= entry.top_logprobs[1].logprob >= entry.top_logprobs[2].logprob
         assert len(entry.top_logprobs) == 3 and bytes(entry.bytes or []).decode() == entry.token
     chunks = list(client.chat.completions.create(**ask, logprobs=True, top_logprobs=3, stream=True))
-    told = [
+    in_chunks = [
         entry for c in chunks if c.choices and c.choices[0].logprobs for entry in c.choices[0].logprobs.content or []
     ]
-    assert told == whole.logprobs.content
+    assert in_chunks == whole.logprobs.content
 
     done = client.completions.create(model="chat", prompt="In the beginning", temperature=0, max_tokens=6, logprobs=2)
     old = done.choices[0].logprobs
@@ -175,7 +175,7 @@ def scores(tiny_v1: Path) -> tuple[list[int], torch.Tensor]:
         return ids[0].tolist(), model(ids).logits[0, :-1].log_softmax(dim=-1)
 
 
-def test_echo_tells_the_prompt_with_its_probabilities(
+def test_echo_returns_the_prompt_with_its_log_probabilities(
     client: openai.OpenAI, scores: tuple[list[int], torch.Tensor], tiny_v1: Path
 ) -> None:
     ids, exact = scores
@@ -183,24 +183,24 @@ def test_echo_tells_the_prompt_with_its_probabilities(
     ask = {"model": "chat", "prompt": VERSE, "temperature": 0, "logprobs": 2}
     plain = client.completions.create(**ask, max_tokens=6)
     whole = client.completions.create(**ask, max_tokens=6, echo=True)
-    text, told = whole.choices[0].text, whole.choices[0].logprobs
+    text, logprobs = whole.choices[0].text, whole.choices[0].logprobs
     assert text == VERSE + plain.choices[0].text
-    assert told and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
-    assert "".join(told.tokens) == text and whole.usage == plain.usage
-    assert told.text_offset == [len("".join(told.tokens[:index])) for index in range(len(ids) + 6)]
-    assert (told.token_logprobs[0], told.top_logprobs[0]) == (None, None)
-    assert told.token_logprobs[1 : len(ids)] == pytest.approx(own, abs=1e-4)
+    assert logprobs and logprobs.tokens and logprobs.token_logprobs and logprobs.top_logprobs and logprobs.text_offset
+    assert "".join(logprobs.tokens) == text and whole.usage == plain.usage
+    assert logprobs.text_offset == [len("".join(logprobs.tokens[:index])) for index in range(len(ids) + 6)]
+    assert (logprobs.token_logprobs[0], logprobs.top_logprobs[0]) == (None, None)
+    assert logprobs.token_logprobs[1 : len(ids)] == pytest.approx(own, abs=1e-4)
     best = [pytest.approx(row.topk(2).values.tolist(), abs=1e-4) for row in exact]
-    assert [list(top.values()) for top in told.top_logprobs[1 : len(ids)]] == best
+    assert [list(top.values()) for top in logprobs.top_logprobs[1 : len(ids)]] == best
     assert plain.choices[0].logprobs
-    assert told.token_logprobs[len(ids) :] == pytest.approx(plain.choices[0].logprobs.token_logprobs, abs=1e-4)
+    assert logprobs.token_logprobs[len(ids) :] == pytest.approx(plain.choices[0].logprobs.token_logprobs, abs=1e-4)
 
     # Nothing but the prompt: how evaluations score given texts.
     alone = client.completions.create(**ask, max_tokens=0, echo=True)
     assert (alone.choices[0].text, alone.choices[0].finish_reason) == (VERSE, "length")
     assert alone.usage and alone.usage.completion_tokens == 0
     assert alone.choices[0].logprobs
-    assert alone.choices[0].logprobs.token_logprobs == [None, *told.token_logprobs[1 : len(ids)]]
+    assert alone.choices[0].logprobs.token_logprobs == [None, *logprobs.token_logprobs[1 : len(ids)]]
     by_ids = client.completions.create(model="chat", prompt=[ids, ids[:3]], echo=True, max_tokens=0)
     decode = AutoTokenizer.from_pretrained(tiny_v1).decode
     assert [choice.text for choice in by_ids.choices] == [decode(ids), decode(ids[:3])]
@@ -208,9 +208,9 @@ def test_echo_tells_the_prompt_with_its_probabilities(
     chunks = list(client.completions.create(**ask, max_tokens=6, echo=True, stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == text and chunks[0].choices[0].text == VERSE
     for field in ("tokens", "token_logprobs", "text_offset"):
-        told_in_parts = [item for chunk in chunks for item in getattr(chunk.choices[0].logprobs, field)]
-        exact_field = getattr(told, field)
-        assert told_in_parts == (pytest.approx(exact_field, abs=1e-4) if field == "token_logprobs" else exact_field)
+        in_parts = [item for chunk in chunks for item in getattr(chunk.choices[0].logprobs, field)]
+        exact_field = getattr(logprobs, field)
+        assert in_parts == (pytest.approx(exact_field, abs=1e-4) if field == "token_logprobs" else exact_field)
     without = client.completions.create(model="chat", prompt=VERSE, temperature=0, max_tokens=6, echo=True, n=2)
     assert [choice.text for choice in without.choices] == [text, text]
     assert without.choices[0].logprobs is None
@@ -222,10 +222,10 @@ def test_prompt_logprobs_in_the_shape_of_vllm(
     ids, exact = scores
     ask = {"model": "chat", "prompt": VERSE, "max_tokens": 1, "prompt_logprobs": 2, "logprobs": 0}
     choice = post(server.url + "/v1/completions", ask)[2]["choices"][0]
-    first, *told = choice["prompt_logprobs"]
-    assert first is None and len(told) == len(ids) - 1 and len(choice["logprobs"]["tokens"]) == 1
+    first, *rest = choice["prompt_logprobs"]
+    assert first is None and len(rest) == len(ids) - 1 and len(choice["logprobs"]["tokens"]) == 1
     decode = AutoTokenizer.from_pretrained(tiny_v1).decode
-    for item, token, row in zip(told, ids[1:], exact, strict=True):
+    for item, token, row in zip(rest, ids[1:], exact, strict=True):
         assert set(item) == {str(token), *map(str, row.topk(2).indices.tolist())}
         for number, entry in item.items():
             assert entry["logprob"] == pytest.approx(float(row[int(number)]), abs=1e-4)
@@ -237,12 +237,12 @@ def test_prompt_logprobs_in_the_shape_of_vllm(
     assert all(len(entry) == 1 for entry in answer["prompt_logprobs"][1:])
 
 
-def test_best_of_tells_the_likeliest_of_its_candidates(client: openai.OpenAI) -> None:
+def test_best_of_returns_the_likeliest_candidates(client: openai.OpenAI) -> None:
     ask = {"model": "chat", "prompt": "And it came to pass", "max_tokens": 8, "temperature": 1.3, "seed": 4}
     texts = ["And it came to pass", "In the beginning"]
-    asked = ask | {"prompt": texts}
-    candidates = client.completions.create(**asked, n=6, logprobs=0).choices
-    best = client.completions.create(**asked, n=2, best_of=6)
+    batch = ask | {"prompt": texts}
+    candidates = client.completions.create(**batch, n=6, logprobs=0).choices
+    best = client.completions.create(**batch, n=2, best_of=6)
     expected = []
     for start in (0, 6):
         scored = [(sum(c.logprobs.token_logprobs) / 8, c.text) for c in candidates[start : start + 6]]  # type: ignore
@@ -251,9 +251,9 @@ def test_best_of_tells_the_likeliest_of_its_candidates(client: openai.OpenAI) ->
     assert [choice.index for choice in best.choices] == [0, 1, 2, 3]
     assert all(choice.logprobs is None for choice in best.choices)
     assert best.usage and best.usage.completion_tokens == 2 * 6 * 8
-    told = client.completions.create(**ask, best_of=6, logprobs=1).choices
-    assert told[0].text == expected[0] and told[0].logprobs and len(told[0].logprobs.tokens or []) == 8
-    # As many as are told: nothing to choose from.
+    choices = client.completions.create(**ask, best_of=6, logprobs=1).choices
+    assert choices[0].text == expected[0] and choices[0].logprobs and len(choices[0].logprobs.tokens or []) == 8
+    # As many as are returned: nothing to choose from.
     assert "".join(chunk.choices[0].text for chunk in client.completions.create(**ask, best_of=1, stream=True))
 
 
@@ -365,7 +365,7 @@ def test_unsupported_fields_are_refused_by_name(
     assert refusal.value.type == "invalid_request_error"
 
 
-def test_fields_that_ask_for_nothing_are_accepted(server: ServerProcess) -> None:
+def test_fields_with_default_values_are_accepted(server: ServerProcess) -> None:
     neutral = {"n": 1, "tools": [], "logit_bias": {}, "logprobs": False, "response_format": {"type": "text"}}
     body = {"model": "chat", "messages": MESSAGES, "max_tokens": 1, "user": "u", "whatever": 1} | neutral
     assert post(server.url + "/v1/chat/completions", body)[0] == 200
@@ -395,7 +395,7 @@ def test_embeddings_equal_those_of_transformers(embedder: ServerProcess, encoder
             mean = model(**inputs).last_hidden_state.mean(dim=1)
             expected.append(torch.nn.functional.normalize(mean, dim=-1)[0].numpy())
     with openai.OpenAI(base_url=embedder.url + "/v1", api_key="none", max_retries=0) as client:
-        # The client asks for base64 on its own; floats must be asked for.
+        # The client requests base64 by default; floats must be requested.
         packed = client.embeddings.create(model="minilm", input=texts)
         plain = client.embeddings.create(model="minilm", input=texts, encoding_format="float")
         alone = client.embeddings.create(model="minilm", input=texts[1])

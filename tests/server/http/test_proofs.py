@@ -34,7 +34,7 @@ def write(path: Path, **keys: bytes) -> Path:
     return path
 
 
-def said(
+def proved(
     tenant: str = ANNA, *, key: bytes = KEY, key_id: str = "k1", window: int = WINDOW, deployment: str = CHAT
 ) -> dict[str, str]:
     return {TENANT: tenant, PROOF: f"v1.{key_id}.{window}.{sign(key, tenant, deployment, str(window))}"}
@@ -57,8 +57,8 @@ def tenants(tmp_path: Path, unproved: list[None], clock: Clock) -> Tenants:
 
 
 def test_a_proof_is_valid_more_than_once(tenants: Tenants, unproved: list[None]) -> None:
-    assert [tenants.of(said()) for _ in range(3)] == [ANNA] * 3
-    assert tenants.of(said(BERT)) == BERT
+    assert [tenants.of(proved()) for _ in range(3)] == [ANNA] * 3
+    assert tenants.of(proved(BERT)) == BERT
     assert not unproved
 
 
@@ -67,19 +67,19 @@ FORGED = {
     "an empty one": {TENANT: ANNA, PROOF: ""},
     "nonsense": {TENANT: ANNA, PROOF: "v1.k1.x.y"},
     "bytes": {TENANT: ANNA, PROOF: "\udcff" * 90},
-    "another version": {TENANT: ANNA, PROOF: said()[PROOF].replace("v1", "v2", 1)},
-    "a proof of another tenant's": {TENANT: ANNA, PROOF: said(BERT)[PROOF]},
-    "another namespace's key": said(key=OTHER),
-    "another deployment of the namespace": said(deployment="team/other"),
-    "an unknown id": said(key_id="k2"),
+    "another version": {TENANT: ANNA, PROOF: proved()[PROOF].replace("v1", "v2", 1)},
+    "a proof of another tenant's": {TENANT: ANNA, PROOF: proved(BERT)[PROOF]},
+    "another namespace's key": proved(key=OTHER),
+    "another deployment of the namespace": proved(deployment="team/other"),
+    "an unknown id": proved(key_id="k2"),
     "a window that was changed": {
         TENANT: ANNA,
-        PROOF: said(window=WINDOW - 60)[PROOF].replace(str(WINDOW - 60), str(WINDOW)),
+        PROOF: proved(window=WINDOW - 60)[PROOF].replace(str(WINDOW - 60), str(WINDOW)),
     },
-    "too old": said(window=WINDOW - 3),
-    "of the future": said(window=WINDOW + 3),
-    "a digit more": {TENANT: ANNA, PROOF: said()[PROOF] + "0"},
-    "a line more": {TENANT: ANNA, PROOF: said()[PROOF] + "\n"},
+    "too old": proved(window=WINDOW - 3),
+    "of the future": proved(window=WINDOW + 3),
+    "a digit more": {TENANT: ANNA, PROOF: proved()[PROOF] + "0"},
+    "a line more": {TENANT: ANNA, PROOF: proved()[PROOF] + "\n"},
 }
 
 
@@ -88,18 +88,18 @@ def test_a_forged_tenant_is_ignored_and_counted(
     tenants: Tenants, unproved: list[None], headers: dict[str, str]
 ) -> None:
     """On the code before a model pod believed whoever reached its port."""
-    assert tenants.of(said()) == ANNA
+    assert tenants.of(proved()) == ANNA
     assert tenants.of(headers) == ""
     assert len(unproved) == 1
 
 
 @pytest.mark.parametrize("skew", [-2, -1, 1, 2])
 def test_clocks_may_differ_by_two_minutes(tenants: Tenants, skew: int) -> None:
-    assert tenants.of(said(window=WINDOW + skew)) == ANNA
+    assert tenants.of(proved(window=WINDOW + skew)) == ANNA
 
 
 def test_a_proof_that_was_checked_ends_with_its_time(tenants: Tenants, clock: Clock) -> None:
-    headers = said()
+    headers = proved()
     assert tenants.of(headers) == ANNA
     clock.now += 180
     assert tenants.of(headers) == ""
@@ -109,44 +109,44 @@ def test_keys_rotate_without_an_unproved_request(
     tenants: Tenants, unproved: list[None], clock: Clock, tmp_path: Path
 ) -> None:
     path = tmp_path / "keys.json"
-    assert tenants.of(said()) == ANNA
+    assert tenants.of(proved()) == ANNA
     write(path, k1=KEY, k2=OTHER)
     clock.now += RELOAD_S
-    assert tenants.of(said()) == tenants.of(said(key=OTHER, key_id="k2")) == ANNA
+    assert tenants.of(proved()) == tenants.of(proved(key=OTHER, key_id="k2")) == ANNA
     write(path, k2=OTHER)
     clock.now += RELOAD_S
-    assert tenants.of(said(key=OTHER, key_id="k2")) == ANNA and not unproved
-    assert tenants.of(said()) == "", "what was checked by a key that is gone counts no more"
+    assert tenants.of(proved(key=OTHER, key_id="k2")) == ANNA and not unproved
+    assert tenants.of(proved()) == "", "what was checked by a key that is gone counts no more"
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"keys": [{"id": "k1", "key": "%"}]}', " " * (MAX_FILE_BYTES + 1)])
 def test_without_readable_keys_no_tenant_is_accepted(
     tenants: Tenants, clock: Clock, tmp_path: Path, content: str
 ) -> None:
-    assert tenants.of(said()) == ANNA
+    assert tenants.of(proved()) == ANNA
     (tmp_path / "keys.json").write_text(content)
     clock.now += RELOAD_S
-    assert tenants.of(said()) == ""
+    assert tenants.of(proved()) == ""
     write(tmp_path / "keys.json", k1=KEY)
     clock.now += RELOAD_S
-    assert tenants.of(said()) == ANNA
+    assert tenants.of(proved()) == ANNA
 
 
 def test_a_key_file_that_appears_or_disappears_takes_effect(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "keys.json"
     tenants = Tenants(str(path), CHAT, clock=clock)
-    assert tenants.of(said()) == ""
+    assert tenants.of(proved()) == ""
     write(path, k1=KEY)
     clock.now += RELOAD_S
-    assert tenants.of(said()) == ANNA
+    assert tenants.of(proved()) == ANNA
     path.unlink()
     clock.now += RELOAD_S
-    assert tenants.of(said()) == ""
+    assert tenants.of(proved()) == ""
 
 
 def test_the_cache_of_proofs_is_bounded(tenants: Tenants) -> None:
     for number in range(MAX_PROVED + 50):
-        assert tenants.of(said(f"{number:032x}"))
+        assert tenants.of(proved(f"{number:032x}"))
         tenants.of({TENANT: ANNA, PROOF: f"v1.k1.{WINDOW}.{number:064x}"})
     assert len(tenants._proved) == MAX_PROVED
 

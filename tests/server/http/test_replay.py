@@ -1,4 +1,4 @@
-"""Replay buffers: what is kept of a stream without a client, for how long, within which limits, and for whom."""
+"""Replay buffers: what they keep of a stream without a client, for how long, within which limits, for which clients."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable

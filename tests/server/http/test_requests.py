@@ -77,7 +77,7 @@ async def test_more_log_probabilities_than_a_response_may_have_are_refused(
     status, refused = await server.post(COMPLETE, completion(**more))
     assert (status, refused["error"]["param"]) == (400, param)
     assert "524288 is the limit" in refused["error"]["message"]
-    assert not server.engine.asked
+    assert not server.engine.requests
 
 
 @pytest.mark.attack_class(18)
@@ -117,7 +117,7 @@ async def test_safety_3_token_ids_without_a_row_are_refused_by_name(more: dict[s
     async with InProcess(model_of(vocab_size=300)) as server:
         status, answer = await server.post(COMPLETE, completion(**more))
         assert (status, answer["error"]["param"]) == (400, param)
-        assert not server.engine.asked
+        assert not server.engine.requests
 
 
 @pytest.mark.finding(3)
@@ -128,7 +128,7 @@ async def test_safety_3_neither_do_texts_reach_rows_that_are_not_there() -> None
         for path, body, param in ((COMPLETE, completion(prompt="<|im_end|>"), "prompt"), (CHAT, chat(), "messages")):
             status, answer = await server.post(path, body)
             assert (status, answer["error"]["param"]) == (400, param)
-        assert not server.engine.asked
+        assert not server.engine.requests
 
 
 async def test_stop_tokens_without_a_row_are_left_out() -> None:
@@ -137,7 +137,7 @@ async def test_stop_tokens_without_a_row_are_left_out() -> None:
     assert max(model.checkpoint.stop_token_ids) > 1
     async with InProcess(model_of(vocab_size=2)) as server:
         assert (await server.post(COMPLETE, completion(prompt=[0], add_special_tokens=False)))[0] == 200
-        (request,) = server.engine.asked
+        (request,) = server.engine.requests
         assert request.sampling and all(token < 2 for token in request.sampling.stop_token_ids)
 
 
@@ -171,14 +171,14 @@ async def test_safety_11_special_tokens_of_prompts(server: InProcess) -> None:
     tokenizer = server.service.model.tokenizer
     await server.post(COMPLETE, completion(add_special_tokens=False))
     await server.post(CHAT, chat(add_special_tokens=True))
-    without, of_chat = server.engine.asked
+    without, of_chat = server.engine.requests
     assert without.prompt == tokenizer.encode_now("x", special_tokens=False)
     assert of_chat.prompt == tokenizer.encode_now("<user>x<assistant>", special_tokens=True)
 
 
 async def test_bad_words_are_spelled_once_for_all_answers(server: InProcess) -> None:
     status, _ = await server.post(COMPLETE, completion(prompt=["a", "b"], n=3, bad_words=["ship", "ship", " "]))
-    spellings = {request.sampling.bad_words for request in server.engine.asked if request.sampling}
+    spellings = {request.sampling.bad_words for request in server.engine.requests if request.sampling}
     assert status == 200 and len(spellings) == 1
     (spelled,) = spellings
     assert len(spelled) == len(set(spelled)) >= 3
@@ -255,15 +255,15 @@ async def test_safety_10_fields_of_messages_reach_the_template() -> None:
     ]
     source = "{{ messages | tojson }}|{{ tools | tojson }}|{{ enable_thinking }}|{{ reasoning_effort }}"
     async with InProcess(model_of(template=source)) as server:
-        asked = chat(
+        body = chat(
             messages=messages,
             tools=[{"type": "function", "function": {"name": "ferry"}}],
             tool_choice="none",
             chat_template_kwargs={"enable_thinking": False},
             reasoning_effort="high",
         )
-        assert (await server.post(CHAT, asked))[0] == 200
-        text = server.service.model.tokenizer.decode(list(server.engine.asked[0].prompt))
+        assert (await server.post(CHAT, body))[0] == 200
+        text = server.service.model.tokenizer.decode(list(server.engine.requests[0].prompt))
     shown, tools, thinking, effort = text.split("|")
     assert json.loads(shown) == [
         {"role": "system", "content": "Be brief."},
@@ -281,14 +281,14 @@ async def test_safety_10_fields_of_messages_reach_the_template() -> None:
 async def test_the_final_message_is_continued() -> None:
     async with InProcess(model_of(template=templates.CHATML)) as server:
         messages = [*MESSAGES, {"role": "assistant", "content": "So "}]
-        asked = chat(messages=messages, add_generation_prompt=False, continue_final_message=True)
-        assert (await server.post(CHAT, asked))[0] == 200
-        assert server.service.model.tokenizer.decode(list(server.engine.asked[0].prompt)).endswith("assistant\nSo ")
+        body = chat(messages=messages, add_generation_prompt=False, continue_final_message=True)
+        assert (await server.post(CHAT, body))[0] == 200
+        assert server.service.model.tokenizer.decode(list(server.engine.requests[0].prompt)).endswith("assistant\nSo ")
 
 
 @pytest.mark.finding(5)
 @pytest.mark.attack_class(17, 18)
-async def test_safety_5_a_slow_template_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_safety_5_a_slow_template_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
     async with InProcess(model) as server:
         monkeypatch.setattr(server.service._prompts._pool, "_limit_s", 0.3)
@@ -397,8 +397,8 @@ def test_requests_drawn_from_their_fields(data: st.DataObject) -> None:
 
     async def ask() -> None:
         async with InProcess(model_of(template="{{ messages | tojson }}")) as server:
-            asked = [server.post(path.replace("{name}", "chat"), body) for body in drawn]
-            for (status, answer), body in zip(await asyncio.gather(*asked), drawn, strict=True):
+            posts = [server.post(path.replace("{name}", "chat"), body) for body in drawn]
+            for (status, answer), body in zip(await asyncio.gather(*posts), drawn, strict=True):
                 assert status in (200, 400, 404), (status, body, answer)
             assert sum(server.outcomes().values()) == len(drawn)
 
@@ -473,7 +473,7 @@ async def test_the_document_is_served(server: InProcess) -> None:
 @pytest.mark.attack_class(15)
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "x", "identity, gzip"])
 async def test_an_encoded_body_is_refused_before_it_is_read(server: InProcess, encoding: str) -> None:
-    """Found by fuzzing: a body that is not gzip but says so was answered 500, and a bomb would have been unpacked."""
+    """Found by fuzzing: an invalid body with the header of gzip was answered 500; a bomb would have been unpacked."""
     status, answer = await server.post(COMPLETE, completion(), {"Content-Encoding": encoding})
     assert (status, answer["error"]["param"]) == (415, "Content-Encoding"), answer
     assert server.outcomes() == {"invalid": 1.0}

@@ -28,14 +28,14 @@ class Named:
 async def chunks_of(model: Named, resume: Resume | None, *, echo: bool) -> list[dict[str, Any]]:
     tokens = model.tokenizer.encode_now(TEXT)
     body = CompletionRequest(model="chat", prompt="x", logprobs=0, echo=echo)
-    told = [Logprobs((token,), (-float(token),), 1) for token in tokens]
+    logprobs = [Logprobs((token,), (-float(token),), 1) for token in tokens]
     known = len(resume.tokens) if resume else 0
 
     async def deltas() -> AsyncIterator[IndexedDelta]:
-        for count, (token, item) in enumerate(zip(tokens[3:], told[3:], strict=True), 1):
+        for count, (token, item) in enumerate(zip(tokens[3:], logprobs[3:], strict=True), 1):
             finish = FinishReason.LENGTH if count == len(tokens) - 3 else None
             fresh = count > known
-            of_prompt = tuple(told[1:3]) if count == 1 and not resume else ()
+            of_prompt = tuple(logprobs[1:3]) if count == 1 and not resume else ()
             # Every second one has no text of its own.
             text = model.tokenizer.text_of(token) if count % 2 else ""
             yield 0, Delta(text, count, token, finish, item if fresh else None, of_prompt)

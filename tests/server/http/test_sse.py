@@ -1,4 +1,4 @@
-"""Event streams on the wire: what is sent when there is nothing to say, and what an error becomes."""
+"""Event streams on the wire: comments while there is no event, and how an error is sent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -48,7 +48,7 @@ class Answering:
 
 
 def repeating(*tokens: int) -> StreamProgress:
-    """Of a stream of which its client has these tokens, and nobody told them."""
+    """Of a resumed stream whose client has these tokens, which the server has to compute again."""
     check = 0
     for token in tokens:
         check = crc32(token.to_bytes(4, "little"), check)
@@ -56,35 +56,35 @@ def repeating(*tokens: int) -> StreamProgress:
 
 
 async def test_a_silent_stream_is_kept_alive() -> None:
-    heard = asyncio.Event()
+    resumed = asyncio.Event()
 
     async def events() -> AsyncIterator[Any]:
         yield "first"
-        await heard.wait()
+        await resumed.wait()
         yield "second"
 
     async with Answering(events) as answer:
         assert await answer.content.readuntil(b"\n\n") == b'data: "first"\n\n'
         assert await answer.content.readuntil(b"\n\n") == sse.COMMENT
-        heard.set()
+        resumed.set()
         rest = await answer.content.read()
         assert rest.replace(sse.COMMENT, b"") == b'data: "second"\n\n' + sse.DONE
 
 
 async def test_a_stream_that_recomputes_its_beginning_is_kept_alive_by_comments() -> None:
-    progress, heard = repeating(0, 1), asyncio.Event()
+    progress, resumed = repeating(0, 1), asyncio.Event()
 
     async def events() -> AsyncIterator[Any]:
         for token in range(3):
             progress.add_token(token)
             yield token
             if token == 1:
-                await heard.wait()
+                await resumed.wait()
 
     async with Answering(events, progress) as answer:
         assert answer.headers["X-Slipway-Stream"] == str(progress.identity)
         assert await answer.content.readuntil(b"\n\n") == sse.COMMENT
-        heard.set()
+        resumed.set()
         *_, event, done, _ = (await answer.content.read()).split(b"\n\n")
         assert (event.splitlines()[-1], done) == (b"data: 2", b"data: [DONE]")
 
@@ -100,16 +100,16 @@ async def test_an_error_before_the_first_event_is_a_status_however_late() -> Non
 
 
 async def test_an_error_after_a_comment_is_an_event() -> None:
-    heard = asyncio.Event()
+    resumed = asyncio.Event()
 
     async def events() -> AsyncIterator[Any]:
-        await heard.wait()
+        await resumed.wait()
         raise invalid("No.", "prompt")
         yield
 
     async with Answering(events, repeating(0, 1)) as answer:
         assert await answer.content.readuntil(b"\n\n") == sse.COMMENT
-        heard.set()
+        resumed.set()
         rest = await answer.content.read()
         assert b'"message":"No."' in rest and rest.endswith(sse.DONE)
 

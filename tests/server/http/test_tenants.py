@@ -42,7 +42,7 @@ def test_caches_and_turns_by_tenant(one_slot: ServerProcess) -> None:
             before = server.metric(HITS)
             ask(server, tenant, prompt)
             hits.append(server.metric(HITS) - before)
-        # Each has a cache of its own, and those whom nobody named share one.
+        # Each tenant has a cache of its own, and requests without a tenant share one.
         known = hits[1]
         assert known >= 32 and hits == [0, known, 0, known, 0, known]
 
@@ -59,14 +59,14 @@ def test_caches_and_turns_by_tenant(one_slot: ServerProcess) -> None:
         until(lambda: server.metric("slipway_server_requests_in_flight") == 7, "seven requests")
         server.engine.resume()
         until(lambda: len(ended) == 7, "all answers")
-        # Who asks once does not wait behind all that another one asked for before.
+        # A single request does not wait behind all earlier ones of another tenant.
         assert ended.index("bert") <= 1
 
 
 @pytest.mark.finding(19)
 @pytest.mark.attack_class(9, 19)
 def test_a_forged_tenant_shares_the_cache_of_requests_without_one(tiny_v1: Path) -> None:
-    """Safety 19: a server that no proxy stands before takes no tenant without a gateway's proof, and refuses nobody."""
+    """Safety 19: a server without a proxy takes no tenant without a gateway's proof, and refuses no request."""
     with ServerProcess(tiny_v1, "--max-num-seqs", "1") as server:
         server.wait_ready()
         prompt = "And all went to be taxed, every one into his own city. " * 4
@@ -79,7 +79,7 @@ def test_a_forged_tenant_shares_the_cache_of_requests_without_one(tiny_v1: Path)
         assert server.metric("slipway_server_unproved_tenants_total") == 2
 
 
-def test_a_shadow_makes_way_for_everybody(one_slot: ServerProcess) -> None:
+def test_mirrored_requests_come_after_all_others(one_slot: ServerProcess) -> None:
     server = one_slot
     with ThreadPoolExecutor(12) as pool:
         server.engine.suspend()
@@ -87,8 +87,8 @@ def test_a_shadow_makes_way_for_everybody(one_slot: ServerProcess) -> None:
         for place, name in enumerate(("shadow 0", "shadow 1", "shadow 2", "client 0", "client 1")):
             until(lambda at=place: server.metric("slipway_server_requests_in_flight") == at, f"{place} requests")
             shadow = {"X-Slipway-Shadow": "1"} if name.startswith("shadow") else {}
-            asked = pool.submit(ask, server, ANNA, name, 100, **shadow)
-            asked.add_done_callback(lambda _, name=name: ended.append(name))
+            response = pool.submit(ask, server, ANNA, name, 100, **shadow)
+            response.add_done_callback(lambda _, name=name: ended.append(name))
         until(lambda: server.metric("slipway_server_requests_in_flight") == 5, "five requests")
         server.engine.resume()
         until(lambda: len(ended) == 5, "all answers")

@@ -49,7 +49,7 @@ def send(server: ServerProcess, body: bytes, headers: Mapping[str, str] | None =
 
 
 def open_stream(client: openai.OpenAI) -> openai.Stream[Completion]:
-    """470 tokens, whatever the model would like to say."""
+    """470 tokens, whatever the model computes."""
     return client.completions.create(
         model="tiny-v1",
         prompt="In the beginning",
@@ -114,8 +114,10 @@ def test_an_engine_that_crashes_is_started_again(small: ServerProcess, tmp_path:
     status, headers, body = post(small.url + "/v1/completions", greedy)
     assert (status, body["error"]["code"]) == (503, "engine_restarting") and "Retry-After" in headers
     for url in (small.url, small.probe_url):
-        status, said = get(url + "/readyz")
-        assert status == 503 and json.loads(said)["reason"].startswith("engine_restarting: The engine process crashed")
+        status, report = get(url + "/readyz")
+        assert status == 503 and json.loads(report)["reason"].startswith(
+            "engine_restarting: The engine process crashed"
+        )
         assert get(url + "/healthz")[0] == 200
     until(lambda: get(small.probe_url + "/readyz")[0] == 200, "the engine to be back")
     assert small.engine.pid != first.pid
@@ -180,9 +182,9 @@ HOSTILE: list[tuple[dict[str, Any], set[int]]] = [
 def test_no_request_ends_an_engine_or_holds_its_queue(server: ServerProcess) -> None:
     engine, crashes = server.engine.pid, server.metric("slipway_server_engine_crashes_total")
     for _ in range(3):
-        for asked, expected in HOSTILE:
-            status, _, answer = post(server.url + "/v1/completions", LONG | {"model": "chat", "max_tokens": 8} | asked)
-            assert status in expected, (asked, status, answer)
+        for fields, expected in HOSTILE:
+            status, _, answer = post(server.url + "/v1/completions", LONG | {"model": "chat", "max_tokens": 8} | fields)
+            assert status in expected, (fields, status, answer)
             if status == 400:
                 assert answer["error"]["type"] == "invalid_request_error" and answer["error"]["message"]
     # More of those that filled the queue than it has places.

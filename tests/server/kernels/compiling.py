@@ -35,7 +35,7 @@ LAYERS: list[tuple[torch.dtype, int, int, int, int, float]] = [
     (torch.float32, 8, 4, 96, 0, 0.0),
     (torch.float32, 4, 1, 256, 100, 0.0),
 ]
-told: set[str] = set()
+printed: set[str] = set()
 
 
 def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
@@ -58,8 +58,8 @@ def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: A
     compiled = triton.compile(source, target=HOPPER, options=options)
     report = {"kernel": self.__name__, "types": types, **made_of, **usage(compiled), "shared": compiled.metadata.shared}
     line = json.dumps(report)
-    if line not in told:
-        told.add(line)
+    if line not in printed:
+        printed.add(line)
         print(line, flush=True)
 
 

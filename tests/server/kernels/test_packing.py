@@ -1,4 +1,4 @@
-"""Steps as arrays: one buffer, padding that touches nobody, and the sizes that are captured."""
+"""Steps as arrays: one buffer, padding that changes no sequence, and the sizes that are captured."""
 
 import numpy
 import pytest
@@ -53,7 +53,7 @@ def test_layouts_of_equal_shapes_are_equal() -> None:
     assert Layout.of(one) == Layout.of(other)
 
 
-def test_padding_keeps_the_rows_and_writes_to_nobodys_block() -> None:
+def test_padding_keeps_the_rows_and_writes_to_no_block_of_a_sequence() -> None:
     step = a_step([1, 1, 1], [5, 40, 0], [0, 1, 2])
     whole, scratch = padded(step, 8, 5, 99, BLOCK), 99
     for name, values in step.fields():

@@ -23,8 +23,8 @@ def test_devices_are_named_by_their_number(
     assert pick_device(wanted) == found
 
 
-@pytest.mark.parametrize(("wanted", "count", "told"), [("cuda", 0, "no GPU here"), ("cuda:2", 2, "2 of them here")])
-def test_a_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str, count: int, told: str) -> None:
+@pytest.mark.parametrize(("wanted", "count", "message"), [("cuda", 0, "no GPU here"), ("cuda:2", 2, "2 of them here")])
+def test_a_missing_device_is_refused(monkeypatch: pytest.MonkeyPatch, wanted: str, count: int, message: str) -> None:
     gpus(monkeypatch, count)
-    with pytest.raises(LoadError, match=told):
+    with pytest.raises(LoadError, match=message):
         pick_device(wanted)

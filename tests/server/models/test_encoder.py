@@ -1,4 +1,4 @@
-"""Pooling, and what the folder says of it."""
+"""Pooling, and how the folder of a model declares it."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_padding_counts_for_nothing(mode: str, expected: list[list[float]]) -> N
     assert pool(STATES, MASK, mode).tolist() == expected
 
 
-def test_the_folder_says_how(encoder: Path, tmp_path: Path) -> None:
+def test_pooling_follows_the_files_of_the_folder(encoder: Path, tmp_path: Path) -> None:
     assert read_pooling(encoder) == ("mean", True)
     assert read_pooling(tmp_path) == ("mean", True)
 

@@ -1,4 +1,4 @@
-"""Which kernels compute on a GPU, and what is refused there: none is slow without being asked (safety 7, 12)."""
+"""Which kernels compute on a GPU, and what is refused there: slow ones only on request (safety 7, 12)."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ def load(folder: Path, config: dict[str, Any], **more: Any) -> Any:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One GPU, as far as anybody asks before computing on it."""
+    """One GPU, as far as torch.cuda is queried before a computation."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
@@ -53,7 +53,7 @@ def test_where_triton_cannot_start_a_kernel_the_server_ends_with_the_reason(monk
         _on_gpu(options())
 
 
-def test_a_trial_may_be_slow_and_the_log_says_why(
+def test_a_trial_may_be_slow_and_the_reason_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pointwise, "rms_norm", NoCompiler())
@@ -119,10 +119,10 @@ def test_a_rotation_that_depends_on_the_neighbours_is_refused(rope: dict[str, An
         ({"num_key_value_heads": 1}, r"k_proj\.weight is "),
     ],
 )
-def test_weights_of_another_size_than_the_config_says_are_refused(
+def test_weights_of_another_size_than_in_the_config_are_refused(
     change: dict[str, Any], sentence: str, tiny_v1: Path
 ) -> None:
-    """Kernels read as far as config.json says, which was beyond the end."""
+    """Kernels read as far as the sizes in config.json, which was beyond the end."""
     config = json.loads((tiny_v1 / "config.json").read_bytes()) | change
     with pytest.raises(LoadError, match=f"config.json and weights do not fit: .*{sentence}"):
         load(tiny_v1, config, device="cpu")

@@ -136,7 +136,7 @@ def test_published_native_models_give_transformers_tokens(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", FALLBACK)
-def test_published_fallback_models_give_transformers_tokens_and_say_why(
+def test_published_fallback_models_give_transformers_tokens_and_log_the_reason(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = shrunk(ENTRIES[name].config)

@@ -1,4 +1,4 @@
-"""Any config.json has a verdict: whatever somebody writes into one, there is a sentence and never an exception."""
+"""Any config.json has a verdict: whatever it contains, the result is a message and never an exception."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.di
 
 @pytest.mark.finding(8, 9)
 @pytest.mark.parametrize("entry", FACTS, ids=lambda entry: f"{entry.repository} {entry.note}".strip())
-def test_each_published_model_is_served_as_the_page_says(entry: Any) -> None:
+def test_each_published_model_is_served_as_documented(entry: Any) -> None:
     """Safety 8 and 9."""
     verdict = entry.verdict
     assert verdict.served == entry.served

@@ -117,7 +117,7 @@ def test_broken_bytes_are_replaced_and_nothing_else_is(sentencepiece: Tokenizer,
 
 
 def _without(found: str, whole: str) -> list[str]:
-    """Of what was told what the library told too: it may have taken characters back."""
+    """The characters of `whole` that the library found too: it may have withdrawn characters."""
     rest = iter(found)
     return [c for c in whole if c != "\ufffd" and any(c == other for other in rest)]
 

@@ -34,9 +34,9 @@ def sent(matcher: StopMatcher, pieces: list[str], least: int = 0) -> str:
 @given(pieces_of_text, st.lists(letters, max_size=4), st.booleans())
 def test_the_text_up_to_the_first_stop_string_is_sent(pieces: list[str], stops: list[str], include: bool) -> None:
     matcher, text = StopMatcher(tuple(stops), include=include), "".join(pieces)
-    told, found = sent(matcher, pieces), first_match(text, stops)
+    text_sent, found = sent(matcher, pieces), first_match(text, stops)
     assert (matcher.matched is None) == (found is None)
-    assert told == (text if found is None else text[: found[1] if include else found[0]])
+    assert text_sent == (text if found is None else text[: found[1] if include else found[0]])
 
 
 @pytest.mark.finding(11)
@@ -47,8 +47,8 @@ def test_safety_11_before_the_least_length_no_stop_string_ends_a_text(
     """A stop string counts when its last character comes behind the least length, as in vLLM."""
     pieces = list("".join(pieces))  # one character each: the border is then the same for both
     matcher, text = StopMatcher(tuple(stops)), "".join(pieces)
-    told, found = sent(matcher, pieces, least), first_match(text, stops, least)
-    assert told == (text if found is None else text[: found[0]])
+    text_sent, found = sent(matcher, pieces, least), first_match(text, stops, least)
+    assert text_sent == (text if found is None else text[: found[0]])
 
 
 def test_only_a_possible_start_of_a_stop_string_is_held_back() -> None:

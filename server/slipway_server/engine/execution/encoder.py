@@ -68,7 +68,7 @@ def read_pooling(folder: Path) -> tuple[str, bool]:
     chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         raise LoadError(
-            f"1_Pooling/config.json asks for {', '.join(chosen) or 'no pooling'}; this server cannot do that."
+            f"1_Pooling/config.json requires {', '.join(chosen) or 'no pooling'}; this server cannot do that."
         )
     return POOLINGS[chosen[0]], "Normalize" in kinds
 

@@ -10,7 +10,7 @@ MAX_TENANTS = 10_000  # whose root hashes are kept
 class BlockHasher:
     """Chained, keyed hashes: the hash of a block covers all tokens up to its end.
 
-    The key is random for each process, so that nobody can construct a collision.
+    The key is random for each process, so that no client can construct a collision.
     """
 
     def __init__(self, block_tokens: int, *, key: bytes, scope: str = "") -> None:

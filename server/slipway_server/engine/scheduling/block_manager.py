@@ -12,7 +12,7 @@ from .block_hash import BlockHasher
 
 
 class BlockManager:
-    """Every method that needs blocks has a `can_` method that the caller asks first."""
+    """Every method that needs blocks has a `can_` method that the caller calls first."""
 
     def __init__(self, num_blocks: int, hasher: BlockHasher, *, block_tokens: int, prefix_cache: bool = True) -> None:
         self.num_blocks, self.block_tokens = num_blocks, block_tokens

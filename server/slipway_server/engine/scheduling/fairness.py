@@ -27,7 +27,7 @@ class Fairness:
     def enter(self, tenant: str) -> None:
         """A request arrives. An idle tenant starts level with the least served one: idle time earns no credit.
 
-        When nobody is active, that is the one that was active last: who was served before does not wait for a newcomer.
+        Without an active tenant, it starts level with the last active one, which then does not wait for a newcomer.
         """
         account = self._accounts.setdefault(tenant, _Account())
         if account.active == 0:

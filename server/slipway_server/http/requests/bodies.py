@@ -86,7 +86,7 @@ async def body_of(http: web.Request) -> bytes:
     except TimeoutError:
         raise HttpError(408, "The body of the request did not come in time.", code="body_timeout") from None
     except web.RequestPayloadError:
-        raise invalid("The body of the request is not encoded as its headers say.") from None
+        raise invalid("The body of the request is not encoded as its headers declare.") from None
     return b"".join(pieces)
 
 
@@ -150,7 +150,7 @@ def unsupported(param: str, message: str) -> HttpError:
 
 
 def _naming(message: str) -> HttpError:
-    """msgspec says "Expected `int`, got `str` - at `$.max_tokens`"; clients also need the name of the field."""
+    """msgspec reports "Expected `int`, got `str` - at `$.max_tokens`"; clients also need the name of the field."""
     quoted = re.search(r"(?:required|unknown) field `([^`]+)`", message)
     path = re.search(r"`\$\.?([^`\[.]*)", message)
     param = (path.group(1) if path else "") or (quoted.group(1) if quoted else "") or None

@@ -146,7 +146,7 @@ class FullSampling(Sampling, kw_only=True):
     def check(self) -> None:
         """Raises ApiError for fields that do not go together."""
         if self.stream and self.prompt_logprobs is not None:
-            raise invalid("prompt_logprobs are not told in streams.", "prompt_logprobs")
+            raise invalid("prompt_logprobs are not available in streams.", "prompt_logprobs")
         if self.stream_options is not None:
             self._check_stream_options(self.stream_options)
         if self.min_tokens and self.limit is not None and self.min_tokens > self.limit:
@@ -174,7 +174,7 @@ class FullSampling(Sampling, kw_only=True):
             if value and value not in nothing:
                 raise invalid(f"{name} does not go with beam search.", name)
         if self.token_logprobs >= 0 or self.prompt_token_logprobs >= 0:
-            raise invalid("Log probabilities are not told of a beam search.", "logprobs")
+            raise invalid("Log probabilities are not available with beam search.", "logprobs")
 
     def params(self, max_tokens: int, stop_token_ids: tuple[int, ...], seed: int) -> SamplingParams:
         params = Sampling.params(self, max_tokens, stop_token_ids, seed)

@@ -28,8 +28,8 @@ def format_completion_logprobs(
 ) -> dict[str, Any]:
     """`choices[].logprobs` of a completion.
 
-    `offset` is where the first token's text begins, in characters. `first` is a token before all of `told` that nothing
-    predicts: an echoed prompt's first one.
+    `offset` is where the first token's text begins, in characters. `first` is a token before all `items` that
+    nothing predicts: the first one of an echoed prompt.
     """
     found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 

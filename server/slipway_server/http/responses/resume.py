@@ -57,7 +57,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
-    """A request's body, and what its headers say about resuming and its tenant.
+    """A request's body, and what its headers contain about resuming and its tenant.
 
     `returns`: its client resumes when it loses its connection, and wants its slot kept until then.
     """
@@ -180,6 +180,7 @@ class StreamProgress:
 def stream_gone() -> HttpError:
     return HttpError(
         410,
-        "This stream cannot be taken up again: the same request does not lead to the same answer here. Ask anew.",
+        "This stream cannot be taken up again: the same request does not lead to the same answer here. "
+        "Send the request again, without Last-Event-ID.",
         code="stream_gone",
     )

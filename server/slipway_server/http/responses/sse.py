@@ -73,8 +73,8 @@ async def stream_events(
 ) -> web.StreamResponse:
     """Sends events as they come. Until the first bytes an error is a status; after them, an event before the end.
 
-    A stream that another server can go on with breaks off instead: who reads it takes it there. One that has to compute
-    anew what its client has already is kept alive by comments meanwhile.
+    A stream that another server can continue breaks off instead: its client reconnects there. A stream that first
+    recomputes the tokens that its client has already is kept alive by comments meanwhile.
     """
     named = {STREAM: str(progress.identity)} if progress else {}
     line = _Line(http, named, early=progress is not None and progress.recomputes)

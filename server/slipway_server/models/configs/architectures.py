@@ -64,8 +64,8 @@ def task_of(config: Config, *, requested: str = "auto", pooled: bool = False) ->
     """`generate` or `embed`.
 
     Args:
-        asked: the task that the user named, or `auto`.
-        pooled: whether the folder says how its vectors are pooled (sentence-transformers' modules.json).
+        requested: the task that the user named, or `auto`.
+        pooled: whether the folder declares how its vectors are pooled (sentence-transformers' modules.json).
 
     Raises:
         NotServable: for weights that cannot be read, and for models that are neither generators nor encoders of text.
@@ -97,7 +97,7 @@ def refuse_quantized(config: Config) -> None:
 
 
 def quantized(method: str, source: str) -> str:
-    """The sentence for weights that were quantized by `method`, as `source` says."""
+    """The sentence for weights that were quantized by `method`, named by `source`."""
     return (
         f"its weights are quantized with {method} ({source}), which this server cannot read: take the repository with "
         "float32, bfloat16 or float16 weights"

@@ -54,8 +54,8 @@ class DecoderShape:
         """At most, while a step of so many tokens is computed and so many rows of it are sampled from.
 
         Alive at a time: the residual stream and its norm beside a layer's widest part, which is q, k, v, the turned
-        queries and their answer, or gate and up with their product; then the logits in float32, as the model told
-        them, as the rules changed them, and as probabilities with their noise.
+        queries and their answer, or gate and up with their product; then the logits in float32, as the model
+        computed them, as the rules changed them, and as probabilities with their noise.
         """
         attention = 3 * self.heads * self.head_size + 2 * self.kv_heads * self.head_size
         widest = 2 * self.hidden + max(attention, 3 * self.inner)

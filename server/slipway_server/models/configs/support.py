@@ -20,7 +20,7 @@ def check_support(config: dict[str, Any], *, pooled: bool = False, context_token
     """Of a folder with this config.json, with sentence-transformers' modules.json where `pooled`.
 
     Args:
-        context_tokens: the longest context that is asked for; the config's own where none is.
+        context_tokens: the longest context that is requested; the config's own where none is.
     """
     try:
         if architectures.task_of(config, pooled=pooled) == architectures.EMBED:
