@@ -18,7 +18,7 @@ from slipway_operator.model.analysis.template import BAD_EVENTS, BUILT_IN, DRIFT
 from slipway_operator.model.analysis.verdict import Reading
 from slipway_operator.model.wire import parse_time
 from slipway_operator.planning.analysis import counting
-from tests.support.told import as_told
+from tests.support.report import as_report
 
 NOW = parse_time("2026-01-01T00:00:00Z")
 PAIR = ("aaa", "bbb")
@@ -53,7 +53,7 @@ def parsed(text: str) -> list:
     reported = json.loads(text)
     bounds = samples.bounds(reported["bounds"])
     return [
-        Answer("gw", True, True, as_told(reported["routes"]), reported["incarnation"], bounds).about(
+        Answer("gw", True, True, as_report(reported["routes"]), reported["incarnation"], bounds).about(
             "default", "chat", "u1"
         )
     ]

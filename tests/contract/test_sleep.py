@@ -19,7 +19,7 @@ from slipway_operator.model.deployment import status as status_room
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, routes, traffic
 from tests.crds.objects import model_deployment, path
-from tests.support.told import as_told
+from tests.support.report import as_report
 
 ASLEEP = Traffic(3, "chat", "s", (Backend("abcdefgh22", 100),), (), 300, asleep=True, wake_seconds=8)
 
@@ -49,17 +49,19 @@ def test_operator_reads_activity_as_the_gateway_reports_it() -> None:
     assert set(balancer.report()["default/chat"]["activity"]) == set(documented["activity"])
 
     def seen() -> Any:
-        return gateways.Answer("gw", True, True, as_told(balancer.report())).about("default", "chat", "u-1")
+        return gateways.Answer("gw", True, True, as_report(balancer.report())).about("default", "chat", "u-1")
 
     assert (seen().held, seen().known_s, seen().last_request_s, seen().idle_s) == (0, 0.0, None, 0.0)
     activity = balancer.enter("chat")
     activity.held = 2
     assert (seen().held, seen().last_request_s, seen().idle_s) == (2, 0.0, 0.0)
-    old = gateways.Answer("gw", True, True, as_told({"default/chat": {"uid": "u-1", "generation": 3}}))
+    old = gateways.Answer("gw", True, True, as_report({"default/chat": {"uid": "u-1", "generation": 3}}))
     assert old.about("default", "chat", "u-1").idle_s is None
     odd = {"uid": "u-1", "generation": 3, "activity": {"known_s": "long"}}
     assert (
-        not gateways.Answer("gw", True, True, as_told({"default/chat": odd})).about("default", "chat", "u-1").reachable
+        not gateways.Answer("gw", True, True, as_report({"default/chat": odd}))
+        .about("default", "chat", "u-1")
+        .reachable
     )
 
 

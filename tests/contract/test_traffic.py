@@ -21,7 +21,7 @@ from slipway_operator.model.deployment.spec import parse_inputs
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
-from tests.support.told import as_told
+from tests.support.report import as_report
 
 HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)
 BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
@@ -84,7 +84,7 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     endpoint = balancer.pick("org/chat", "key", ())
     assert endpoint
     balancer.start_attempt(endpoint, first=True)
-    about = gateways.Answer("gw", True, True, as_told(balancer.report())).about("default", "chat", "u-1")
+    about = gateways.Answer("gw", True, True, as_report(balancer.report())).about("default", "chat", "u-1")
     assert (about.generation, about.inflight["abcdefgh22"]) == (41, 1)
     assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
     assert (about.service.answered, about.service.refused, about.service.unserved_s) == (0, 0, None)

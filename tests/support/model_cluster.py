@@ -153,7 +153,7 @@ class ModelCluster(WatchedWorld):
 
     def _answer(self) -> None:
         for key, call in self._questions.items():
-            ok = self.says.get(call.hook.name, call.hook.type is not HookType.ROLLBACK)
+            ok = self.hook_answers.get(call.hook.name, call.hook.type is not HookType.ROLLBACK)
             self._answers[key] = HookAnswer(ok, "200 OK" if ok else "403 Forbidden: not yet")
         self._questions = {}
         for key, question in self._due.items():
@@ -243,7 +243,9 @@ class ModelCluster(WatchedWorld):
     def _ask(self, calls: tuple[HookCall, ...]) -> None:
         wanted = {call.key: call for call in calls}
         self._answers = {key: answer for key, answer in self._answers.items() if key in wanted}
-        self.asked += [call for key, call in wanted.items() if key not in self._answers and key not in self._questions]
+        self.hook_calls += [
+            call for key, call in wanted.items() if key not in self._answers and key not in self._questions
+        ]
         self._questions = {key: call for key, call in wanted.items() if key not in self._answers}
         rollout = self.parsed().rollout
         passed = {state.key for state in rollout.hooks if state.outcome is HookOutcome.PASSED} if rollout else set()

@@ -45,7 +45,7 @@ class World:
     gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
     broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
     places: int | None = None  # pods that the nodes take; None is any number
-    queue_says: str = (
+    scheduling_message: str = (
         "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."  # the scheduler, of those without a place
     )
     inflight: dict[str, int] = field(default_factory=dict)
@@ -63,10 +63,10 @@ class World:
     events: list[Event] = field(default_factory=list)
     calls_until_crash: int | None = None
     calls: int = 0
-    says: dict[str, bool] = field(
+    hook_answers: dict[str, bool] = field(
         default_factory=dict
     )  # answers of hooks by name; else a rollback hook answers no, others yes
-    asked: list[HookCall] = field(default_factory=list)  # questions put to hooks; a new operator may put one again
+    hook_calls: list[HookCall] = field(default_factory=list)  # questions put to hooks; a new operator may put one again
     values: dict[str, Any] = field(default_factory=dict)  # what providers answer by metric: a value, or an Answer
     measured: list[Question] = field(default_factory=list)  # questions put to them
     _parsed: Status | None = None
@@ -154,7 +154,7 @@ class World:
         uri = self.uri(name)
         waiting = item.replicas - item.placed
         fails = uri in self.broken or uri in self.crashed
-        troubles = _troubles(name, fails, self.queue_says if waiting else None)
+        troubles = _troubles(name, fails, self.scheduling_message if waiting else None)
         pods = _pods(name, tuple(item.made), item.ready, self.restarts.get(uri, 0))
         return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods, name=item.name)
 
@@ -186,10 +186,10 @@ def _template(name: str, written: bytes) -> Template:
 
 
 @lru_cache(256)
-def _troubles(name: str, fails: bool, queue_says: str | None) -> tuple[PodTrouble, ...]:
+def _troubles(name: str, fails: bool, scheduling_message: str | None) -> tuple[PodTrouble, ...]:
     broken = PodTrouble(f"chat-{name}-x", "CrashLoopBackOff", "shard 2 is missing")
-    unplaced = PodTrouble(f"chat-{name}-y", "Unschedulable", queue_says or "")
-    return (*((broken,) if fails else ()), *((unplaced,) if queue_says is not None else ()))
+    unplaced = PodTrouble(f"chat-{name}-y", "Unschedulable", scheduling_message or "")
+    return (*((broken,) if fails else ()), *((unplaced,) if scheduling_message is not None else ()))
 
 
 @lru_cache(256)

@@ -42,21 +42,17 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
     }
 
 
-def engine_profile(snapshot: Snapshot, deployment: str) -> EngineProfile:
-    """How the engine of a revision runs; `deployment` is NAMESPACE/NAME."""
-    match snapshot.inputs.engine.type:
-        case "vllm":
-            return vllm.profile(snapshot, deployment)
-        case "sglang":
-            return sglang.profile(snapshot)
-        case "custom":
-            return custom.profile(snapshot)
-    return slipway.profile(snapshot)
+PROFILES = {
+    SLIPWAY: slipway.profile,
+    "vllm": vllm.profile,
+    "sglang": sglang.profile,
+    "custom": custom.profile,
+}
 
 
 def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
-    pod = _pod_spec(snapshot, selector, engine_profile(snapshot, f"{owner.namespace}/{owner.name}"))
+    pod = _pod_spec(snapshot, selector, PROFILES[snapshot.inputs.engine.type](snapshot))
     return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
 
 

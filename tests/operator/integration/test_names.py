@@ -79,6 +79,14 @@ class Town(Cluster):
 
         return await until_async(status, what, holds=condition, shown=shown)
 
+    async def name_conflicts(self, namespace):
+        """The Events about a lost name; the operator posts them after the status."""
+
+        async def found():
+            return [one for one in await self.client.list(EVENTS, namespace) if one["reason"] == "NameConflict"]
+
+        return await until_async(found, "an Event about the lost name")
+
     async def ask(self, model):
         """Which namespace's server answered a request for a model; the status where none did."""
         body = {"model": model, "messages": [{"role": "user", "content": "a secret"}]}
@@ -191,7 +199,7 @@ async def test_second_claimant_gets_a_condition_and_is_reached_by_namespace_and_
     assert f"belongs to {victim}/chat" in condition["message"]
     assert f"clients reach this model as {hostile}/chat only" in condition["message"]
     assert (status["reason"], status["model"]) == ("ModelNameTaken", f"{hostile}/chat")
-    events = [one for one in await town.client.list(EVENTS, hostile) if one["reason"] == "NameConflict"]
+    events = await town.name_conflicts(hostile)
     assert [(one["type"], condition["message"] in one["message"]) for one in events] == [("Warning", True)]
 
     await town.reaches_server("chat", victim)

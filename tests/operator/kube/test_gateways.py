@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from slipway_operator.kube.reading.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
 from slipway_operator.model.cluster.observed import Gateway
-from tests.support.told import as_told
+from tests.support.report import as_report
 
 ROUTES = {
     "incarnation": "b1",
@@ -114,11 +114,11 @@ async def test_measurements_of_a_gateway_are_read_within_bounds():
     """A generation without room for the next, and a digest of any length: neither gets into the status."""
     route = dict(ROUTES["routes"]["default/chat"], generation=1 << 70, digest="f" * 1000)
     route["service"] = {"answered": 1, "refused": 2, "last": "x" * 1000, "unserved_s": 3.5}
-    found = Answer("gw", True, True, as_told({"default/chat": route})).about("default", "chat", "u1")
+    found = Answer("gw", True, True, as_report({"default/chat": route})).about("default", "chat", "u1")
     assert found.generation < 1 << 62 and found.digest == "f" * 64
     assert (found.service.answered, found.service.refused, found.service.unserved_s) == (1, 2, 3.5)
     assert len(found.service.last) == 64
-    odd = Answer("gw", True, True, as_told({"default/chat": route | {"service": {"unserved_s": "long"}}}))
+    odd = Answer("gw", True, True, as_report({"default/chat": route | {"service": {"unserved_s": "long"}}}))
     assert not odd.about("default", "chat", "u1").reachable
 
 
@@ -129,7 +129,7 @@ async def test_a_leaving_gateway_still_counts(session, gateway):
 
 
 async def test_a_route_of_a_former_namesake_is_none():
-    answer = Answer("gw", True, True, as_told(ROUTES["routes"]))
+    answer = Answer("gw", True, True, as_report(ROUTES["routes"]))
     assert answer.about("default", "chat", "u2") == Gateway("gw", True, True)
     assert answer.about("default", "other", "u1") == Gateway("gw", True, True)
 

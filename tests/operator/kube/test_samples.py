@@ -16,7 +16,7 @@ from slipway_operator.kube.reading.samples import (
     samples,
 )
 from slipway_operator.model.cluster.samples import Pairs, Sample, Side
-from tests.support.told import as_told
+from tests.support.report import as_report
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
 SIDE = {
@@ -132,7 +132,7 @@ def route(**fields: Any) -> dict[str, Any]:
 
 def test_an_answer_carries_samples_incarnation_and_cut() -> None:
     routes = route(samples=[SAMPLE], failsafe={"cut_off": "aaa", "reason": "x", "expired": False})
-    found = Answer("gw", True, True, as_told(routes), "i1", bounds(BOUNDS)).about("default", "chat", "u1")
+    found = Answer("gw", True, True, as_report(routes), "i1", bounds(BOUNDS)).about("default", "chat", "u1")
     assert (found.incarnation, found.cut_off, found.bounds["itl"]) == ("i1", "aaa", (0.01,))
     assert [item.generation for item in found.samples] == [19]
 
@@ -148,5 +148,5 @@ def test_an_answer_carries_samples_incarnation_and_cut() -> None:
     ],
 )
 def test_invalid_route_is_no_answer(odd: dict[str, Any]) -> None:
-    found = Answer("gw", True, True, as_told(odd), "i1").about("default", "chat", "u1")
+    found = Answer("gw", True, True, as_report(odd), "i1").about("default", "chat", "u1")
     assert (found.ready, found.reachable, found.generation) == (True, False, None)

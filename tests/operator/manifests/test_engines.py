@@ -57,7 +57,7 @@ def test_vllm_gets_the_flags_that_follow_from_the_spec() -> None:
     assert container["command"] == ["vllm", "serve"]
     assert container["args"] == [
         "/mnt/models/current",
-        *("--served-model-name", "m", "team/chat", "--host", "0.0.0.0", "--port", "8000"),
+        *("--served-model-name", "m", "--host", "0.0.0.0", "--port", "8000"),
         *("--dtype", "bfloat16", "--max-model-len", "4096", "--tensor-parallel-size", "4"),
         *("--shutdown-timeout", "300", "--enable-prefix-caching"),
     ]

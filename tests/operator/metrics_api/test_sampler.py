@@ -17,7 +17,7 @@ from slipway_operator.metrics_api import sampler as room
 from slipway_operator.metrics_api.sampler import IN_USE_S, MetricsSampler, followed, inflight
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
 from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, Workload
-from tests.support.told import as_told
+from tests.support.report import as_report
 
 CHAT = ("default", "chat")
 PAGE = "vllm:num_requests_waiting 3\nvllm:num_requests_running 1\nvllm:generation_tokens_total 5\n"
@@ -46,7 +46,7 @@ class KnownGateways:
 
 def gateway(count: object = 3, *, name: str = "gw-1", uid: str = "u1", **fields: Any) -> Answer:
     routes = {"default/chat": {"uid": uid, "generation": 1, "revisions": {"r1": {"inflight": count}}}}
-    parsed = as_told(fields.pop("routes", routes))
+    parsed = as_report(fields.pop("routes", routes))
     return Answer(**{"name": name, "ready": True, "reachable": True, "routes": parsed, **fields})
 
 

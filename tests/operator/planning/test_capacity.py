@@ -154,7 +154,7 @@ HOPELESS = (
 
 def test_no_pod_is_removed_for_a_pod_that_would_not_fit_anyway() -> None:
     world = short(4, 4)
-    world.queue_says = HOPELESS
+    world.scheduling_message = HOPELESS
     assert least_ready(world, "Aborted") == 4
     status = world.parsed()
     assert status.rollout and status.rollout.abort and status.rollout.abort.reason == "InsufficientCapacity"
@@ -163,7 +163,9 @@ def test_no_pod_is_removed_for_a_pod_that_would_not_fit_anyway() -> None:
 
 def test_a_missing_claim_is_no_lack_of_capacity() -> None:
     world = short(2, 2)
-    world.queue_says = '0/1 nodes are available: persistentvolumeclaim "weights" not found. preemption: not helpful'
+    world.scheduling_message = (
+        '0/1 nodes are available: persistentvolumeclaim "weights" not found. preemption: not helpful'
+    )
     world.run(5)
     conditions = {item.type: (item.status, item.reason) for item in world.parsed().conditions}
     assert (world.state(), conditions["CanaryHealthy"]) == ("Provisioning", ("False", "ClaimNotFound"))

@@ -27,12 +27,12 @@ def world_with(*hooks: dict, steps: list[dict] | None = None, **answers: bool) -
 
 def set_answers(world: ModelCluster, **answers: bool) -> None:
     """From now on these hooks approve or refuse; `_` stands for `-` in their names."""
-    world.says |= {name.replace("_", "-"): answer for name, answer in answers.items()}
+    world.hook_answers |= {name.replace("_", "-"): answer for name, answer in answers.items()}
 
 
 def hook_calls(world: ModelCluster) -> list[HookCall]:
     """All calls of hooks so far; a restarted operator may repeat one."""
-    return world.asked
+    return world.hook_calls
 
 
 def called_points(world: ModelCluster, kind: str) -> list[str]:
@@ -225,7 +225,7 @@ def test_without_steps_all_gates_hold_before_the_first_request() -> None:
     world.edit(strategy={"hooks": [hook(kind) for kind in kinds]}, model=model("v2"))
     world.run(100)
     assert (world.state(), world.weights()) == ("Promoting", {"v2": 0, "v1": 100})
-    world.says = {}
+    world.hook_answers = {}
     world.run_until(None)
 
 
@@ -437,7 +437,7 @@ def test_retry_calls_hooks_again_with_new_keys() -> None:
     world = world_with(hook("pre-rollout", "smoke"), smoke=False)
     world.run_until("Aborted")
     first = hook_calls(world)[-1].key
-    world.says = {}
+    world.hook_answers = {}
     world.edit(rollout__retry=f"{world.parsed().rollout.revision}/2")  # type: ignore[union-attr]
     world.reconcile()
     world.run_until(None)
@@ -562,7 +562,7 @@ def test_gates_hold_and_open_where_revisions_take_turns(surge: int, kind: str) -
         assert sorted(pods.desired for pods in world.pods.values()) == [0, 4], (
             "stable keeps its pods for the time being"
         )
-    world.says = {}
+    world.hook_answers = {}
     world.run_until(None)
     assert world.weights() == {"v2": 100}
 
@@ -581,7 +581,7 @@ def test_the_only_pod_is_not_replaced_before_every_gate_is_open(kind: str) -> No
     assert world.weights().get("v1") == 100
     assert world.pods[world.parsed().stable_revision or ""].ready == 1, "the old pod serves until it is confirmed"
     assert world.state() != "Aborted"
-    world.says = {}
+    world.hook_answers = {}
     world.run_until(None)
     assert world.weights() == {"v2": 100}
 

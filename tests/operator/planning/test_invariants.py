@@ -198,7 +198,7 @@ DEEDS: dict[str, Callable[[ModelCluster, Any], Any]] = {
     "version": lambda world, value: world.edit(model=model(value)),
     "strategy": lambda world, value: world.edit(strategy=copy.deepcopy(value)),
     "hooks": lambda world, value: world.edit(strategy__hooks=[hook(kind) for kind in value]),
-    "answers": lambda world, value: world.says.update([value]),
+    "answers": lambda world, value: world.hook_answers.update([value]),
     "replicas": lambda world, value: world.edit(replicas=value),
     "paused": lambda world, value: world.edit(paused=value),
     "intent": intend,
@@ -237,7 +237,7 @@ def test_invariants_hold_and_every_history_settles(lot: int, history: list[tuple
     world.delays_changed = world.surge_changed = True  # strategies with several delays and surges are drawn
     for act, value in history:
         do(world, act, value)
-    world.broken, world.inflight, world.places, world.says, world.rate = set(), {}, None, {}, 0
+    world.broken, world.inflight, world.places, world.hook_answers, world.rate = set(), {}, None, {}, 0
     set_template(world, "Pause")
     for gateway in world.gateways:
         gateway.reachable = True

@@ -15,11 +15,11 @@ from slipway_operator.manifests.engines.profile import (
 from slipway_operator.model.cluster.observed import Snapshot
 
 
-def profile(snapshot: Snapshot, deployment: str) -> EngineProfile:
-    """Return the profile for a revision of `deployment`, NAMESPACE/NAME."""
+def profile(snapshot: Snapshot) -> EngineProfile:
+    """Return the profile for a revision."""
     return EngineProfile(
         command=("vllm", "serve"),
-        args=_args(snapshot, deployment),
+        args=_args(snapshot),
         startup=startup("/health", 5, timeout_s=5),
         readiness=Probe("/health", 5, 2, timeout_s=5),
         # A busy engine may take seconds: a pod is restarted only after a minute without a response.
@@ -36,12 +36,11 @@ def profile(snapshot: Snapshot, deployment: str) -> EngineProfile:
     )
 
 
-def _args(snapshot: Snapshot, deployment: str) -> tuple[str, ...]:
+def _args(snapshot: Snapshot) -> tuple[str, ...]:
     model, count = snapshot.inputs.model, devices(snapshot)
     return (
         model_path(snapshot),
-        # Clients reach a deployment under both names; vLLM refuses a name that it does not know.
-        *("--served-model-name", model.name, deployment),
+        *("--served-model-name", model.name),
         *("--host", "0.0.0.0", "--port", str(HTTP_PORT)),
         *(("--runner", "pooling") if model.task == "embed" else ()),
         *(("--dtype", model.dtype) if model.dtype != "auto" else ()),

@@ -6,6 +6,6 @@ from typing import Any
 import msgspec
 
 
-def as_told(routes: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
+def as_report(routes: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
     """Routes of `/internal/routes`, each as JSON."""
     return {name: msgspec.Raw(msgspec.json.encode(route)) for name, route in routes.items()}
