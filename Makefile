@@ -50,6 +50,7 @@ check: setup ## lint, types, import contracts
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m tests.contract.figures
 
 test: check tools unit ## everything: checks, unit; then in two lanes integration and the suite on a real cluster, traces
 	@$(PY) -m devcluster built || $(PY) -m devcluster up --images
@@ -122,6 +123,10 @@ scarce: setup ## rollouts with 0, 1 and N spare GPUs (simulated) on a real clust
 hostile: setup ## on a real cluster: a hostile namespace beside two victims, measured with and without it (six minutes; QUICK=1: three)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_hostile.py -s
+
+engines: setup ## other engines on a real cluster, vLLM on CPUs: canaries, judge, scaling, drain (half an hour, 20 GB)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/engines -s
 
 traces: setup ## that taking a cluster away leaves no trace, on a second one beside the usual one (a minute)
 	$(VENV)/bin/pytest tests/devcluster -m e2e

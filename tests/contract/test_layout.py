@@ -3,13 +3,13 @@
 import ast
 import functools
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TORCH_IMPORTED, UNIT
+from tests.contract import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "server", "cli", "process"))
@@ -20,8 +20,6 @@ FILE_LINES = 400
 PARAMETERS = 7
 FOLDER_DEPTH = 5
 FOLDER_FILES = 12
-NARROW = {"slipway_cli", "slipway_operator"}  # packages whose folders are held to it
-DEFINED_TWICE = {"Terms"}
 # transformers calls it with these.
 FOREIGN_SIGNATURES = {"server/slipway_server/models/foreign.py:attend"}
 FORBIDDEN_FILES = {
@@ -110,27 +108,26 @@ def test_folders_are_shallow() -> None:
 
 def test_folders_have_few_files_and_a_docstring() -> None:
     parts = {path: path.relative_to(ROOT).parts for path in SOURCES}
-    narrow = {path.parent for path in SOURCES if parts[path][0] == "testkit" or parts[path][1] in NARROW}
+    narrow = {path.parent for path in SOURCES if parts[path][0] != "devcluster"}
     folders = sorted(narrow)
     counts = {_name(folder): len([*folder.glob("*.py")]) for folder in folders}
     assert len(counts) > 20 and not {name: count for name, count in counts.items() if count > FOLDER_FILES}
-    packages = [folder for folder in folders if folder.name not in NARROW]
+    packages = [folder for folder in folders if not folder.name.startswith("slipway_")]
     docstrings = {_name(folder): ast.get_docstring(trees()[folder / "__init__.py"]) or "" for folder in packages}
     assert not [name for name, text in docstrings.items() if len(text.split("\n")) < 3]
 
 
-def test_class_names_of_the_command_line_are_unique() -> None:
-    product = [(path, node) for path, node in definitions() if not path.is_relative_to(ROOT / "testkit")]
-    classes = [(path, node.name) for path, node in product if isinstance(node, ast.ClassDef)]
-    names = Counter(name for _, name in classes)
-    assert not [name for path, name in classes if "slipway_cli" in path.parts and names[name] > 1]
+def test_class_names_are_unique_in_the_product() -> None:
+    assert figures.duplicated_classes() == {}
 
 
-def test_class_names_of_the_operator_are_unique_in_the_product() -> None:
-    product = [(path, node) for path, node in definitions() if path.relative_to(ROOT).parts[1].startswith("slipway_")]
-    classes = [(path, node.name) for path, node in product if isinstance(node, ast.ClassDef)]
-    names = Counter(name for _, name in classes)
-    assert {name for path, name in classes if "slipway_operator" in path.parts and names[name] > 1} <= DEFINED_TWICE
+@pytest.mark.parametrize("name", figures.NAMES)
+def test_no_modules_import_one_another_in_a_circle(name: str) -> None:
+    assert figures.import_circle(f"slipway_{name}") == []
+
+
+def test_types_are_strict_in_the_whole_product() -> None:
+    assert figures.loosened_types() == []
 
 
 def test_no_file_names_the_machine_it_was_written_on() -> None:

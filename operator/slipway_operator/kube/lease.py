@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseTerms:
     """Name, holder and duration of the lease: a holder that does not renew it for `duration_s` counts as dead."""
 
     namespace: str
@@ -37,7 +37,7 @@ class Lease:
     def __init__(
         self,
         client: Client,
-        terms: Terms,
+        terms: LeaseTerms,
         on_change: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

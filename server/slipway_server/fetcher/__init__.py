@@ -1,4 +1,8 @@
-"""The init container: brings a model folder to the pod, checks it, and leaves a marker when it is whole."""
+"""The init container: brings a model folder to the pod, checks it, and leaves a marker when it is whole.
+
+`fetch` is the whole way; `hub`, `web` and `archive` bring files, `folder` says which are kept, `guard` which
+addresses may be called, `pin` holds them to the revision's digest.
+"""
 
 import json
 import logging

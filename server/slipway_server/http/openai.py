@@ -17,7 +17,7 @@ from .requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, 
 from .requests.shadow import priority_of
 from .responses.delta import Delta
 from .responses.replay import ReplayStore
-from .responses.resume import Identity, IncomingRequest, StreamProgress, read_request
+from .responses.resume import Identity, IncomingRequest, StreamPosition, read_request
 from .responses.shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
 from .responses.sse import json_response, stream_events
 from .service import Generation, ModelService
@@ -144,7 +144,7 @@ class OpenAI:
         generation: Generation,
         incoming: IncomingRequest,
         identity: Identity,
-        progress: StreamProgress,
+        progress: StreamPosition,
     ) -> AsyncGenerator[IndexedDelta, None]:
         """The deltas of one answer that its client can resume."""
 

@@ -13,7 +13,7 @@ from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest,
 from .requests.shadow import priority_of
 from .responses.delta import Delta
 from .responses.replay import ReplayStore
-from .responses.resume import IncomingRequest, StreamProgress, read_request
+from .responses.resume import IncomingRequest, StreamPosition, read_request
 from .responses.shapes import Choice
 from .responses.sse import json_response, stream_events
 from .service import ModelService
@@ -131,7 +131,7 @@ async def collect(deltas: AsyncIterator[Delta]) -> Choice:
     return choice
 
 
-async def token_events(deltas: AsyncIterator[Delta], progress: StreamProgress | None) -> AsyncIterator[dict[str, Any]]:
+async def token_events(deltas: AsyncIterator[Delta], progress: StreamPosition | None) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
         if progress:
             progress.add_token(delta.token)
@@ -140,7 +140,7 @@ async def token_events(deltas: AsyncIterator[Delta], progress: StreamProgress | 
 
 
 async def typed_events(
-    deltas: AsyncIterator[Delta], prompt_tokens: int, progress: StreamProgress | None
+    deltas: AsyncIterator[Delta], prompt_tokens: int, progress: StreamPosition | None
 ) -> AsyncIterator[dict[str, Any]]:
     async for delta in deltas:
         if progress:

@@ -6,7 +6,7 @@ import pytest
 
 from slipway_operator.kube.client import TIMEOUT_S, Client
 from slipway_operator.kube.errors import Fenced
-from slipway_operator.kube.lease import HELD_FOR, RENEW_EVERY, Lease, Terms
+from slipway_operator.kube.lease import HELD_FOR, RENEW_EVERY, Lease, LeaseTerms
 from slipway_operator.kube.resources import LEASES, MODEL_DEPLOYMENTS
 from slipway_operator.settings import parse
 from tests.support.settings import parsed
@@ -21,7 +21,7 @@ class Candidate:
 
     def __init__(self, client, namespace, identity):
         self.now, self.reported = 1000.0, []
-        terms = Terms(namespace, "operator", identity, DURATION_S)
+        terms = LeaseTerms(namespace, "operator", identity, DURATION_S)
         self.lease = Lease(client, terms, self.reported.append, lambda: self.now)
 
     async def renews(self):

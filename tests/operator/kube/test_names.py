@@ -11,7 +11,7 @@ from slipway_operator.kube.errors import Exists, NotFound, Refused, Stale, Unava
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import CONFIG_MAPS, MODEL_DEPLOYMENTS, NAMESPACES
 from slipway_operator.kube.writing import names
-from slipway_operator.kube.writing.names import Names, Terms
+from slipway_operator.kube.writing.names import Names, NameTerms
 from testkit.until import until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -92,7 +92,7 @@ class World:
         self.server, self.cache, self.added, self.leads = Server(), ObjectCache(), [], True
         for one in deployments:
             self.cache.update(MODEL_DEPLOYMENTS, one)
-        settings = Terms("home", "slipway-model-names", 60.0, **terms)
+        settings = NameTerms("home", "slipway-model-names", 60.0, **terms)
         self.names = Names(self.server, self.cache, settings, self.added.append, lambda: self.leads, lambda: NOW)
 
     def of(self, namespace, name="chat"):

@@ -10,7 +10,7 @@ from slipway_server.engine.request import FinishReason, Logprobs
 from slipway_server.http.requests.prompts import Prompt, ServedModel
 from slipway_server.http.requests.schemas import CompletionRequest
 from slipway_server.http.responses.delta import Delta
-from slipway_server.http.responses.resume import Identity, Resume, StreamProgress
+from slipway_server.http.responses.resume import Identity, Resume, StreamPosition
 from slipway_server.http.responses.shapes import Choice, CompletionShape, IndexedDelta, best
 from slipway_server.text.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ async def chunks_of(model: Named, resume: Resume | None, *, echo: bool) -> list[
             text = model.tokenizer.text_of(token) if count % 2 else ""
             yield 0, Delta(text, count, token, finish, item if fresh else None, of_prompt)
 
-    progress = StreamProgress(IDENTITY, resume)
+    progress = StreamPosition(IDENTITY, resume)
     prompt = Prompt("In the beginning", tokens[:3])
     shape = CompletionShape(cast(ServedModel, model), IDENTITY, [prompt], body)
     return [chunk async for chunk in shape.chunks(deltas(), with_usage=False, progress=progress) if progress.is_new]
@@ -54,7 +54,7 @@ async def test_a_resumed_stream_continues_with_the_same_chunks(tiny_v1: Path, ec
     offsets = [offset for chunk in whole for offset in chunk["choices"][0]["logprobs"]["text_offset"]]
     lengths = [len(model.tokenizer.text_of(token)) for token in (tokens if echo else tokens[3:])]
     assert offsets == [sum(lengths[:at]) for at in range(len(lengths))]
-    checked = StreamProgress(IDENTITY)
+    checked = StreamPosition(IDENTITY)
     for position in range(1, len(tokens) - 3):
         checked.add_token(tokens[2 + position])
         resume = Resume(IDENTITY, position, checked._check, tokens[3 : 3 + position])

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from slipway_server.http.errors import HttpError, invalid
 from slipway_server.http.responses import sse
-from slipway_server.http.responses.resume import Identity, Resume, StreamProgress
+from slipway_server.http.responses.resume import Identity, Resume, StreamPosition
 
 Events = Callable[[], AsyncIterator[Any]]
 
@@ -25,7 +25,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Answering:
     """Serves one event stream."""
 
-    def __init__(self, events: Events, progress: StreamProgress | None = None) -> None:
+    def __init__(self, events: Events, progress: StreamPosition | None = None) -> None:
         self._events, self._progress = events, progress
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
@@ -47,12 +47,12 @@ class Answering:
             return web.json_response(failure.body, status=failure.status)
 
 
-def repeating(*tokens: int) -> StreamProgress:
+def repeating(*tokens: int) -> StreamPosition:
     """Of a resumed stream whose client has these tokens, which the server has to compute again."""
     check = 0
     for token in tokens:
         check = crc32(token.to_bytes(4, "little"), check)
-    return StreamProgress(Identity(seed=1), Resume(Identity(seed=1), len(tokens), check))
+    return StreamPosition(Identity(seed=1), Resume(Identity(seed=1), len(tokens), check))
 
 
 async def test_a_silent_stream_is_kept_alive() -> None:

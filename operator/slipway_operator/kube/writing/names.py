@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class NameTerms:
     """Where claims are stored, how long they outlive their owner, and what the installation grants."""
 
     namespace: str
@@ -54,7 +54,7 @@ class Names:
         self,
         client: Client,
         cache: ObjectCache,
-        terms: Terms,
+        terms: NameTerms,
         add: Callable[[ObjectKey], None],
         may_write: Callable[[], bool],
         now: Callable[[], datetime],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...telemetry.metrics import ServerMetrics
 from ..errors import HttpError, taken_over
 from .delta import Delta
-from .resume import Identity, IncomingRequest, StreamProgress
+from .resume import Identity, IncomingRequest, StreamPosition
 
 # Measured in CPython: a delta with its token and a short text; one alternative of a log probability; an empty buffer.
 DELTA_BYTES, LOGPROB_BYTES, BUFFER_BYTES = 240, 72, 2048
@@ -148,7 +148,7 @@ class ReplayStore:
         identity: Identity,
         source: Source,
         *,
-        progress: StreamProgress | None,
+        progress: StreamPosition | None,
         known: tuple[int, ...],
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of an answer, from a replay buffer where there is one.

@@ -90,11 +90,11 @@ class IncomingRequest:
             return self.resume.identity
         return Identity(secrets.randbits(63) if seed is None else seed)
 
-    def track_progress(self, identity: Identity, *, streamed: bool, prompts: int = 1) -> "StreamProgress | None":
+    def track_progress(self, identity: Identity, *, streamed: bool, prompts: int = 1) -> "StreamPosition | None":
         """For a stream that can be resumed. Events of several prompts come in no fixed order, so that these cannot."""
         if self.resume and not (streamed and prompts == 1):
             raise invalid("Only a stream that answers one prompt can be taken up again.", "stream")
-        return StreamProgress(identity, self.resume) if streamed and prompts == 1 and self.resumable else None
+        return StreamPosition(identity, self.resume) if streamed and prompts == 1 and self.resumable else None
 
 
 async def read_request(http: web.Request, tenants: Tenants) -> IncomingRequest:
@@ -125,7 +125,7 @@ def _tokens(text: bytes) -> tuple[int, ...]:
     return tokens
 
 
-class StreamProgress:
+class StreamPosition:
     """How far a stream has come. An event's position is the number of tokens so far; the last event has one more."""
 
     def __init__(self, identity: Identity, resume: Resume | None = None) -> None:

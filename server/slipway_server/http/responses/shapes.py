@@ -10,7 +10,7 @@ from ..requests.prompts import Prompt, ServedModel
 from ..requests.schemas import ChatRequest, CompletionRequest
 from .delta import Delta
 from .logprobs import format_chat_logprobs, format_completion_logprobs, format_prompt_logprobs
-from .resume import Identity, StreamProgress
+from .resume import Identity, StreamPosition
 
 IndexedDelta = tuple[int, Delta]
 
@@ -77,7 +77,7 @@ class Shape(ABC):
         return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
 
     async def chunks(
-        self, deltas: AsyncIterator[IndexedDelta], *, with_usage: bool, progress: StreamProgress | None
+        self, deltas: AsyncIterator[IndexedDelta], *, with_usage: bool, progress: StreamPosition | None
     ) -> AsyncIterator[dict[str, Any]]:
         head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
         tokens: dict[int, int] = {}

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from ..errors import HttpError
-from .resume import STREAM, StreamProgress
+from .resume import STREAM, StreamPosition
 
 DONE = b"data: [DONE]\n\n"
 # Unlike a position's comment, which has a blank after the colon.
@@ -69,7 +69,7 @@ async def stream_events(
     *,
     done: bool = True,
     error: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: body,
-    progress: StreamProgress | None = None,
+    progress: StreamPosition | None = None,
 ) -> web.StreamResponse:
     """Sends events as they come. Until the first bytes an error is a status; after them, an event before the end.
 
@@ -112,7 +112,7 @@ async def _break_off(http: web.Request, line: _Line, failure: HttpError) -> None
     asyncio.get_running_loop().call_later(BREAK_OFF_S, http.transport.abort)
 
 
-async def _frames(events: AsyncIterator[Any], progress: StreamProgress | None) -> AsyncIterator[bytes]:
+async def _frames(events: AsyncIterator[Any], progress: StreamPosition | None) -> AsyncIterator[bytes]:
     """Events as bytes, without those that the client has already."""
     async for event in events:
         if progress is None:

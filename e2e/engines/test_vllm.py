@@ -1,0 +1,115 @@
+"""vLLM on CPUs: released beside slipway-server, judged, scaled, drained and rolled back, without a failed request."""
+
+from collections.abc import Callable
+
+import pytest
+
+from e2e import faults, weights
+from e2e.conftest import devcluster
+from e2e.engines.result import Stages
+from testkit.cluster.deployment import Deployment, Json, state_of
+from testkit.cluster.installation import Installation
+from testkit.load.closed import Load
+from testkit.load.flow import Flow, Shape
+
+pytestmark = pytest.mark.extended
+
+VERSION = "0.32.0"
+START_S = 420.0  # it imports for a minute where nothing else computes
+JUDGED_S = 420.0
+# By what clients get and not by its speed: another engine on the same cores is faster or slower, and both are right.
+ANSWERS: Json = {
+    "minSamples": {"canaryRequests": 150, "warmupSeconds": 15},
+    "metrics": [
+        {"name": "errors", "event": "FirstAttemptError", "share": 0.4, "okBelow": 0.02},
+        {"name": "empty", "event": "EmptyAnswer", "share": 0.2, "okBelow": 0.02},
+        {"name": "truncated", "event": "TruncatedAnswer", "share": 0.2, "okBelow": 0.05},
+        {"name": "repetition", "event": "RepetitiveAnswer", "share": 0.2, "okBelow": 0.02},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    return devcluster("engine", "vllm-cpu").strip()
+
+
+def vllm(image: str) -> Json:
+    return {
+        "type": "vllm",
+        "version": VERSION,
+        "image": image,
+        "args": ["--enforce-eager", "--max-num-seqs=16"],
+        "env": [{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "1"}],
+    }
+
+
+def in_image(model: str, version: str) -> Json:
+    return {"uri": f"file:///models/{model}", "version": version}
+
+
+@pytest.mark.timeout(3600, func_only=True)
+def test_vllm_is_released_scaled_drained_and_rolled_back(
+    slipway: Installation,
+    namespace: str,
+    image: str,
+    deploy: Callable[..., Deployment],
+    flow: Callable[[Deployment, Shape], Flow],
+    load: Callable[..., Load],
+) -> None:
+    stages = Stages("vllm", 4)
+    slipway.kube.apply(faults.template("answers", **ANSWERS), namespace)
+    weights.begin(slipway.kube, namespace, slipway.images.server)
+    chat = deploy("v1", strategy=faults.strategy(50, "answers"), progressDeadlineSeconds=int(START_S))
+    chat.until_stable("v1")
+    running = flow(chat, Shape(rate=3, streamed=0.5))
+    running.wait_for(lambda seen: len(seen) >= 20, 60, "requests of stable")
+
+    with stages.stage("canary from slipway to vllm, the same weights: promoted"):
+        chat.edit(model=in_image("tiny-v1", "vllm-1"), engine=vllm(image))
+        status = until_promoted(chat, "vllm-1")
+        [shown] = [item for item in status["revisions"] if item["revision"] == status["stableRevision"]]
+        assert shown["engine"] == {"type": "vllm", "capabilities": ["Drain", "Metrics"]}
+        chat.until_alone()
+
+    with stages.stage("canary from vllm to vllm, other weights: promoted"):
+        chat.edit(model=in_image("tiny-v2", "vllm-2"))
+        until_promoted(chat, "vllm-2")
+        chat.until_alone()
+
+    with stages.stage("canary from vllm to untrained weights, fetched from a claim: rolled back"):
+        weights.await_made(slipway.kube, namespace)
+        chat.edit(model={"uri": f"{weights.URI}/untrained", "version": "untrained"})
+        chat.until_state("Aborted", START_S + JUDGED_S)
+        abort = chat.status["rollout"]["abort"]
+        assert abort["reason"] == "AnalysisFailed", abort
+        assert "repetition" in abort["message"] or "truncated" in abort["message"], abort
+        chat.edit(model=in_image("tiny-v2", "vllm-2"))
+        chat.until_stable("vllm-2")
+        chat.until_alone()
+    stages.requests(running.stop())
+
+    with stages.stage("two pods, one deleted with streams open: all end"):
+        chat.scale(2)
+        chat.until("two pods are ready", lambda status: status["ready"] == "2/2", START_S)
+        steady = load(chat, pause_s=0, max_tokens=(100, 300), streams=4)
+        steady.wait_for(lambda report: report.requests >= 8, 120)
+        leaver = chat.pods()[0]["metadata"]["name"]
+        slipway.kube.kubectl("delete", "pod", leaver, "--namespace", namespace, "--wait=false")
+        before = steady.report()
+        steady.wait_for(lambda report: report.since(before).requests >= 20, 240)
+        report = steady.stop()
+        stages.load(report)
+        assert report.failures == ()
+    stages.write()
+
+
+def until_promoted(chat: Deployment, version: str) -> Json:
+    """A rejection ends the wait at once."""
+
+    def promoted(status: Json) -> bool:
+        abort = (status.get("rollout") or {}).get("abort")
+        assert state_of(status) not in ("Aborting", "Aborted"), abort
+        return any(item.get("version") == version and item["role"] == "stable" for item in status["revisions"])
+
+    return chat.until(f"{version} is promoted", promoted, START_S + JUDGED_S)
