@@ -30,8 +30,8 @@ from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.kube.writing import names
 from slipway_operator.kube.writing.aggregation import Host
-from slipway_operator.kube.writing.fences import Fences
 from slipway_operator.kube.writing.keys import Keys
+from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
@@ -138,11 +138,11 @@ async def _run(settings: OperatorSettings) -> int:
         providers = Providers(client, Dialer(settings.outbound, "analyses"))
         measurements = MeasurementRunner(providers, queue.add, metrics.measured)
         try:
-            fences = Fences(client, settings.fence) if settings.fence else None
+            network_policies = NetworkPolicies(client, settings.network_policy) if settings.network_policy else None
             keys = _keys(settings, client, cache)
             gateways = _gateways(settings, client, session, keys)
             claims = _names(settings, client, cache, queue, lease)
-            readers = Readers(client, gateways, cache, fences, claims, keys)
+            readers = Readers(client, gateways, cache, network_policies, claims, keys)
             return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())

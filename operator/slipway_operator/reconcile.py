@@ -18,9 +18,9 @@ from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.kube.writing import apply, events
-from slipway_operator.kube.writing.fences import Fences
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.names import Names
+from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.metrics_api.sampler import MetricsSampler, followed
 from slipway_operator.model.cluster.observed import Observed
@@ -71,7 +71,7 @@ class Readers:
     client: Client
     gateways: Gateways
     cache: ObjectCache | None = None
-    fences: Fences | None = None  # of model pods; None where the release has none
+    network_policies: NetworkPolicies | None = None  # of model pods; None where the release has none
     names: Names | None = None
     keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
 
@@ -89,7 +89,7 @@ class Reconciler:
         capacity: ScalingSources | None = None,
     ) -> None:
         self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
-        self._fences, self._keys = readers.fences, readers.keys
+        self._network_policies, self._keys = readers.network_policies, readers.keys
         self._names = readers.names
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins = Pins()
@@ -174,8 +174,8 @@ class Reconciler:
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
         """Execute the plan; the pins of weights, the NetworkPolicy and the keys are written before the pods."""
         await self._pins.hold(self._client, obj, planned.pins)
-        if self._fences:
-            await self._fences.keep(obj)
+        if self._network_policies:
+            await self._network_policies.keep(obj)
         if self._keys:
             await self._keys.keep(obj["metadata"]["namespace"])
         try:
@@ -213,8 +213,8 @@ class Reconciler:
         if self._capacity.sampler:
             self._capacity.sampler.forget(key)
         self._runners.forget(key)
-        if self._fences:
-            self._fences.forget(key)
+        if self._network_policies:
+            self._network_policies.forget(key)
         if self._keys:
             self._keys.forget(key[0])
         self._reported.pop(key, None)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from slipway_operator.manifests.fence import FenceSettings
+from slipway_operator.manifests.network_policy import NetworkPolicySettings
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.keys import MIN_ROTATION_S
 from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
@@ -122,12 +122,12 @@ class OperatorSettings(process.ProcessSettings):
     allowed_private_hosts: Annotated[
         tuple[str, ...], _of_text(lambda text: parse_hosts(split_items(text))), Flag("HOST,...")
     ] = Field((), description="names, a.b.svc or *.b.svc, whose private addresses hooks and analyses may call")
-    fence_release: Annotated[Pairs, _of_text(_labels), Flag("NAME=VALUE,...")] = Field(
+    network_policy_release: Annotated[Pairs, _of_text(_labels), Flag("NAME=VALUE,...")] = Field(
         (),
         description="labels of the release's pods: a NetworkPolicy for each ModelDeployment lets gateways and operator "
         "with these labels connect to model pods; without labels there are no policies",
     )
-    fence_metrics_peers: Annotated[tuple[dict[str, Any], ...], _of_text(_peers), Flag("JSON")] = Field(
+    network_policy_metrics_peers: Annotated[tuple[dict[str, Any], ...], _of_text(_peers), Flag("JSON")] = Field(
         (), description="JSON list of NetworkPolicyPeers that may also read /metrics of model pods"
     )
     metrics_api_service: Name = Field(
@@ -180,11 +180,11 @@ class OperatorSettings(process.ProcessSettings):
         return EgressPolicy(self.allowed_private_cidrs, self.allowed_private_hosts, self._api_server())
 
     @property
-    def fence(self) -> FenceSettings | None:
+    def network_policy(self) -> NetworkPolicySettings | None:
         """Settings of the NetworkPolicy; None: model pods get none."""
-        if not self.fence_release:
+        if not self.network_policy_release:
             return None
-        return FenceSettings(self.own_namespace, self.fence_release, self.fence_metrics_peers)
+        return NetworkPolicySettings(self.own_namespace, self.network_policy_release, self.network_policy_metrics_peers)
 
     def _api_server(self) -> tuple[Address, ...]:
         try:

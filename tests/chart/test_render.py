@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from slipway_operator import settings as operator_settings
-from slipway_operator.manifests.fence import network_policy
+from slipway_operator.manifests.network_policy import network_policy
 from slipway_operator.manifests.owner import Owner
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
 from tests.support.api_server import CRD_FILES
@@ -171,22 +171,22 @@ def test_policies_stand_by_default_and_around_model_pods_too() -> None:
     """Safety 19: they were off by default, and never of model pods."""
     names = {item["metadata"]["name"] for item in of_kind(objects(), "NetworkPolicy")}
     assert names == {"slipway-gateway", "slipway-operator"}
-    release = "--fence-release=app.kubernetes.io/name=slipway,app.kubernetes.io/instance=slipway"
+    release = "--network-policy-release=app.kubernetes.io/name=slipway,app.kubernetes.io/instance=slipway"
     for scenario, peers in (("default", []), ("ha", [{"namespaceSelector": {"matchLabels": MONITORING}}])):
         operator = _container(find(objects(scenario), "Deployment", "slipway-operator"))["args"]
-        values = [arg.partition("=")[2] for arg in operator if arg.startswith("--fence-metrics-peers=")]
+        values = [arg.partition("=")[2] for arg in operator if arg.startswith("--network-policy-metrics-peers=")]
         assert release in operator and [json.loads(text) for text in values] == ([peers] if peers else [])
     for off in ({"enabled": False}, {"modelPods": False}):
         rendered = objects(values={"networkPolicy": off})
         operator = _container(find(rendered, "Deployment", "slipway-operator"))["args"]
-        assert not [arg for arg in operator if arg.startswith("--fence")]
+        assert not [arg for arg in operator if arg.startswith("--network-policy")]
         assert bool(of_kind(rendered, "NetworkPolicy")) is ("modelPods" in off)
     pods = [item["spec"]["template"]["metadata"]["labels"] for item in of_kind(objects(), "Deployment")]
     settings = parsed(
         operator_settings.parse, _container(find(objects("ha"), "Deployment", "slipway-operator"))["args"]
     ).settings
-    assert settings.fence
-    peers = network_policy(Owner("chat", "default", "u"), settings.fence)["spec"]["ingress"][0]["from"]
+    assert settings.network_policy
+    peers = network_policy(Owner("chat", "default", "u"), settings.network_policy)["spec"]["ingress"][0]["from"]
     selected = [[labels for labels in pods if _selects(peer, labels)] for peer in peers[:2]]
     assert [len(found) for found in selected] == [1, 1], "gateway and operator, each by the labels that it has"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway_operator.manifests.fence import FenceSettings
+from slipway_operator.manifests.network_policy import NetworkPolicySettings
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.settings import parse as parse_command
 from tests.support.settings import parsed
@@ -56,9 +56,15 @@ def test_addresses_that_may_be_called_for_tenants():
 
 
 def test_network_policies_need_the_selectors_of_the_release():
-    assert parse([], {}).fence is None
-    flags = ["--own-namespace=sys", "--fence-release=a/b=c,d=e", '--fence-metrics-peers=[{"podSelector": {}}]']
-    assert parse(flags, {}).fence == FenceSettings("sys", (("a/b", "c"), ("d", "e")), ({"podSelector": {}},))
+    assert parse([], {}).network_policy is None
+    flags = [
+        "--own-namespace=sys",
+        "--network-policy-release=a/b=c,d=e",
+        '--network-policy-metrics-peers=[{"podSelector": {}}]',
+    ]
+    assert parse(flags, {}).network_policy == NetworkPolicySettings(
+        "sys", (("a/b", "c"), ("d", "e")), ({"podSelector": {}},)
+    )
 
 
 def test_explain_takes_a_target_and_a_namespace():
@@ -77,12 +83,12 @@ def test_explain_takes_a_target_and_a_namespace():
         (["--allowed-private-hosts", "10.0.0.1"], {}, "'10.0.0.1' is no host name: write for example prometheus."),
         (["--allowed-private-hosts", "*"], {}, "'*' is no host name"),
         (
-            ["--fence-release", "slipway"],
+            ["--network-policy-release", "slipway"],
             {},
             "'slipway' has no value: write for example app.kubernetes.io/name=slipway",
         ),
-        (["--fence-metrics-peers", "{}"], {}, "it must be a list of NetworkPolicyPeers"),
-        (["--fence-metrics-peers", "["], {}, "this is no JSON"),
+        (["--network-policy-metrics-peers", "{}"], {}, "it must be a list of NetworkPolicyPeers"),
+        (["--network-policy-metrics-peers", "["], {}, "this is no JSON"),
         (["--lease-seconds", "2"], {}, "--lease-seconds: '2' is less than 3"),
         (["--log-level", "loud"], {}, "--log-level: 'loud' is not one of"),
         (["--name-grants", "team-a"], {}, "team-a: write NAMESPACE=NAME,PREFIX*"),

@@ -56,7 +56,7 @@ async def service():
 
 @pytest.fixture
 def operator_flags():
-    return [f"--allowed-private-cidrs={own_address()}/32", "--fence-release=a=b", "--log-level=debug"]
+    return [f"--allowed-private-cidrs={own_address()}/32", "--network-policy-release=a=b", "--log-level=debug"]
 
 
 def template(service):

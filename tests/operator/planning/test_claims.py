@@ -248,7 +248,7 @@ def test_condition_exists_during_a_conflict() -> None:
 
 def test_each_change_of_a_conflict_is_one_event() -> None:
     def changes(*found: Condition) -> list[tuple[str, str]]:
-        return [(event.type, event.reason) for event in model_name.news(before, found)]
+        return [(event.type, event.reason) for event in model_name.events(before, found)]
 
     def one(message: str) -> Condition:
         return Condition(NAME_CONFLICT, "True", TAKEN, message, START)
@@ -263,7 +263,7 @@ def test_each_change_of_a_conflict_is_one_event() -> None:
 def test_a_conflict_that_is_unknown_for_a_moment_is_no_event() -> None:
     def reported(before: str, now: str) -> list[str]:
         found = [[Condition(NAME_CONFLICT, status, TAKEN, status, START)] if status else [] for status in (before, now)]
-        return [event.reason for event in model_name.news(*found)]
+        return [event.reason for event in model_name.events(*found)]
 
     assert not reported("", "Unknown") and not reported("Unknown", "") and not reported("True", "Unknown")
     assert reported("Unknown", "True") == ["NameConflict"] and reported("True", "") == ["NameClaimed"]

@@ -208,8 +208,8 @@ class Names:
         for owner, standing in standings.items():
             # An owner that has its name and no conflict in its status needs no reconcile: at a cold start, all of them.
             former = before.get(owner)
-            news = standing.lost or (former is not None and former.lost) or self._reports_conflict(_key(owner))
-            if standing != former and news:
+            changed = standing.lost or (former is not None and former.lost) or self._reports_conflict(_key(owner))
+            if standing != former and changed:
                 self._add(_key(owner))
 
     def _reports_conflict(self, key: ObjectKey) -> bool:

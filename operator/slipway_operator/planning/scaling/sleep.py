@@ -166,7 +166,7 @@ def sentence(course: Course, at: Situation) -> str:
     return f"waking since {since}: {ready} of {at.replicas} pods ready" + (f"; {why}" if why else "")
 
 
-def news(course: Course, at: Situation) -> tuple[Event, ...]:
+def events(course: Course, at: Situation) -> tuple[Event, ...]:
     """One Event for each change."""
     before, now = at.status.sleep, at.sleep
     if before is None or now is None or before.state is now.state:

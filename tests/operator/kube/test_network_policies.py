@@ -4,14 +4,14 @@ import pytest
 
 from slipway_operator.kube.errors import Refused, Unavailable
 from slipway_operator.kube.resources import NETWORK_POLICIES
-from slipway_operator.kube.writing.fences import AGAIN_AFTER_S, Fences
-from slipway_operator.manifests.fence import FenceSettings, network_policy
+from slipway_operator.kube.writing.network_policies import AGAIN_AFTER_S, NetworkPolicies
+from slipway_operator.manifests.network_policy import NetworkPolicySettings, network_policy
 from slipway_operator.manifests.owner import Owner
 
 pytestmark = pytest.mark.attack_class(19, 23)
 
 MONITORING = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
-SETTINGS = FenceSettings("slipway-system", (("app.kubernetes.io/instance", "slipway"),), (MONITORING,))
+SETTINGS = NetworkPolicySettings("slipway-system", (("app.kubernetes.io/instance", "slipway"),), (MONITORING,))
 CHAT = {"metadata": {"name": "chat", "namespace": "default", "uid": "u1"}}
 
 
@@ -48,7 +48,7 @@ def test_only_the_release_and_monitoring_may_connect():
 def test_pods_named_without_a_namespace_are_those_of_the_release():
     """In the release's own policies they are. In the namespace of a model they would be the pods of its users."""
     pods, block = {"podSelector": {"matchLabels": {"app": "prometheus"}}}, {"ipBlock": {"cidr": "192.0.2.0/24"}}
-    settings = FenceSettings("slipway-system", (), (pods, block, MONITORING))
+    settings = NetworkPolicySettings("slipway-system", (), (pods, block, MONITORING))
     *_, first, second, third = network_policy(Owner.of(CHAT), settings)["spec"]["ingress"][0]["from"]
     release = {"matchLabels": {"kubernetes.io/metadata.name": "slipway-system"}}
     assert first == {"namespaceSelector": release, **pods}
@@ -57,15 +57,15 @@ def test_pods_named_without_a_namespace_are_those_of_the_release():
 
 async def test_policy_is_applied_periodically_and_for_a_recreated_deployment():
     server, now = Server(), [0.0]
-    fences = Fences(server, SETTINGS, lambda: now[0])
+    network_policies = NetworkPolicies(server, SETTINGS, lambda: now[0])
     for _ in range(3):
-        await fences.keep(CHAT)
+        await network_policies.keep(CHAT)
     assert len(server.applied) == 1
     now[0] += AGAIN_AFTER_S
-    await fences.keep(CHAT)
-    await fences.keep({"metadata": {**CHAT["metadata"], "uid": "u2"}})
-    fences.forget(("default", "chat"))
-    await fences.keep(CHAT)
+    await network_policies.keep(CHAT)
+    await network_policies.keep({"metadata": {**CHAT["metadata"], "uid": "u2"}})
+    network_policies.forget(("default", "chat"))
+    await network_policies.keep(CHAT)
     uids = [item["metadata"]["ownerReferences"][0]["uid"] for item in server.applied]
     assert uids == ["u1", "u1", "u2", "u1"]
 
@@ -73,16 +73,16 @@ async def test_policy_is_applied_periodically_and_for_a_recreated_deployment():
 async def test_without_the_right_clients_keep_their_model_with_a_log_line(caplog):
     server = Server()
     server.failure = Refused(403, "networkpolicies is forbidden")
-    await Fences(server, SETTINGS).keep(CHAT)
+    await NetworkPolicies(server, SETTINGS).keep(CHAT)
     assert "no NetworkPolicy keeps others from the model pods of default/chat" in caplog.text
 
 
 async def test_pods_wait_for_it_while_the_api_server_is_away():
     server = Server()
     server.failure = Unavailable("away")
-    fences = Fences(server, SETTINGS)
+    network_policies = NetworkPolicies(server, SETTINGS)
     with pytest.raises(Unavailable):
-        await fences.keep(CHAT)
+        await network_policies.keep(CHAT)
     server.failure = None
-    await fences.keep(CHAT)
+    await network_policies.keep(CHAT)
     assert len(server.applied) == 2

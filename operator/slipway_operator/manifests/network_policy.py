@@ -7,7 +7,7 @@ from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 
-FENCE = "fence"  # value of the component label, and end of the name
+COMPONENT = "fence"  # value of the component label, and end of the name
 GATEWAY, OPERATOR = "gateway", "operator"  # values of the chart's component label
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # the API server sets it on every Namespace
 
@@ -15,7 +15,7 @@ Peer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class FenceSettings:
+class NetworkPolicySettings:
     """The identity of a release's gateways and operator, and the other peers that may read metrics."""
 
     namespace: str  # of the release
@@ -23,7 +23,7 @@ class FenceSettings:
     metrics_peers: tuple[Peer, ...] = field(default=())  # NetworkPolicyPeers
 
 
-def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
+def network_policy(owner: Owner, settings: NetworkPolicySettings) -> dict[str, Any]:
     """A policy that admits gateways to the API, and the operator and `metrics_peers` to `/metrics` on the same port.
 
     Probes come from the node's kubelet, which network plugins admit to pods of their own node. Egress stays open,
@@ -35,12 +35,12 @@ def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {
-            "name": labels.child_name(owner.name, FENCE),
+            "name": labels.child_name(owner.name, COMPONENT),
             "namespace": owner.namespace,
             "labels": {
                 labels.MODEL_DEPLOYMENT: owner.name,
                 labels.MANAGED_BY: "slipway",
-                labels.COMPONENT: FENCE,
+                labels.COMPONENT: COMPONENT,
             },
             "ownerReferences": [owner.reference()],
         },
@@ -52,14 +52,14 @@ def network_policy(owner: Owner, settings: FenceSettings) -> dict[str, Any]:
     }
 
 
-def _as_in_release(peer: Peer, settings: FenceSettings) -> Peer:
+def _as_in_release(peer: Peer, settings: NetworkPolicySettings) -> Peer:
     """A peer as in the release's own policies: without a namespace it means pods in the release's namespace."""
     if "namespaceSelector" in peer or "ipBlock" in peer:
         return peer
     return {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: settings.namespace}}, **peer}
 
 
-def _release_pods(settings: FenceSettings, component: str) -> Peer:
+def _release_pods(settings: NetworkPolicySettings, component: str) -> Peer:
     return {
         "namespaceSelector": {"matchLabels": {NAMESPACE_NAME: settings.namespace}},
         "podSelector": {"matchLabels": {**dict(settings.release), labels.COMPONENT: component}},

@@ -9,7 +9,7 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.resources import NETWORK_POLICIES
-from slipway_operator.manifests.fence import FenceSettings, network_policy
+from slipway_operator.manifests.network_policy import NetworkPolicySettings, network_policy
 from slipway_operator.manifests.owner import Owner
 
 AGAIN_AFTER_S = 240.0  # shorter than the resync period: each resync reverts manual changes
@@ -18,10 +18,12 @@ AGAIN_AFTER_S = 240.0  # shorter than the resync period: each resync reverts man
 log = logging.getLogger(__name__)
 
 
-class Fences:
+class NetworkPolicies:
     """One policy for each ModelDeployment; it is deleted with its owner."""
 
-    def __init__(self, client: Client, settings: FenceSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, client: Client, settings: NetworkPolicySettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._client, self._settings, self._clock = client, settings, clock
         self._made: dict[ObjectKey, tuple[str, float]] = {}  # uid of the owner, and when
 
