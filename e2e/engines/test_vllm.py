@@ -1,5 +1,6 @@
 """vLLM on CPUs: released beside slipway-server, judged, scaled, drained and rolled back, without a failed request."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -62,7 +63,7 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
     weights.begin(slipway.kube, namespace, slipway.images.server)
     chat = deploy("v1", strategy=faults.strategy(50, "answers"), progressDeadlineSeconds=int(START_S))
     chat.until_stable("v1")
-    running = flow(chat, Shape(rate=3, streamed=0.5))
+    running = flow(chat, Shape(rate=4, streamed=0.5, max_tokens=None))
     running.wait_for(lambda seen: len(seen) >= 20, 60, "requests of stable")
 
     with stages.stage("canary from slipway to vllm, the same weights: promoted"):
@@ -77,14 +78,14 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
         until_promoted(chat, "vllm-2")
         chat.until_alone()
 
-    with stages.stage("canary from vllm to untrained weights, fetched from a claim: rolled back"):
+    with stages.stage("canary from vllm to a context of 24 tokens, its weights on a claim: rolled back"):
         weights.await_made(slipway.kube, namespace)
-        chat.edit(model={"uri": f"{weights.URI}/untrained", "version": "untrained"})
-        chat.until_state("Aborted", START_S + JUDGED_S)
-        abort = chat.status["rollout"]["abort"]
-        assert abort["reason"] == "AnalysisFailed", abort
-        assert "repetition" in abort["message"] or "truncated" in abort["message"], abort
-        chat.edit(model=in_image("tiny-v2", "vllm-2"))
+        stable = chat.status["stableRevision"]
+        chat.edit(model={"uri": f"{weights.URI}/untrained", "version": "short", "maxModelLen": 24})
+        rejected = chat.until("it is rejected", lambda status: is_rejected(status, stable), START_S + JUDGED_S)
+        abort = rejected["rollout"]["abort"]
+        assert abort["reason"] == "AnalysisFailed" and re.search("truncated: .* evidence e=", abort["message"]), abort
+        chat.edit(model=in_image("tiny-v2", "vllm-2") | {"maxModelLen": None})
         chat.until_stable("vllm-2")
         chat.until_alone()
     stages.requests(running.stop())
@@ -102,6 +103,12 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
         stages.load(report)
         assert report.failures == ()
     stages.write()
+
+
+def is_rejected(status: Json, stable: str) -> bool:
+    """A bad version that is promoted ends the wait at once."""
+    assert status["stableRevision"] == stable, "the bad version was promoted"
+    return state_of(status) in ("Aborting", "Aborted")
 
 
 def until_promoted(chat: Deployment, version: str) -> Json:
