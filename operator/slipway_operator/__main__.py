@@ -30,6 +30,7 @@ from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.kube.writing import names
 from slipway_operator.kube.writing.aggregation import Host
+from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.metrics_api.sampler import MetricsSampler
@@ -142,7 +143,8 @@ async def _run(settings: OperatorSettings) -> int:
             keys = _keys(settings, client, cache)
             gateways = _gateways(settings, client, session, keys)
             claims = _names(settings, client, cache, queue, lease)
-            readers = Readers(client, gateways, cache, network_policies, claims, keys)
+            budgets = DisruptionBudgets(client)
+            readers = Readers(client, gateways, cache, network_policies, claims, keys, budgets)
             return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close())

@@ -18,6 +18,7 @@ from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.kube.writing import apply, events
+from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets, min_available
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.names import Names
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
@@ -74,6 +75,7 @@ class Readers:
     network_policies: NetworkPolicies | None = None  # of model pods; None where the release has none
     names: Names | None = None
     keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
+    budgets: DisruptionBudgets | None = None  # of model pods
 
 
 class Reconciler:
@@ -90,7 +92,7 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
         self._network_policies, self._keys = readers.network_policies, readers.keys
-        self._names = readers.names
+        self._names, self._budgets = readers.names, readers.budgets
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins = Pins()
         self._doubted: set[ObjectKey] = set()  # the cache may be stale for them: the next reconcile reads them
@@ -172,10 +174,12 @@ class Reconciler:
         return plan(obj, status.parse(obj.get("status")), refused, self._settings, now)
 
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
-        """Execute the plan; the pins of weights, the NetworkPolicy and the keys are written before the pods."""
+        """Execute the plan; what pods need is written before them: pins of weights, NetworkPolicy, budget and keys."""
         await self._pins.hold(self._client, obj, planned.pins)
         if self._network_policies:
             await self._network_policies.keep(obj)
+        if self._budgets:
+            await self._budgets.keep(obj, min_available(planned.status.revisions))
         if self._keys:
             await self._keys.keep(obj["metadata"]["namespace"])
         try:
@@ -215,6 +219,8 @@ class Reconciler:
         self._runners.forget(key)
         if self._network_policies:
             self._network_policies.forget(key)
+        if self._budgets:
+            self._budgets.forget(key)
         if self._keys:
             self._keys.forget(key[0])
         self._reported.pop(key, None)

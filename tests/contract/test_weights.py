@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from slipway_operator.manifests.pin import config_map
+from slipway_operator.manifests.history import config_map
 from slipway_operator.model.cluster.weights import ANNOTATION, FILE, LIMIT, Weights, render, reported
 from slipway_server.fetcher import pin
 from slipway_server.telemetry import termination

@@ -1,9 +1,10 @@
-"""The ControllerRevision that records a revision."""
+"""The records of a revision: its ControllerRevision, and the ConfigMap with the weights that its pods must load."""
 
 from typing import Any
 
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.cluster.weights import FILE, Weights, render
 from slipway_operator.model.deployment.spec import inputs_to_dict
 
 
@@ -21,4 +22,28 @@ def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
             "templateVersion": snapshot.template_version,
             **({"fetcherImage": snapshot.fetcher_image} if snapshot.fetcher_image else {}),
         },
+    }
+
+
+def config_map(name: str, record: dict[str, Any], weights: Weights) -> dict[str, Any]:
+    """The immutable ConfigMap. The revision's ControllerRevision owns it, so both are deleted together."""
+    metadata = record["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": metadata["labels"],
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ControllerRevision",
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                }
+            ],
+        },
+        "immutable": True,
+        "data": {FILE: render(weights)},
     }

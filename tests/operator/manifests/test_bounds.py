@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.manifests.history import config_map
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.pin import config_map
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import Weights, parse

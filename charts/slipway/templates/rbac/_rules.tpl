@@ -39,6 +39,9 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [create, patch]
 # Metrics of analyses with the provider job.
 - apiGroups: [batch]
   resources: [jobs]

@@ -8,7 +8,7 @@ from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS
-from slipway_operator.manifests.pin import config_map
+from slipway_operator.manifests.history import config_map
 from slipway_operator.model.cluster import weights
 from slipway_operator.model.cluster.plan import Pin
 

@@ -1,0 +1,55 @@
+"""Maintains the PodDisruptionBudget of each ModelDeployment: applied when its number changes, and every few minutes."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slipway_operator.api.objects import ObjectKey
+from slipway_operator.api.v1alpha1.status import RevisionStatus
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.resources import DISRUPTION_BUDGETS
+from slipway_operator.manifests.disruption_budget import disruption_budget
+from slipway_operator.manifests.owner import Owner
+
+AGAIN_AFTER_S = 240.0  # shorter than the resync period: each resync reverts manual changes
+
+log = logging.getLogger(__name__)
+
+
+def min_available(revisions: Sequence[RevisionStatus]) -> int:
+    """The pods that an eviction must leave: all desired ones of the stable revision but one.
+
+    The only pod of a deployment may be evicted: a budget that keeps it would block the drain of its node for ever.
+    """
+    return max(0, sum(item.replicas for item in revisions if item.role == "stable") - 1)
+
+
+class DisruptionBudgets:
+    """One budget for each ModelDeployment; it is deleted with its owner."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
+        self._made: dict[ObjectKey, tuple[str, int, float]] = {}  # uid of the owner, pods that must stay, and when
+
+    async def keep(self, obj: dict[str, Any], pods: int) -> None:
+        """Apply the budget unless it was applied lately with this number of `pods` that must stay.
+
+        Without the permission in the release's Role, pods run without a budget and a warning is logged. Other ApiErrors
+        are raised.
+        """
+        owner = Owner.of(obj)
+        key = (owner.namespace, owner.name)
+        uid, number, at = self._made.get(key, ("", -1, 0.0))
+        if (uid, number) == (owner.uid, pods) and self._clock() - at < AGAIN_AFTER_S:
+            return
+        try:
+            await self._client.apply(DISRUPTION_BUDGETS, disruption_budget(owner, pods))
+        except Refused as error:
+            log.warning("no PodDisruptionBudget limits evictions of the model pods of %s/%s: %s", *key, error)
+        self._made[key] = (owner.uid, pods, self._clock())
+
+    def forget(self, key: ObjectKey) -> None:
+        """Forget a ModelDeployment that is gone, and its budget with it."""
+        self._made.pop(key, None)

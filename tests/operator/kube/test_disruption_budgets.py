@@ -1,0 +1,86 @@
+"""The PodDisruptionBudget of model pods: its number, and when it is applied."""
+
+from typing import Any
+
+import pytest
+
+from slipway_operator.api.v1alpha1.status import RevisionStatus
+from slipway_operator.kube.errors import Refused, Unavailable
+from slipway_operator.kube.resources import DISRUPTION_BUDGETS
+from slipway_operator.kube.writing.disruption_budgets import AGAIN_AFTER_S, DisruptionBudgets, min_available
+from slipway_operator.manifests.disruption_budget import disruption_budget
+from slipway_operator.manifests.owner import Owner
+
+CHAT = {"metadata": {"name": "chat", "namespace": "default", "uid": "u1"}}
+
+
+class Server:
+    """Accepts what is applied, or raises `failure`."""
+
+    def __init__(self) -> None:
+        self.applied: list[dict[str, Any]] = []
+        self.failure: Exception | None = None
+
+    async def apply(self, resource: Any, manifest: dict[str, Any]) -> None:
+        assert resource == DISRUPTION_BUDGETS
+        self.applied.append(manifest)
+        if self.failure:
+            raise self.failure
+
+    @property
+    def numbers(self) -> list[int]:
+        return [item["spec"]["minAvailable"] for item in self.applied]
+
+
+def revision(role: str, replicas: int) -> RevisionStatus:
+    return RevisionStatus(f"{role}-{replicas}", role, replicas, replicas, 0)
+
+
+@pytest.mark.parametrize(
+    ("revisions", "expected"),
+    [
+        ((), 0),
+        ((revision("canary", 3),), 0),
+        ((revision("stable", 0),), 0),
+        ((revision("stable", 1),), 0),
+        ((revision("stable", 2),), 1),
+        ((revision("stable", 4), revision("canary", 2), revision("baseline", 2), revision("old", 4)), 3),
+    ],
+    ids=["no revision", "first revision", "asleep", "one pod", "two pods", "a rollout"],
+)
+def test_all_pods_of_the_stable_revision_but_one_must_stay(
+    revisions: tuple[RevisionStatus, ...], expected: int
+) -> None:
+    assert min_available(revisions) == expected
+
+
+def test_pods_of_all_revisions_count_and_those_that_are_not_ready_may_go() -> None:
+    spec = disruption_budget(Owner.of(CHAT), 2)["spec"]
+    assert spec["selector"] == {"matchLabels": {"slipway.dev/modeldeployment": "chat"}}
+    assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+async def test_budget_follows_the_number_at_once_and_is_applied_periodically() -> None:
+    server, now = Server(), [0.0]
+    budgets = DisruptionBudgets(server, lambda: now[0])  # type: ignore[arg-type]
+    for pods in (0, 0, 2, 2, 1):
+        await budgets.keep(CHAT, pods)
+    assert server.numbers == [0, 2, 1]
+    now[0] += AGAIN_AFTER_S
+    await budgets.keep(CHAT, 1)
+    await budgets.keep({"metadata": {**CHAT["metadata"], "uid": "u2"}}, 1)
+    budgets.forget(("default", "chat"))
+    await budgets.keep(CHAT, 1)
+    assert server.numbers == [0, 2, 1, 1, 1, 1]
+
+
+async def test_without_the_permission_the_model_is_served_and_a_log_line_names_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server()
+    server.failure = Refused(403, "poddisruptionbudgets is forbidden")
+    await DisruptionBudgets(server).keep(CHAT, 1)  # type: ignore[arg-type]
+    assert "no PodDisruptionBudget limits evictions of the model pods of default/chat" in caplog.text
+    server.failure = Unavailable("away")
+    with pytest.raises(Unavailable):
+        await DisruptionBudgets(server).keep(CHAT, 1)  # type: ignore[arg-type]
