@@ -64,8 +64,13 @@ def metrics_of(engine: Engine) -> EngineMetrics:
         case "sglang":
             return SGLANG
         case "custom":
-            return _custom(engine.custom or CustomEngine())
+            return _custom(custom_of(engine))
     return VLLM
+
+
+def custom_of(engine: Engine) -> CustomEngine:
+    """Return the description of a custom engine, with its defaults."""
+    return CustomEngine.model_validate(engine.custom)
 
 
 def _custom(custom: CustomEngine) -> EngineMetrics:

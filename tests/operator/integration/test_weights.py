@@ -5,7 +5,14 @@ import json
 import pytest
 
 from slipway_operator.kube.errors import NotFound, Refused
-from slipway_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from slipway_operator.kube.resources import (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    DISRUPTION_BUDGETS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+)
 from testkit.until import until_async
 from testkit.world.pods import MERGE
 
@@ -25,7 +32,19 @@ async def launch(cluster):
     manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}}
     manifest["spec"] = {"model": {"uri": "hf://org/tiny", "revision": "main"}, "replicas": 2}
     await cluster.client.create(MODEL_DEPLOYMENTS, manifest)
-    return (await cluster.reaches("chat is stable", healthy))["stableRevision"]
+    revision = (await cluster.reaches("chat is stable", healthy))["stableRevision"]
+    await allow_evictions(cluster)
+    return revision
+
+
+async def allow_evictions(cluster):
+    """What the disruption controller, which does not run here, reports of a budget."""
+    budget = await until_async(lambda: there(cluster, DISRUPTION_BUDGETS, "chat-pdb"), "the budget is there")
+    assert budget["spec"]["minAvailable"] == 1, "one of two pods must stay"
+    counts = {"disruptionsAllowed": 9, "currentHealthy": 9, "desiredHealthy": 0, "expectedPods": 9}
+    status = {"observedGeneration": budget["metadata"]["generation"], **counts}
+    path = DISRUPTION_BUDGETS.path(cluster.namespace, "chat-pdb", "status")
+    await cluster.client.request("PATCH", path, [], {"status": status}, MERGE)
 
 
 def healthy(status):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.pod_inputs import CustomEngine
 from slipway_operator.kube.reading.observe import snapshot as parse_snapshot
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
@@ -31,7 +30,7 @@ CUSTOM = Engine(
     "llama.cpp:server",
     type="custom",
     command=("llama-server", "-m", "$(SLIPWAY_MODEL_PATH)/m.gguf", "--port", "$(SLIPWAY_PORT)"),
-    custom=CustomEngine(readinessPath="/health", preStopSeconds=60, runAsUser=1000),
+    custom={"readinessPath": "/health", "preStopSeconds": 60, "runAsUser": 1000},
 )
 GPUS = Resources(accelerator=("nvidia.com/gpu", 4))
 
@@ -102,7 +101,7 @@ def test_probes_follow_the_engine() -> None:
     assert sglang["readinessProbe"]["timeoutSeconds"] == 25, "its /health generates a token"
     assert sglang["livenessProbe"]["httpGet"]["path"] == "/ping"
     assert server(CUSTOM)["livenessProbe"]["tcpSocket"] == {"port": "http"}
-    with_path = replace(CUSTOM, custom=CustomEngine(livenessPath="/v1/health/live"))
+    with_path = replace(CUSTOM, custom={"livenessPath": "/v1/health/live"})
     assert server(with_path)["livenessProbe"]["httpGet"]["path"] == "/v1/health/live"
     for engine in (VLLM, SGLANG, CUSTOM):
         probe = server(engine)["startupProbe"]

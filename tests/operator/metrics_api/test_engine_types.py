@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.pod_inputs import CustomEngine
 from slipway_operator.metrics_api.exposition import ExposedSample, Malformed, parse
 from slipway_operator.metrics_api.series import OF_POD, Followed, PodTarget, Series, Unknown
 from slipway_operator.model.deployment.spec import Engine
@@ -27,8 +26,7 @@ llamacpp:tokens_predicted_total 40
 
 
 def custom(**metrics: str) -> Engine:
-    written = CustomEngine.model_validate({"metricsPath": "/load", "metrics": metrics})
-    return Engine("llama.cpp:server", type="custom", custom=written)
+    return Engine("llama.cpp:server", type="custom", custom={"metricsPath": "/load", "metrics": metrics})
 
 
 LLAMA = custom(queued="llamacpp:requests_deferred", running="llamacpp:requests_processing")

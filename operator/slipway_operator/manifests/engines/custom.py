@@ -1,6 +1,5 @@
 """Any other engine with OpenAI's API: the user writes its command, and `spec.engine.custom` how it is checked."""
 
-from slipway_operator.api.v1alpha1.pod_inputs import CustomEngine
 from slipway_operator.manifests.engines.profile import (
     GRACE_MARGIN_S,
     HTTP_PORT,
@@ -11,11 +10,12 @@ from slipway_operator.manifests.engines.profile import (
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.engine_types import custom_of
 
 
 def profile(snapshot: Snapshot) -> EngineProfile:
     """Return the profile for a revision."""
-    custom = snapshot.inputs.engine.custom or CustomEngine()
+    custom = custom_of(snapshot.inputs.engine)
     return EngineProfile(
         command=snapshot.inputs.engine.command,
         args=(),

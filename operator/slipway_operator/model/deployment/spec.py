@@ -65,7 +65,7 @@ class Engine:
     type: str = SLIPWAY
     version: str | None = None  # of vLLM, where the image's tag does not name it
     command: tuple[str, ...] = ()  # of a custom engine
-    custom: pod_inputs.CustomEngine | None = None
+    custom: Json = field(default_factory=dict)  # as the CRD has it, without defaults
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
@@ -245,7 +245,7 @@ def _engine(engine: pod_inputs.EngineSpec) -> Engine:
         type=engine.type,
         version=engine.version,
         command=engine.command,
-        custom=engine.custom,
+        custom=_dumped(engine.custom),
         args=engine.args,
         env=tuple((variable.name, _value(variable)) for variable in engine.env if not variable.value_from),
         env_from=tuple(
@@ -270,6 +270,11 @@ def _resources(resources: placements.ResourcesSpec) -> Resources:
         storage=_quantity("storage", resources.storage),
         shared_memory=_quantity("sharedMemory", resources.shared_memory),
     )
+
+
+def _dumped(part: pod_inputs.CustomEngine | None) -> Json:
+    written: Json = _without_empty(part.model_dump(mode="json", by_alias=True, exclude_defaults=True)) if part else {}
+    return written
 
 
 def _placement(placement: placements.Placement | None) -> Json:
@@ -313,9 +318,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 "version": engine.version,
                 "image": engine.image,
                 "command": list(engine.command),
-                "custom": engine.custom.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-                if engine.custom
-                else None,
+                "custom": engine.custom,
                 "imagePullSecrets": [{"name": name} for name in engine.image_pull_secrets],
                 "args": list(engine.args),
                 "env": [
