@@ -40,8 +40,9 @@ SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "exam
 
 
 ENGINES = {
-    name: ProjectImage(name, f"e2e/engines/Dockerfile.{name}", ("e2e/engines", "examples/models"))
-    for name in ("vllm-cpu",)
+    "vllm-cpu": ProjectImage(
+        "vllm-cpu", "e2e/engines/Dockerfile.vllm-cpu", ("e2e/engines/vllm-overrides.txt", "examples/models")
+    )
 }
 
 
@@ -55,14 +56,7 @@ def build_engine(places: Places, console: Console, name: str) -> str:
         tag = f"localhost/slipway-{image.name}:dev-{key_of([base, key_of_files(files)])}"
         build = _build_step(engine, image, tag, base, "layer")
         steps = [*(base_steps(places, engine, tar=False) if base == base_reference() else ()), build]
-        load = Step(
-            f"load the {name} image",
-            lambda: tag in access.node_images(places, engine),
-            lambda: access.load_images(places, engine, [tag]),
-            tag,
-            lane=nodeimage.LANE,
-            after=(_built(image),),
-        )
+        load = _load_step(places, engine, [tag], (image,))
         run_steps([*steps, load], console)
     return tag
 
@@ -80,7 +74,7 @@ def build_and_load(places: Places, console: Console, *, torch: str | None, load:
         references = _references(base, mode)
         steps = _steps(places, engine, base, references, mode)
         if load and record:
-            steps.append(_load_step(places, engine, list(references.values())))
+            steps.append(_load_step(places, engine, list(references.values()), (OPERATOR, SERVER)))
         run_steps(steps, console)
         _drop_old(engine, references)
     return references
@@ -91,7 +85,10 @@ def beside(places: Places, engine: Engine, record: cluster.Record) -> list[Step]
     mode = "mount" if record.mounts_torch else "layer"
     base = _base(places, engine)
     references = _references(base, mode)
-    return [*_steps(places, engine, base, references, mode), _load_step(places, engine, list(references.values()))]
+    return [
+        *_steps(places, engine, base, references, mode),
+        _load_step(places, engine, list(references.values()), (OPERATOR, SERVER)),
+    ]
 
 
 def reference(image: ProjectImage, base: str, torch: str) -> str:
@@ -177,14 +174,14 @@ def _built(image: ProjectImage) -> str:
     return f"build the {image.name} image"
 
 
-def _load_step(places: Places, engine: Engine, tags: list[str]) -> Step:
+def _load_step(places: Places, engine: Engine, tags: list[str], images: tuple[ProjectImage, ...]) -> Step:
     return Step(
         "load the images",
         lambda: set(tags) <= set(access.node_images(places, engine)),
         lambda: access.load_images(places, engine, tags),
         ", ".join(tags),
         lane=nodeimage.LANE,
-        after=(_built(OPERATOR), _built(SERVER)),
+        after=tuple(map(_built, images)),
     )
 
 

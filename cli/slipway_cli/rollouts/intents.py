@@ -158,7 +158,7 @@ def _nothing_in_flight(of: Deployment, command: str) -> Nothing:
 
 
 def _already_requested(what: str) -> Nothing:
-    return Nothing(f"{what} was asked for already, and the operator has not acted on it yet")
+    return Nothing(f"{what} was requested already, and the operator has not acted on it yet")
 
 
 def _before(of: Deployment) -> str | None:

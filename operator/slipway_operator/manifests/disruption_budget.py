@@ -18,16 +18,7 @@ def disruption_budget(owner: Owner, min_available: int) -> dict[str, Any]:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {
-            "name": labels.child_name(owner.name, SUFFIX),
-            "namespace": owner.namespace,
-            "labels": {
-                labels.MODEL_DEPLOYMENT: owner.name,
-                labels.MANAGED_BY: "slipway",
-                labels.COMPONENT: COMPONENT,
-            },
-            "ownerReferences": [owner.reference()],
-        },
+        "metadata": owner.component_metadata(SUFFIX, COMPONENT),
         "spec": {
             "minAvailable": min_available,
             "selector": {"matchLabels": {labels.MODEL_DEPLOYMENT: owner.name}},

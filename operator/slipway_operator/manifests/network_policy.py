@@ -34,16 +34,7 @@ def network_policy(owner: Owner, settings: NetworkPolicySettings) -> dict[str, A
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {
-            "name": labels.child_name(owner.name, COMPONENT),
-            "namespace": owner.namespace,
-            "labels": {
-                labels.MODEL_DEPLOYMENT: owner.name,
-                labels.MANAGED_BY: "slipway",
-                labels.COMPONENT: COMPONENT,
-            },
-            "ownerReferences": [owner.reference()],
-        },
+        "metadata": owner.component_metadata(COMPONENT, COMPONENT),
         "spec": {
             "podSelector": {"matchLabels": {labels.MODEL_DEPLOYMENT: owner.name}},
             "policyTypes": ["Ingress"],

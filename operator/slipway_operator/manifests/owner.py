@@ -22,6 +22,19 @@ class Owner:
         metadata = obj["metadata"]
         return cls(metadata["name"], metadata["namespace"], metadata["uid"])
 
+    def component_metadata(self, suffix: str, component: str) -> dict[str, Any]:
+        """The metadata of an object that serves all revisions."""
+        return {
+            "name": labels.child_name(self.name, suffix),
+            "namespace": self.namespace,
+            "labels": {
+                labels.MODEL_DEPLOYMENT: self.name,
+                labels.MANAGED_BY: "slipway",
+                labels.COMPONENT: component,
+            },
+            "ownerReferences": [self.reference()],
+        }
+
     def child_metadata(self, revision: str) -> dict[str, Any]:
         """Name, labels and ownerReference of a revision's child: garbage collection deletes it."""
         return {

@@ -57,7 +57,7 @@ def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dic
 
 
 def _pod_spec(snapshot: Snapshot, selector: dict[str, str], profile: EngineProfile) -> dict[str, Any]:
-    fetchers = [_fetcher(snapshot)] if fetches(snapshot) else []
+    fetchers = [_fetcher(snapshot)] if _fetches(snapshot) else []
     return {
         "terminationGracePeriodSeconds": profile.grace_s,
         "automountServiceAccountToken": False,
@@ -78,7 +78,7 @@ def _pod_spec(snapshot: Snapshot, selector: dict[str, str], profile: EngineProfi
     }
 
 
-def fetches(snapshot: Snapshot) -> bool:
+def _fetches(snapshot: Snapshot) -> bool:
     """Whether pods have a fetcher: not for a model in the image of another engine."""
     return snapshot.inputs.engine.type == SLIPWAY or not snapshot.inputs.model.uri.startswith("file://")
 

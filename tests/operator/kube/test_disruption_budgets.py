@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.status import RevisionStatus
-from slipway_operator.kube.errors import Refused, Unavailable
+from slipway_operator.kube.errors import Refused, Stale, Unavailable
 from slipway_operator.kube.resources import DISRUPTION_BUDGETS
 from slipway_operator.kube.writing.disruption_budgets import AGAIN_AFTER_S, DisruptionBudgets, min_available
 from slipway_operator.manifests.disruption_budget import disruption_budget
@@ -21,8 +21,8 @@ class Server:
         self.applied: list[dict[str, Any]] = []
         self.failure: Exception | None = None
 
-    async def apply(self, resource: Any, manifest: dict[str, Any]) -> None:
-        assert resource == DISRUPTION_BUDGETS
+    async def apply(self, resource: Any, manifest: dict[str, Any], *, force: bool) -> None:
+        assert resource == DISRUPTION_BUDGETS and not force
         self.applied.append(manifest)
         if self.failure:
             raise self.failure
@@ -74,13 +74,14 @@ async def test_budget_follows_the_number_at_once_and_is_applied_periodically() -
     assert server.numbers == [0, 2, 1, 1, 1, 1]
 
 
-async def test_without_the_permission_the_model_is_served_and_a_log_line_names_it(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("failure", [Refused(403, "poddisruptionbudgets is forbidden"), Stale("kubectl-edit has it")])
+async def test_without_the_permission_or_beside_another_writer_the_model_is_served_and_a_log_line_names_it(
+    caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
     server = Server()
-    server.failure = Refused(403, "poddisruptionbudgets is forbidden")
+    server.failure = failure
     await DisruptionBudgets(server).keep(CHAT, 1)  # type: ignore[arg-type]
-    assert "no PodDisruptionBudget limits evictions of the model pods of default/chat" in caplog.text
+    assert f"of the model pods of default/chat is not applied: {failure}" in caplog.text
     server.failure = Unavailable("away")
     with pytest.raises(Unavailable):
         await DisruptionBudgets(server).keep(CHAT, 1)  # type: ignore[arg-type]

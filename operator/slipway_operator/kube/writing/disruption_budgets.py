@@ -8,12 +8,12 @@ from typing import Any
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import RevisionStatus
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.errors import Refused, Stale
 from slipway_operator.kube.resources import DISRUPTION_BUDGETS
 from slipway_operator.manifests.disruption_budget import disruption_budget
 from slipway_operator.manifests.owner import Owner
 
-AGAIN_AFTER_S = 240.0  # shorter than the resync period: each resync reverts manual changes
+AGAIN_AFTER_S = 240.0  # a deleted budget comes back within this time
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class DisruptionBudgets:
     async def keep(self, obj: dict[str, Any], pods: int) -> None:
         """Apply the budget unless it was applied lately with this number of `pods` that must stay.
 
-        Without the permission in the release's Role, pods run without a budget and a warning is logged. Other ApiErrors
-        are raised.
+        A field that somebody else has set stays: it may be a budget of that name that was there before, or an edit.
+        Then, and without the permission in the release's Role, a warning is logged. Other ApiErrors are raised.
         """
         owner = Owner.of(obj)
         key = (owner.namespace, owner.name)
@@ -45,9 +45,9 @@ class DisruptionBudgets:
         if (uid, number) == (owner.uid, pods) and self._clock() - at < AGAIN_AFTER_S:
             return
         try:
-            await self._client.apply(DISRUPTION_BUDGETS, disruption_budget(owner, pods))
-        except Refused as error:
-            log.warning("no PodDisruptionBudget limits evictions of the model pods of %s/%s: %s", *key, error)
+            await self._client.apply(DISRUPTION_BUDGETS, disruption_budget(owner, pods), force=False)
+        except (Refused, Stale) as error:
+            log.warning("the PodDisruptionBudget of the model pods of %s/%s is not applied: %s", *key, error)
         self._made[key] = (owner.uid, pods, self._clock())
 
     def forget(self, key: ObjectKey) -> None:
