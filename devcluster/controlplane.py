@@ -38,6 +38,18 @@ def assets(where: Places) -> Path | None:
     return None if missing else folder
 
 
+def api_server_binary(where: Places, folder: Path) -> Path:
+    """That of the newest Kubernetes, or with SLIPWAY_KUBERNETES=oldest of the oldest that is supported."""
+    if os.environ.get("SLIPWAY_KUBERNETES") != "oldest":
+        return folder / "kube-apiserver"
+    binary = where.binary(pins.OLDEST_API_SERVER)
+    if not binary.exists():
+        raise DevclusterError(
+            f"SLIPWAY_KUBERNETES=oldest needs `python -m devcluster build {pins.OLDEST_API_SERVER}` first."
+        )
+    return binary
+
+
 @contextmanager
 def api_server(where: Places | None = None) -> Iterator[Path]:
     """A kubeconfig of a real API server: a control plane of one's own, else the running kind cluster."""
@@ -67,12 +79,14 @@ class ControlPlane:
     """
 
     def __init__(self, where: Places | None = None) -> None:
-        folder = assets(where or places())
+        where = where or places()
+        folder = assets(where)
         if folder is None:
             raise DevclusterError(
                 "kube-apiserver and etcd are not built yet: run `python -m devcluster build control-plane`."
             )
         self._assets = folder
+        self._api_server = api_server_binary(where, folder)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._folder = Path()
         self._authority = Authority(self._folder)
@@ -136,7 +150,7 @@ class ControlPlane:
             self._start("etcd", _etcd_command(self._assets, self._folder, etcd_port, peer_port))
             self._start(
                 "kube-apiserver",
-                _apiserver_command(self._assets, self._authority, self._front_proxy, etcd_port, api_port),
+                _apiserver_command(self._api_server, self._authority, self._front_proxy, etcd_port, api_port),
             )
             if self._becomes_ready():
                 return
@@ -213,10 +227,10 @@ def _etcd_command(folder: Path, data: Path, port: int, peer_port: int) -> list[s
 
 
 def _apiserver_command(
-    folder: Path, authority: Authority, front_proxy: Authority, etcd_port: int, port: int
+    binary: Path, authority: Authority, front_proxy: Authority, etcd_port: int, port: int
 ) -> list[str]:
     return [
-        str(folder / "kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{etcd_port}", f"--secure-port={port}",
+        str(binary), f"--etcd-servers=http://127.0.0.1:{etcd_port}", f"--secure-port={port}",
         "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--service-cluster-ip-range=10.98.0.0/16",
         f"--tls-cert-file={authority.path('apiserver.crt')}",
         f"--tls-private-key-file={authority.path('apiserver.key')}",

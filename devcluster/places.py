@@ -69,6 +69,12 @@ class Places:
         usual = self.cache == Path.home() / ".cache" / "slipway"
         return Path("/run/slipway" if usual else f"/run/slipway-{key_of([str(self.cache)])}")
 
+    @property
+    def uv(self) -> Path | None:
+        """uv from PATH, else the one that the Makefile put into the cache."""
+        found = shutil.which("uv") or next(iter(sorted(self.cache.glob("uv-*/bin/uv"), reverse=True)), None)
+        return Path(found) if found else None
+
     def binaries(self, module: GoModule) -> Path:
         return self.cache / "bin" / f"{module.name}-{module_key(module, module_files(module), platform.machine())}"
 

@@ -18,6 +18,7 @@ _VERSIONS = {
     "kubectl": (["version", "--client"], pins.KUBECTL_AT_LEAST),
     "helm": (["version", "--short"], pins.HELM_AT_LEAST),
     "kind": (["version"], pins.KIND_AT_LEAST),
+    "promtool": (["--version"], pins.PROMTOOL_AT_LEAST),
 }
 
 

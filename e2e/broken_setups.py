@@ -1,6 +1,6 @@
 """Set-ups that are broken in one way each: what people get wrong, and the status that a ModelDeployment must have.
 
-Nothing in the product has a switch to fail. Most of them never start a container, so all are made at once.
+Nothing in the product has a switch to fail. Most of them never start a container, so many are made at once.
 """
 
 import re
@@ -9,6 +9,7 @@ from typing import Any
 
 from testkit.cluster.deployment import LABEL as LABEL
 from testkit.cluster.deployment import MODELS, Json
+from testkit.cluster.release import Images
 from testkit.report import machine
 
 GPU = "amd.com/gpu"  # so that a cluster with the usual ones is no exception
@@ -47,7 +48,11 @@ def devices(resource: str) -> Json:
     return {"resources": {"accelerator": {"resource": resource, "count": 1}}}
 
 
+# An engine that needs nothing but a program; where it listens, it has no such path.
+CUSTOM: Json = {"type": "custom", "image": "SERVER", "custom": {"readinessPath": "/none", "preStopSeconds": 5}}
+POOL = "example.com/pool"  # a label of a node that is only described: nothing runs there
 GOOD = model(f"{MODELS}/tiny-v1")
+CLAIMS = "resourceclaimtemplates.resource.k8s.io"
 MUTATING = "mutatingadmissionpolicies.admissionregistration.k8s.io"
 
 SETUPS = (
@@ -100,6 +105,73 @@ SETUPS = (
           ("container server is running and not ready yet",),
           {"engine": {"env": [{"name": "SLIPWAY_HOST", "value": "127.0.0.1"}]}, "progressDeadlineSeconds": 10},
           condition="Progressing"),
+    Setup("tainted", "the only matching node has a taint", "NoMatchingNode",
+          ("had untolerated taint", "spec.placement"), {"placement": {"nodeSelector": {POOL: "tainted"}}}),
+    Setup("wrong-gpu", "an accelerator type that no node has", "NoMatchingNode",
+          ("didn't match Pod's node affinity/selector", "spec.placement"),
+          {"resources": {"accelerator": {"type": "h100", "count": 1}}}),
+    Setup("no-template", "devices by a missing ResourceClaimTemplate", "ResourceClaimNotCreated",
+          ('"missing" not found', "create that ResourceClaimTemplate"),
+          {"resources": {"accelerator": {"resourceClaimTemplateName": "missing", "count": 1}}}, needs=CLAIMS),
+    Setup("no-such-gpu", "an accelerator type that is not described", "UnknownAcceleratorType",
+          ("spec.resources.accelerator.type 'h900' is not known", "acceleratorTypes"),
+          {"resources": {"accelerator": {"type": "h900", "count": 1}}}, condition="Accepted"),
+    Setup("too-big", "more memory than any node has", "NoNodeOffersResource",
+          ("nodes have 64Ti memory, even when empty", "spec.resources"), {"resources": {"memory": "64Ti"}}),
+    Setup("no-zone", "a spread over zones where nodes have none", "NoMatchingNode",
+          ("topology spread constraints", "spec.placement"),
+          {"placement": {"topologySpreadConstraints": [
+              {"maxSkew": 1, "topologyKey": "example.com/rack", "whenUnsatisfiable": "DoNotSchedule"}]}}),
+    Setup("unbound", "a claim without a volume", "ClaimNotBound",
+          ("unbound immediate PersistentVolumeClaims", "StorageClass"), model("pvc://unbound/chat")),
+    Setup("own-account", "a service account that is not allowed", "NotAllowed",
+          ("spec.pod.serviceAccountName 'admin' is not allowed in namespace", "podPolicy"),
+          {"pod": {"serviceAccountName": "admin"}}, condition="Accepted"),
+    Setup("own-priority", "a priority class that is not allowed", "NotAllowed",
+          ("spec.pod.priorityClassName 'system-node-critical' is not allowed", "podPolicy"),
+          {"pod": {"priorityClassName": "system-node-critical"}}, condition="Accepted"),
+    Setup("own-runtime", "a runtime class that is not allowed", "NotAllowed",
+          ("spec.pod.runtimeClassName 'kata' is not allowed", "podPolicy"),
+          {"pod": {"runtimeClassName": "kata"}}, condition="Accepted"),
+    Setup("own-scheduler", "a scheduler that is not allowed", "NotAllowed",
+          ("spec.pod.schedulerName 'mine' is not allowed", "podPolicy"),
+          {"pod": {"schedulerName": "mine"}}, condition="Accepted"),
+    Setup("own-annotation", "an annotation that is not allowed", "NotAllowed",
+          ("spec.pod.annotations 'example.com/inject=yes' is not allowed", "podPolicy"),
+          {"pod": {"annotations": {"example.com/inject": "yes"}}}, condition="Accepted"),
+    Setup("no-runtime", "a missing RuntimeClass", "RuntimeClassNotFound",
+          ('RuntimeClass "kata" not found', "create that RuntimeClass"), needs=MUTATING),
+    Setup("no-token", "a hub's token from a missing Secret", "SecretNotFound",
+          ("container fetch", 'secret "hub-token" not found', "create that Secret"),
+          model("hf://example/chat", secretRef={"name": "hub-token", "key": "token"})),
+    Setup("no-key", "a hub's token from a missing key", "SecretNotFound",
+          ("container fetch", "couldn't find key nothing in Secret", "create that Secret or key"),
+          model("hf://example/chat", secretRef={"name": "present", "key": "nothing"})),
+    Setup("no-variables", "variables from a missing ConfigMap", "ConfigMapNotFound",
+          ("container server", 'configmap "tuning" not found', "create that ConfigMap"),
+          {"engine": {"envFrom": [{"configMapRef": {"name": "tuning"}}]}}),
+    Setup("no-certificates", "a volume from a missing Secret", "SecretNotFound",
+          ("FailedMount", 'secret "certificates" not found', "create that Secret"),
+          {"pod": {"volumes": [{"name": "certs", "secret": {"secretName": "certificates"}}]},
+           "engine": {"volumeMounts": [{"name": "certs", "mountPath": "/etc/extra"}]}}),
+    Setup("no-store", "a bucket of a store that cannot be found", "ModelNotFetched",
+          ("store.invalid", "correct spec.model.uri"),
+          model("s3://models/chat", objectStore={"endpoint": "https://store.invalid"})),
+    Setup("no-registry", "an artefact of an unknown registry", "ModelNotFetched",
+          ("registry.invalid", "correct spec.model.uri"), model("oci://registry.invalid/team/chat:1")),
+    Setup("node-identity", "a bucket at the node's metadata service", "ModelNotFetched",
+          ("169.254.169.254", "a metadata service of a cloud"),
+          model("s3://models/chat", objectStore={"endpoint": "http://169.254.169.254"})),
+    Setup("no-program", "an engine's command that its image lacks", "ContainerStartFailed",
+          ("serve-it", "spec.engine.image must have"),
+          {"engine": {**CUSTOM, "command": ["serve-it"]}}),
+    Setup("ends", "an engine that ends at once", "ContainerCrashed",
+          ("no such model architecture", "exit code 1", "kubectl logs"),
+          {"engine": {**CUSTOM, "command": ["python3", "-c", "import sys; sys.exit('no such model architecture')"]}}),
+    Setup("wrong-path", "an engine whose readiness path is wrong", "ProgressDeadlineExceeded",
+          ("container server is running and not ready yet",),
+          {"engine": {**CUSTOM, "command": ["python3", "-m", "http.server", "$(SLIPWAY_PORT)"]},
+           "progressDeadlineSeconds": 10, "drain": {"timeoutSeconds": 5}}, condition="Progressing"),
     Setup("two-scalers", "two autoscalers on one ModelDeployment", "TwoScalers",
           ("HorizontalPodAutoscaler two-scalers and spec.autoscaling would fight", "keep one"),
           {"replicas": 0, "autoscaling": {"maxReplicas": 2, "metrics": [{"type": "QueueDepth", "target": "4"}]}},
@@ -112,13 +184,27 @@ CANARY = Setup("dead-metrics", "a new version with a missing folder; the former 
                ("There is no folder", "serves on with 1 of 1 pods"), model(f"{MODELS}/tiny-v9"),
                condition="CanaryHealthy")  # fmt: skip
 
+_RUN = {
+    *("ModelNotFetched", "ModelNotLoaded", "InvalidArguments", "OOMKilled", "ContainerCrashed", "ContainerStartFailed"),
+    *("ProgressDeadlineExceeded", "ConfigMapNotFound", "FailedGetExternalMetric"),
+}
+TOGETHER = 6  # that run a container: two cores are busy with their starts
 
-def manifest(setup: Setup, namespace: str, operator_image: str) -> Json:
+
+def groups(setups: list[Setup]) -> list[list[Setup]]:
+    """Those that run no container, which can be made at once, and then a few others at a time."""
+    still = [setup for setup in setups if setup.reason not in _RUN]
+    running = [setup for setup in setups if setup.reason in _RUN]
+    return [still, *(running[at : at + TOGETHER] for at in range(0, len(running), TOGETHER))]
+
+
+def manifest(setup: Setup, namespace: str, images: Images) -> Json:
     """Its ModelDeployment, under a model name that no other test uses; all else is as people leave it."""
     spec: Json = {**GOOD, **setup.spec}
     spec["model"] = {**spec["model"], "name": f"{setup.name}.{namespace}"}
-    if (spec.get("engine") or {}).get("image") == "OPERATOR":
-        spec["engine"] = {"image": operator_image}
+    if named := (spec.get("engine") or {}).get("image"):
+        real = {"OPERATOR": images.operator, "SERVER": images.server}
+        spec["engine"] = {**spec["engine"], "image": real.get(named, named)}
     metadata = {"name": setup.name, "namespace": namespace}
     return {"apiVersion": "slipway.dev/v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec}
 
@@ -131,14 +217,16 @@ def surroundings(shared: str, quota: str, limits: str) -> list[Json]:
     return [
         _of("v1", "ResourceQuota", "none", {"hard": {"pods": "0"}}, quota),
         _of("v1", "LimitRange", "small", {"limits": [{"type": "Container", "max": {"memory": "64Mi"}}]}, limits),
-        _of("v1", "PersistentVolumeClaim", "elsewhere", {**_VOLUME, "volumeName": _name("elsewhere", shared),
-            "resources": {"requests": {"storage": "1Mi"}}}, shared),
+        _without_spec(_of("v1", "Secret", "present", {}, shared), stringData={"a": "b"}),
+        _of("v1", "PersistentVolumeClaim", "unbound", _CLAIM, shared),
+        _of("v1", "PersistentVolumeClaim", "elsewhere", {**_CLAIM, "volumeName": _name("elsewhere", shared)}, shared),
         _autoscaler("two-scalers", shared),
         _autoscaler("dead-metrics", shared),
     ]  # fmt: skip
 
 
 _VOLUME: Json = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+_CLAIM: Json = {**_VOLUME, "resources": {"requests": {"storage": "1Mi"}}}
 
 
 def volume(shared: str) -> Json:
@@ -152,6 +240,14 @@ def volume(shared: str) -> Json:
         "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
     }
     return _of("v1", "PersistentVolume", _name("elsewhere", shared), spec)
+
+
+def tainted_node(shared: str) -> Json:
+    """A node that is there for the scheduler only."""
+    found = _of("v1", "Node", _name("tainted", shared), {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]})
+    found["metadata"]["labels"] = {POOL: "tainted"}
+    room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    return found | {"status": {"capacity": room, "allocatable": room}}
 
 
 def _autoscaler(name: str, namespace: str) -> Json:
@@ -196,7 +292,7 @@ def policies(shared: str) -> list[Json]:
     }
     bound = {"validationActions": ["Deny"]}
     return [
-        {key: value for key, value in described.items() if key != "spec"} | {"webhooks": [webhook]},
+        _without_spec(described, webhooks=[webhook]),
         *_policy("Validating", "denied", shared, rule, bound),
     ]  # fmt: skip
 
@@ -209,6 +305,7 @@ def mutations(shared: str) -> list[Json]:
     added = {
         "no-secret": ("/spec/initContainers/0/env/-", variable),
         "no-priority": ("/spec/priorityClassName", "'urgent'"),
+        "no-runtime": ("/spec/runtimeClassName", "'kata'"),
         "no-account": ("/spec/serviceAccountName", "'trainer'"),
         "pod-security": ("/spec/hostNetwork", "true"),
     }
@@ -236,6 +333,10 @@ def _policy(kind: str, name: str, shared: str, does: Json, binds: Json) -> list[
     ]
 
 
+def _without_spec(item: Json, **fields: Any) -> Json:
+    return {key: value for key, value in item.items() if key != "spec"} | fields
+
+
 def _in(namespace: str) -> Json:
     return {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
 
@@ -258,7 +359,7 @@ _RESOLVER = re.compile(r" on \[?[\da-f.:]+\]?:53")  # of the node: different eve
 
 def markdown(rows: list[Row]) -> str:
     """For docs/troubleshooting.md, in the order of SETUPS."""
-    head = f"On {machine()['cpu']}, {machine()['cores']} cores, all made at once."
+    head = f"On {machine()['cpu']}, {machine()['cores']} cores, made in groups."
     lines = [head, "", "| set-up | condition | reason | message | s |", "|---|---|---|---|---|"]
     for row in rows:
         setup, message = row.setup, _RESOLVER.sub("", row.message).replace("|", "/").replace("\n", " ")

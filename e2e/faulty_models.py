@@ -2,7 +2,7 @@
 
     python faulty_models.py GOOD FOLDER        # writes FOLDER/deeper, /poisoned, /untrained and /cut
 
-It needs numpy and safetensors, which the server's image has, and nothing else of ours: `weights.put` runs it in a pod.
+It needs numpy and safetensors, which the server's image has, and nothing else of ours: `weights.begin` runs it.
 Nothing here is a switch of the server. Each folder is a model like any other, and fails as any model of its kind does.
 """
 

@@ -1,4 +1,4 @@
-"""Set-ups that are broken in one way each, all at once: each status has, within seconds, a reason and what to do.
+"""Set-ups that are broken in one way each: each status has, within seconds, a reason and what to do.
 
 `--setups-table docs/troubleshooting.md` puts what was seen into that page.
 """
@@ -23,7 +23,7 @@ from testkit.until import until
 
 REPORTED_S = 30  # from the mistake to its reason
 LOOK_S = 1.0
-AT_THE_DOOR = ("denied", "no-webhook", "no-account", "no-priority", "no-secret", "pod-security")
+AT_THE_DOOR = ("denied", "no-webhook", "no-account", "no-priority", "no-runtime", "no-secret", "pod-security")
 
 
 @dataclass
@@ -81,7 +81,9 @@ def _instead(setup: Setup, seen: dict[str, Json]) -> str:
 @pytest.fixture
 def served(slipway: Installation) -> list[Setup]:
     """Those that this cluster can be brought into."""
-    kinds = slipway.kube.kubectl("api-resources", "--api-group=admissionregistration.k8s.io", "-o", "name").split()
+    groups = ("admissionregistration.k8s.io", "resource.k8s.io")
+    found = (slipway.kube.kubectl("api-resources", f"--api-group={group}", "-o", "name") for group in groups)
+    kinds = " ".join(found).split()
     return [setup for setup in SETUPS if not setup.needs or setup.needs in kinds]
 
 
@@ -90,7 +92,7 @@ def places(slipway: Installation, namespace: str, served: list[Setup]) -> Iterat
     """Three namespaces, and what is broken in and around them."""
     kube, devices = slipway.kube, Devices(slipway.kube, TAKEN)
     found = {"shared": namespace, "quota": slipway.new_namespace(), "limits": slipway.new_namespace()}
-    outside = [*broken.policies(namespace), broken.volume(namespace)]
+    outside = [*broken.policies(namespace), broken.volume(namespace), broken.tainted_node(namespace)]
     if any(setup.needs == MUTATING for setup in served):
         outside += broken.mutations(namespace)
     try:
@@ -135,15 +137,16 @@ def _is_refused(kube: Kube, namespace: str, name: str) -> bool:
     return False
 
 
-@pytest.mark.timeout(240, func_only=True)
+@pytest.mark.timeout(300, func_only=True)
 def test_each_broken_setup_has_its_reason_within_seconds(
     slipway: Installation, places: dict[str, str], served: list[Setup], request: pytest.FixtureRequest
 ) -> None:
     kube, watch = slipway.kube, Watch(slipway.kube, tuple(places.values()))
-    made = [broken.manifest(setup, places[setup.place], slipway.images.operator) for setup in served]
-    begun = time.monotonic()
-    _with_all(kube, made, "apply")
-    watch.until_reported(served, begun)
+    for group in broken.groups(served):
+        made = [broken.manifest(setup, places[setup.place], slipway.images) for setup in group]
+        begun = time.monotonic()
+        _with_all(kube, made, "apply")
+        watch.until_reported(group, begun)
 
     serving = Deployment(kube, places["shared"], CANARY.name)
     serving.until("it serves", lambda status: status["phase"] == "Healthy", START_S)

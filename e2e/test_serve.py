@@ -169,7 +169,7 @@ def test_kubectl_describe_shows_the_rollout(chat: Deployment) -> None:
     ("spec", "sentence"),
     [
         ({"replica": 2}, 'unknown field "spec.replica"'),
-        ({"model": {"uri": "s4://x"}}, "spec.model.uri must start with hf://, https://, pvc:// or file://"),
+        ({"model": {"uri": "s4://x"}}, "spec.model.uri must start with hf://, https://, s3://"),
         (
             {"strategy": canary({"setWeight": 50}, {"setWeight": 10})},
             "the weights of spec.strategy.canary.steps must rise: write them like 10, 50, 100",

@@ -1,5 +1,6 @@
-"""The faulty models on a claim of a test's namespace, made there by a pod of the server image."""
+"""Models on a claim of a test's namespace, put there by a pod: the faulty ones, made by a pod of the server image."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from e2e import faulty_models
@@ -7,41 +8,51 @@ from testkit.cluster.api import Json
 from testkit.cluster.kube import Kube
 
 GOOD = "/opt/slipway/models/tiny-v1"
-URI = "pvc://faults"
+FAULTS = "faults"
+URI = f"pvc://{FAULTS}"
+MOUNT = "/weights"  # in the pod that fills a claim
 DONE_S = 120
-
-CLAIM: Json = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": "faults"},
-    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "128Mi"}}},
-}
 
 
 def begin(kube: Kube, namespace: str, image: str) -> None:
-    """Start to make them; other pods may start meanwhile."""
-    kube.apply(CLAIM, namespace)
-    kube.apply(maker(image), namespace)
+    """Start to make the faulty ones; other pods may start meanwhile."""
+    source = Path(faulty_models.__file__).read_text()
+    fill(kube, namespace, FAULTS, image, ["python3", "-c", source, GOOD, MOUNT])
 
 
-def await_made(kube: Kube, namespace: str) -> None:
+def fill(kube: Kube, namespace: str, claim: str, image: str, command: Sequence[str]) -> None:
+    """Start to fill a new claim with what a command writes to MOUNT."""
+    kube.apply(claimed(claim), namespace)
+    kube.apply(filler(claim, image, command), namespace)
+
+
+def await_made(kube: Kube, namespace: str, claim: str = FAULTS) -> None:
     done = "--for=jsonpath={.status.phase}=Succeeded"
     limit = f"--timeout={DONE_S}s"
-    kube.kubectl("wait", "pod/faults", "--namespace", namespace, done, limit, timeout_s=DONE_S + 10)
+    kube.kubectl("wait", f"pod/{claim}", "--namespace", namespace, done, limit, timeout_s=DONE_S + 10)
 
 
-def maker(image: str) -> Json:
+def claimed(name: str) -> Json:
+    size = {"requests": {"storage": "128Mi"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": size},
+    }
+
+
+def filler(claim: str, image: str, command: Sequence[str]) -> Json:
     """Passes Pod Security "restricted", as everything in these namespaces must."""
-    source = Path(faulty_models.__file__).read_text()
     user = {"runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
     container = {
         "name": "make",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-c", source, GOOD, "/weights"],
-        "volumeMounts": [{"name": "weights", "mountPath": "/weights"}],
+        "command": list(command),
+        "volumeMounts": [{"name": "weights", "mountPath": MOUNT}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    volume = {"name": "weights", "persistentVolumeClaim": {"claimName": "faults"}}
+    volume = {"name": "weights", "persistentVolumeClaim": {"claimName": claim}}
     spec = {"restartPolicy": "Never", "securityContext": user, "containers": [container], "volumes": [volume]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "faults"}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": claim}, "spec": spec}

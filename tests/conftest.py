@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import signals
 from tests.support.api_server import api, api_server, namespace
@@ -17,6 +18,10 @@ signals.reset()
 
 # Triton's kernels run on the CPU by default; set before anything imports Triton, which reads it only once.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# How long an example takes says something about the machine only, which may have other work.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 __all__ = ["api", "api_server", "namespace"]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from devcluster.engine.engine import Engine, find
 from devcluster.errors import DevclusterError
-from devcluster.node.access import node
+from devcluster.node.access import nodes
 from devcluster.places import places
 from testkit.cluster.api import Json, KubeError
 from testkit.cluster.deployment import Deployment, revision_of
@@ -50,7 +50,7 @@ class Node:
     @classmethod
     def of_devcluster(cls) -> "Node":
         engine, _ = find(places())
-        return cls(engine, node(places(), engine))
+        return cls(engine, nodes(places(), engine)[0])
 
     def kill(self, container_id: str, *, child: bool = False) -> None:
         """The container's first process, or a child of it. Raises when there is none any more."""

@@ -17,7 +17,7 @@ from bench.engine.environments import Unavailable
 from bench.engine.figures import Row
 from bench.engine.measure import Plan, order, turn
 from bench.engine.models import ensure_model
-from bench.engine.peers import PEERS, QUICK_PEERS, Place
+from bench.engine.peers import PEERS, PEERS_OF_A_FULL_RUN, QUICK_PEERS, Place
 from bench.engine.result import Result
 from bench.engine.shapes import SHAPES, Shape, ceiling_tokens_per_s
 from bench.engine.workload import mean_open_lengths
@@ -53,7 +53,11 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--peers", callback=_names, default=",".join(QUICK_PEERS if QUICK else PEERS), show_default=True, help="Who runs."
+    "--peers",
+    callback=_names,
+    default=",".join(QUICK_PEERS if QUICK else PEERS_OF_A_FULL_RUN),
+    show_default=True,
+    help="Who runs.",
 )
 @click.option("--concurrency", callback=_numbers, default="1,8,32", show_default=True, help="Of the closed loop.")
 @click.option("--rounds", type=click.IntRange(1, 20), default=1 if QUICK else 2, show_default=True)
@@ -83,7 +87,7 @@ def main(
     except (DevclusterError, Busy) as error:
         print_line(bench.console, f"\nnothing was measured: {error}")
         sys.exit(2)
-    full = not QUICK and set(peers) == set(PEERS) and model == "qwen06" and not busy_ok
+    full = not QUICK and set(peers) == set(PEERS_OF_A_FULL_RUN) and model == "qwen06" and not busy_ok
     bench.conclude(results=full if results is None else results)
     sys.exit(0 if all(bar.ok for bar in bars(bench.result)) else 1)
 

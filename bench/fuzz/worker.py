@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,10 +69,10 @@ class Worker:
         self._expected = ""
         self.found = Found()
 
-    def run(self, until_s: float) -> Found:
-        """Until this moment of the monotonic clock."""
+    def run(self, until_s: float, enough: Callable[[Found], bool] = lambda _: False) -> Found:
+        """Until this moment of the monotonic clock, or until it has found enough."""
         self._expected = self._probe(until_s)
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s and not enough(self.found):
             self._seed += 1
             self._some(until_s)
         return self.found

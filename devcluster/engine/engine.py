@@ -38,9 +38,9 @@ class Engine:
         return self.succeeds("image", "inspect", reference)
 
     def containers(self, cluster: str) -> list[str]:
-        """The node containers of one kind cluster, running or not."""
+        """The node containers of one kind cluster, running or not; that of the control plane first."""
         label = f"label=io.x-k8s.kind.cluster={cluster}"
-        return self.run("ps", "-a", "--filter", label, "--format", "{{.Names}}").split()
+        return sorted(self.run("ps", "-a", "--filter", label, "--format", "{{.Names}}").split())
 
     @property
     def network(self) -> str:

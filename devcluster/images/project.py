@@ -11,14 +11,17 @@ from rich.console import Console
 
 from devcluster import pins
 from devcluster.engine.engine import Engine, find
+from devcluster.engine.facts import machine
 from devcluster.errors import DevclusterError
+from devcluster.gobuild import build_steps
 from devcluster.images import nodeimage
+from devcluster.images.archive import Image, write_archive
 from devcluster.images.bases import LANE, base_reference, base_steps
 from devcluster.images.pullable import can_pull, full_name
 from devcluster.images.torchset import torch_steps
 from devcluster.keys import key_of, key_of_files
 from devcluster.node import access, cluster, host
-from devcluster.places import REPOSITORY, Places, exclusive
+from devcluster.places import REPOSITORY, Places, appears_whole, exclusive
 from devcluster.steps.progress import run_steps
 from devcluster.steps.schedule import Step
 
@@ -39,26 +42,48 @@ OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway
 SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "examples/models"))
 
 
-ENGINES = {
-    "vllm-cpu": ProjectImage(
-        "vllm-cpu", "e2e/engines/Dockerfile.vllm-cpu", ("e2e/engines/vllm-overrides.txt", "examples/models")
-    )
-}
+_ENGINES = (
+    ProjectImage("vllm-cpu", "e2e/engines/Dockerfile.vllm-cpu", ("e2e/engines/vllm-overrides.txt", "examples/models")),
+    ProjectImage("llama-cpp", "e2e/engines/Dockerfile.llama-cpp", ("e2e/engines/tiny_gguf.py", "examples/models")),
+)
+ENGINES = {image.name: image for image in _ENGINES}
+SIMULATOR = "simulator"
 
 
 def build_engine(places: Places, console: Console, name: str) -> str:
-    """The image of another engine, for tests: in the engine's store and in the cluster; returns its reference."""
-    image = ENGINES[name]
+    """The image of another engine, for tests: built and in the cluster; returns its reference."""
     with exclusive(places):
         engine, _ = find(places)
-        base = _base(places, engine)
-        files = content(REPOSITORY, (image.dockerfile, *image.sources))
-        tag = f"localhost/slipway-{image.name}:dev-{key_of([base, key_of_files(files)])}"
-        build = _build_step(engine, image, tag, base, "layer")
-        steps = [*(base_steps(places, engine, tar=False) if base == base_reference() else ()), build]
-        load = _load_step(places, engine, [tag], (image,))
-        run_steps([*steps, load], console)
+        tag, steps = _simulator(places, engine) if name == SIMULATOR else _engine(places, engine, ENGINES[name])
+        run_steps(steps, console)
     return tag
+
+
+def _engine(places: Places, engine: Engine, image: ProjectImage) -> tuple[str, list[Step]]:
+    base = _base(places, engine)
+    files = content(REPOSITORY, (image.dockerfile, *image.sources))
+    tag = f"localhost/slipway-{image.name}:dev-{key_of([base, key_of_files(files)])}"
+    build = _build_step(engine, image, tag, base, "layer")
+    load = _load_step(places, engine, [tag], (image,))
+    return tag, [*(base_steps(places, engine, tar=False) if base == base_reference() else ()), build, load]
+
+
+def _simulator(places: Places, engine: Engine) -> tuple[str, list[Step]]:
+    """One static binary: its image is an archive, and goes to the node without the engine's store."""
+    binary = places.binary(pins.SIMULATOR)
+    tag = f"localhost/slipway-{SIMULATOR}:{binary.parent.name}"
+    image = Image(tag, ((f"/{pins.SIMULATOR}", binary),), entrypoint=(f"/{pins.SIMULATOR}",))
+
+    def load() -> None:
+        with appears_whole(places.work / "simulator.tar") as archive:
+            write_archive(image, archive, machine())
+            access.load_archive(places, engine, archive)
+            archive.unlink()
+
+    there = lambda: tag in access.node_images(places, engine)  # noqa: E731 - a step's condition
+    build = build_steps(places, [pins.SIMULATOR])
+    after = tuple(step.title for step in build)
+    return tag, [*build, Step(f"load {tag}", there, load, lane=nodeimage.LANE, after=after)]
 
 
 def build_and_load(places: Places, console: Console, *, torch: str | None, load: bool) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -81,8 +80,6 @@ def _make_current(target: Path) -> None:
 
 
 def _uv(places: Places) -> Path:
-    """uv from PATH, else the one that the Makefile put into the cache."""
-    found = shutil.which("uv") or next(iter(sorted(places.cache.glob("uv-*/bin/uv"), reverse=True)), None)
-    if not found:
+    if places.uv is None:
         raise DevclusterError("uv is not on PATH, and the lock file is read with it: `make setup` or `pip install uv`.")
-    return Path(found)
+    return places.uv

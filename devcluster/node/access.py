@@ -65,10 +65,11 @@ def load_images(places: Places, engine: Engine, references: list[str]) -> None:
     """The caller has the lock. podman writes single layers, so only those travel that the node does not have."""
     if engine.name == "podman":
         layout.save(engine, references, places.layout)
-        present = set(engine.run("exec", node(places, engine), *_CTR, "content", "list", "-q").split())
-        files = shlex.join(layout.files(places.layout, present))
-        command = f"tar -C {LAYOUT} -c {files} | {shlex.join(_IMPORT)} -"
-        engine.run("exec", node(places, engine), "bash", "-o", "pipefail", "-c", command)
+        for name in nodes(places, engine):
+            present = set(engine.run("exec", name, *_CTR, "content", "list", "-q").split())
+            files = shlex.join(layout.files(places.layout, present))
+            command = f"tar -C {LAYOUT} -c {files} | {shlex.join(_IMPORT)} -"
+            engine.run("exec", name, "bash", "-o", "pipefail", "-c", command)
         return
     with appears_whole(places.work / "load.tar") as archive:
         engine.run("save", "-o", archive, *references)
@@ -78,14 +79,18 @@ def load_images(places: Places, engine: Engine, references: list[str]) -> None:
 
 def load_archive(places: Places, engine: Engine, archive: Path) -> None:
     """An archive of the docker or the OCI kind, from any folder."""
-    with archive.open("rb") as file:
-        run([engine.name, "exec", "-i", node(places, engine), *_IMPORT, "-"], env=engine.env, stdin=file)
+    for name in nodes(places, engine):
+        with archive.open("rb") as file:
+            run([engine.name, "exec", "-i", name, *_IMPORT, "-"], env=engine.env, stdin=file)
 
 
 def node_images(places: Places, engine: Engine) -> list[str]:
-    """The references that the node has; none where there is no node yet."""
-    containers = engine.containers(places.cluster)
-    return engine.run("exec", containers[0], *_CTR, "images", "list", "-q").split() if containers else []
+    """The references that every node has; none where there is no node yet."""
+    found = [
+        set(engine.run("exec", name, *_CTR, "images", "list", "-q").split())
+        for name in engine.containers(places.cluster)
+    ]
+    return sorted(set.intersection(*found)) if found else []
 
 
 def export_logs(places: Places, folder: Path) -> None:
@@ -99,16 +104,16 @@ def shell(places: Places, command: tuple[str, ...]) -> int:
     """Runs a command in the node with this terminal; returns its exit status."""
     engine, _ = find(places)
     terminal = ["-it"] if sys.stdin.isatty() else ["-i"]
-    arguments = [engine.name, "exec", *terminal, node(places, engine), *(command or ("bash",))]
+    arguments = [engine.name, "exec", *terminal, nodes(places, engine)[0], *(command or ("bash",))]
     return subprocess.run(arguments, env=merged(engine.env)).returncode
 
 
-def node(places: Places, engine: Engine) -> str:
-    """The node's container."""
+def nodes(places: Places, engine: Engine) -> list[str]:
+    """The nodes' containers, that of the control plane first."""
     names = engine.containers(places.cluster) if cluster.read_record(places) else []
     if not names:
         raise DevclusterError("The cluster is not up: run `python -m devcluster up` first.")
-    return names[0]
+    return names
 
 
 def _is_built(places: Places, module: str) -> bool:

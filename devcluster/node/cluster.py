@@ -26,7 +26,7 @@ from devcluster.images.pullable import can_pull
 from devcluster.keys import key_of
 from devcluster.node import host, quiet
 from devcluster.node.config import GATEWAY_NODE_PORT as GATEWAY_NODE_PORT
-from devcluster.node.config import NodeSettings, base_spec_with_torch, cni_config, kind_config
+from devcluster.node.config import NodeSettings, base_spec_with_torch, cni_config, kind_config, pod_subnet
 from devcluster.node.network import own_networks
 from devcluster.places import PACKAGE, Places, demand_space, exclusive, write_whole
 from devcluster.ports import LOOPBACK, free_port_near, is_free, reserve_port
@@ -51,6 +51,7 @@ class Record:
     mounts_torch: bool
     settings_key: str
     had_network: bool
+    workers: int = 0
 
 
 def read_record(places: Places) -> Record | None:
@@ -59,10 +60,15 @@ def read_record(places: Places) -> Record | None:
     return Record(**json.loads(path.read_text())) if path.exists() else None
 
 
-def is_healthy(places: Places) -> bool:
-    """Whether our cluster is there, complete, made by this version of devcluster, and answers."""
+def is_healthy(places: Places, workers: int = 0) -> bool:
+    """Whether our cluster is there with enough nodes, complete, made by this version of devcluster, and answers."""
     record = read_record(places)
-    if record is None or record.settings_key != _settings_key() or not places.kubeconfig.exists():
+    if (
+        record is None
+        or record.workers < workers
+        or record.settings_key != _settings_key()
+        or not places.kubeconfig.exists()
+    ):
         return False
     return (places.state / "complete").exists() and answers(places)
 
@@ -83,20 +89,26 @@ Beside = Callable[[Places, Engine, Record], list[Step]]
 
 
 def up(
-    places: Places, console: Console, *, port: int | None, torch_mount: bool, beside: Beside | None = None
+    places: Places,
+    console: Console,
+    *,
+    port: int | None,
+    torch_mount: bool,
+    beside: Beside | None = None,
+    workers: int = 0,
 ) -> Record:
     """A running cluster: at once when there is one, else from whatever exists already.
 
     `beside` gives more steps, in lanes of their own, for a cluster that has to be brought up first.
     """
     record = read_record(places)
-    if record and is_healthy(places):
+    if record and is_healthy(places, workers):
         return record
     with exclusive(places):
         record = read_record(places)
-        if record and is_healthy(places):  # the other one may have brought it up meanwhile
+        if record and is_healthy(places, workers):  # the other one may have brought it up meanwhile
             return record
-        return _up_locked(places, console, port, torch_mount, beside)
+        return _up_locked(places, console, port, torch_mount, beside, workers)
 
 
 def down(places: Places, console: Console) -> bool:
@@ -111,10 +123,14 @@ def down(places: Places, console: Console) -> bool:
     return True
 
 
-def _up_locked(places: Places, console: Console, port: int | None, torch_mount: bool, beside: Beside | None) -> Record:
+def _up_locked(
+    places: Places, console: Console, port: int | None, torch_mount: bool, beside: Beside | None, workers: int
+) -> Record:
     engine, facts = find(places)
     if read_record(places):
-        print_line(console, f"the cluster {places.cluster} does not answer or is of an older make: starting again")
+        print_line(
+            console, f"the cluster {places.cluster} does not answer, is of an older make or lacks nodes: starting again"
+        )
         _take_away(places, engine)
     # Before anything changes: `down` must know what to take back, whenever this run is killed.
     host.remember(places)
@@ -127,6 +143,7 @@ def _up_locked(places: Places, console: Console, port: int | None, torch_mount: 
         mounts_torch=torch_mount,
         settings_key=_settings_key(),
         had_network=engine.has_network(engine.network),
+        workers=workers,
     )
     write_whole(places.state / "cluster.json", json.dumps(asdict(record), indent=1))
     steps = [*_image_steps(places, engine, facts, pulled=pulled), *_cluster_steps(places, engine, facts, record)]
@@ -169,7 +186,8 @@ def _cluster_steps(places: Places, engine: Engine, facts: Facts, record: Record)
     return [
         Step("prepare the host", always, lambda: _prepare(places, engine, facts, record), lane=nodeimage.LANE,
              after=nodeimage.COMPILED),
-        Step("start the node", always, lambda: _create(places, engine), "kind create cluster", lane=nodeimage.LANE),
+        Step("start the node", always, lambda: _create(places, engine, record), "kind create cluster",
+             lane=nodeimage.LANE),
         Step(NODE_READY, always, lambda: _wait_until_ready(places), lane=nodeimage.LANE),
     ]  # fmt: skip
 
@@ -184,7 +202,8 @@ def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> No
                           "/etc/containerd/cri-base.json")  # fmt: skip
         write_whole(places.state / "base-spec.json", base_spec_with_torch(base))
     if built:
-        write_whole(places.state / "cni" / "10-bridge.conflist", cni_config())
+        for number in range(record.workers + 1):
+            write_whole(places.state / "cni" / str(number) / "10-bridge.conflist", cni_config(number))
     places.layout.mkdir(parents=True, exist_ok=True)
     for name, patch in quiet.patches().items():
         write_whole(places.state / "patches" / name, patch)
@@ -200,6 +219,7 @@ def _prepare(places: Places, engine: Engine, facts: Facts, record: Record) -> No
         base_spec=str(places.state / "base-spec.json") if record.mounts_torch else None,
         cgroup_v1=cgroup_v1(),
         can_raise_limits=facts.can_raise_limits,
+        workers=record.workers,
     )
     write_whole(places.state / "kind.yaml", kind_config(settings))
 
@@ -211,12 +231,27 @@ def prepare_torch_folder(folder: Path) -> None:
         (folder / "current").symlink_to("empty")
 
 
-def _create(places: Places, engine: Engine) -> None:
+def _create(places: Places, engine: Engine, record: Record) -> None:
     run(
         [tool(places, "kind"), "create", "cluster", "--config", places.state / "kind.yaml",
          "--kubeconfig", places.kubeconfig],
         env=engine.env,
     )  # fmt: skip
+    if not record.node_image.startswith("kindest/"):
+        _route_between_nodes(engine, engine.containers(places.cluster))
+
+
+def _route_between_nodes(engine: Engine, nodes: list[str]) -> None:
+    """Give each node a route to the pods of every other one: the static network plug-in sets none."""
+    addresses = {name: _ipv4(engine.run("exec", name, "hostname", "-i")) for name in nodes}
+    for name in nodes:
+        for number, other in enumerate(nodes):
+            if other != name:
+                engine.run("exec", name, "ip", "route", "replace", pod_subnet(number), "via", addresses[other])
+
+
+def _ipv4(addresses: str) -> str:
+    return next(address for address in addresses.split() if "." in address)
 
 
 def _wait_until_ready(places: Places) -> None:

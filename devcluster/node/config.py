@@ -31,11 +31,12 @@ class NodeSettings:
     api_port: int  # of the API server; below the ephemeral range: the engine redirects it on this machine
     patches_folder: str
     layout_folder: str
-    cni_folder: str | None  # None: the image brings kindnet
+    cni_folder: str | None  # with a folder for each node; None: the image brings kindnet
     torch_folder: str | None  # None: torch is a layer of the server image
     base_spec: str | None
     cgroup_v1: bool
     can_raise_limits: bool
+    workers: int = 0  # nodes beside the control plane, which runs pods, too
 
 
 def kind_config(node: NodeSettings) -> str:
@@ -53,11 +54,15 @@ def kind_config(node: NodeSettings) -> str:
             {
                 "role": "control-plane",
                 "image": node.image,
-                "extraMounts": _mounts(node),
+                "extraMounts": _mounts(node, 0),
                 "extraPortMappings": [
                     {"containerPort": GATEWAY_NODE_PORT, "hostPort": node.gateway_port, "listenAddress": "127.0.0.1"}
                 ],
-            }
+            },
+            *(
+                {"role": "worker", "image": node.image, "extraMounts": _mounts(node, number)}
+                for number in range(1, node.workers + 1)
+            ),
         ],
         "containerdConfigPatches": _containerd_patches(node),
         "kubeadmConfigPatches": _kubeadm_patches(node),
@@ -65,11 +70,11 @@ def kind_config(node: NodeSettings) -> str:
     return yaml.safe_dump(config, sort_keys=False)
 
 
-def _mounts(node: NodeSettings) -> list[dict[str, Any]]:
+def _mounts(node: NodeSettings, number: int) -> list[dict[str, Any]]:
     pairs = (
         (node.patches_folder, quiet.PATCHES),
         (node.layout_folder, LAYOUT),
-        (node.cni_folder, "/etc/cni/net.d"),
+        (f"{node.cni_folder}/{number}" if node.cni_folder else None, "/etc/cni/net.d"),
         (node.torch_folder, TORCH_SETS),
         (node.base_spec, BASE_SPEC),
     )
@@ -90,15 +95,22 @@ def _kubeadm_patches(node: NodeSettings) -> list[str]:
     kubelet: dict[str, Any] = {"kind": "KubeletConfiguration"}
     if node.cgroup_v1:
         kubelet["failCgroupV1"] = False
-    init = {"kind": "InitConfiguration", "patches": {"directory": quiet.PATCHES}}
+    init: dict[str, Any] = {"kind": "InitConfiguration", "patches": {"directory": quiet.PATCHES}}
+    if node.workers:
+        init["nodeRegistration"] = {"taints": []}  # kind leaves the taint of the control plane where there are workers
     return [yaml.safe_dump(one) for one in (quiet.cluster_configuration(), init, kubelet)]
 
 
-def cni_config() -> str:
-    """One node needs no routes to others: a bridge, addresses and host ports."""
+def pod_subnet(number: int) -> str:
+    """The addresses of the pods of one node; the control plane is node 0."""
+    return f"10.245.{number}.0/24"
+
+
+def cni_config(number: int = 0) -> str:
+    """A bridge, addresses and host ports; routes to other nodes are set where there are any."""
     bridge = {
         "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True,
-        "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.245.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]},
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": pod_subnet(number)}]], "routes": [{"dst": "0.0.0.0/0"}]},
     }  # fmt: skip
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
     return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, portmap]}, indent=1)

@@ -7,8 +7,9 @@ import pytest
 
 from e2e import faults, weights
 from e2e.conftest import devcluster
-from e2e.engines.result import Stages
-from testkit.cluster.deployment import Deployment, Json, state_of
+from e2e.engines.released import ANSWERS, START_S, until_promoted, until_rejected
+from e2e.stages import Stages
+from testkit.cluster.deployment import Deployment, Json
 from testkit.cluster.installation import Installation
 from testkit.load.closed import Load
 from testkit.load.flow import Flow, Shape
@@ -16,18 +17,6 @@ from testkit.load.flow import Flow, Shape
 pytestmark = pytest.mark.extended
 
 VERSION = "0.32.0"
-START_S = 420.0  # it imports for a minute where nothing else computes
-JUDGED_S = 420.0
-# By what clients get and not by its speed: another engine on the same cores is faster or slower, and both are right.
-ANSWERS: Json = {
-    "minSamples": {"canaryRequests": 150, "warmupSeconds": 15},
-    "metrics": [
-        {"name": "errors", "event": "FirstAttemptError", "share": 0.4, "okBelow": 0.02},
-        {"name": "empty", "event": "EmptyAnswer", "share": 0.2, "okBelow": 0.02},
-        {"name": "truncated", "event": "TruncatedAnswer", "share": 0.2, "okBelow": 0.05},
-        {"name": "repetition", "event": "RepetitiveAnswer", "share": 0.2, "okBelow": 0.02},
-    ],
-}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +47,7 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
     flow: Callable[[Deployment, Shape], Flow],
     load: Callable[..., Load],
 ) -> None:
-    stages = Stages("vllm", 4)
+    stages = Stages("engines-vllm")
     slipway.kube.apply(faults.template("answers", **ANSWERS), namespace)
     weights.begin(slipway.kube, namespace, slipway.images.server)
     chat = deploy("v1", strategy=faults.strategy(50, "answers"), progressDeadlineSeconds=int(START_S))
@@ -80,10 +69,8 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
 
     with stages.stage("canary from vllm to a context of 24 tokens, its weights on a claim: rolled back"):
         weights.await_made(slipway.kube, namespace)
-        stable = chat.status["stableRevision"]
         chat.edit(model={"uri": f"{weights.URI}/untrained", "version": "short", "maxModelLen": 24})
-        rejected = chat.until("it is rejected", lambda status: is_rejected(status, stable), START_S + JUDGED_S)
-        abort = rejected["rollout"]["abort"]
+        abort = until_rejected(chat)
         assert abort["reason"] == "AnalysisFailed" and re.search("truncated: .* evidence e=", abort["message"]), abort
         chat.edit(model=in_image("tiny-v2", "vllm-2") | {"maxModelLen": None})
         chat.until_stable("vllm-2")
@@ -103,20 +90,3 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
         stages.load(report)
         assert report.failures == ()
     stages.write()
-
-
-def is_rejected(status: Json, stable: str) -> bool:
-    """A bad version that is promoted ends the wait at once."""
-    assert status["stableRevision"] == stable, "the bad version was promoted"
-    return state_of(status) in ("Aborting", "Aborted")
-
-
-def until_promoted(chat: Deployment, version: str) -> Json:
-    """A rejection ends the wait at once."""
-
-    def promoted(status: Json) -> bool:
-        abort = (status.get("rollout") or {}).get("abort")
-        assert state_of(status) not in ("Aborting", "Aborted"), abort
-        return any(item.get("version") == version and item["role"] == "stable" for item in status["revisions"])
-
-    return chat.until(f"{version} is promoted", promoted, START_S + JUDGED_S)

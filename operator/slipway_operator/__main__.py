@@ -21,18 +21,19 @@ from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import ApiError, Unavailable
+from slipway_operator.kube.errors import ApiError, Refused, Unavailable
 from slipway_operator.kube.lease import RENEW_EVERY, Lease, LeaseTerms
 from slipway_operator.kube.reading.autoscalers import Autoscalers
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.calls import Calls
 from slipway_operator.kube.reading.gateways import Gateways
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, NODES
 from slipway_operator.kube.writing import names
 from slipway_operator.kube.writing.aggregation import Host
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
+from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
@@ -82,7 +83,7 @@ async def _configuration(settings: OperatorSettings) -> Any:
 
 def _planning(settings: OperatorSettings) -> PlanSettings:
     lease = f"{settings.own_namespace}/{settings.lease_name}"
-    return PlanSettings(settings.server_image, settings.endpoint, lease)
+    return PlanSettings(settings.server_image, settings.endpoint, lease, settings.policy)
 
 
 def _names_file(target: str) -> bool:
@@ -122,7 +123,7 @@ def _as_operator_of(obj: dict[str, Any], settings: OperatorSettings) -> Operator
 
 
 async def _run(settings: OperatorSettings) -> int:
-    metrics = Metrics(product_version())
+    metrics = Metrics(product_version(), dict(settings.prices))
     queue: WorkQueue[ObjectKey] = WorkQueue(time.monotonic)
     metrics.follow_queue(queue)
     configuration = await _configuration(settings)
@@ -227,12 +228,9 @@ async def _serve(
     try:
         await watch.wait_for_crd(client, settings.namespaces)
         # kopf does not cancel tasks that were created before it starts.
-        planning = _planning(settings)
-        capacity = ScalingSources(Autoscalers(client))
-        if settings.metrics_api_service:
-            capacity, running = _metrics_api(settings, client, MetricsSampler(gateways, session), queue, metrics)
-            tasks += running
-        reconciler = Reconciler(readers, planning, metrics, lambda: datetime.now(UTC), runners, capacity)
+        capacity, sampling = _scaling_sources(settings, readers, session, queue, metrics)
+        tasks += sampling
+        reconciler = Reconciler(readers, _planning(settings), metrics, lambda: datetime.now(UTC), runners, capacity)
         tasks += [
             asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
             for number in range(settings.workers)
@@ -245,6 +243,7 @@ async def _serve(
         calls = Calls(gateways, session, queue.add, settings.namespaces, look_at_all)
         tasks.append(asyncio.create_task(calls.run(), name="calls"))
         await cache.relist(client)
+        readers.nodes.watched = await _may_watch_nodes(client)
         resync = watch.resync(client, cache, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(cache.run(client, queue.add), name="cache"))
@@ -257,7 +256,7 @@ async def _serve(
         tasks.append(asyncio.create_task(lease.run(), name="lease"))
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
         listeners = watch.Listeners(
-            queue.add, queue.add_first, metrics.event_received, cache, capacity.autoscalers.forget
+            queue.add, queue.add_first, metrics.event_received, cache, capacity.autoscalers.forget, readers.nodes
         )
         return await _watch(settings, client, listeners, tasks)
     finally:
@@ -266,10 +265,33 @@ async def _serve(
         await runner.cleanup()
 
 
-def _metrics_api(
-    settings: OperatorSettings, client: Client, sampler: MetricsSampler, queue: WorkQueue[ObjectKey], metrics: Metrics
+async def _may_watch_nodes(client: Client) -> bool:
+    """Whether drains of nodes are seen. With Roles of namespaces alone they are not: nodes belong to no namespace."""
+    try:
+        await client.metadata(NODES, None)
+    except Refused as error:
+        log.info("pods are not replaced before their node is drained, because nodes cannot be watched: %s", error)
+        return False
+    return True
+
+
+def _scaling_sources(
+    settings: OperatorSettings,
+    readers: Readers,
+    session: aiohttp.ClientSession,
+    queue: WorkQueue[ObjectKey],
+    metrics: Metrics,
 ) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
-    """Return the tasks of the metrics API, and how reconciles write to it and read from it."""
+    """Return how reconciles read autoscalers and engines, and the tasks of sampler and metrics API."""
+    autoscalers = Autoscalers(readers.client)
+    if not settings.metrics_api_service and not settings.engine_metrics_pods:
+        return ScalingSources(autoscalers), []
+    beside = settings.engine_metrics_pods
+    sampler = MetricsSampler(readers.gateways, session, beside=beside, changed=queue.add)
+    metrics.follow_engines(lambda: engine_series.rows(sampler.every(), sampler.clock()))
+    sampling = asyncio.create_task(sampler.run(), name="sampler")
+    if not settings.metrics_api_service:
+        return ScalingSources(autoscalers, sampler), [sampling]
 
     def changed(providers: dict[str, str]) -> None:
         metrics.serves(providers)
@@ -277,12 +299,9 @@ def _metrics_api(
             queue.add(key)
 
     host = Host(settings.own_namespace, settings.metrics_api_service, settings.metrics_api_owner)
-    api = MetricsApi(client, sampler, host, settings.metrics_api_port, changed)
-    running = [
-        asyncio.create_task(sampler.run(), name="sampler"),
-        asyncio.create_task(api.run(), name="metrics api"),
-    ]
-    return ScalingSources(Autoscalers(client), sampler, api.providers), running
+    api = MetricsApi(readers.client, sampler, host, settings.metrics_api_port, changed)
+    serving = asyncio.create_task(api.run(), name="metrics api")
+    return ScalingSources(autoscalers, sampler, api.providers), [sampling, serving]
 
 
 async def _watch(

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,15 +15,18 @@ from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.reading.autoscalers import Autoscalers
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.gateways import Gateways
+from slipway_operator.kube.reading.kubelet_events import KubeletEvents
+from slipway_operator.kube.reading.nodes import Nodes
 from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.kube.writing import apply, events
-from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets, min_available
+from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.names import Names
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.metrics_api.sampler import MetricsSampler, followed
+from slipway_operator.model.cluster.cost import revision_pods
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import status
@@ -76,6 +79,7 @@ class Readers:
     names: Names | None = None
     keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
     budgets: DisruptionBudgets | None = None  # of model pods
+    nodes: Nodes = field(default_factory=Nodes)  # which are drained
 
 
 class Reconciler:
@@ -92,7 +96,8 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
         self._network_policies, self._keys = readers.network_policies, readers.keys
-        self._names, self._budgets = readers.names, readers.budgets
+        self._names, self._budgets, self._nodes = readers.names, readers.budgets, readers.nodes
+        self._kubelet = KubeletEvents(readers.client)
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins = Pins()
         self._doubted: set[ObjectKey] = set()  # the cache may be stale for them: the next reconcile reads them
@@ -123,7 +128,6 @@ class Reconciler:
         try:
             obj = await self._get(key)
         except NotFound:
-            self._metrics.rollouts.forget(key)
             self._forget(key)
             return None
         if obj["metadata"].get("deletionTimestamp") or self._leaving.get(key) == obj["metadata"]["uid"]:
@@ -158,6 +162,8 @@ class Reconciler:
         if reported:
             self._reported[key] = planned.status.last_decision
         self._metrics.rollouts.show(key, planned.status)
+        live = (planned.status.stable_revision, planned.status.canary_revision)
+        self._metrics.costs.show(key, revision_pods(observed, live))
         if self._capacity.sampler:
             self._capacity.sampler.follow(key, followed(obj, planned.status, observed))
         for event in planned.events:
@@ -177,9 +183,9 @@ class Reconciler:
         """Execute the plan; what pods need is written before them: pins of weights, NetworkPolicy, budget and keys."""
         await self._pins.hold(self._client, obj, planned.pins)
         if self._network_policies:
-            await self._network_policies.keep(obj)
-        if self._budgets:
-            await self._budgets.keep(obj, min_available(planned.status.revisions))
+            await self._network_policies.keep(obj, grouped=planned.grouped)
+        if self._budgets and planned.min_available is not None:
+            await self._budgets.keep(obj, planned.min_available)
         if self._keys:
             await self._keys.keep(obj["metadata"]["namespace"])
         try:
@@ -202,16 +208,21 @@ class Reconciler:
             children = self._cache.children(key)
         else:
             children = await (self._cache or ObjectCache()).read(self._client, key)
-        seen = await observe(self._client, self._gateways, obj, children, self._capacity.autoscalers)
+        seen = await observe(
+            self._client, self._gateways, obj, children, self._capacity.autoscalers, self._nodes, self._kubelet
+        )
         return replace(
             seen,
             standing=self._names.of(key, obj) if self._names else None,
             hooks=self._runners.hooks.answers(key),
             measured=self._runners.measurements.answers(key),
             metrics_providers=self._capacity.providers(),
+            pages=self._capacity.sampler.pages(key) if self._capacity.sampler else None,
         )
 
     def _forget(self, key: ObjectKey) -> None:
+        self._metrics.rollouts.forget(key)
+        self._metrics.costs.forget(key)
         if self._names:
             self._names.gone(key)
         if self._capacity.sampler:

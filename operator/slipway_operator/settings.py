@@ -13,7 +13,10 @@ from pydantic_settings import SettingsConfigDict
 
 from slipway_operator.manifests.network_policy import NetworkPolicySettings
 from slipway_operator.model.cluster import names
+from slipway_operator.model.cluster.cost import parse_prices
 from slipway_operator.model.cluster.keys import MIN_ROTATION_S
+from slipway_operator.model.deployment import admin_policy
+from slipway_operator.model.deployment.admin_policy import AcceleratorType, AdminPolicy, PodPolicyRule
 from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
 from slipway_process import settings as process
 from slipway_process.values import Flag, Name, Names, OnOff, OptionalFile, Port, Variable, split_items
@@ -60,6 +63,11 @@ def _grants(text: str) -> Pairs:
     if problems:
         raise ValueError(problems[0])
     return found
+
+
+def _prices(text: str) -> tuple[tuple[str, float], ...]:
+    pairs = [item.partition("=") for item in split_items(text)]
+    return parse_prices((name.strip(), price.strip()) for name, _, price in pairs)
 
 
 def _own_namespace() -> str:
@@ -130,6 +138,18 @@ class OperatorSettings(process.ProcessSettings):
     network_policy_metrics_peers: Annotated[tuple[dict[str, Any], ...], _of_text(_peers), Flag("JSON")] = Field(
         (), description="JSON list of NetworkPolicyPeers that may also read /metrics of model pods"
     )
+    pod_policy: Annotated[tuple[PodPolicyRule, ...], _of_text(admin_policy.pod_policy), Flag("JSON")] = Field(
+        admin_policy.DEFAULT_RULES,
+        validate_default=True,
+        description="JSON list of rules: images and fields of spec.pod that ModelDeployments of which namespaces may "
+        "have; docs/placement.md describes them",
+    )
+    accelerator_types: Annotated[dict[str, AcceleratorType], _of_text(admin_policy.accelerator_types), Flag("JSON")] = (
+        Field(
+            default_factory=dict,
+            description="JSON object of types for spec.resources.accelerator.type, in addition to the built-in ones",
+        )
+    )
     metrics_api_service: Name = Field(
         "",
         description="Service in the own namespace through which the API server reaches the metrics API; without one it "
@@ -138,6 +158,16 @@ class OperatorSettings(process.ProcessSettings):
     metrics_api_port: Port = Field(8443, description="port of the metrics API: TLS, for the API server alone")
     metrics_api_owner: Name = Field(
         "", description="ClusterRole that owns the registrations of the metrics API: its deletion deletes them"
+    )
+    engine_metrics_pods: Annotated[int, Field(ge=0, le=10_000), Flag("N")] = Field(
+        0,
+        description="how many pods of ModelDeployments without an autoscaler are scraped too, every 10 s, for the "
+        "slipway_engine_* series of /metrics",
+    )
+    prices: Annotated[tuple[tuple[str, float], ...], _of_text(_prices), Flag("RESOURCE=PRICE,...")] = Field(
+        (),
+        description="price of an hour of each resource, for example nvidia.com/gpu=2.5,cpu=0.03,memory=0.004 (a core, "
+        "a GiB), for slipway_cost_per_hour; without prices there is no cost",
     )
     names_configmap: Name = Field(
         "slipway-model-names", description="ConfigMap in the own namespace with the owners of model names"
@@ -178,6 +208,11 @@ class OperatorSettings(process.ProcessSettings):
     def outbound(self) -> EgressPolicy:
         """The destinations that may be called for tenants."""
         return EgressPolicy(self.allowed_private_cidrs, self.allowed_private_hosts, self._api_server())
+
+    @property
+    def policy(self) -> AdminPolicy:
+        """What pods may have, and the types of accelerators."""
+        return AdminPolicy.of(self.pod_policy, self.accelerator_types)
 
     @property
     def network_policy(self) -> NetworkPolicySettings | None:

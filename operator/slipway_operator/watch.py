@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import kopf
@@ -14,7 +14,8 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound
 from slipway_operator.kube.reading.autoscalers import about
 from slipway_operator.kube.reading.cache import CHILDREN, ObjectCache
-from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, Resource
+from slipway_operator.kube.reading.nodes import Nodes
+from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, NODES, Resource
 from slipway_operator.model import labels
 
 Add = Callable[[ObjectKey], None]
@@ -32,6 +33,7 @@ class Listeners:
     on_event: Callable[[str], None]  # of a plural
     cache: ObjectCache
     forget: Callable[[str], None]  # of a namespace whose autoscalers changed
+    nodes: Nodes = field(default_factory=Nodes)
 
 
 class CrdMissing(Exception):
@@ -120,6 +122,8 @@ def registry(client: Client, listeners: Listeners, stop: asyncio.Event) -> kopf.
     for kind in CHILDREN:
         _on_child(registry, kind, listeners)
     _on_autoscaler(registry, listeners)
+    if listeners.nodes.watched:
+        _on_node(registry, listeners)
     return registry
 
 
@@ -156,6 +160,15 @@ def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> Non
         listeners.forget(place)
         for target in concerned | before:
             listeners.add((place, target))
+
+
+def _on_node(registry: kopf.OperatorRegistry, listeners: Listeners) -> None:
+    @kopf.on.event(*NODES.group_version, NODES.plural, registry=registry)
+    async def node(event: kopf.RawEvent, name: str, **_: Any) -> None:
+        listeners.on_event(NODES.plural)
+        if listeners.nodes.on_event(event["type"], dict(event["object"])):
+            for key in sorted(listeners.cache.deployments_on(name)):
+                listeners.add(key)
 
 
 def _relevant(body: kopf.Body) -> str:

@@ -107,6 +107,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         kernels=settings.kernels,
         allow_slow=settings.allow_slow,
         log_level=settings.log_level,
+        stop_token_ids=checkpoint.stop_token_ids,
     )
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_task = asyncio.create_task(

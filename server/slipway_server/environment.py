@@ -3,7 +3,9 @@
 Only this module and the settings read the environment.
 """
 
+import contextlib
 import os
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 KERNELS = "SLIPWAY_KERNELS"  # as --kernels; the HTTP process sets it for the engine process
@@ -37,3 +39,21 @@ def for_engine(threads: int, kernels: str = "auto", log_level: str = "info") -> 
     paths = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     fixed = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": paths, KERNELS: kernels, LOG_LEVEL: log_level}
     return defaults | dict(os.environ) | fixed
+
+
+def for_grammars() -> dict[str, str]:
+    """The grammar process's environment: that of the engine process, which starts it."""
+    return dict(os.environ) | {"OMP_NUM_THREADS": "1"}
+
+
+@contextlib.contextmanager
+def hidden(kept: Container[str]) -> Iterator[None]:
+    """No variable but these, for a library that reads its own settings from there."""
+    before = dict(os.environ)
+    for name in before:
+        if name not in kept:
+            del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(before)

@@ -29,6 +29,8 @@ from .telemetry.termination import Parser
 
 Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"), Flag("VERSION")]
 
+CKernels = Literal["auto", "native", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2", "neon"]
+
 
 class ServerSettings(ProcessSettings):
     """Serves one model behind an OpenAI-compatible API."""
@@ -56,10 +58,11 @@ class ServerSettings(ProcessSettings):
     device: Device = Field(
         "auto", description="auto, cpu, cuda or cuda:N; a named one that is not there ends the server"
     )
-    kernels: Literal["auto", "native", "torch"] = Field(
+    kernels: CKernels = Field(
         "auto",
         description="on a CPU: the C kernels where they can run, else torch; native: the C kernels, or the server does "
-        "not start; torch: never the C kernels",
+        "not start; torch: never the C kernels; the others: those for this instruction set, or the server does not "
+        "start",
     )
     allow_slow: Switch = Field(
         False,

@@ -41,7 +41,10 @@ def pod(replica_set: Object, port: int = 8000, owner: Object | None = None, name
 
 def ready_status(address: str, *, ready: bool = True) -> Object:
     """What a kubelet reports of a pod that runs."""
-    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    conditions = [
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "Ready", "status": "True" if ready else "False"},
+    ]
     return {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
 
 

@@ -23,9 +23,9 @@ def test_life_of_a_release(api: Api, api_server: Path, namespace: str) -> None:
     names = f"/api/v1/namespaces/{namespace}/configmaps/slipway-model-names"
     assert api.merge(names, {"data": {"names.json": "{}"}}).ok
     ha = next(file for file in SCENARIOS if file.name.startswith("ha"))
-    _done(
-        helm("upgrade", "slipway", str(CHART), *where, "-f", str(ha), "--set", "metrics.serviceMonitor.enabled=false")
-    )
+    # CRDs of the Prometheus operator are not here.
+    monitors = ",".join(f"metrics.{kind}.enabled=false" for kind in ("serviceMonitor", "podMonitor", "prometheusRule"))
+    _done(helm("upgrade", "slipway", str(CHART), *where, "-f", str(ha), "--set", monitors))
     gateway = api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/slipway-gateway")
     assert gateway.body["spec"]["replicas"] == 3
     assert api.get(names).body["data"] == {"names.json": "{}"}

@@ -1,6 +1,7 @@
 """What the chart renders, scenario by scenario."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import yaml
 from slipway_operator import settings as operator_settings
 from slipway_operator.manifests.network_policy import network_policy
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.workload import replica_set
+from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.inputs.pod_inputs import Engine, Model, PodInputs
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
 from tests.support.api_server import CRD_FILES
 from tests.support.settings import parsed
@@ -235,6 +239,106 @@ def test_service_monitors_scrape_the_admin_port_alone() -> None:
     monitors = of_kind(objects("ha"), "ServiceMonitor")
     assert [monitor["spec"]["endpoints"][0]["port"] for monitor in monitors] == ["admin", "admin"]
     assert all(monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack" for monitor in monitors)
+
+
+def test_operators_series_keep_the_namespace_that_they_are_about() -> None:
+    """Else Prometheus calls it exported_namespace, and nothing can be joined with it."""
+    honor = {
+        item["metadata"]["name"]: item["spec"]["endpoints"][0] for item in of_kind(objects("ha"), "ServiceMonitor")
+    }
+    assert honor["slipway-operator"]["honorLabels"] is True
+    assert "honorLabels" not in honor["slipway-gateway"]
+
+
+ENGINES = {
+    "slipway": Engine(),
+    "vllm": Engine("vllm/vllm-openai:v0.32.0", type="vllm"),
+    "sglang": Engine("lmsysorg/sglang:v0.6.0", type="sglang"),
+    "custom": Engine("other:1", type="custom"),
+    "elsewhere": Engine("other:1", type="custom", custom={"metricsPath": "/prometheus/metrics"}),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pod_monitor_finds_the_metrics_of_each_engine(engine: str) -> None:
+    """As Prometheus does it: by labels, by the name of a port, and by its own spelling of labels and annotations."""
+    inputs = PodInputs(Model("hf://org/m", "chat"), ENGINES[engine])
+    snapshot = Snapshot("abcdefghij", 1, inputs, "server:1", 300, 2, fetcher_image="server:1")
+    pod = replica_set(Owner("chat", "team", "u1"), snapshot, 1)["spec"]["template"]
+    (monitor,) = of_kind(objects("ha"), "PodMonitor")
+    selector, (endpoint,) = monitor["spec"]["selector"], monitor["spec"]["podMetricsEndpoints"]
+    assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert {item["key"] for item in selector["matchExpressions"]} <= pod["metadata"]["labels"].keys()
+    named = [port for item in pod["spec"]["containers"] for port in item["ports"] if port["name"] == endpoint["port"]]
+    assert [port["containerPort"] for port in named] == [8000], "the only port that NetworkPolicies open"
+    seen = {_meta("label", key): value for key, value in pod["metadata"]["labels"].items()}
+    seen |= {_meta("annotation", key): value for key, value in pod["metadata"]["annotations"].items()}
+    target = {"__metrics_path__": endpoint["path"]}
+    for rule in endpoint["relabelings"]:
+        source = seen.get(rule["sourceLabels"][0], "")
+        if re.fullmatch(rule.get("regex", ".*"), source):
+            target[rule["targetLabel"]] = source
+    path = "/prometheus/metrics" if engine == "elsewhere" else "/metrics"
+    assert target == {"__metrics_path__": path, "name": "chat", "revision": "abcdefghij"}
+
+
+def _meta(kind: str, key: str) -> str:
+    return f"__meta_kubernetes_pod_{kind}_{re.sub('[^a-zA-Z0-9_]', '_', key)}"
+
+
+def test_pod_monitor_reads_pages_of_tenants_within_bounds_and_namespaces() -> None:
+    values = {"metrics": {"podMonitor": {"enabled": True}}}
+    (wide,) = of_kind(objects(values=values), "PodMonitor")
+    (narrow,) = of_kind(objects("namespaced", values=values), "PodMonitor")
+    assert wide["spec"]["namespaceSelector"] == {"any": True}
+    assert narrow["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+    limits = ("sampleLimit", "labelLimit", "labelNameLengthLimit", "labelValueLengthLimit", "bodySizeLimit")
+    assert all(wide["spec"][limit] for limit in limits)
+    (endpoint,) = wide["spec"]["podMetricsEndpoints"]
+    assert endpoint["followRedirects"] is False and not endpoint.get("honorLabels")
+
+
+def test_a_model_pod_cannot_invent_series_of_the_operator_or_of_an_exporter() -> None:
+    """Those of GPUs name the pod that they are about in labels of their own, which could be another tenant's."""
+    (monitor,) = of_kind(objects("ha"), "PodMonitor")
+    (rule,) = monitor["spec"]["podMetricsEndpoints"][0]["metricRelabelings"]
+    assert (rule["sourceLabels"], rule["action"]) == (["__name__"], "drop")
+    rules = (CHART / "files" / "rules.yaml").read_text()
+    used = set(re.findall(r"[\w:]*(?:slipway_|DCGM_|gpu_gfx|xpum_)\w+", rules)) - {"namespace_name_revision"}
+    assert len(used) > 8
+    assert not [name for name in used if not re.fullmatch(rule["regex"], name)]
+    kept = (
+        "vllm:num_requests_waiting",
+        "vllm:gpu_cache_usage_perc",
+        "sglang:token_usage",
+        "llamacpp:requests_deferred",
+    )
+    assert not [name for name in kept if re.fullmatch(rule["regex"], name)]
+
+
+def test_objects_of_the_prometheus_operator_and_the_dashboard_are_off_by_default() -> None:
+    found = [item for item in objects() if item["apiVersion"].startswith("monitoring.") or "grafana" in str(item)]
+    assert not found
+
+
+def test_rules_and_dashboard_are_the_files_of_the_chart() -> None:
+    rendered = objects("ha")
+    (rules,) = of_kind(rendered, "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
+    config = find(rendered, "ConfigMap", "slipway-dashboard")
+    assert json.loads(config["data"]["slipway.json"]) == json.loads((CHART / "files" / "dashboard.json").read_text())
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_prices_and_pods_to_scrape_reach_the_operator() -> None:
+    def arguments(*scenario: str) -> list[str]:
+        return _container(find(objects(*scenario), "Deployment", "slipway-operator"))["args"]
+
+    settings = parsed(operator_settings.parse, arguments("ha")).settings
+    devices = {"nvidia.com/gpu": 2.5, "nvidia.com/mig-1g.10gb": 0.4}
+    assert dict(settings.prices) == {**devices, "cpu": 0.03, "memory": 0.004}
+    assert settings.engine_metrics_pods == 200
+    assert not [item for item in arguments() if item.startswith(("--prices", "--engine-metrics-pods"))]
 
 
 def test_notes_name_the_next_three_commands() -> None:

@@ -27,8 +27,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def slipway(environment: dict[str, str], api_server: Path, namespace: str) -> Run:
     """Runs `slipway` about the namespace of the test; `kubeconfig` names another one than the administrator's."""
 
+    # Some commands call kubectl: a machine may have only the one that devcluster built.
+    path = {"PATH": os.pathsep.join([environment["PATH"], str(Path(tool("kubectl")).parent)])}
+
     def run(*arguments: str, kubeconfig: Path = api_server, **more: str) -> subprocess.CompletedProcess[str]:
-        return _run([str(SCRIPTS / "slipway"), "-n", namespace, *arguments], environment, kubeconfig, more)
+        return _run([str(SCRIPTS / "slipway"), "-n", namespace, *arguments], environment | path, kubeconfig, more)
 
     return run
 

@@ -10,6 +10,7 @@ from slipway_cli import api
 from slipway_cli.objects import lease as cli_lease
 from slipway_cli.objects.deployment import Deployment, read_deployment
 from slipway_cli.objects.history import RevisionRecord
+from slipway_cli.objects.pods import list_rows
 from slipway_cli.rollouts import intents, waiting
 from slipway_cli.rollouts.intents import Change, Decision, Nothing
 from slipway_cli.views import analysis as cli_analysis
@@ -229,3 +230,10 @@ def test_strings_of_the_cli_are_those_of_the_operator() -> None:
     assert api.KIND == labels.PLURAL
     assert api.MODEL_DEPLOYMENT_LABEL == labels.MODEL_DEPLOYMENT
     assert api.REVISION_LABEL == labels.REVISION
+
+
+def test_pods_lists_workers_of_groups_by_the_labels_of_the_operator() -> None:
+    made = labels.child_labels("chat", "abcdefghij") | {labels.COMPONENT: labels.WORKER}
+    worker = {"metadata": {"name": "chat-abcdefghij-0-1", "labels": made}, "spec": {"containers": [{}]}}
+    assert [row.name for row in list_rows([worker], "chat", "abcdefghij", "leaders")] == ["chat-abcdefghij-0-1"]
+    assert list_rows([worker], "chat", "another", "leaders") == []

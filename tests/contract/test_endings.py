@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipway_operator.model.cluster.observed import PodTrouble, Workload
-from slipway_operator.model.deployment.spec import Resources
+from slipway_operator.model.inputs.pod_inputs import Resources
 from slipway_operator.planning.facts import causes
 from slipway_server.telemetry import termination
 from testkit import ROOT

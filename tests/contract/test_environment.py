@@ -12,7 +12,7 @@ READERS = {
     # The engine process: its variables are made by the HTTP process, which passes its own on.
     "server/slipway_server/environment.py",
     # The compiler of the C kernels is a script that runs before the package can be imported.
-    "server/slipway_server/kernels/build.py",
+    "server/slipway_server/kernels/c/build.py",
 }
 NAMES = {"environ", "environb", "getenv", "getenvb", "putenv"}
 

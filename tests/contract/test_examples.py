@@ -1,5 +1,6 @@
 """The examples that need neither a hub nor a GPU run beside the demo, on its cluster of two cores."""
 
+import re
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -85,3 +86,9 @@ def test_none_takes_the_name_of_another_or_of_the_demo() -> None:
         if obj["kind"] == "ModelDeployment" and obj["spec"]["model"]["uri"].startswith("file://")
     ]
     assert len(named) == len({*named, NAME}) - 1 and len(EXAMPLES) == len(named) >= 5
+
+
+def test_llama_server_gets_each_value_as_an_argument_of_its_own() -> None:
+    """`error: invalid argument: --model=/mnt/models/current/model.gguf`, from every pod of the example."""
+    engine = _documents("examples")["qwen3-gguf"]["spec"]["engine"]
+    assert engine["args"] and not [argument for argument in engine["args"] if re.match("--.*=", argument)]

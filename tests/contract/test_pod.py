@@ -11,7 +11,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Resources
+from slipway_operator.model.inputs.pod_inputs import Engine, Model, PodInputs, Resources
 from slipway_server import fetcher
 from slipway_server.fetcher.pin import Report
 from slipway_server.settings import parse

@@ -23,7 +23,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import Model, PodInputs
+from slipway_operator.model.inputs.pod_inputs import Model, PodInputs
 from slipway_server.http.requests import tenant as server
 from slipway_server.http.requests.shadow import PRIORITY, SHADOW, priority_of
 from slipway_server.http.responses import resume

@@ -17,7 +17,7 @@ from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment import status as status_room
-from slipway_operator.model.deployment.spec import parse_inputs
+from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path

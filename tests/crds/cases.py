@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.crds import engine_cases
+from tests.crds import engine_cases, pod_cases, source_cases
 from tests.crds.objects import Case, Change
 
 REVISION = "abcdefgh23"
@@ -158,6 +158,8 @@ def _policy(kind: str) -> dict[str, Any]:
 
 CEL_CASES = (
     *engine_cases.CEL_CASES,
+    *pod_cases.CEL_CASES,
+    *source_cases.CEL_CASES,
     Case(
         "placement.tolerations of Kubernetes",
         "a toleration in spec.placement names a taint of your own nodes",
@@ -230,9 +232,12 @@ CEL_CASES = (
     ),
     Case(
         "secret-uri",
-        "spec.model.secretRef holds a hub's token and goes with hf:// only",
-        bad=(_model(uri="https://a/m.tar", secretRef={"name": "hub"}),),
-        good=(_model(secretRef={"name": "hub"}), _model(uri="https://a/m.tar")),
+        "spec.model.secretRef holds credentials of a hub, an object store or a registry and goes with hf://, s3://",
+        bad=tuple(_model(uri=uri, secretRef={"name": "hub"}) for uri in ("https://a/m.tar", "pvc://a/b", "file:///m")),
+        good=(
+            *(_model(uri=uri, secretRef={"name": "keys"}) for uri in ("s3://abc/m", "gs://abc/m", "oci://h/r:1")),
+            *(_model(secretRef={"name": "hub"}), _model(uri="https://a/m.tar")),
+        ),
     ),
     Case(
         "uri-credentials",
@@ -336,14 +341,16 @@ CEL_CASES = (
     ),
     Case(
         "revision-is-a-digest",
-        "spec.model.revision of an https://, pvc:// or file:// model is its digest",
+        "spec.model.revision of an https://, s3://, gs://, az://, pvc:// or file:// model is its digest",
         bad=(
             _model(uri="pvc://claim/m", revision="main"),
             _model(uri="file:///m", revision="sha256:12"),
             _model(uri="https://host/m.tar", revision="sha256:" + "A" * 64),
+            _model(uri="s3://bucket/m", revision="main"),
         ),
         good=tuple(
-            _model(uri=uri, revision="sha256:" + "0a" * 32) for uri in ("pvc://c/m", "file:///m", "https://h/m.tar")
+            _model(uri=uri, revision="sha256:" + "0a" * 32)
+            for uri in ("pvc://c/m", "file:///m", "https://h/m.tar", "gs://abc/m")
         ),
     ),
     Case(
@@ -354,8 +361,10 @@ CEL_CASES = (
     ),
     Case(
         "uri-scheme",
-        "spec.model.uri must start with hf://, https://, pvc:// or file://",
-        bad=_uri("org/model", "s3://bucket/model", "http://host/model.tar", "HF://org/model", "hf://", "gs://b/m"),
+        "spec.model.uri must start with hf://, https://, s3://, gs://, az://, oci://, pvc:// or file://",
+        bad=_uri(
+            "org/model", "S3://bucket/model", "http://host/model.tar", "HF://org/model", "hf://", "docker://h/r:1"
+        ),
         good=_uri("https://host/model.tar", "https://host:8443/a/b.tar?x=1"),
     ),
     Case(
@@ -417,7 +426,10 @@ CEL_CASES = (
         "storage-of-downloads",
         "spec.resources.storage is for models that are downloaded",
         bad=tuple({"model": {"uri": uri}, "resources": {"storage": "1Gi"}} for uri in ("pvc://claim/m", "file:///m")),
-        good=tuple({"model": {"uri": uri}, "resources": {"storage": "1Gi"}} for uri in ("hf://o/m", "https://h/m.tar")),
+        good=tuple(
+            {"model": {"uri": uri}, "resources": {"storage": "1Gi"}}
+            for uri in ("hf://o/m", "https://h/m.tar", "s3://abc/m", "oci://h/r:1")
+        ),
     ),
     Case(
         "memory",
@@ -615,6 +627,8 @@ CEL_CASES = (
 # Limits that the schema itself holds; `message` is what the API server's own message contains.
 SCHEMA_CASES = (
     *engine_cases.SCHEMA_CASES,
+    *pod_cases.SCHEMA_CASES,
+    *source_cases.SCHEMA_CASES,
     *(
         Case(
             f"autoscaling.{field}",

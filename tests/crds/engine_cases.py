@@ -98,7 +98,7 @@ CEL_CASES = (
                 *("--model", "--model=/x", "--served-model-name", "--served_model_name=x", "--served-model"),
                 *("--port", "--port=1", "--por", "--host", "--tensor-parallel-size=2", "--tensor-par", "-tp", "-tp=2"),
                 *("--shutdown-timeout", "--config=f", "--conf", "--api-key", "--dtype", "--max_model_len", "--uds"),
-                *("--nnodes=2", "--headless", "--ssl-keyfile=k", "--runner"),
+                *("--nnodes=2", "--headless", "--ssl-keyfile=k", "--runner", "--pipeline-parallel-size=2"),
             )
         ),
         good=(
@@ -113,10 +113,38 @@ CEL_CASES = (
             _sglang(arg)
             for arg in (
                 *("--model-path=/x", "--model", "--host", "--port=1", "--tp", "--tp-size=2", "--tensor-parallel-size"),
-                *("--context-length=1", "--api-key=k", "--admin-api-key=k", "--nnodes", "--dist-init-addr=a"),
+                *(
+                    "--context-length=1",
+                    "--api-key=k",
+                    "--admin-api-key=k",
+                    "--nnodes",
+                    "--dist-init-addr=a",
+                    "--pp-size=2",
+                ),
             )
         ),
         good=(_sglang("--mem-fraction-static", "0.8", "--dp-size=1", "--quantization=fp8"),),
+    ),
+    Case(
+        "parallelism of slipway",
+        "spec.engine.parallelism is for the engine types vllm, sglang and custom",
+        bad=(_engine(parallelism={"nodes": 2}), _engine(parallelism={})),
+        good=(_vllm(parallelism={"nodes": 2}), _custom(parallelism={"nodes": 1})),
+    ),
+    Case(
+        "parallelism of a custom engine",
+        "spec.engine.parallelism of a custom engine has nodes alone",
+        bad=(_custom(parallelism={"nodes": 2, "tensor": 2}), _custom(parallelism={"pipeline": 2})),
+        good=(_custom(parallelism={"nodes": 4}), _vllm(parallelism={"nodes": 2, "pipeline": 2})),
+    ),
+    Case(
+        "workerCommand of one pod",
+        "spec.engine.custom.workerCommand needs spec.engine.parallelism.nodes above 1",
+        bad=(
+            _described(workerCommand=["join"]),
+            _custom(custom={"workerCommand": ["join"]}, parallelism={"nodes": 1}),
+        ),
+        good=(_custom(custom={"workerCommand": ["join"]}, parallelism={"nodes": 2}),),
     ),
     Case(
         "env of vllm",
@@ -181,11 +209,29 @@ SCHEMA_CASES = (
     ),
     *(
         Case(
+            f"engine.parallelism.{field}",
+            f"spec.engine.parallelism.{field}",
+            bad=tuple(_vllm(parallelism={field: number}) for number in (0, -1, most + 1)),
+            good=(_vllm(parallelism={"nodes": 2, field: 2}),),
+        )
+        for field, most in (("nodes", 64), ("tensor", 1024), ("pipeline", 1024))
+    ),
+    *(
+        Case(
+            f"engine.custom.workerCommand{suffix}",
+            "spec.engine.custom.workerCommand",
+            bad=(_custom(custom={"workerCommand": words}, parallelism={"nodes": 2}),),
+            good=(_custom(custom={"workerCommand": ["join"]}, parallelism={"nodes": 2}),),
+        )
+        for suffix, words in (("[0]", ["x" * 1025]), ("", ["x"] * 65))
+    ),
+    *(
+        Case(
             f"engine.custom.metrics.{field}",
             f"spec.engine.custom.metrics.{field}",
             bad=tuple(_metrics(**{field: name}) for name in ("", "a-b", "1a", "a{b}", "a" * 201)),
             good=(_metrics(**{field: "llamacpp:requests_deferred"}),),
         )
-        for field in ("queued", "running", "generatedTokens", "kvCacheUsage", "timeToFirstToken")
+        for field in ("queued", "running", "generatedTokens", "promptTokens", "kvCacheUsage", "timeToFirstToken")
     ),
 )

@@ -48,6 +48,16 @@ def test_name_leaves_room_for_a_baseline(api: Api) -> None:
     assert dry_run(api, model_deployment({"strategy": {"canary": {"analysis": analysis}}}, name="a" * 44)).ok
 
 
+def test_name_leaves_room_for_the_names_of_groups(api: Api) -> None:
+    """A StatefulSet's name has 52 characters at most: with its own revision it is the value of a label."""
+    engine = {"type": "custom", "image": "engine:1", "parallelism": {"nodes": 2}}
+    assert dry_run(api, model_deployment({"engine": engine}, name="a" * 28)).ok
+    answer = dry_run(api, model_deployment({"engine": engine}, name="a" * 29))
+    assert "nodes above 1 metadata.name may have at most 28 characters" in answer.message
+    alone = engine | {"parallelism": {"nodes": 1}}
+    assert dry_run(api, model_deployment({"engine": alone}, name="a" * 29)).ok
+
+
 @pytest.mark.parametrize(
     ("before", "after"), [("chat", "chatty"), (None, "chat"), ("chat", None)], ids=["changed", "added", "removed"]
 )

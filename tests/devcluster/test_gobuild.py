@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,13 @@ from click.testing import CliRunner
 
 from devcluster import cli
 from devcluster.engine.engine import Engine
+from devcluster.errors import DevclusterError
 from devcluster.gobuild import (
     all_binaries,
     build_steps,
     drop_build_caches,
     garbage_collection,
+    go_command,
     has_build_caches,
     invocations,
 )
@@ -88,6 +92,25 @@ def test_a_tool_on_path_that_is_new_enough_is_not_compiled(
     monkeypatch.setenv("PATH", f"{helm.parent}:/usr/bin:/bin")
     built(here, *(name for name in all_binaries(*NODE_MODULES) if name != "helm"))
     assert all(step.done() for step in nodeimage.binary_steps(here)) is not compiled
+
+
+def test_without_go_on_path_the_uv_of_the_cache_installs_it(
+    here: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = here.cache / "uv-1.2.3" / "bin" / "uv"  # what `make` installs where there is none; it is not on PATH
+    uv.parent.mkdir(parents=True)
+    uv.write_text('#!/bin/sh\nwhile [ "$1" != --target ]; do shift; done\nmkdir -p $2/go/bin && touch $2/go/bin/go\n')
+    uv.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "mkdir", "touch"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert go_command(here).stat().st_mode & 0o111
+    shutil.rmtree(here.work / "go")
+    uv.write_text("#!/bin/sh\necho no such index >&2; exit 2\n")
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(DevclusterError, match=r"(?s)Go 1\.\d+\.\d+ or newer is needed.*no such index"):
+        go_command(here)
 
 
 def test_compilers_sweep_less_often_where_there_is_memory() -> None:

@@ -11,9 +11,19 @@ import pytest
 from devcluster.errors import DevclusterError
 from devcluster.images.archive import Image, write_archive
 from devcluster.images.components import component_images, parse_kind_sources
-from devcluster.images.project import OPERATOR, SERVER, build_mounts, content, reference, uv_cache
+from devcluster.images.project import (
+    ENGINES,
+    OPERATOR,
+    SERVER,
+    ProjectImage,
+    build_mounts,
+    content,
+    reference,
+    uv_cache,
+)
 from devcluster.images.pullable import full_name
 from devcluster.images.torchset import torch_requirements
+from devcluster.places import REPOSITORY
 
 STORAGE = """
 const storageProvisionerImage = "example.test/provisioner:v1"
@@ -55,6 +65,15 @@ def test_an_unknown_component_is_an_error_not_a_missing_image() -> None:
     kind = parse_kind_sources(STORAGE, CONTAINERD)
     with pytest.raises(DevclusterError, match="does not build"):
         component_images(["r.test/novelty:v1"], kind, {"local-path-provisioner": Path("/x")}, Path("/p"), Path("/b"))
+
+
+@pytest.mark.parametrize("image", ENGINES.values(), ids=lambda image: image.name)
+def test_a_change_of_what_an_engines_image_copies_changes_its_tag(image: ProjectImage) -> None:
+    """What its Dockerfile copies from the tree is among the files that its tag is a key of."""
+    dockerfile = (REPOSITORY / image.dockerfile).read_text()
+    copied = {line.split()[1] for line in dockerfile.splitlines() if line.startswith("COPY ") and "--from" not in line}
+    assert copied == set(image.sources)
+    assert all((REPOSITORY / name).exists() for name in copied)
 
 
 def test_an_archive_has_the_layers_of_its_manifest(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import yaml
 
-from devcluster.node.config import BASE_SPEC, LAYOUT, NodeSettings, base_spec_with_torch, cni_config, kind_config
+from devcluster.node.config import (
+    BASE_SPEC,
+    LAYOUT,
+    NodeSettings,
+    base_spec_with_torch,
+    cni_config,
+    kind_config,
+    pod_subnet,
+)
 from devcluster.node.quiet import PATCHES, patches
 
 STOCK = NodeSettings(
@@ -91,3 +99,16 @@ def test_torch_is_added_to_the_base_spec_and_nothing_else_changes() -> None:
     after = json.loads(base_spec_with_torch(json.dumps(before)))
     assert after["process"] == before["process"] and after["mounts"][:1] == before["mounts"]
     assert after["mounts"][1]["destination"] == "/opt/torch" and "ro" in after["mounts"][1]["options"]
+
+
+def test_workers_run_pods_beside_the_control_plane() -> None:
+    node = replace(STOCK, cni_folder="/s/cni", workers=2)
+    config = rendered(node)
+    assert [one["role"] for one in config["nodes"]] == ["control-plane", "worker", "worker"]
+    networks = [
+        mount["hostPath"] for one in config["nodes"] for mount in one["extraMounts"] if "cni" in mount["hostPath"]
+    ]
+    assert networks == ["/s/cni/0", "/s/cni/1", "/s/cni/2"]
+    assert [pod_subnet(number) in cni_config(number) for number in range(3)] == [True] * 3
+    assert patched(node)["InitConfiguration"]["nodeRegistration"] == {"taints": []}
+    assert "nodeRegistration" not in patched(STOCK)["InitConfiguration"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from slipway_gateway.routing.router import order_backends, pick, pick_in_revision
 from slipway_gateway.routing.split import tag
 from slipway_gateway.routing.table import (
+    LABEL_WORKER_INDEX,
     Problem,
     RevisionEndpoints,
     Route,
@@ -137,6 +138,26 @@ def test_pod_that_takes_no_requests(change: Any) -> None:
 def test_pod_of_another_owner_is_no_endpoint(owner: Any) -> None:
     """Story S5: a pod with a foreign controller and the two labels answered 4 of 10 requests."""
     assert parse_pod(pod(ownerReferences=[owner] if owner else [])) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "index", "serves"),
+    [
+        ("chat-c", "0", True),
+        ("chat-c", "1", False),
+        ("chat-c", None, False),
+        ("chat-c-0", "1", False),
+        ("other-c", "0", False),
+    ],
+    ids=["leader", "worker", "plain StatefulSet", "workers' own StatefulSet", "another's"],
+)
+def test_of_a_group_the_leader_is_an_endpoint(owner: str, index: str | None, serves: bool) -> None:
+    controller = {"kind": "StatefulSet", "name": owner, "uid": "leaders", "controller": True}
+    found = pod(ownerReferences=[controller])
+    if index is not None:
+        found["metadata"]["labels"] = {**found["metadata"]["labels"], LABEL_WORKER_INDEX: index}
+    expected = RevisionEndpoints("default/chat", "c", ("http://10.0.0.1:8000",), "leaders")
+    assert parse_pod(found) == (expected if serves else None)
 
 
 @pytest.mark.finding("S5")

@@ -156,6 +156,11 @@ def test_error_events() -> None:
         ({"stop": None, "stop_token_ids": [], "logit_bias": {}, "ignore_eos": False}, set()),
         ({"logit_bias": {"5": -100}}, {"truncated", "empty", "repetition", "invalid_json"}),
         ({"ignore_eos": True, "max_tokens": 4096}, {"truncated", "empty", "repetition", "invalid_json"}),
+        ({"response_format": {"type": "json_object"}}, set()),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, {"truncated", "repetition"}),
+        ({"structured_outputs": {"choice": [""]}}, {"truncated", "repetition", "empty"}),
+        ({"guided_grammar": "start: x"}, {"truncated", "repetition", "empty"}),
+        ({"guided_json": None}, set()),
     ],
 )
 def test_failures_that_a_request_provokes_are_excused(given: dict[str, object], excused: set[str]) -> None:

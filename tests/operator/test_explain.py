@@ -10,7 +10,7 @@ from slipway_operator.__main__ import main
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
 from slipway_operator.model.deployment.hooks import HookAnswer
-from slipway_operator.model.deployment.spec import Engine, Model, PodInputs, Resources
+from slipway_operator.model.inputs.pod_inputs import Engine, Model, PodInputs, Resources
 from slipway_operator.planning.decided import PlanSettings
 
 SETTINGS = PlanSettings("image", "url")

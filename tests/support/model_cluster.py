@@ -21,7 +21,7 @@ from slipway_operator.model.cluster.observed import Autoscaler, Snapshot
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
-from slipway_operator.model.deployment.spec import parse_inputs
+from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import plan
 from tests.support.model_gateway import START as START
@@ -44,6 +44,8 @@ class Crashed(Exception):
 @dataclass
 class ModelCluster(WatchedWorld):
     """One ModelDeployment and its world, moving."""
+
+    settings: PlanSettings = SETTINGS
 
     # --- what a test does ---------------------------------------------------------------------------------------------
 
@@ -75,13 +77,13 @@ class ModelCluster(WatchedWorld):
 
     def reconcile(self) -> Plan:
         """One reconcile; raises Crashed when the operator dies on the way."""
-        decided = plan(self.obj(), self.parsed(), self.observed(), SETTINGS, self.now)
+        decided = plan(self.obj(), self.parsed(), self.observed(), self.settings, self.now)
         for item in (*decided.create, *([decided.autoscaler] if decided.autoscaler else ())):
             self._call()
             self._create(item.manifest)
         for scale in decided.scale:
             self._call()
-            self._scale(scale.name, scale.replicas)
+            self._scale(scale.kind, scale.name, scale.replicas)
         if decided.status != self._written and (rendered := status_room.render(decided.status)) != self.status:
             self._call()
             self._write_status(decided.status, rendered)
@@ -186,11 +188,11 @@ class ModelCluster(WatchedWorld):
         elif manifest["kind"] == "Service":
             self.services[revision] = name
         else:
-            self.pods[revision] = Pods(manifest["spec"]["replicas"], name=name)
+            self.pods[revision] = Pods(manifest["spec"]["replicas"], name=name, kind=manifest["kind"])
             self._assert_room()
 
-    def _scale(self, name: str, replicas: int) -> None:
-        revision = next(key for key, item in self.pods.items() if item.name == name)
+    def _scale(self, kind: str, name: str, replicas: int) -> None:
+        revision = next(key for key, item in self.pods.items() if (item.kind, item.name) == (kind, name))
         up = replicas > self.pods[revision].desired
         if not up:
             self._assert_may_shrink(revision, replicas)
@@ -214,7 +216,7 @@ class ModelCluster(WatchedWorld):
         elif kind == "Service":
             self.services = {key: item for key, item in self.services.items() if item != name}
         else:
-            gone = {key: item for key, item in self.pods.items() if item.name == name}
+            gone = {key: item for key, item in self.pods.items() if (item.kind, item.name) == (kind, name)}
             assert not any(item.replicas for item in gone.values()), "a workload is deleted only when it is empty"
             self.pods = {key: item for key, item in self.pods.items() if key not in gone}
 

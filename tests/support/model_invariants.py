@@ -29,7 +29,8 @@ class WatchedWorld(World):
         live = {name for name in (new.stable_revision, new.rollout and new.rollout.revision) if name}
         if new.rollout and new.rollout.state is State.ABORTED:
             live -= {new.rollout.revision} - {new.stable_revision}
-        assert new.selector == f"slipway.dev/modeldeployment=chat,slipway.dev/revision in ({','.join(sorted(live))})"
+        plain = f"slipway.dev/modeldeployment=chat,slipway.dev/revision in ({','.join(sorted(live))})"
+        assert (new.selector or "").removesuffix(",app.kubernetes.io/component=server") == plain
         present = sum(item.replicas for name, item in self.pods.items() if name in live)
         wanted = 0 if self._sleeps(old) and self._sleeps(new) else self.spec.get("replicas", 1)
         assert new.replicas == min(present, wanted), "what a rollout adds is no capacity"

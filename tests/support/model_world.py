@@ -28,6 +28,7 @@ class Pods:
     placed: int = 0  # pods that have a node
     made: list[datetime] = field(default_factory=list)  # when each pod was made, oldest first
     name: str = ""  # of the ReplicaSet
+    kind: str = "ReplicaSet"  # or LeaderWorkerSet: then each is a group
 
 
 @dataclass
@@ -52,6 +53,10 @@ class World:
     rate: int = 0  # requests that each gateway gets in a second
     bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
     slow: set[str] = field(default_factory=set)  # model URIs that answer three times slower
+    drained_before: datetime | None = None  # pods made before this moment are on a node that is drained
+    sees_drains: bool = True
+    no_groups: str = ""  # why LeaderWorkerSets cannot be used
+    serves_claims: bool = True
     cold_s: int = 0  # how long a pod answers three times slower at first
     mute: set[str] = field(default_factory=set)  # model URIs of whose answers no latency is counted
     drift: float = 0.0  # how often canary answers a mirrored prompt otherwise than stable
@@ -134,6 +139,9 @@ class World:
             measured=dict(self._measurements),
             templates={name: _template(name, msgspec.json.encode(spec)) for name, spec in self.templates.items()},
             autoscalers=tuple(self.autoscalers.values()),
+            sees_drains=self.sees_drains,
+            no_groups=self.no_groups,
+            serves_claims=self.serves_claims,
         )
 
     def fixpoint(self) -> dict[str, Any]:
@@ -155,8 +163,10 @@ class World:
         waiting = item.replicas - item.placed
         fails = uri in self.broken or uri in self.crashed
         troubles = _troubles(name, fails, self.scheduling_message if waiting else None)
-        pods = _pods(name, tuple(item.made), item.ready, self.restarts.get(uri, 0))
-        return Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods, name=item.name)
+        pods = _pods(name, tuple(item.made), item.ready, self.restarts.get(uri, 0), self.drained_before)
+        return Workload(
+            name, item.desired, item.replicas, item.ready, troubles, waiting, pods, name=item.name, kind=item.kind
+        )
 
     def _live(self) -> set[str | None]:
         rollout = self.parsed().rollout
@@ -193,6 +203,11 @@ def _troubles(name: str, fails: bool, scheduling_message: str | None) -> tuple[P
 
 
 @lru_cache(256)
-def _pods(name: str, made: tuple[datetime, ...], ready: int, restarts: int) -> tuple[Pod, ...]:
+def _pods(
+    name: str, made: tuple[datetime, ...], ready: int, restarts: int, drained: datetime | None
+) -> tuple[Pod, ...]:
     """The first one is the one that was started again."""
-    return tuple(Pod(f"chat-{name}-{n}", since, n < ready, 0 if n else restarts) for n, since in enumerate(made))
+    return tuple(
+        Pod(f"chat-{name}-{n}", since, n < ready, 0 if n else restarts, leaving=drained is not None and since < drained)
+        for n, since in enumerate(made)
+    )

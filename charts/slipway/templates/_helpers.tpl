@@ -76,6 +76,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* pricing as the operator's flag takes it: RESOURCE=PRICE,... */}}
+{{- define "slipway.prices" -}}
+{{- $prices := list -}}
+{{- range $resource := keys .Values.pricing.acceleratorHour | sortAlpha -}}
+{{- $prices = append $prices (printf "%s=%v" $resource (get $.Values.pricing.acceleratorHour $resource)) -}}
+{{- end -}}
+{{- with .Values.pricing.cpuCoreHour }}{{ $prices = append $prices (printf "cpu=%v" .) }}{{ end -}}
+{{- with .Values.pricing.memoryGiBHour }}{{ $prices = append $prices (printf "memory=%v" .) }}{{ end -}}
+{{- join "," $prices -}}
+{{- end -}}
+
 {{/* Base URL for OpenAI clients inside the cluster, shown in every ModelDeployment's status. */}}
 {{- define "slipway.endpoint" -}}
 {{- $port := int .Values.gateway.service.port -}}

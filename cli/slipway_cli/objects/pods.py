@@ -10,6 +10,8 @@ from slipway_cli.objects.times import parse_time
 # Waiting for these is ordinary; they add nothing to the phase.
 _ORDINARY = ("", "PodInitializing", "ContainerCreating")
 
+_COMPONENT, _REVISION = "app.kubernetes.io/component", "slipway.dev/revision"
+
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
@@ -25,10 +27,20 @@ class PodRow:
 
 
 def list_rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: str | None = None) -> list[PodRow]:
-    """The pods of one revision's ReplicaSet, by name; without its uid by its usual name."""
+    """The pods of one revision's ReplicaSet, by name; without its uid by its usual name. Of groups also the workers."""
     key, owner = ("uid", replica_set_uid) if replica_set_uid else ("name", f"{name}-{revision}")
-    own = (pod for pod in pods if any(ref.get(key) == owner for ref in pod["metadata"].get("ownerReferences") or ()))
+    own = (
+        pod
+        for pod in pods
+        if _is_worker(pod, revision)
+        or any(ref.get(key) == owner for ref in pod["metadata"].get("ownerReferences") or ())
+    )
     return sorted((read_row(pod) for pod in own), key=lambda item: item.name)
+
+
+def _is_worker(pod: Json, revision: str) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(_COMPONENT) == "worker" and labels.get(_REVISION) == revision
 
 
 def read_row(pod: Json) -> PodRow:

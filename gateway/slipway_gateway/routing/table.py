@@ -11,6 +11,7 @@ import msgspec
 
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
+LABEL_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"  # 0 in the leader of a group
 PORT_NAME, DEFAULT_PORT = "http", 8000
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 _RENAMED = re.compile("([a-z0-9]{1,9})-[1-9][0-9]{0,3}")  # a beginning of the revision, and a number
@@ -320,7 +321,7 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
     """A pod → the endpoint that it is; None when it takes no requests or is not one of ours.
 
     It is when it has both labels, is ready and not leaving, and the ReplicaSet of that revision controls it: any user
-    of the namespace can give a pod these labels.
+    of the namespace can give a pod these labels. Of a group of pods the leader is, which a StatefulSet controls.
     """
     meta, status = obj["metadata"], obj.get("status") or {}
     labels = meta.get("labels") or {}
@@ -329,10 +330,16 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
     if not deployment or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
         return None
     owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
-    if owner is None or owner.get("kind") != "ReplicaSet" or not _is_named(owner.get("name"), deployment, revision):
+    if owner is None or not _may_serve(owner, labels) or not _is_named(owner.get("name"), deployment, revision):
         return None
     url = _url(address, _port(obj))
     return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
+
+
+def _may_serve(owner: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
+    """Whether pods of this controller take requests: those of a ReplicaSet, and leaders of groups."""
+    leads = labels.get(LABEL_WORKER_INDEX) == "0"
+    return owner.get("kind") == "ReplicaSet" or (owner.get("kind") == "StatefulSet" and leads)
 
 
 def _is_named(name: Any, deployment: str, revision: str) -> bool:

@@ -34,6 +34,7 @@ TENANT_SOURCES = ("key", "user")
 TENANT_BYTES = 16
 SHARE_SOURCES = ("key", "address")
 JSON_FORMATS = ("json_object", "json_schema")
+FREE_FORMATS = (None, "text", "json_object")
 # A limit below this is expected to cut answers short; one below the other may leave no text at all.
 SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS = 256, 16
 _ABSENT = msgspec.Raw()
@@ -60,30 +61,44 @@ class RequestFields(msgspec.Struct):
     bad_words: msgspec.Raw = _ABSENT
     ignore_eos: msgspec.Raw = _ABSENT
     min_tokens: msgspec.Raw = _ABSENT
+    # What the text of the response must be, as vLLM names it.
+    structured_outputs: msgspec.Raw = _ABSENT
+    guided_json: msgspec.Raw = _ABSENT
+    guided_regex: msgspec.Raw = _ABSENT
+    guided_choice: msgspec.Raw = _ABSENT
+    guided_grammar: msgspec.Raw = _ABSENT
 
     @property
     def wants_json(self) -> bool:
         """Whether the text of the response is to be JSON."""
+        return self._format in JSON_FORMATS
+
+    @property
+    def _format(self) -> Any:
         try:
-            return _FORMAT.decode(self.response_format).type in JSON_FORMATS
+            return _FORMAT.decode(self.response_format).type
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return False
+            return None
 
     @property
     def excused(self) -> frozenset[str]:
         """Kinds of failure that the request itself provokes: they are no evidence against a version.
 
         A low token limit gives truncated or empty text. Forbidden, forced or stop tokens may give no text, a loop, or
-        text that is no JSON.
+        text that is no JSON. A schema or a grammar may demand a text without end, a loop, or (a grammar) none.
         """
         limits = (self.max_tokens, self.max_completion_tokens)
         limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
         ends = _given(self.stop, self.stop_token_ids)
         steers = _given(self.logit_bias, self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens)
+        grammar = _given(
+            self.structured_outputs, self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
+        )
+        dictated = grammar or self._format not in FREE_FORMATS
         found = (
-            (TRUNCATED, limit < SHORT_LIMIT_TOKENS or steers),
-            (EMPTY, limit < TINY_LIMIT_TOKENS or ends or steers),
-            (REPETITION, steers),
+            (TRUNCATED, limit < SHORT_LIMIT_TOKENS or steers or dictated),
+            (EMPTY, limit < TINY_LIMIT_TOKENS or ends or steers or grammar),
+            (REPETITION, steers or dictated),
             (INVALID_JSON, ends or steers),
         )
         return frozenset(kind for kind, holds in found if holds)

@@ -95,10 +95,10 @@ class Client:
         return await self._read("get", resource, resource.path(namespace, name))
 
     async def list(
-        self, resource: Resource, namespace: str | None, selector: str = "", cached: bool = False
+        self, resource: Resource, namespace: str | None, selector: str = "", cached: bool = False, fields: str = ""
     ) -> Objects:
         """Return the objects of a namespace, or of all; `cached` as in `pages`. All of them are in memory at once."""
-        found = self.pages(resource, namespace, selector, cached=cached)
+        found = self.pages(resource, namespace, selector, cached=cached, fields=fields)
         return [item async for page in found for item in page.get("items") or ()]
 
     def pages(
@@ -109,16 +109,18 @@ class Client:
         *,
         cached: bool = False,
         accept: str = _JSON,
+        fields: str = "",
     ) -> AsyncIterator[Object]:
         """Yield the pages of one consistent list of a namespace, or of all, each of bounded size.
 
-        `cached` spares etcd and may be slightly stale.
+        `selector` is by labels, `fields` by fields. `cached` spares etcd and may be slightly stale.
         """
 
         async def page(query: pages.Query) -> Object:
             return await self._read("list", resource, resource.path(namespace), list(query.items()), accept=accept)
 
         query = {"labelSelector": selector} if selector else {}
+        query |= {"fieldSelector": fields} if fields else {}
         return pages.pages(page, query | ({"resourceVersion": "0"} if cached else {}))
 
     async def keys(self, resource: Resource, namespace: str | None) -> Keys:
@@ -178,9 +180,26 @@ class Client:
         answer = await self.request("POST", kind.path(), [], body)
         return bool((answer.get("status") or {}).get("allowed"))
 
-    async def evict(self, namespace: str, pod: str) -> None:
-        """Request the eviction of a pod; raises Unavailable when a disruption budget forbids it now."""
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+    async def serves(self, group_version: str) -> bool:
+        """Return whether the API server has this version of an optional group, as every user may see."""
+        try:
+            await self.request("GET", f"/apis/{group_version}")
+        except NotFound:
+            return False
+        return True
+
+    async def evict(self, namespace: str, pod: str, *, with_dependents: bool = False) -> None:
+        """Request the eviction of a pod; raises Unavailable when a disruption budget forbids it now.
+
+        `with_dependents`: the pod is gone only when all that it owns is, as the workers of a group.
+        """
+        body: Object = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+        }
+        if with_dependents:
+            body["deleteOptions"] = {"propagationPolicy": "Foreground"}
         await self._write("evict", PODS, "POST", PODS.path(namespace, pod, "eviction"), [], body)
 
     async def _read(

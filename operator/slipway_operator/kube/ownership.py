@@ -29,6 +29,12 @@ def foreign_controller(item: Object, obj: Object) -> str:
     return f"{found.get('kind')} {found.get('name')}"
 
 
+def controller_of(item: Object) -> tuple[str, str]:
+    """Return kind and name of the controller; empty without one."""
+    found = _controller(item) or {}
+    return str(found.get("kind") or ""), str(found.get("name") or "")
+
+
 def is_leaving(item: Object) -> bool:
     """Whether it is being deleted: a finalizer may delay that for long, and nothing cancels it."""
     return bool(item["metadata"].get("deletionTimestamp"))

@@ -31,6 +31,8 @@ class Resource:
 MODEL_DEPLOYMENTS = Resource(labels.API_VERSION, labels.KIND, labels.PLURAL)
 ANALYSIS_TEMPLATES = Resource(labels.API_VERSION, "AnalysisTemplate", "analysistemplates")
 REPLICA_SETS = Resource("apps/v1", "ReplicaSet", "replicasets")
+LEADER_WORKER_SETS = Resource(labels.GROUPS_API_VERSION, labels.LEADER_WORKER_SET, "leaderworkersets")
+STATEFUL_SETS = Resource("apps/v1", "StatefulSet", "statefulsets")
 CONTROLLER_REVISIONS = Resource("apps/v1", "ControllerRevision", "controllerrevisions")
 SERVICES = Resource("v1", "Service", "services")
 PODS = Resource("v1", "Pod", "pods")
@@ -43,12 +45,14 @@ AUTOSCALERS = Resource("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalp
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 DISRUPTION_BUDGETS = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
+NODES = Resource("v1", "Node", "nodes")
 NAMESPACES = Resource("v1", "Namespace", "namespaces")
 API_SERVICES = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices")
 ACCESS_REVIEWS = Resource("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
 CLUSTER_ROLES = Resource("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 
-CHILDREN = (REPLICA_SETS, CONTROLLER_REVISIONS, SERVICES, AUTOSCALERS)
+WORKLOADS = (REPLICA_SETS, LEADER_WORKER_SETS)
+CHILDREN = (*WORKLOADS, CONTROLLER_REVISIONS, SERVICES, AUTOSCALERS)
 
 
 def child(api_version: str, kind: str) -> Resource:

@@ -6,13 +6,13 @@ It extends the pod of version 1, so existing revisions are rendered as before.
 from math import ceil, floor
 from typing import Any
 
-from slipway_operator.api.v1alpha1.pod_inputs import PIN_VARIABLE
+from slipway_operator.api.inputs.pod_inputs import PIN_VARIABLE
 from slipway_operator.manifests import environment, tenant_key
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels, quantity
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE
-from slipway_operator.model.deployment.spec import SLIPWAY
+from slipway_operator.model.inputs.pod_inputs import SLIPWAY
 
 PIN_DIR = "/etc/slipway/weights"
 STORAGE = "64Gi"  # default for a model that is downloaded
@@ -48,8 +48,7 @@ def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, 
 def storage_bytes(snapshot: Snapshot) -> int:
     """Bytes for the model's files in the pod; 0 where the model is not downloaded."""
     inputs = snapshot.inputs
-    downloads = inputs.model.uri.startswith(("hf://", "https://"))
-    return floor(quantity.parse(inputs.resources.storage or STORAGE)) if downloads else 0
+    return floor(quantity.parse(inputs.resources.storage or STORAGE)) if inputs.model.is_downloaded else 0
 
 
 def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
@@ -72,6 +71,7 @@ def _with_resources(container: dict[str, Any], snapshot: Snapshot) -> dict[str, 
     return {
         **container,
         "resources": {
+            **written,
             "requests": {"memory": MEMORY, **written.get("requests", {}), **requested},
             "limits": {**written.get("limits", {}), **disk},
         },

@@ -5,7 +5,7 @@ from typing import Any
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE, Weights, render
-from slipway_operator.model.deployment.spec import inputs_to_dict
+from slipway_operator.model.inputs.pod_inputs import inputs_to_dict
 
 
 def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
             "drainTimeoutSeconds": snapshot.drain_timeout_s,
             "templateVersion": snapshot.template_version,
             **({"fetcherImage": snapshot.fetcher_image} if snapshot.fetcher_image else {}),
+            **({"accelerator": snapshot.accelerator} if snapshot.accelerator else {}),
         },
     }
 

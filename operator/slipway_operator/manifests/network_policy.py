@@ -23,8 +23,10 @@ class NetworkPolicySettings:
     metrics_peers: tuple[Peer, ...] = field(default=())  # NetworkPolicyPeers
 
 
-def network_policy(owner: Owner, settings: NetworkPolicySettings) -> dict[str, Any]:
+def network_policy(owner: Owner, settings: NetworkPolicySettings, *, grouped: bool = False) -> dict[str, Any]:
     """A policy that admits gateways to the API, and the operator and `metrics_peers` to `/metrics` on the same port.
+
+    `grouped`: pods of a group reach each other on any port, because engines choose theirs as they start.
 
     Probes come from the node's kubelet, which network plugins admit to pods of their own node. Egress stays open,
     because the user chooses where weights are.
@@ -38,8 +40,19 @@ def network_policy(owner: Owner, settings: NetworkPolicySettings) -> dict[str, A
         "spec": {
             "podSelector": {"matchLabels": {labels.MODEL_DEPLOYMENT: owner.name}},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": peers, "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
+            "ingress": [
+                {"from": peers, "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]},
+                *([{"from": [_pods_of_groups(owner)]}] if grouped else ()),
+            ],
         },
+    }
+
+
+def _pods_of_groups(owner: Owner) -> Peer:
+    """Pods of the same ModelDeployment and namespace: a policy cannot distinguish its groups."""
+    in_groups = {"key": labels.GROUP_SET, "operator": "Exists"}
+    return {
+        "podSelector": {"matchLabels": {labels.MODEL_DEPLOYMENT: owner.name}, "matchExpressions": [in_groups]},
     }
 
 

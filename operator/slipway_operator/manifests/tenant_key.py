@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slipway_operator.api.v1alpha1.pod_inputs import DEPLOYMENT_VARIABLE
+from slipway_operator.api.inputs.pod_inputs import DEPLOYMENT_VARIABLE
 from slipway_operator.manifests import environment
 from slipway_operator.model import labels
 from slipway_operator.model.cluster import keys

@@ -1,17 +1,28 @@
-"""The ReplicaSet of a revision. Its template is rendered once and never changed."""
+"""The pods of a revision, and its ReplicaSet. A template is rendered once and never changed."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from slipway_operator.api.v1alpha1.pod_inputs import HUB_TOKEN
+from slipway_operator.api.inputs.model import HUB_TOKEN
+from slipway_operator.api.objects import Json
 from slipway_operator.manifests import bounds, environment
 from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
 from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import SLIPWAY, KeyRef, Model, PodInputs
+from slipway_operator.model.engine_types import EngineMetrics, metrics_of
+from slipway_operator.model.inputs.pod_inputs import SLIPWAY, KeyRef, Model, PodInputs
 
 CLAIM_DIR = "/mnt/pvc"
+_DEVICES = "accelerator"  # name of the pod's ResourceClaim in its containers
+# Variables of the fetcher, and their keys in the Secret of spec.model.secretRef.
+STORE_SECRETS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    "gs": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
+}
+REGISTRY_CONFIG, REGISTRY_KEY = "DOCKER_AUTH_CONFIG", ".dockerconfigjson"
 # The user may replace HOME and POD_NAME; no variable that a pod depends on is among these.
 _POD_NAME = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
@@ -22,24 +33,48 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
     `revision`: the label of its pods where it differs from the snapshot's, for a baseline.
     """
     revision = revision or snapshot.revision
-    pod_labels = labels.child_labels(owner.name, revision)
-    selector = {key: pod_labels[key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION)}
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
         "metadata": owner.child_metadata(revision),
         "spec": {
             "replicas": replicas,
-            "selector": {"matchLabels": selector},
-            "template": {
-                "metadata": {
-                    "labels": pod_labels,
-                    "annotations": {"kubectl.kubernetes.io/default-container": "server"},
-                },
-                "spec": _rendered(owner, snapshot, selector),
-            },
+            "selector": {"matchLabels": _selector(owner, revision)},
+            "template": pod_template(owner, snapshot, revision),
         },
     }
+
+
+def pod_template(owner: Owner, snapshot: Snapshot, revision: str) -> dict[str, Any]:
+    """The pods that take requests."""
+    pod_fields = snapshot.inputs.pod
+    return {
+        "metadata": {
+            "labels": {**pod_fields.get("labels", {}), **labels.child_labels(owner.name, revision)},
+            "annotations": {
+                **pod_fields.get("annotations", {}),
+                "kubectl.kubernetes.io/default-container": "server",
+                **_metrics_path(snapshot),
+            },
+        },
+        "spec": _rendered(owner, snapshot, _selector(owner, revision)),
+    }
+
+
+def profile_of(snapshot: Snapshot) -> EngineProfile:
+    """How the engine of a revision runs."""
+    return PROFILES[snapshot.inputs.engine.type](snapshot)
+
+
+def _selector(owner: Owner, revision: str) -> dict[str, str]:
+    pod_labels = labels.child_labels(owner.name, revision)
+    return {key: pod_labels[key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION)}
+
+
+def _metrics_path(snapshot: Snapshot) -> dict[str, str]:
+    """Where a PodMonitor finds the metrics, for engines that have them elsewhere; the port is the same for all."""
+    path = metrics_of(snapshot.inputs.engine).path
+    return {labels.METRICS_PATH: path} if path != EngineMetrics().path else {}
 
 
 PROFILES = {
@@ -52,7 +87,7 @@ PROFILES = {
 
 def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
-    pod = _pod_spec(snapshot, selector, PROFILES[snapshot.inputs.engine.type](snapshot))
+    pod = _pod_spec(snapshot, selector, profile_of(snapshot))
     return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
 
 
@@ -73,8 +108,10 @@ def _pod_spec(snapshot: Snapshot, selector: dict[str, str], profile: EngineProfi
         **({"initContainers": fetchers} if fetchers else {}),
         "containers": [_server(snapshot, profile)],
         "volumes": _volumes(snapshot, profile),
-        **_placement(snapshot.inputs, selector),
+        **_placement(snapshot, selector),
         **_pull_secrets(snapshot.inputs),
+        **_pod_fields(snapshot),
+        **_resource_claims(snapshot),
     }
 
 
@@ -83,14 +120,43 @@ def _fetches(snapshot: Snapshot) -> bool:
     return snapshot.inputs.engine.type == SLIPWAY or not snapshot.inputs.model.uri.startswith("file://")
 
 
-def _placement(inputs: PodInputs, selector: dict[str, str]) -> dict[str, Any]:
-    """The nodes that the user chose. Pods are spread among those of their revision."""
-    placement = inputs.placement
+def _placement(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
+    """The nodes that the user chose, of those that have the accelerator's type. Pods are spread among those of their
+    revision."""
+    placement, kind = snapshot.inputs.placement, snapshot.accelerator
     spread = [
         {**constraint, "labelSelector": {"matchLabels": selector}}
         for constraint in placement.get("topologySpreadConstraints", ())
     ]
-    return {**placement, **({"topologySpreadConstraints": spread} if spread else {})}
+    parts = {
+        "nodeSelector": {**kind.get("nodeSelector", {}), **placement.get("nodeSelector", {})},
+        "tolerations": [*placement.get("tolerations", ()), *kind.get("tolerations", ())],
+        "affinity": _affinity(placement.get("affinity", {}), kind.get("nodeSelectorTerms", ())),
+        "topologySpreadConstraints": spread,
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _affinity(affinity: Json, terms: Sequence[Json]) -> Json:
+    """The user's affinity and one of the terms. Both lists are alternatives, so each pair of terms is one."""
+    if not terms:
+        return affinity
+    nodes = affinity.get("nodeAffinity", {})
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    written: Sequence[Json] = nodes.get(required, {}).get("nodeSelectorTerms", ()) or ({"matchExpressions": []},)
+    both = [
+        {"matchExpressions": [*one["matchExpressions"], *other["matchExpressions"]]}
+        for one in written
+        for other in terms
+    ]
+    return {**affinity, "nodeAffinity": {**nodes, required: {"nodeSelectorTerms": both}}}
+
+
+def _pod_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """Fields of spec.pod that a PodSpec has; a runtime class of the accelerator's type gives way to the user's."""
+    names = ("serviceAccountName", "priorityClassName", "runtimeClassName", "schedulerName")
+    written = {"runtimeClassName": snapshot.accelerator.get("runtimeClassName"), **snapshot.inputs.pod}
+    return {name: written[name] for name in names if written.get(name)}
 
 
 def _pull_secrets(inputs: PodInputs) -> dict[str, Any]:
@@ -106,14 +172,14 @@ def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
     variables = environment.merged(
         [{"name": "HOME", "value": "/tmp"}, _POD_NAME],
         [{"name": name, "value": value} for name, value in engine.env],
-        _hub_token(model),
+        _credentials(model),
     )
     return {
         "name": "fetch",
         **_container(snapshot, snapshot.fetcher_image or snapshot.image, variables, read_only_root=True),
         "command": ["slipway-fetcher"],
-        "args": ["--uri", model.uri, *revision, "--dest", MODEL_DIR, *foreign],
-        "resources": _resources(snapshot.inputs, with_accelerator=False),
+        "args": ["--uri", model.uri, *revision, *_store_flags(model), "--dest", MODEL_DIR, *foreign],
+        "resources": _resources(snapshot, with_accelerator=False),
     }
 
 
@@ -121,6 +187,7 @@ def _server(snapshot: Snapshot, profile: EngineProfile) -> dict[str, Any]:
     engine = snapshot.inputs.engine
     variables = environment.merged(
         [*({"name": name, "value": value} for name, value in profile.env), _POD_NAME],
+        [{"name": name, "value": value} for name, value in snapshot.accelerator.get("env", {}).items()],
         [{"name": name, "value": value} for name, value in engine.env],
         [_variable(name, reference) for name, reference in engine.env_from],
         [{"name": name, "value": value} for name, value in profile.owned_env],
@@ -128,13 +195,15 @@ def _server(snapshot: Snapshot, profile: EngineProfile) -> dict[str, Any]:
     container = _container(snapshot, snapshot.image, variables, read_only_root=profile.read_only_root)
     if _shared_memory(snapshot, profile):
         container["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
+    container["volumeMounts"] += [{**mount, "name": _of_user(mount["name"])} for mount in engine.volume_mounts]
     return {
         "name": "server",
         **container,
         **({"command": list(profile.command)} if profile.command else {}),
         "args": [*profile.args, *engine.args],
+        **({"envFrom": list(engine.env_sources)} if engine.env_sources else {}),
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in profile.ports],
-        "resources": _resources(snapshot.inputs, with_accelerator=True),
+        "resources": _resources(snapshot, with_accelerator=True),
         "startupProbe": profile.startup.render(),
         "readinessProbe": profile.readiness.render(),
         "livenessProbe": profile.liveness.render(),
@@ -142,9 +211,28 @@ def _server(snapshot: Snapshot, profile: EngineProfile) -> dict[str, Any]:
     }
 
 
-def _hub_token(model: Model) -> list[dict[str, Any]]:
-    """The hub token, for the fetcher only: the server never gets it. One key, whatever else the Secret has."""
-    return [_variable(HUB_TOKEN, model.secret)] if model.secret else []
+def _store_flags(model: Model) -> list[str]:
+    store = model.object_store
+    flags = (("--endpoint", store.endpoint), ("--region", store.region), ("--account", store.account))
+    return [part for flag, value in flags if value for part in (flag, value)]
+
+
+def _credentials(model: Model) -> list[dict[str, Any]]:
+    """Those of the model's source, for the fetcher only: the server never gets them. Known keys, whatever else the
+    Secret has; of a store's keys each is optional."""
+    secret = model.secret
+    if secret is None:
+        return []
+    if model.scheme == "oci":
+        return [_variable(REGISTRY_CONFIG, KeyRef(secret.name, REGISTRY_KEY))]
+    if names := STORE_SECRETS.get(model.scheme):
+        return [_optional(name, KeyRef(secret.name, name)) for name in names]
+    return [_variable(HUB_TOKEN, secret)]
+
+
+def _optional(name: str, reference: KeyRef) -> dict[str, Any]:
+    source = {"name": reference.name, "key": reference.key, "optional": True}
+    return {"name": name, "valueFrom": {reference.kind: source}}
 
 
 def _variable(name: str, reference: KeyRef) -> dict[str, Any]:
@@ -172,14 +260,22 @@ def _container(
     }
 
 
-def _resources(inputs: PodInputs, *, with_accelerator: bool) -> dict[str, Any]:
+def _resources(snapshot: Snapshot, *, with_accelerator: bool) -> dict[str, Any]:
     """Requests equal limits, so another pod's burst never starves or evicts a model pod."""
-    wanted = {"cpu": inputs.resources.cpu, "memory": inputs.resources.memory}
+    resources = snapshot.inputs.resources
+    wanted = {"cpu": resources.cpu, "memory": resources.memory}
     amounts = {key: value for key, value in wanted.items() if value}
-    if with_accelerator and inputs.resources.accelerator:
-        resource, count = inputs.resources.accelerator
-        amounts[resource] = str(count)
-    return {"requests": amounts, "limits": amounts} if amounts else {}
+    if with_accelerator and resources.accelerator and not resources.claim_template:
+        resource, count = resources.accelerator
+        amounts[snapshot.accelerator.get("resource", resource)] = str(count)
+    claims = {"claims": [{"name": _DEVICES}]} if with_accelerator and resources.claim_template else {}
+    return ({"requests": amounts, "limits": amounts} if amounts else {}) | claims
+
+
+def _resource_claims(snapshot: Snapshot) -> dict[str, Any]:
+    """Claims of the pod, which containers then name."""
+    template = snapshot.inputs.resources.claim_template
+    return {"resourceClaims": [{"name": _DEVICES, "resourceClaimTemplateName": template}]} if template else {}
 
 
 def _volumes(snapshot: Snapshot, profile: EngineProfile) -> list[dict[str, Any]]:
@@ -189,11 +285,17 @@ def _volumes(snapshot: Snapshot, profile: EngineProfile) -> list[dict[str, Any]]
         volumes.append({"name": "claim", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
     if size := _shared_memory(snapshot, profile):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}})
-    return volumes
+    of_user = snapshot.inputs.pod.get("volumes", ())
+    return [*volumes, *({**volume, "name": _of_user(volume["name"])} for volume in of_user)]
+
+
+def _of_user(name: str) -> str:
+    """The name of a user's volume in the pod: never one of the operator's."""
+    return f"user-{name}"
 
 
 def _shared_memory(snapshot: Snapshot, profile: EngineProfile) -> str | None:
-    return snapshot.inputs.resources.shared_memory or profile.shared_memory
+    return snapshot.inputs.resources.shared_memory or snapshot.accelerator.get("sharedMemory") or profile.shared_memory
 
 
 def claim_of(uri: str) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from slipway_operator.model.engine_types import VLLM, EngineMetrics
+from slipway_operator.model.engine_types import SINGLE, VLLM, EngineMetrics
 
 Buckets = tuple[tuple[float, float], ...]
 
@@ -22,32 +22,43 @@ _LONGEST_LINE, _MOST_WANTED = 1024, 1 << 17  # characters, of one needed line an
 
 
 class Malformed(ValueError):
-    """The page is not from a model server; the message names what is missing or invalid."""
+    """The page cannot be read; the message names what is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedSample:
-    """One scrape of one pod, aggregated over its engines."""
+    """One scrape of one pod, aggregated over its engines. None: the engine does not export it, or it is missing."""
 
-    waiting: float | None  # requests; None: the engine does not export it
+    waiting: float | None  # requests
     running: float | None  # requests
     tokens: float | None  # generated since the start
     kv_usage: float | None  # held share of the KV cache, 0 to 1
     # (upper bound in seconds, first tokens up to it since the start), rising; the last is infinite
     ttft: Buckets | None = None
+    prompt_tokens: float | None = None  # since the start
+    # (field, name) of metrics that the engine should export and the page lacks. SGLang has counters only after the
+    # first request, so a missing metric makes no other one unknown.
+    missing: tuple[tuple[str, str], ...] = ()
+
+    def missing_name(self, field: str) -> str:
+        """Return the name of the metric of a field where the page lacks it; else empty."""
+        return dict(self.missing).get(field, "")
 
 
 def parse(page: str, names: EngineMetrics = VLLM) -> ExposedSample:
     """Parse a page.
 
     Raises:
-        Malformed: when a metric that the engine exports is missing, or a number is invalid.
+        Malformed: when a number or a line is invalid.
     """
     bucket = f"{names.ttft}_bucket" if names.ttft else ""
-    wanted = tuple(name for name in (*names.waiting, *names.running, *names.tokens, *names.kv_usage, bucket) if name)
+    fields = {field: names.of(field) for field in SINGLE}
+    wanted = tuple(name for name in (*(name for several in fields.values() for name in several), bucket) if name)
     found: dict[str, list[float]] = {}
     buckets: dict[float, float] = {}
     for sample in _samples(page, wanted):
+        if names.breakdown and sample.labels.get(names.breakdown):
+            continue
         if sample.name == bucket:
             bound = _bound(sample)
             buckets[bound] = buckets.get(bound, 0.0) + _number(sample)
@@ -55,13 +66,20 @@ def parse(page: str, names: EngineMetrics = VLLM) -> ExposedSample:
             found.setdefault(sample.name, []).append(_number(sample))
     if len(buckets) > _MOST_BUCKETS:
         raise Malformed(f"{bucket} has {len(buckets)} bounds")
-    usage = next((found[name] for name in names.kv_usage if name in found), None)
+    numbers = {field: _first(found, several) for field, several in fields.items()}
+    sums = {field: sum(items) if items else None for field, items in numbers.items()}
+    usage = numbers["kv_usage"]
+    missing = [(field, several[0]) for field, several in fields.items() if several and not numbers[field]]
+    # Before the first request an engine has no buckets yet; with tokens and without buckets it has no histogram.
+    lost = bool(bucket) and not buckets and (sums["tokens"] or 0) > 0
     return ExposedSample(
-        waiting=_sum(found, names.waiting),
-        running=_sum(found, names.running),
-        tokens=_sum(found, names.tokens),
+        waiting=sums["waiting"],
+        running=sums["running"],
+        tokens=sums["tokens"],
         kv_usage=sum(usage) / len(usage) if usage else None,
-        ttft=tuple(sorted(buckets.items())) if bucket else None,
+        ttft=tuple(sorted(buckets.items())) if bucket and not lost else None,
+        prompt_tokens=sums["prompt_tokens"],
+        missing=(*missing, *([("ttft", bucket)] if lost else [])),
     )
 
 
@@ -98,11 +116,6 @@ def _bound(sample: Sample) -> float:
     return bound
 
 
-def _sum(found: dict[str, list[float]], names: tuple[str, ...]) -> float | None:
-    """The sum over the engines of a pod; None for a metric without a name."""
-    if not names:
-        return None
-    numbers = next((found[name] for name in names if name in found), None)
-    if numbers is None:
-        raise Malformed(f"{names[0]} is missing")
-    return sum(numbers)
+def _first(found: dict[str, list[float]], names: tuple[str, ...]) -> list[float]:
+    """The numbers of the engines of a pod; empty for a metric without a name, and for a missing one."""
+    return next((found[name] for name in names if name in found), [])

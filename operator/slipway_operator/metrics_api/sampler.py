@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import aiohttp
@@ -16,7 +16,7 @@ from slipway_operator.metrics_api import exposition
 from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
 from slipway_operator.model import labels
-from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.observed import MetricsPage, Observed
 from slipway_operator.model.engine_types import VLLM, EngineMetrics, metrics_of
 
 PORT = 8000  # of the server: docs/contracts.md
@@ -25,6 +25,8 @@ CONCURRENCY = 64
 LARGEST_BYTES = 2 << 20
 # How long pods without an autoscaler are scraped after a read.
 IN_USE_S = 120.0
+
+State = tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...]  # (pod, unreadable, missing metrics)
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
     )
     scaled = "autoscaling" in obj["spec"] or bool(observed.autoscalers)
     sleeps = status.sleep is not None and status.sleep.state in (SleepState.ASLEEP, SleepState.WAKING)
-    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps)
+    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps, tuple(live))
 
 
 def _metrics(observed: Observed, revision: str) -> EngineMetrics:
@@ -59,13 +61,28 @@ def _metrics(observed: Observed, revision: str) -> EngineMetrics:
     return metrics_of(snapshot.inputs.engine) if snapshot else VLLM
 
 
+def _ignore(key: ObjectKey) -> None:
+    """Nothing reads the pages' state."""
+
+
 class MetricsSampler:
-    """The series of every ModelDeployment. Only pods whose numbers are in use are scraped."""
+    """The series of every ModelDeployment. Only pods whose numbers are in use are scraped, and `beside` others.
+
+    `changed` gets a ModelDeployment whose pages of metrics began or ceased to be readable.
+    """
 
     def __init__(
-        self, gateways: Answers, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic
+        self,
+        gateways: Answers,
+        session: aiohttp.ClientSession,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        beside: int = 0,
+        changed: Callable[[ObjectKey], None] = _ignore,
     ) -> None:
         self._gateways, self._session, self.clock = gateways, session, clock
+        self._beside, self._changed = beside, changed
+        self._states: dict[ObjectKey, State] = {}
         self._series: dict[ObjectKey, Series] = {}
         self._read_at: dict[ObjectKey, float] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
@@ -84,7 +101,7 @@ class MetricsSampler:
 
     def forget(self, key: ObjectKey) -> None:
         """Drop a ModelDeployment that is gone."""
-        for memory in (self._series, self._read_at):
+        for memory in (self._series, self._read_at, self._states):
             memory.pop(key, None)
         self._new.discard(key)
 
@@ -101,6 +118,10 @@ class MetricsSampler:
         """Return the series of a ModelDeployment for reading its pods, which does not count as use."""
         return self._series.get(key)
 
+    def every(self) -> Iterator[tuple[ObjectKey, Series]]:
+        """Yield the series of every ModelDeployment, which does not count as use."""
+        yield from sorted(self._series.items(), key=lambda item: item[0])
+
     def known(self, namespace: str = "") -> list[ObjectKey]:
         """Return the ModelDeployments of a namespace, or all."""
         return sorted(key for key in self._series if namespace in ("", key[0]))
@@ -113,7 +134,7 @@ class MetricsSampler:
             if self.clock() >= due:
                 due = self.clock() + PERIOD_S
                 self._new.clear()
-                await self.sample([key for key in self._series if self._is_wanted(key)])
+                await self.sample(self.wanted())
             else:
                 keys, self._new = sorted(self._new), set()
                 await self.sample(keys)
@@ -125,6 +146,36 @@ class MetricsSampler:
         await self._poll_gateways(keys)
         pods = [(key, pod) for key in keys if key in self._series for pod in self._series[key].followed.pods]
         await asyncio.gather(*(self._scrape_pod(key, pod) for key, pod in pods))
+        for key in keys:
+            self._report(key)
+
+    def wanted(self) -> list[ObjectKey]:
+        """Return the ModelDeployments to sample: those in use, and as many others as `beside` pods allow.
+
+        Others come in the order of their names, so that it is the same ones each time.
+        """
+        used = [key for key in self._series if self._is_wanted(key)]
+        others, left = [], self._beside
+        for key in sorted(self._series.keys() - set(used)):
+            left -= len(self._series[key].followed.pods)
+            if left < 0:
+                break
+            others.append(key)
+        return [*used, *others]
+
+    def pages(self, key: ObjectKey) -> tuple[MetricsPage, ...]:
+        """Return the state of the pods' pages of metrics."""
+        series = self._series.get(key)
+        return series.pages(self.clock()) if series else ()
+
+    def _report(self, key: ObjectKey) -> None:
+        """Report a new state where an autoscaler needs the pages; texts of problems are left out, they may vary."""
+        if key not in self._series or not self._series[key].followed.scaled:
+            return
+        state = tuple((page.pod, bool(page.problem), page.missing) for page in self.pages(key))
+        if self._states.get(key, ()) != state:
+            self._states[key] = state
+            self._changed(key)
 
     async def _pause(self, seconds: float) -> None:
         self._wanted_now.clear()

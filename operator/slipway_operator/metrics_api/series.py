@@ -9,15 +9,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any
 
 from slipway_operator.metrics_api.exposition import Buckets, ExposedSample
+from slipway_operator.model.cluster.observed import MetricsPage
 from slipway_operator.model.engine_types import VLLM, EngineMetrics
+from slipway_operator.model.text import printable
 
 PERIOD_S = 10.0  # between two readings of a pod
 WINDOW_S = 60.0  # over which rates and percentiles are taken
 STALE_S = 30.0  # older readings do not count: three were missed
-T = TypeVar("T")
+COUNTED = ("tokens", "prompt_tokens")
+PROBLEM_LIMIT = 256  # characters of a problem that a status has room for: a pod's answer may be a part of it
 _KEPT = int(WINDOW_S / PERIOD_S) + 2
 
 
@@ -44,6 +47,7 @@ class Followed:
     replicas: int  # status.replicas, which autoscalers divide by
     scaled: bool  # an autoscaler reads it
     asleep: bool = False  # asleep, or waking: it has no pods, or none yet
+    live: tuple[str, ...] = ()  # its live revisions, also those without a ready pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,9 @@ class _Memory:
     """Reports of one pod, oldest first."""
 
     since: float  # when the pod was first seen
+    revision: str
+    counts: dict[str, float] = field(default_factory=dict)  # the last reading of each counter
+    polled: bool = False
     readings: deque[tuple[float, ExposedSample]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problem: str = "it was not polled yet"
 
@@ -70,6 +77,7 @@ class Series:
     def __init__(self, followed: Followed, now: float) -> None:
         self.followed = followed
         self._pods: dict[str, _Memory] = {}
+        self._counted: dict[str, dict[str, float]] = {}  # by revision: growth of its pods' counters
         self._inflight: tuple[float, int] | None = None
         self._held: tuple[float, int] = (float("-inf"), 0)
         self._inflight_problem = "the gateways were not polled yet"
@@ -81,17 +89,35 @@ class Series:
         present = {pod.name for pod in followed.pods}
         new = present - self._pods.keys()
         self._pods = {name: memory for name, memory in self._pods.items() if name in present}
-        self._pods |= {name: _Memory(now) for name in new}
+        self._pods |= {pod.name: _Memory(now, pod.revision) for pod in followed.pods if pod.name in new}
+        live = {*followed.live, *(pod.revision for pod in followed.pods)}
+        self._counted = {revision: counts for revision, counts in self._counted.items() if revision in live}
         return bool(new)
 
     def add_reading(self, pod: str, reading: ExposedSample | str, now: float) -> None:
         """Store a pod's reading, or as text why there is none; ignored for a pod that is no longer followed."""
         if memory := self._pods.get(pod):
+            memory.polled = True
             if isinstance(reading, str):
                 memory.problem = reading
             else:
                 memory.readings.append((now, reading))
                 memory.problem = f"a rate needs two readings, {PERIOD_S:g} s apart"
+                self._count(memory, reading)
+
+    def _count(self, memory: _Memory, reading: ExposedSample) -> None:
+        """Add what the pod counted since its former reading; of the first reading nothing counts.
+
+        So a pod that the operator follows late, or again after a restart of its own, adds no jump.
+        """
+        for name in COUNTED:
+            after: float | None = getattr(reading, name)
+            if after is None:
+                continue
+            before = memory.counts.get(name, after)
+            totals = self._counted.setdefault(memory.revision, {})
+            totals[name] = totals.get(name, 0.0) + _grown(before, after)
+            memory.counts[name] = after
 
     def add_gateways(self, inflight: int | str, now: float, held: int = 0) -> None:
         """Store requests in progress over all gateways, or as text why they are unknown; `held`: waiting there."""
@@ -100,6 +126,14 @@ class Series:
         else:
             self._inflight = (now, inflight)
             self._held = (now, held)
+
+    def pages(self, now: float) -> tuple[MetricsPage, ...]:
+        """Return what is known of each pod's page of metrics; nothing of a pod whose first page is still awaited."""
+        return tuple(page for name in sorted(self._pods) if (page := _page(name, self._pods[name], now)))
+
+    def counted(self, revision: str, counter: str) -> float | None:
+        """Return the growth of a counter over a revision's pods since it is followed; None while it is unknown."""
+        return self._counted.get(revision, {}).get(counter)
 
     # --- of the whole -------------------------------------------------------------------------------------------------
 
@@ -134,10 +168,30 @@ class Series:
         """
         if self._sleeps:
             return Number(0.0, self.inflight(now).at)
-        known, silent = self._known(of_pod, now)
-        mean = sum(number.value for number in known.values()) / len(known)
-        window = next(iter(known.values())).window_s
-        return Number(mean * (len(known) + silent), min(number.at for number in known.values()), window)
+        return _total_of(*_known(self._pods, of_pod, now))
+
+    def of_revision(self, metric: str, revision: str, now: float) -> Number:
+        """Return the value of a metric over the pods of one revision; the mean of their shares for the KV cache.
+
+        Raises:
+            KeyError: when there is no such metric.
+            Unknown: when there is no fresh value.
+        """
+        pods = {name: memory for name, memory in self._pods.items() if memory.revision == revision}
+        known, silent = _known(pods, OF_POD[metric], now)
+        total = _total_of(known, silent)
+        shared = metric == KV_CACHE_USAGE
+        return Number(total.value / (len(known) + silent), total.at) if shared else total
+
+    def ttft_of_revision(self, revision: str, now: float) -> Number:
+        """Return the 95th percentile of the seconds to the first token over the pods of one revision.
+
+        Raises:
+            Unknown: when no fresh page has it, or no request had its first token.
+        """
+        pods = {name: memory for name, memory in self._pods.items() if memory.revision == revision}
+        known, _ = _known(pods, _gauge(lambda reading: float(bool(_value(reading, "ttft")))), now)
+        return _percentile([pods[name] for name in known], min(number.at for number in known.values()), now)
 
     def queue_depth(self, now: float) -> Number:
         """Return the waiting requests: in the pods, and at gateways for a pod. Of the latter only fresh ones count."""
@@ -154,7 +208,7 @@ class Series:
         """Return the 95th percentile of the seconds to the first token; 0 only without any request."""
         if self._sleeps and self.queue_depth(now).value == 0:
             return Number(0.0, self.inflight(now).at, int(WINDOW_S))
-        known, _ = self._known(_latest, now)
+        known, _ = _known(self._pods, _latest, now)
         grown = _added(_growth(self._pods[name], now) for name in known)
         at = min(number.at for number in known.values())
         if grown and grown[-1][1] > 0:
@@ -164,29 +218,45 @@ class Series:
             raise Unknown(f"{busy:g} requests are in the pods and none had its first token in the last {WINDOW_S:g} s")
         return Number(0.0, at, int(WINDOW_S))
 
-    def _known(self, of_pod: "OfPod", now: float) -> tuple[dict[str, Number], int]:
-        """Return the fresh numbers by pod, and how many pods older than STALE_S have none.
-
-        Raises:
-            Unknown: when there are more of those, or no number.
-        """
-        found: dict[str, Number] = {}
-        problems: dict[str, str] = {}
-        for name, memory in self._pods.items():
-            try:
-                found[name] = of_pod(memory, now)
-            except Unknown as error:
-                problems[name] = str(error)
-        if not self._pods:
-            raise Unknown("no pod is ready")
-        silent = sum(now - self._pods[name].since > STALE_S for name in problems)
-        if len(found) < max(1, silent):
-            name, problem = next(iter(problems.items()))
-            raise Unknown(f"{len(found)} of {len(self._pods)} pods have fresh numbers; pod {name}: {problem}")
-        return found, silent
-
 
 OfPod = Callable[[_Memory, float], Number]
+
+
+def _known(pods: Mapping[str, _Memory], of_pod: OfPod, now: float) -> tuple[dict[str, Number], int]:
+    """Return the fresh numbers by pod, and how many pods older than STALE_S have none.
+
+    Raises:
+        Unknown: when there are more of those, or no number.
+    """
+    found: dict[str, Number] = {}
+    problems: dict[str, str] = {}
+    for name, memory in pods.items():
+        try:
+            found[name] = of_pod(memory, now)
+        except Unknown as error:
+            problems[name] = str(error)
+    if not pods:
+        raise Unknown("no pod is ready")
+    silent = sum(now - pods[name].since > STALE_S for name in problems)
+    if len(found) < max(1, silent):
+        name, problem = next(iter(problems.items()))
+        raise Unknown(f"{len(found)} of {len(pods)} pods have fresh numbers; pod {name}: {problem}")
+    return found, silent
+
+
+def _total_of(known: Mapping[str, Number], silent: int) -> Number:
+    """Return the sum of the known numbers, and their mean for each silent pod."""
+    mean = sum(number.value for number in known.values()) / len(known)
+    window = next(iter(known.values())).window_s
+    return Number(mean * (len(known) + silent), min(number.at for number in known.values()), window)
+
+
+def _page(name: str, memory: _Memory, now: float) -> MetricsPage | None:
+    if memory.readings and now - memory.readings[-1][0] <= STALE_S:
+        return MetricsPage(name, memory.revision, missing=memory.readings[-1][1].missing)
+    if not memory.polled or now - memory.since <= STALE_S:
+        return None
+    return MetricsPage(name, memory.revision, printable(memory.problem[:PROBLEM_LIMIT]))
 
 
 def _fresh(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
@@ -200,39 +270,52 @@ def _first(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
     return next(item for item in memory.readings if now - item[0] <= WINDOW_S)
 
 
-def _exported(value: T | None) -> T:
+def _value(reading: ExposedSample, metric: str) -> Any:
+    """Return the value of a field of a reading."""
+    value = getattr(reading, metric)
     if value is None:
-        raise Unknown("its engine does not export this metric")
+        name = reading.missing_name(metric)
+        raise Unknown(f"{name} is missing" if name else "its engine does not export this metric")
     return value
 
 
-def _gauge(read: Callable[[ExposedSample], float | None]) -> OfPod:
+def _gauge(read: Callable[[ExposedSample], float]) -> OfPod:
     def number(memory: _Memory, now: float) -> Number:
         at, reading = _fresh(memory, now)
-        return Number(_exported(read(reading)), at)
+        return Number(read(reading), at)
 
     return number
 
 
-_latest = _gauge(lambda reading: _exported(reading.waiting) + _exported(reading.running))
+def _gauge_of(metric: str) -> OfPod:
+    return _gauge(lambda reading: float(_value(reading, metric)))
+
+
+_latest = _gauge(lambda reading: float(_value(reading, "waiting") + _value(reading, "running")))
+
+
+def _grown(before: float, after: float) -> float:
+    """Return the growth of a counter: one that fell belongs to a restarted process, and all of it is new."""
+    return after - before if after >= before else after
 
 
 def _tokens_per_second(memory: _Memory, now: float) -> Number:
     """Return generated tokens per second between the oldest and the newest reading of the window."""
     at, latest = _fresh(memory, now)
-    _exported(latest.tokens)
-    seconds = at - _first(memory, now)[0]
+    _value(latest, "tokens")
+    window = [(moment, reading.tokens) for moment, reading in memory.readings if now - moment <= WINDOW_S]
+    within = [(moment, tokens) for moment, tokens in window if tokens is not None]
+    seconds = at - within[0][0]
     if seconds <= 0:
         raise Unknown(memory.problem)
-    within = [_exported(reading.tokens) for moment, reading in memory.readings if now - moment <= WINDOW_S]
-    # A count that fell belongs to a restarted process: all of it was generated since.
-    grown = sum(after - before if after >= before else after for before, after in pairwise(within))
+    grown = sum(_grown(before, after) for (_, before), (_, after) in pairwise(within))
     return Number(grown / seconds, at, int(WINDOW_S))
 
 
 def _growth(memory: _Memory, now: float) -> Buckets:
     """Return the first tokens of the window by upper bound, cumulative."""
-    newest, oldest = (dict(_exported(at[1].ttft)) for at in (_fresh(memory, now), _first(memory, now)))
+    newest = dict(_value(_fresh(memory, now)[1], "ttft"))
+    oldest = dict(_first(memory, now)[1].ttft or ())
     restarted = any(count < oldest.get(bound, 0.0) for bound, count in newest.items())
     return tuple((bound, count - (0.0 if restarted else oldest.get(bound, 0.0))) for bound, count in newest.items())
 
@@ -262,8 +345,11 @@ def quantile(share: float, buckets: Buckets) -> float:
 
 
 def _ttft_of_pod(memory: _Memory, now: float) -> Number:
-    at, _ = _fresh(memory, now)
-    grown = _growth(memory, now)
+    return _percentile([memory], _fresh(memory, now)[0], now)
+
+
+def _percentile(memories: Iterable[_Memory], at: float, now: float) -> Number:
+    grown = _added(_growth(memory, now) for memory in memories)
     if not grown or grown[-1][1] <= 0:
         raise Unknown(f"no request had its first token in the last {WINDOW_S:g} s")
     return Number(quantile(0.95, grown), at, int(WINDOW_S))
@@ -278,12 +364,12 @@ def _replica_seconds(series: Series, now: float) -> Number:
     return Number(number.value * max(1, series.followed.replicas), number.at, number.window_s)
 
 
-QUEUE_DEPTH = "slipway_queue_depth"
+QUEUE_DEPTH, RUNNING, KV_CACHE_USAGE = "slipway_queue_depth", "slipway_requests_running", "slipway_kv_cache_usage"
 OF_POD: Mapping[str, OfPod] = {
-    QUEUE_DEPTH: _gauge(lambda reading: reading.waiting),
-    "slipway_requests_running": _gauge(lambda reading: reading.running),
+    QUEUE_DEPTH: _gauge_of("waiting"),
+    RUNNING: _gauge_of("running"),
     "slipway_tokens_per_second": _tokens_per_second,
-    "slipway_kv_cache_usage": _gauge(lambda reading: reading.kv_usage),
+    KV_CACHE_USAGE: _gauge_of("kv_usage"),
     "slipway_ttft_p95_seconds": _ttft_of_pod,
 }
 

@@ -5,8 +5,8 @@ A metric that an engine does not export is unknown, never 0: an idle and a silen
 
 from dataclasses import dataclass
 
-from slipway_operator.api.v1alpha1.pod_inputs import CustomEngine, EngineMetricNames
-from slipway_operator.model.deployment.spec import SLIPWAY, Engine
+from slipway_operator.api.inputs.pod_inputs import CustomEngine, EngineMetricNames
+from slipway_operator.model.inputs.pod_inputs import SLIPWAY, Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +17,30 @@ class EngineMetrics:
     waiting: tuple[str, ...] = ()  # gauge, requests
     running: tuple[str, ...] = ()  # gauge, requests
     tokens: tuple[str, ...] = ()  # counter of generated tokens
+    prompt_tokens: tuple[str, ...] = ()  # counter of tokens of prompts
     kv_usage: tuple[str, ...] = ()  # gauge, 0 to 1
     ttft: str = ""  # histogram in seconds, without _bucket
+    breakdown: str = ""  # label of samples that another one, without it, is the total of
+
+    def of(self, field: str) -> tuple[str, ...]:
+        """Return the names of one metric, by the name of its field here."""
+        return {
+            "waiting": self.waiting,
+            "running": self.running,
+            "tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "kv_usage": self.kv_usage,
+            "ttft": (self.ttft,) if self.ttft else (),
+        }[field]
 
 
+SINGLE = ("waiting", "running", "tokens", "prompt_tokens", "kv_usage")  # all but the histogram
 # vLLM's production metrics, which slipway-server exports too. The second name of the cache's is of 2025 and before.
 VLLM = EngineMetrics(
     waiting=("vllm:num_requests_waiting",),
     running=("vllm:num_requests_running",),
     tokens=("vllm:generation_tokens_total",),
+    prompt_tokens=("vllm:prompt_tokens_total",),
     kv_usage=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     ttft="vllm:time_to_first_token_seconds",
 )
@@ -34,8 +49,10 @@ SGLANG = EngineMetrics(
     waiting=("sglang:num_queue_reqs",),
     running=("sglang:num_running_reqs",),
     tokens=("sglang:generation_tokens_total",),
+    prompt_tokens=("sglang:prompt_tokens_total",),
     kv_usage=("sglang:token_usage",),
     ttft="sglang:time_to_first_token_seconds",
+    breakdown="priority",
 )
 
 
@@ -70,7 +87,7 @@ def metrics_of(engine: Engine) -> EngineMetrics:
 
 def custom_of(engine: Engine) -> CustomEngine:
     """Return the description of a custom engine, with its defaults."""
-    return CustomEngine.model_validate(engine.custom)
+    return CustomEngine.model_validate(engine.custom, strict=False)  # lists, as in JSON
 
 
 def _custom(custom: CustomEngine) -> EngineMetrics:
@@ -80,6 +97,7 @@ def _custom(custom: CustomEngine) -> EngineMetrics:
         waiting=_one(names.queued),
         running=_one(names.running),
         tokens=_one(names.generated_tokens),
+        prompt_tokens=_one(names.prompt_tokens),
         kv_usage=_one(names.kv_cache_usage),
         ttft=names.time_to_first_token or "",
     )

@@ -14,6 +14,13 @@ MODEL_DEPLOYMENT = f"{GROUP}/modeldeployment"
 REVISION = f"{GROUP}/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
+METRICS_PATH = f"{GROUP}/metrics-path"  # annotation of pods whose engine has its metrics elsewhere than at /metrics
+
+SERVER = "server"  # component of what belongs to a revision
+WORKER = "worker"  # component of pods of a group that take no requests
+LEADER_WORKER_SET, GROUPS_API_VERSION = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"
+# Labels that LeaderWorkerSet gives its pods, and StatefulSets to the records of their own revisions.
+GROUP_SET, GROUP_INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
 
 _REVISION_LENGTH = 10  # in a name: a collision suffix replaces its end, because names of Services have 63 characters
 _BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with which a canary is compared
@@ -21,7 +28,7 @@ _BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with wh
 
 def child_labels(name: str, revision: str) -> dict[str, str]:
     """Labels of every object of one revision."""
-    return {MODEL_DEPLOYMENT: name, REVISION: revision, MANAGED_BY: "slipway", COMPONENT: "server"}
+    return {MODEL_DEPLOYMENT: name, REVISION: revision, MANAGED_BY: "slipway", COMPONENT: SERVER}
 
 
 def selector(name: str) -> str:
@@ -29,10 +36,15 @@ def selector(name: str) -> str:
     return f"{MODEL_DEPLOYMENT}={name}"
 
 
-def live_selector(name: str, revisions: Iterable[str]) -> str:
-    """Label selector, as a string, of the pods of these revisions; of all pods where the list is empty."""
+def live_selector(name: str, revisions: Iterable[str], *, grouped: bool = False) -> str:
+    """Label selector, as a string, of the pods of these revisions; of all pods where the list is empty.
+
+    `grouped`: of one pod for each replica, its leader, because autoscalers take each pod for a replica. The scale
+    subresource's readers refuse `!=`.
+    """
     listed = ",".join(sorted(revisions))
-    return f"{selector(name)},{REVISION} in ({listed})" if listed else selector(name)
+    found = f"{selector(name)},{REVISION} in ({listed})" if listed else selector(name)
+    return f"{found},{COMPONENT}={SERVER}" if grouped else found
 
 
 def autoscaler_name(name: str) -> str:

@@ -1,18 +1,18 @@
-"""Objects that a plan creates, scales and deletes: revisions, their ReplicaSets and Services."""
+"""Objects that a plan creates, scales and deletes: revisions, their workloads and Services."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import State
+from slipway_operator.manifests.groups.leader_worker_set import workload
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
-from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels
-from slipway_operator.model.cluster.observed import Child, Snapshot
+from slipway_operator.model.cluster.observed import Child, Snapshot, Workload
 from slipway_operator.model.cluster.plan import Create, Delete, Scale
-from slipway_operator.model.deployment.spec import SLIPWAY
+from slipway_operator.model.inputs.pod_inputs import SLIPWAY
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import revision
 from slipway_operator.planning.facts.situation import Situation
@@ -28,14 +28,15 @@ def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSetti
     manifests: list[dict[str, Any]] = []
     for name in wanted:
         snapshot = at.observed.snapshots.get(name) or _new_snapshot(at, name, settings)
-        if snapshot is None:
+        if snapshot is None or (snapshot.is_grouped and at.observed.no_groups):
             continue
         if name not in at.observed.snapshots:
             manifests.append(controller_revision(owner, snapshot))
-        if name not in at.observed.services:
+        # LeaderWorkerSet makes a Service of its own, of the same name, by which the pods of a group find each other.
+        if name not in at.observed.services and not snapshot.is_grouped:
             manifests.append(headless_service(owner, name))
         if at.workload(name) is None:
-            manifests.append(replica_set(owner, snapshot, decided.desired[name]))
+            manifests.append(workload(owner, snapshot, decided.desired[name]))
     manifests += baseline.manifests(owner, course, at, decided.sizes)
     uids = {item.revision: item.replica_set_uid for item in at.status.revisions}
     return tuple(
@@ -59,21 +60,22 @@ def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot 
         drain_timeout_s=at.spec.drain_timeout_s,
         template_version=revision.TEMPLATE_VERSION,
         fetcher_image="" if at.spec.inputs.engine.type == SLIPWAY else settings.server_image,
+        accelerator=settings.policy.accelerator(at.spec.inputs),
     )
 
 
 def scalings(at: Situation, desired: Mapping[str, int]) -> tuple[Scale, ...]:
-    """ReplicaSets whose replica count changes."""
+    """Workloads whose replica count changes."""
     return tuple(
-        Scale(workload.name, desired[name])
-        for name, workload in sorted(at.observed.workloads.items())
-        if desired[name] != workload.desired and not workload.stuck_deleting
+        Scale(item.name, desired[name], item.kind)
+        for name, item in sorted(at.observed.workloads.items())
+        if desired[name] != item.desired and not item.stuck_deleting
     )
 
 
 def _is_gone(at: Situation, name: str) -> bool:
-    workload = at.observed.workloads[name]
-    return workload.desired == 0 and workload.replicas == 0
+    found = at.observed.workloads[name]
+    return found.desired == 0 and found.replicas == 0
 
 
 def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
@@ -85,16 +87,21 @@ def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
     forgotten = revision.forgotten(at.observed.snapshots, in_use, at.spec.revision_history_limit)
     return (
         *(Delete("v1", "Service", observed.services[name]) for name in gone if name in observed.services),
-        *(Delete("apps/v1", "ReplicaSet", observed.workloads[name].name) for name in gone),
+        *(_deletion(observed.workloads[name]) for name in gone),
         *(Delete("apps/v1", "ControllerRevision", observed.snapshots[name].name) for name in forgotten),
         *(Delete(one.api_version, one.kind, one.name) for one in observed.spare if _may_go(one, at)),
     )
 
 
+def _deletion(gone: Workload) -> Delete:
+    grouped = gone.kind == labels.LEADER_WORKER_SET
+    return Delete(labels.GROUPS_API_VERSION if grouped else "apps/v1", gone.kind, gone.name)
+
+
 def _may_go(spare: Child, at: Situation) -> bool:
-    """Whether a spare object may be deleted: a ReplicaSet once the status, as read, has the one that stays."""
-    if spare.kind != "ReplicaSet":
+    """Whether a spare object may be deleted: a workload once the status, as read, has the one that stays."""
+    if spare.kind not in ("ReplicaSet", labels.LEADER_WORKER_SET):
         return True
     uids = {item.revision: item.replica_set_uid for item in at.status.revisions}
-    workload = at.workload(spare.revision)
-    return workload is not None and uids.get(spare.revision) == workload.uid
+    kept = at.workload(spare.revision)
+    return kept is not None and bool(kept.uid) and uids.get(spare.revision) == kept.uid

@@ -1,10 +1,11 @@
 """The decisions from which a plan makes objects and status; and the settings of the installation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipway_operator.api.v1alpha1.hook_state import Ended
 from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.model.deployment.admin_policy import AdminPolicy
 from slipway_operator.planning.facts.situation import Course
 from slipway_operator.planning.sizing.sizes import Sizes
 
@@ -16,6 +17,7 @@ class PlanSettings:
     server_image: str  # image of revisions whose spec names none
     endpoint: str  # base URL of the gateways for OpenAI clients
     lease: str = ""  # namespace/name of the Lease of the operator that plans; empty without one
+    policy: AdminPolicy = field(default_factory=AdminPolicy)
 
 
 @dataclass(frozen=True, slots=True)

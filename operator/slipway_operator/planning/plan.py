@@ -15,16 +15,16 @@ from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.children import creations, deletions, scalings
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import restore, revision, weights
+from slipway_operator.planning.facts import groups, needs, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import events, model_name, requeue, unknown_fields
 from slipway_operator.planning.reporting.refused import refused
 from slipway_operator.planning.reporting.status import generation_of, status_of
 from slipway_operator.planning.rollout import argo, hook_calls
 from slipway_operator.planning.rollout.table import advance
-from slipway_operator.planning.scaling import sleep
+from slipway_operator.planning.scaling import engine_metrics, sleep
 from slipway_operator.planning.scaling.autoscale import scaling
-from slipway_operator.planning.sizing import restart
+from slipway_operator.planning.sizing import replacement
 from slipway_operator.planning.sizing.replicas import desired_replicas
 from slipway_operator.planning.sizing.sizes import sizes_of
 from slipway_operator.planning.sizing.traffic import next_traffic
@@ -38,11 +38,13 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     spec = parse(obj)
     now = now.replace(microsecond=0)
     if isinstance(spec, Invalid):
-        return refused(obj, status, observed, spec.message, now)
+        return refused(obj, status, observed, spec, now)
 
     # What is known
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
     wanted, current = revision.wanted_revision(spec, observed.snapshots)
+    if problem := needs.problem(spec, current, observed, settings.policy, obj["metadata"]["namespace"]):
+        return refused(obj, status, observed, problem, now)
     read, status = status, restore.restored(status, spec, observed, wanted, now)
     owner = replace(Owner.of(obj), collision_count=status.collision_count or 0)
     at = Situation(spec, wanted, current, status, observed, now, owner.uid)
@@ -55,13 +57,13 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     traffic = next_traffic(course, at, sizes, spec.inputs.model.name)
     ended, end = hook_calls.follow_end(before, course, at)
     decided = Decided(course, sizes, traffic, desired_replicas(course, at, sizes), ended)
-    evicted = restart.evictions(course, at)
+    evicted = replacement.evictions(course, at)
     scaler = scaling(owner, at, obj)
 
     # What users see of it
-    renewed = status_of(decided, at, [*scaler.conditions, *unknown_fields.conditions(obj, now)], obj, settings)
-    former, shown = status.conditions, renewed.conditions
-    unchanged = course == before and at.sleep == status.sleep
+    found = [*scaler.conditions, *engine_metrics.conditions(course, at), *unknown_fields.conditions(obj, now)]
+    renewed = status_of(decided, at, found, obj, settings)
+    settled = (course, at.sleep) == (before, status.sleep)
     return Plan(
         status=renewed,
         pins=weights.pins(owner.name, observed),
@@ -70,6 +72,8 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=scalings(at, decided.desired),
         delete=(*deletions(decided, at), *scaler.delete),
         evict=(*evicted, *weights.evictions(observed)),
+        grouped=groups.used(spec, observed),
+        min_available=replacement.min_available(course, at, decided.desired.get(course.stable or "", 0)),
         events=(
             *restore.lost(read, status),
             *translated,
@@ -77,14 +81,14 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
             *end,
             *events.movements(decided, at, renewed.revisions, evicted),
             *sleep.events(course, at),
-            *events.troubles(former, shown),
-            *model_name.events(former, shown),
-            *unknown_fields.events(former, shown),
+            *events.troubles(status.conditions, renewed.conditions),
+            *model_name.events(status.conditions, renewed.conditions),
+            *unknown_fields.events(status.conditions, renewed.conditions),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
         ),
         calls=hook_calls.calls(owner, course, ended, at, sizes),
         questions=tuple(measuring.questions(owner, course, at, runs.under_way(course, at))),
-        requeue_after_s=requeue.after_s(course, at, sizes, traffic) if unchanged else 0.0,
+        requeue_after_s=requeue.after_s(course, at, sizes, traffic) if settled else 0.0,
     )
 
 

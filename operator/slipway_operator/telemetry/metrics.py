@@ -1,7 +1,7 @@
 """Every metric of the operator is declared here."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import Phase, Status
+from slipway_operator.telemetry.revisions import EngineMetricsCollector, EngineRow, RevisionCosts
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -32,10 +33,12 @@ class Queue(Protocol):
 class Metrics:
     """One set of metrics with its own registry, so that tests and processes do not share any."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, prices: Mapping[str, float] | None = None) -> None:
         self.registry = CollectorRegistry()
         self.rollouts = Rollouts()
         self.registry.register(self.rollouts)
+        self.costs = RevisionCosts(prices or {})
+        self.registry.register(self.costs)
         self._reconciles = Counter(
             "slipway_operator_reconcile", "Reconciles by result.", ["result"], registry=self.registry
         )
@@ -126,6 +129,10 @@ class Metrics:
     def follow_queue(self, queue: Queue) -> None:
         """Show the queue as it is at each scrape."""
         self.registry.register(_Queue(queue))
+
+    def follow_engines(self, rows: Callable[[], Iterator[EngineRow]]) -> None:
+        """Show what is known of engines at each scrape."""
+        self.registry.register(EngineMetricsCollector(rows))
 
 
 class _Queue(Collector):

@@ -14,6 +14,8 @@ from ..models.generator import load_generator, self_test
 from .engine import EngineCore
 from .execution.runner import DecoderRunner
 from .execution.sizing import limits_for, num_blocks_that_fit
+from .grammars.client import GrammarProcess, GrammarSource
+from .grammars.masks import Masks
 from .messages import Ready, Start
 from .scheduling.budget import TokenBudget
 from .scheduling.scheduler import Scheduler
@@ -43,14 +45,19 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     )
     settle_memory()
     kernels = decoder.kernels
-    if start.kernels == "native" and kernels.name != "native":
+    if start.kernels not in ("auto", "torch") and kernels.name != "native":
         raise LoadError(
-            f"--kernels native: {kernels.name} would compute this model. The C kernels are for bfloat16 and int8 on "
-            "CPUs with AVX512-BF16 and AVX512-VNNI."
+            f"--kernels {start.kernels}: {kernels.name} would compute this model. The C kernels are for bfloat16 and "
+            "int8 on x86-64 CPUs with AVX2 and on aarch64 CPUs with dotprod; the server's log says what is missing."
         )
     limits = limits_for(start, kernels.device, num_blocks_that_fit(decoder, start))
+    masks = masks_for(start, decoder.vocab_size, limits.slots)
     runner = DecoderRunner(
-        decoder, slots=limits.slots, context_tokens=start.context_tokens, blocks=limits.kv_tokens // BLOCK_TOKENS
+        decoder,
+        slots=limits.slots,
+        context_tokens=start.context_tokens,
+        blocks=limits.kv_tokens // BLOCK_TOKENS,
+        masks=masks,
     )
     self_test(decoder, decoder.vocab_size)
     if start.kv_tokens:  # a requested size; the default is half of the free memory, which others may need sooner
@@ -61,9 +68,15 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     budget = TokenBudget(least, limits.step_tokens, start.step_s or default_s)
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
-    return EngineCore(
-        Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope), runner, budget, vocab_size=vocab_size
-    ), ready
+    scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)
+    return EngineCore(scheduler, runner, budget, vocab_size=vocab_size, masks=masks), ready
+
+
+def masks_for(start: Start, vocabulary: int, slots: int) -> Masks:
+    """Starts nothing yet. A generation_config.json may name tokens that the model has no row for."""
+    stops = tuple(token for token in start.stop_token_ids if token < vocabulary)
+    source = GrammarSource(Path(start.model) / "tokenizer.json", vocabulary, stops)
+    return Masks(GrammarProcess(source, rows=2 * slots), vocabulary, rows=2 * slots)
 
 
 def build_encoder(start: Start) -> tuple[EngineCore, Ready]:

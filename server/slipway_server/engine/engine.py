@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from ..kernels import cuda
+from .grammars.masks import Masks
 from .messages import Step
 from .request import FinishReason, Request, RequestOutput, Sampled, ScheduledSequence
 from .scheduling.budget import TokenBudget
@@ -52,14 +53,17 @@ class EngineCore:
         *,
         vocab_size: int = 0,
         announce: Callable[[list[str]], None] | None = None,
+        masks: Masks | None = None,
     ) -> None:
-        """`vocab_size`: token ids that the model has are below it; 0: not known.
+        """`vocab_size`: token ids that the model has are below it; 0: not known. `masks`: without them, no request may
+        have a grammar.
 
         `announce` gets the ids of requests before they run for the first time. Without it, the step reports them.
         """
         limit = scheduler.limits.step_tokens
         self.scheduler = scheduler
         self.announce = announce
+        self.masks = masks
         self._runner = runner
         self._budget = budget or TokenBudget(least=limit, most=limit, target_s=0.0)
         self._clock = clock
@@ -72,16 +76,41 @@ class EngineCore:
         """The next step ends a request that can never run. The HTTP process checks the limits before."""
         try:
             validate_request(request, self._vocab_size)
-            self.scheduler.submit(request, self._clock())
+            grammar = request.sampling.grammar if request.sampling else None
+            if grammar is None:
+                self.scheduler.submit(request, self._clock())
+            elif self.masks:
+                self.masks.hold(request, grammar)
+            else:
+                raise ValueError("grammars are not available with this model")
         except ValueError as error:
             self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
 
     def cancel(self, request_id: str) -> None:
         self.scheduler.cancel(request_id)
+        if self.masks:
+            self.masks.forget(request_id)
+
+    def look(self) -> bool:
+        """Takes requests whose grammar was compiled meanwhile. Whether a step would do something."""
+        self._admit_prepared()
+        return self.scheduler.busy or bool(self._refused)
+
+    def _admit_prepared(self) -> None:
+        if self.masks is None:
+            return
+        prepared, refused = self.masks.take_prepared()
+        self._refused += refused
+        for request in prepared:
+            try:
+                self.scheduler.submit(request, self._clock())
+            except ValueError as error:
+                self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
 
     def step(self) -> Step:
         """Raises EngineBroken."""
         started_s = self._clock()
+        self._admit_prepared()
         events, self._refused = self._refused + self.scheduler.expire(started_s), []
         batch = self.scheduler.schedule(started_s, self._budget.tokens())
         started = self._announce_started(self.scheduler.take_started())
@@ -90,10 +119,17 @@ class EngineCore:
             self._runner.clear(invalid)
         batch, results, failed = self._run(batch) if batch else ([], [], [])
         events += failed + self.scheduler.complete(batch, results)
+        if self.masks:
+            self._forget_ended(self.masks, events)
         tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
         if batch and not self._errors:  # else its seconds are those of more than one try
             self._budget.observe(tokens, seconds)
         return self._report(started, events, tokens, seconds)
+
+    def _forget_ended(self, masks: Masks, events: list[RequestOutput]) -> None:
+        for event in events:
+            if event.finish:
+                masks.forget(event.id)
 
     def _announce_started(self, started: list[str]) -> list[str]:
         if self.announce is None or not started:

@@ -27,9 +27,10 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     kv_cache_dtype: str = "auto"  # or int8
     trace: str = ""  # file that gets a line of JSON for each step
     gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
-    kernels: str = "auto"  # or native, torch
+    kernels: str = "auto"  # or native, torch, an instruction set
     allow_slow: bool = False  # a GPU may compute without its kernels
     log_level: str = "info"
+    stop_token_ids: tuple[int, ...] = ()  # of the model, by which an answer with a grammar ends
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):

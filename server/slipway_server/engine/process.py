@@ -80,11 +80,13 @@ class Trace:
 def run_steps(wire: Wire, heartbeat: Heartbeat, engine: EngineCore, trace: Trace) -> None:
     steps, profiler = 0, Profiler()
     engine.announce = lambda started: wire.send(Started(started))
+    if engine.masks:
+        wire.wake_for(engine.masks.fileno())
     while True:
         heartbeat.beat(time.monotonic(), steps=steps)
         received = receive_commands(wire, engine, profiler, timeout_s=0.0 if engine.scheduler.busy else IDLE_BEAT_S)
         # After a cancel there may be nothing to run, but there is a step to report.
-        if received or engine.scheduler.busy:
+        if engine.look() or received:
             steps += 1
             step = profiler.run(engine.step)
             wire.send(step)

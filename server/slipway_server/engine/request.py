@@ -12,7 +12,17 @@ class FinishReason(StrEnum):
     DEADLINE = "deadline"  # its timeout passed before it was complete
     INVALID = "invalid"  # its parameters contradict each other: the client has to change them
     LOST = "lost"  # this server cannot continue; another one can
+    GRAMMAR = "grammar"  # its grammar cannot be used: the client has to change it
     CRASHED = "crashed"  # the engine process ended while it computed this request, perhaps because of it
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must be. `kind`: json_schema, regex, choice (a JSON list of texts) or grammar (Lark or EBNF)."""
+
+    kind: str
+    text: str
+    param: str = ""  # the request's field that it came with
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,8 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int = -1  # alternatives for each token, beside its own log probability; -1: none at all
     prompt_logprobs: int = -1
+    grammar: Grammar | None = None  # only tokens that it allows are chosen
+    logprobs_of_allowed: bool = False  # only tokens that it allows are alternatives
 
     @property
     def greedy(self) -> bool:
@@ -163,7 +175,8 @@ class Logprobs:
 class Sampled:
     """What a step computed for one sequence: a token or an embedding; neither when the numbers were not finite.
 
-    `no_token_allowed`: the request's own rules forbid every token.
+    `no_token_allowed`: the request's own rules forbid every token. `late`: its mask was not there in time, so that it
+    has no token in this step. `refusal`: why its grammar cannot be followed.
     """
 
     token: int | None = None
@@ -171,6 +184,8 @@ class Sampled:
     logprobs: Logprobs | None = None
     prompt_logprobs: tuple[Logprobs, ...] = ()  # of the prompt tokens after `prompt_logprob_positions`
     no_token_allowed: bool = False
+    late: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ token ids, and before the scheduler, which every request shares. Pure.
 import sys
 from collections.abc import Iterator
 
-from .request import Request, SamplingParams
+from .request import Grammar, Request, SamplingParams
 
 INT64 = 2**63
 LARGEST = sys.float_info.max
+KINDS = ("json_schema", "regex", "choice", "grammar")
+MAX_GRAMMAR_CHARACTERS = 128 << 10  # one packet on the way to the process that compiles it
 Range = tuple[str, float, float, float]  # name, value, least, most
 
 
@@ -29,6 +31,7 @@ def validate_request(request: Request, vocab_size: int) -> None:
             raise ValueError(f"{name} is {value!r:.40}: it must be a finite number from {least:g} to {most:g}")
     if request.sampling:
         _check_rules(request.sampling, vocab_size)
+        _check_grammar(request.sampling.grammar)
 
 
 def _ranges(request: Request) -> Iterator[Range]:
@@ -64,6 +67,15 @@ def _check_rules(p: SamplingParams, vocab_size: int) -> None:
         if not word:
             raise ValueError("bad_words has a word without tokens")
         _check_ids("bad_words", word, 0)
+
+
+def _check_grammar(grammar: Grammar | None) -> None:
+    if grammar is None:
+        return
+    if grammar.kind not in KINDS:
+        raise ValueError(f"grammar is of the kind {grammar.kind!r:.40}: it must be one of {', '.join(KINDS)}")
+    if len(grammar.text) > MAX_GRAMMAR_CHARACTERS:
+        raise ValueError(f"grammar has more than {MAX_GRAMMAR_CHARACTERS} characters")
 
 
 def _check_ids(name: str, ids: tuple[int, ...], vocab_size: int) -> None:

@@ -25,8 +25,13 @@ class Wire:
         except OSError as error:
             raise HungUp from error
 
+    def wake_for(self, descriptor: int) -> None:
+        """`readable` returns also when there is something to be read there."""
+        self._poll.register(descriptor, select.POLLIN)
+
     def readable(self, timeout_s: float) -> bool:
-        return bool(self._poll.poll(math.ceil(timeout_s * 1000)))
+        found = self._poll.poll(math.ceil(timeout_s * 1000))
+        return any(descriptor == self._socket.fileno() for descriptor, _ in found)
 
     def receive(self) -> ToEngine:
         return to_engine.decode(self._read(int.from_bytes(self._read(LENGTH_BYTES), "big")))

@@ -1,26 +1,34 @@
 """The init container: brings a model folder to the pod, checks it, and leaves a marker when it is whole.
 
-`fetch` is the whole way; `hub`, `web` and `archive` bring files, `folder` says which are kept, `guard` which
-addresses may be called, `pin` holds them to the revision's digest.
+`fetch` is the whole way; `hub`, `web`, `archive`, `objects` and `oci` bring files, `folder` says which are kept,
+`guard` which addresses may be called, `pin` holds them to the revision's digest, `cached` keeps them for other pods.
 """
 
 import json
 import logging
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from slipway_process import logs
 
+from ..model_cache.locks import CacheError
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
 from ..telemetry.termination import DATA_ERROR, NO_INPUT, last_words, leave
-from . import folder, guard, hub, marker, pin, web
-from .folder import FetchError, Formats, UnusableError
+from . import folder, guard, marker, pin, web
+from . import hub as hubs
+from .cached import CachedFetch, CacheUse, ModelSource
+from .folder import FetchError, Formats, Resolved, UnusableError
 from .guard import EgressRules
 from .hub import Hub
 from .marker import Marker
+from .objects import fetching as objects
+from .objects import location
+from .objects.access import StoreAccess
+from .oci import pulling
+from .oci.registry import RegistryAccess
 from .pin import ModelPin, Report
 from .settings import SCHEMES, parse
 
@@ -28,6 +36,7 @@ log = logging.getLogger("slipway.fetcher")
 
 PVC_MOUNT = Path("/mnt/pvc")
 LINK = "current"  # in the folder of --dest, to the model's folder: for other engines than slipway-server
+_PINNED_BY_FILES = ("file", "pvc", *location.SCHEMES)  # --revision is the digest of the files
 LEFT_OUT_KEPT = 1000  # names in the marker
 
 
@@ -37,8 +46,17 @@ class Sources:
 
     rules: EgressRules = field(default_factory=EgressRules)
     hub: Hub = field(default_factory=Hub)
+    store: StoreAccess = field(default_factory=StoreAccess)
+    registry: RegistryAccess = field(default_factory=RegistryAccess)
     pvc_mount: Path = PVC_MOUNT
     formats: Formats = folder.SLIPWAY  # another one: for another engine, which finds the folder by LINK
+    resolved: Resolved = lambda version, size: None  # called before a download begins
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """All of them that decide which files come, but no credentials."""
+        store = self.store
+        return (*sorted(self.formats.weights), self.hub.endpoint, store.endpoint, store.region, store.account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +75,19 @@ def main() -> None:
     try:
         rules = EgressRules.of(settings.allow_host, [*settings.allow_network, *settings.allow_networks])
         formats = folder.ANY_ENGINE if settings.any_engine else folder.SLIPWAY
-        sources = Sources(rules, Hub(settings.hub_endpoint, settings.hub_token.get_secret_value()), formats=formats)
+        hub = Hub(settings.hub_endpoint, settings.hub_token.get_secret_value())
+        registry = RegistryAccess(settings.registry_config.get_secret_value())
+        sources = Sources(rules, hub, settings.store_access(), registry, formats=formats)
+        use = CacheUse(settings.cache_dir, settings.cache_scope, settings.cache_pod) if settings.cache_dir else None
         report = fetch(
             settings.uri, settings.revision, settings.dest,
-            max_bytes=settings.max_bytes, pin_file=settings.pin_file, sources=sources,
+            max_bytes=settings.max_bytes, pin_file=settings.pin_file, sources=sources, use=use,
         )  # fmt: skip
         leave(report.text())
     except (UnusableError, CheckpointError) as error:
         last_words(str(error))
         sys.exit(DATA_ERROR)
-    except FetchError as error:
+    except (FetchError, CacheError) as error:
         last_words(str(error))
         sys.exit(NO_INPUT)
     except Exception as error:
@@ -83,8 +104,9 @@ def fetch(
     max_bytes: int,
     pin_file: Path | None = None,
     sources: Sources | None = None,
+    use: CacheUse | None = None,
 ) -> Report:
-    """Bring a model to `dest`, or find it where it lies, and hold it to the pin of its revision.
+    """Bring a model to `dest`, or find it where it lies, and hold it to the pin of its revision; `use` is the cache's.
 
     Idempotent: what a finished run left is kept, what an interrupted one left is continued or replaced.
 
@@ -92,36 +114,59 @@ def fetch(
         FetchError: when what the URI names cannot be had.
         UnusableError: when it cannot be used, or is not what the revision is pinned to.
         CheckpointError: when it is no model that a server loads.
+        CacheError: when the cache cannot be used.
     """
-    kept = pin.read(pin_file)
+    sources, kept = sources or Sources(), pin.read(pin_file)
+    with folder.writing(dest):
+        dest.mkdir(parents=True, exist_ok=True)
+    if use is None or urlsplit(uri).scheme in ("file", "pvc"):
+        return _report(_fetched(uri, revision, dest, max_bytes, kept, sources), kept)
+
+    def download(work: Path, resolved: Resolved) -> Marker:
+        return _fetched(uri, revision, work, max_bytes, kept, replace(sources, resolved=resolved))
+
+    model, cached = CachedFetch(use, ModelSource(uri, revision, sources.settings), kept).run(download)
+    _check_usable(model.folder, dest, uri, sources.formats)
+    entry = model.entry
+    found = Marker(
+        uri, revision, str(model.folder), entry.digest, entry.commit, entry.listed(), list(entry.left_out)
+    )  # fmt: skip
+    marker.write(dest, found)
+    log.info("complete", extra={"uri": guard.shown(uri), "path": found.path, "digest": found.digest, "cached": cached})
+    return replace(_report(found, kept), cached=cached)
+
+
+def _fetched(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | None, sources: Sources) -> Marker:
+    """Without a cache: all of it is in `dest`."""
     done = marker.read(dest, uri, revision)
     if done and (kept is None or kept.digest == done.digest):
         log.info("already here", extra={"uri": guard.shown(uri)})
-        return _report(done, kept)
-    with folder.writing(dest):
-        dest.mkdir(parents=True, exist_ok=True)
-    sources = sources or Sources()
+        return done
     found = _find(uri, revision, dest, max_bytes, kept, sources)
-    if sources.formats is folder.SLIPWAY:
-        _look_at_code(checkpoint.read(found.path).config, guard.shown(uri))
-    else:
-        sources.formats.require_weights(folder.names_in(found.path), guard.shown(uri))
-        folder.link(dest / LINK, found.path)
+    _check_usable(found.path, dest, uri, sources.formats)
     files = folder.digests(found.path, sources.formats)
     digest = pin.digest_of(files)
     where = f"{guard.shown(uri)} at commit {found.commit}" if found.commit else guard.shown(uri)
-    if urlsplit(uri).scheme in ("file", "pvc") and (wanted := pin.sha256_pin(revision)):
+    if urlsplit(uri).scheme in _PINNED_BY_FILES and (wanted := pin.sha256_pin(revision)):
         _check_revision(digest, wanted, where)
     pin.check(digest, kept, where)
     left_out = list(found.left_out[:LEFT_OUT_KEPT])
     fresh = Marker(uri, revision, str(found.path.absolute()), digest, found.commit, files, left_out)
     marker.write(dest, fresh)
     log.info("complete", extra={"uri": guard.shown(uri), "path": fresh.path, "digest": digest, "commit": found.commit})
-    return _report(fresh, kept)
+    return fresh
+
+
+def _check_usable(path: Path, dest: Path, uri: str, formats: Formats) -> None:
+    if formats is folder.SLIPWAY:
+        _look_at_code(checkpoint.read(path).config, guard.shown(uri))
+    else:
+        formats.require_weights(folder.names_in(path), guard.shown(uri))
+        folder.link(dest / LINK, path)
 
 
 def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | None, sources: Sources) -> Found:
-    parts = urlsplit(uri)
+    parts, rules, formats, resolved = urlsplit(uri), sources.rules, sources.formats, sources.resolved
     match parts.scheme:
         case "file":
             return _in_place(Path(parts.netloc + parts.path), sources.formats)
@@ -131,13 +176,25 @@ def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | 
             return _in_place(root, sources.formats)
         case "hf":
             repository, pinned = parts.netloc + parts.path, kept.commit if kept else ""
-            path, commit, left_out = hub.download(
-                repository, revision, dest, max_bytes, sources.rules, sources.hub, pinned, formats=sources.formats
+            path, commit, left_out = hubs.download(
+                repository, revision, dest, max_bytes, rules, sources.hub, pinned, formats=formats, resolved=resolved
             )
             return Found(path, commit, tuple(left_out))
         case "https":
-            path, left_out = web.download(uri, revision, dest, max_bytes, sources.rules, formats=sources.formats)
+            path, left_out = web.download(uri, revision, dest, max_bytes, rules, formats=formats, resolved=resolved)
             return Found(path, "", tuple(left_out))
+        case "s3" | "gs" | "az":
+            pin.sha256_pin(revision)  # a mistake in it is found before the download
+            path, left_out = objects.download(
+                uri, dest, max_bytes, rules, sources.store, formats=formats, resolved=resolved
+            )
+            return Found(path, "", tuple(left_out))
+        case "oci":
+            path, commit, left_out = pulling.download(
+                uri, dest, max_bytes, rules, sources.registry,
+                pinned=kept.commit if kept else "", formats=formats, resolved=resolved,
+            )  # fmt: skip
+            return Found(path, commit, tuple(left_out))
     raise FetchError(f"{guard.shown(uri)} is not understood: model URIs begin with {SCHEMES}.")
 
 

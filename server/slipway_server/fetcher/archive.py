@@ -23,12 +23,12 @@ def unpack(archive: Path, target: Path, max_bytes: int, formats: Formats = folde
         DiskFullError: when there is no room.
     """
     try:
-        with _opened(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with opened(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             kept, omitted = _chosen(tar, target, max_bytes, formats)
         folder.check_room(target, sum(member.size for member in kept.values()))
-        with _opened(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with opened(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for name, member in kept.items():
-                _extract(tar, member, folder.inside(target, name))
+                extract(tar, member, folder.inside(target, name))
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UnusableError(f"The archive cannot be unpacked: {error}.") from error
     return omitted
@@ -59,7 +59,8 @@ def _chosen(
     return kept, formats.left_out(names, "The archive")
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+def extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    """One plain file of an archive."""
     content = tar.extractfile(member)
     assert content is not None, "only plain files are chosen"
     with folder.writing(path):
@@ -99,7 +100,8 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def _opened(archive: Path) -> Any:
+def opened(archive: Path) -> Any:
+    """An archive for tarfile, decompressed where it is packed."""
     with archive.open("rb") as file:
         packed = file.read(2) == _GZIP
     return _Bounded(gzip.open(archive, "rb") if packed else archive.open("rb"))

@@ -8,13 +8,16 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..models.checkpoint import MARKER, PICKLE_SUFFIXES
 
 log = logging.getLogger(__name__)
+
+# Called before a download with the version that the source has now (empty where it has none) and the bytes to come.
+Resolved = Callable[[str, int], None]
 
 CHUNK_BYTES = 1 << 20
 PROGRESS_EVERY_S = 5.0
@@ -99,6 +102,46 @@ def inside(root: Path, name: str) -> Path:
     if long or not name.isprintable():
         raise UnusableError(f"The file name {name[:MAX_PART_BYTES]!r} is too long or has characters of control.")
     return root / pure
+
+
+def check_names(names: Iterable[str], source: str) -> None:
+    """Refuse names that cannot be in one folder together.
+
+    Found before any download: which one the disk refuses would depend on which one comes first.
+
+    Raises:
+        UnusableError: for two names of one file, and a file that is a folder too.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        key = str(PurePosixPath(name))
+        if key in seen:
+            raise UnusableError(f"{source} lists {seen[key]!r} and {name!r}, which are one file.")
+        seen[key] = name
+    for path, name in seen.items():
+        for parent in parents(path):
+            if (above := seen.get(str(parent))) is not None:
+                raise UnusableError(f"{source} lists {above!r} and {name!r}: the first cannot be a file and a folder.")
+
+
+def parents(name: str) -> Iterable[PurePosixPath]:
+    return PurePosixPath(name).parents
+
+
+def keep_only(target: Path, names: Iterable[str]) -> None:
+    """Remove files of an earlier list that this one lacks, and empty folders: a file may have their name now."""
+    wanted = {inside(target, name) for name in names}
+    for path in sorted(target.rglob("*"), reverse=True):
+        if path.is_file() and path not in wanted:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def only_folder(target: Path) -> Path:
+    """Archives often hold one folder with everything in it."""
+    inner = [path for path in target.iterdir() if path.is_dir()]
+    return inner[0] if len(inner) == 1 and not (target / "config.json").exists() else target
 
 
 def check(folder: Path) -> Path:
@@ -197,10 +240,12 @@ def blob_of(path: Path) -> str:
 class DownloadProgress:
     """A line in the log every few seconds; several threads may add."""
 
-    def __init__(self, verb: str, total_bytes: int) -> None:
-        self._verb, self._total, self._done = verb, total_bytes, 0
+    def __init__(self, verb: str, total_bytes: int, done_bytes: int = 0) -> None:
+        """`done_bytes`: what an earlier run left."""
+        self._verb, self._total, self._done, self._before = verb, total_bytes, done_bytes, done_bytes
         self._lock = threading.Lock()
-        self._next_s = time.monotonic() + PROGRESS_EVERY_S
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + PROGRESS_EVERY_S
 
     def add(self, size: int) -> None:
         with self._lock:
@@ -210,3 +255,9 @@ class DownloadProgress:
                 self._next_s = time.monotonic() + PROGRESS_EVERY_S
         if due:
             log.info("%s %d of %d MB", self._verb, self._done // 10**6, self._total // 10**6)
+
+    def log_rate(self) -> None:
+        """What it took, at the end."""
+        took_s, size = max(1e-3, time.monotonic() - self._began_s), self._done - self._before
+        fields = {"bytes": size, "seconds": round(took_s, 3), "mb_per_second": round(size / 1e6 / took_s, 1)}
+        log.info("%s %d bytes in %.1f s, %.0f MB/s", self._verb, size, took_s, size / 1e6 / took_s, extra=fields)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from . import folder, guard
-from .folder import FetchError, Formats
+from .folder import FetchError, Formats, Resolved
 from .transfer import AnsweredError, Listed, Transfer
 
 log = logging.getLogger(__name__)
@@ -58,10 +58,12 @@ def download(
     pinned: str = "",
     *,
     formats: Formats,
+    resolved: Resolved,
 ) -> tuple[Path, str, list[str]]:
     """The folder, the commit, and the names of files that were left out.
 
-    `revision` is a branch, tag or commit; `pinned` is the commit that the operator kept of it.
+    `revision` is a branch, tag or commit; `pinned` is the commit that the operator kept of it. `resolved` is called
+    before the first file is requested.
 
     Raises:
         FetchError: when it cannot be had.
@@ -74,6 +76,7 @@ def download(
     transfer = Transfer(rules, endpoint, _authorization(endpoint, hub.token))
     try:
         found = _resolve(transfer, endpoint, repository, pinned or revision, max_bytes, formats=formats)
+        resolved(found.commit, sum(file.size for file in found.files.values()))
         log.info("downloading %d files of %s at %s", len(found.files), repository, found.commit)
         target = _get(transfer, found, dest)
     except AnsweredError as error:

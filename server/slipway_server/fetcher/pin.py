@@ -23,7 +23,7 @@ class ModelPin:
     """What the operator kept."""
 
     digest: str  # sha256:…
-    commit: str = ""  # of an hf:// repository
+    commit: str = ""  # of an hf:// repository, or the digest of an oci:// manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,11 @@ class Report:
     files: int
     bytes: int
     pinned: bool  # whether a pin was there to hold it to
+    cached: bool | None = None  # whether a cache had it; None without a cache
 
     def text(self) -> str:
         """As the operator reads it; see docs/contracts.md."""
-        return json.dumps({"weights": asdict(self)})
+        return json.dumps({"weights": {name: value for name, value in asdict(self).items() if value is not None}})
 
 
 def read(path: Path | None) -> ModelPin | None:

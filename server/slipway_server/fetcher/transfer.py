@@ -4,12 +4,12 @@ import http.client
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
@@ -47,13 +47,22 @@ class AnsweredError(FetchError):
 class Transfer:
     """Requests by the rules of the guard; `headers` go to the origin of `url` alone."""
 
-    def __init__(self, rules: guard.EgressRules, url: str, headers: Mapping[str, str] | None = None) -> None:
-        """`url`: from the user.
+    def __init__(
+        self,
+        rules: guard.EgressRules,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        renew: Callable[[str], Mapping[str, str]] | None = None,
+        written: bool = True,
+    ) -> None:
+        """`url`: from the user, unless `written` is false. `renew` makes new headers of the challenge of a 401.
 
         Raises:
             RefusedError: for a URL that the fetcher does not go to.
         """
-        rules = rules.with_written(url)
+        rules = rules.with_written(url) if written else rules
+        self._renew = renew
         parts = guard.check_url(rules, url, insecure=url.startswith("http://"))
         self._insecure = parts.scheme == "http"
         self._rules, self._opener = rules, guard.opener(rules)
@@ -77,10 +86,7 @@ class Transfer:
         """Download listed files to a folder, a few at a time, and compare them with the list."""
         for name in files:
             folder.inside(target, name)  # bounds the length of each name for what follows
-        for first, second in _twins(files):
-            raise UnusableError(f"{source} lists {first!r} and {second!r}, which are one file.")
-        for name, below in _files_with_files_below(files):
-            raise UnusableError(f"{source} lists {name!r} and {below!r}: the first cannot be a file and a folder.")
+        folder.check_names(files, source)
         total = sum(file.size for file in files.values())
         folder.check_room(target, total - sum(path.stat().st_size for path in target.rglob("*") if path.is_file()))
         progress = DownloadProgress("fetched", total)
@@ -92,6 +98,7 @@ class Transfer:
             finally:
                 for job in jobs:
                     job.cancel()
+        progress.log_rate()
 
     def _get_listed(self, target: Path, name: str, file: Listed, progress: DownloadProgress, source: str) -> None:
         path = folder.inside(target, name)
@@ -138,10 +145,22 @@ class Transfer:
 
     def _open(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         parts = guard.check_url(self._rules, url, insecure=self._insecure)
+        trusted = (parts.scheme, parts.netloc) == self._origin
+        try:
+            return self._requested(url, headers, self._headers if trusted else {})
+        except urllib.error.HTTPError as error:
+            # Only of the origin itself: what it redirects to gets no credentials.
+            if error.code != 401 or not trusted or self._renew is None or error.url != url:
+                raise
+            challenge = error.headers.get("WWW-Authenticate") or ""
+            error.close()
+        self._headers = dict(self._renew(challenge))
+        return self._requested(url, headers, self._headers)
+
+    def _requested(self, url: str, headers: Mapping[str, str], own: Mapping[str, str]) -> http.client.HTTPResponse:
         request = urllib.request.Request(url, headers=dict(headers))
-        if (parts.scheme, parts.netloc) == self._origin:
-            for name, value in self._headers.items():
-                request.add_unredirected_header(name, value)
+        for name, value in own.items():
+            request.add_unredirected_header(name, value)
         answer: http.client.HTTPResponse = self._opener.open(request, timeout=TIMEOUT_S)
         return answer
 
@@ -242,22 +261,3 @@ def _differs(path: Path, file: Listed) -> str:
     if file.blob and (found := folder.blob_of(path)) != file.blob:
         return f"it is blob {found} of git, the list says {file.blob}"
     return ""
-
-
-def _twins(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names that lead to the same file, as on a disk that knows no difference between them."""
-    seen: dict[str, str] = {}
-    for name in names:
-        key = str(PurePosixPath(name))
-        if key in seen:
-            yield seen[key], name
-        seen[key] = name
-
-
-def _files_with_files_below(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Found before any download: which one the disk refuses would depend on which one comes first."""
-    files = {str(PurePosixPath(name)): name for name in names}
-    for path, name in files.items():
-        for parent in PurePosixPath(path).parents:
-            if (above := files.get(str(parent))) is not None:
-                yield above, name

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from . import archive, folder, guard
-from .folder import Formats, UnusableError
+from .folder import Formats, Resolved, UnusableError
 from .pin import sha256_pin
 from .transfer import Listed, Transfer
 
@@ -19,7 +19,14 @@ MANIFEST_LIMIT_BYTES = 4 * 2**20
 
 
 def download(
-    uri: str, revision: str, dest: Path, max_bytes: int, rules: guard.EgressRules, *, formats: Formats
+    uri: str,
+    revision: str,
+    dest: Path,
+    max_bytes: int,
+    rules: guard.EgressRules,
+    *,
+    formats: Formats,
+    resolved: Resolved,
 ) -> tuple[Path, list[str]]:
     """The folder, and the names of files that were left out.
 
@@ -32,13 +39,14 @@ def download(
     partial = dest / "model.partial"
     partial.mkdir(exist_ok=True)
     if urlsplit(uri).path.endswith(archive.SUFFIXES):
+        resolved(pinned or "", 0)  # its size is not known
         omitted = _get_archive(transfer, uri, pinned, dest, max_bytes, formats=formats)
     else:
-        omitted = _get_listed(transfer, uri.rstrip("/"), pinned, partial, max_bytes, formats=formats)
+        omitted = _get_listed(transfer, uri.rstrip("/"), pinned, partial, max_bytes, formats=formats, resolved=resolved)
     target = dest / "model"
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
-    return _only_folder(target), omitted
+    return folder.only_folder(target), omitted
 
 
 def _get_archive(
@@ -58,7 +66,14 @@ def _get_archive(
 
 
 def _get_listed(
-    transfer: Transfer, base: str, pinned: str | None, target: Path, max_bytes: int, *, formats: Formats
+    transfer: Transfer,
+    base: str,
+    pinned: str | None,
+    target: Path,
+    max_bytes: int,
+    *,
+    formats: Formats,
+    resolved: Resolved,
 ) -> list[str]:
     manifest = target / MANIFEST
     manifest.unlink(missing_ok=True)
@@ -67,10 +82,12 @@ def _get_listed(
     files = _listed(manifest, base)
     omitted = formats.left_out(files, guard.shown(base))
     kept = {name: file for name, file in files.items() if formats.is_kept(name)}
-    folder.check_size(sum(file.size for file in kept.values()), max_bytes, guard.shown(base))
+    size = sum(file.size for file in kept.values())
+    folder.check_size(size, max_bytes, guard.shown(base))
+    resolved(folder.sha256_of(manifest), size)
     transfer.get_all(kept, target, guard.shown(base))
     manifest.unlink()
-    _only_these(target, kept)
+    folder.keep_only(target, kept)
     return omitted
 
 
@@ -87,20 +104,6 @@ def _listed(manifest: Path, base: str) -> dict[str, Listed]:
     if any(file.size < 0 for file in files.values()):
         raise UnusableError(f"{MANIFEST} of {guard.shown(base)} has a file with a negative size.")
     return files
-
-
-def _only_these(target: Path, kept: dict[str, Listed]) -> None:
-    """Removes files of an earlier list that this one lacks."""
-    wanted = {folder.inside(target, name) for name in kept}
-    for path in target.rglob("*"):
-        if path.is_file() and path not in wanted:
-            path.unlink()
-
-
-def _only_folder(target: Path) -> Path:
-    """Archives often hold one folder with everything in it."""
-    inner = [path for path in target.iterdir() if path.is_dir()]
-    return inner[0] if len(inner) == 1 and not (target / "config.json").exists() else target
 
 
 def _check_digest(path: Path, pinned: str | None, uri: str) -> None:

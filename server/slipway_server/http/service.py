@@ -32,7 +32,9 @@ from .errors import (
 )
 from .probes import Health
 from .requests.prompts import Prompt, PromptLimits, Prompts, ServedModel, check_tokens
-from .requests.schemas import ChatRequest, FullSampling, Sampling
+from .requests.sampling import Sampling
+from .requests.schemas import ChatRequest, FullSampling
+from .requests.structured import unusable
 from .requests.tenant import Tenants
 from .responses.delta import Delta
 from .responses.resume import stream_gone
@@ -212,7 +214,14 @@ class ModelService:
 
     async def _extend_beam(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
         """The likeliest tokens after a beam. A search that has begun is not refused when the queue is full."""
-        params = SamplingParams(len(beam.tokens) + 1, temperature=0.0, logprobs=alternatives)
+        grammar = request.sampling.grammar if request.sampling else None
+        params = SamplingParams(
+            len(beam.tokens) + 1,
+            temperature=0.0,
+            logprobs=alternatives,
+            grammar=grammar,
+            logprobs_of_allowed=grammar is not None,
+        )
         step = replace(request, id=f"beam-{uuid.uuid4().hex}", sampling=params, resumed=beam.tokens)
         async with aclosing(self._engine_events(step, admitted=bool(beam.tokens))) as events:
             async for event in events:
@@ -263,6 +272,8 @@ class ModelService:
         try:
             async with aclosing(self._engine.stream(request, admitted=admitted)) as events:
                 async for event in events:
+                    if event.finish is FinishReason.GRAMMAR:
+                        raise unusable(event.error or "", param_of_grammar(request))
                     if event.finish in ERRORS:
                         raise ERRORS[event.finish](event.error or "The engine failed.")
                     yield event
@@ -285,6 +296,12 @@ class ModelService:
             if timing.started_s is not None:
                 self.metrics.ended(timing)
             self.tracing.phases(timing)
+
+
+def param_of_grammar(request: Request) -> str:
+    """The field that a request's grammar came with."""
+    grammar = request.sampling.grammar if request.sampling else None
+    return grammar.param if grammar else ""
 
 
 async def gather_all(works: Sequence[Coroutine[None, None, T]]) -> list[T]:

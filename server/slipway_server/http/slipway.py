@@ -9,7 +9,8 @@ from aiohttp import web
 
 from .openai import check_model
 from .requests.bodies import body_of, parse
-from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest, Sampling
+from .requests.sampling import Sampling
+from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest
 from .requests.shadow import priority_of
 from .responses.delta import Delta
 from .responses.replay import ReplayStore

@@ -1,23 +1,18 @@
-"""The operations in C, for bfloat16 and int8 on x86-64 CPUs with AVX512-BF16 and AVX512-VNNI; see native.c."""
+"""The operations in C, for bfloat16 and int8 on the CPUs that c/build.py lists; see c/native.c."""
 
 import ctypes
 from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from .. import environment
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Linear, Map
+from .c.library import KernelsUnavailable, Library, library
 from .pages import in_large_pages, populate
 
-LIBRARY = Path(__file__).with_name("libslipway.so")
-# "native": these kernels or an error; "torch": never these kernels.
-CHOICES = ("auto", "native", "torch")
-NEEDED_FLAGS = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512vl", "avx512dq"}
-PANEL, TILE_ROWS, MAX_HEAD = 32, 32, 256
+TILE_ROWS, MAX_HEAD = 32, 256
 POPULATE_S = 1.0  # that a start may take longer for it
 NOTHING, ADD, SILU_GATED, GELU_GATED = range(4)
 
@@ -83,42 +78,6 @@ class _Step(Structure):
     ]
 
 
-class KernelsUnavailable(Exception):
-    """Why the C kernels cannot be used here: one sentence for a person."""
-
-
-def choice() -> str:
-    """One of CHOICES. Raises KernelsUnavailable for any other value."""
-    chosen = environment.kernels()
-    if chosen not in CHOICES:
-        raise KernelsUnavailable(f"{environment.KERNELS} is {chosen!r}, and can be {', '.join(CHOICES)}")
-    return chosen
-
-
-@cache
-def library(threads: int) -> ctypes.CDLL:
-    """The library with its threads. Raises KernelsUnavailable."""
-    if choice() == "torch":
-        raise KernelsUnavailable(f"{environment.KERNELS} is torch")
-    flags = cpu_flags()
-    if missing := NEEDED_FLAGS - flags:
-        raise KernelsUnavailable(f"this CPU lacks {', '.join(sorted(missing))}")
-    if not LIBRARY.is_file() or not LIBRARY.stat().st_size:
-        raise KernelsUnavailable("the C kernels are not built: run slipway_server/kernels/build.py")
-    loaded = ctypes.CDLL(str(LIBRARY))
-    if loaded.slipway_start(threads) < threads:
-        raise KernelsUnavailable("no threads could be started for the C kernels")
-    return loaded
-
-
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
-
-
 class NativeKernels:
     name = "native"
     replays = False
@@ -127,19 +86,20 @@ class NativeKernels:
 
     def __init__(self, threads: int, *, int8: bool = False, kv_int8: bool = False) -> None:
         """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises KernelsUnavailable."""
-        self._library, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
+        self._kind, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
+        self._library, self.instruction_set = self._kind.functions, self._kind.instruction_set
         self._layers: list[_NativeAttention] = []
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        return _Product(self._library, weight, bias, int8=self._int8)
+        return _Product(self._kind, weight, bias, int8=self._int8)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
         # Half a panel of gate beside the same half of up: one product has both in registers at its end.
-        half, inputs = PANEL // 2, gate.shape[1]
+        half, inputs = self._kind.panel // 2, gate.shape[1]
         _divisible("the inner size", len(gate), half)
         both = torch.stack((gate.view(-1, half, inputs), up.view(-1, half, inputs)), dim=1).view(-1, inputs)
         after = SILU_GATED if activation == "silu" else GELU_GATED
-        return _Product(self._library, both, None, int8=self._int8, after=after)
+        return _Product(self._kind, both, None, int8=self._int8, after=after)
 
     def embedding(self, weight: torch.Tensor) -> Map:
         # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
@@ -156,9 +116,9 @@ class NativeKernels:
         return lambda x: product(x)[:, :outputs]
 
     def _head(self, weight: torch.Tensor) -> "_Product":
-        missing = -len(weight) % PANEL
+        missing = -len(weight) % self._kind.panel
         padded = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
-        return _Product(self._library, padded, None, int8=self._int8, as_float=True)
+        return _Product(self._kind, padded, None, int8=self._int8, as_float=True)
 
     def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
         return _NativeNorm(self._library, weight, epsilon)
@@ -197,11 +157,11 @@ class NativeKernels:
 
 
 class _Product:
-    """x @ weight.T in panels of 32 outputs, summed over pairs (bfloat16) or fours (int8) of inputs at a time."""
+    """x @ weight.T in panels of outputs, summed over pairs (bfloat16) or fours (int8) of inputs at a time."""
 
     def __init__(
         self,
-        library: ctypes.CDLL,
+        kind: Library,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         *,
@@ -211,15 +171,16 @@ class _Product:
     ) -> None:
         outputs, inputs = weight.shape
         together = 4 if int8 else 2
-        _divisible("the outputs of a linear layer", outputs, PANEL)
+        _divisible("the outputs of a linear layer", outputs, kind.panel)
         _divisible("the inputs of a linear layer", inputs, 16)
+        library = kind.functions
         self._library, self._call = library, library.slipway_linear
         self._width = outputs // 2 if after in (SILU_GATED, GELU_GATED) else outputs
         self._kind = torch.float32 if as_float else torch.bfloat16
         self._bias = None if bias is None else bias.float().contiguous()
         self.job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float, is_int8=int8)
         weight = weight.to(torch.bfloat16).contiguous()
-        panels = (outputs // PANEL, inputs // together, PANEL, together)
+        panels = (outputs // kind.panel, inputs // together, kind.panel, together)
         self._packed = in_large_pages(panels, torch.int8 if int8 else torch.bfloat16)
         pack = _Pack(x=weight.data_ptr(), w=self._packed.data_ptr(), n=outputs, k=inputs, is_int8=int8)
         if int8:

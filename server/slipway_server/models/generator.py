@@ -9,6 +9,7 @@ import torch
 
 from ..kernels import cuda, native
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
+from ..kernels.c.library import KernelsUnavailable
 from ..kernels.in_torch import TorchKernels
 from .configs import architectures
 from .configs.families import BadConfig, DecoderShape, shape_of
@@ -113,8 +114,9 @@ def _load_builtin(folder: Path, shape: DecoderShape, options: _Options) -> Decod
     if options.quantization == "int8" or options.dtype == torch.bfloat16:
         try:
             kernels = native.NativeKernels(options.threads, int8=options.quantization == "int8", kv_int8=kv_int8)
+            log.info("the C kernels for %s compute the model", kernels.instruction_set)
             return _build(folder, shape, kernels, context_tokens)
-        except native.KernelsUnavailable as reason:
+        except KernelsUnavailable as reason:
             if options.quantization == "int8":
                 raise LoadError(f"--quantization int8 cannot be had here: {reason}.") from None
             log.warning("torch computes the model, several times slower than it could be: %s", reason)

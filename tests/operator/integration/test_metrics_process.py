@@ -54,6 +54,7 @@ async def operator_flags(client, namespace, metrics_port):
         "--metrics-api-service=operator-metrics",
         f"--metrics-api-port={metrics_port}",
         f"--metrics-api-owner={owner}",
+        "--prices=cpu=0.5,nvidia.com/gpu=2.5",
     ]
     for name in GROUPS:
         with contextlib.suppress(NotFound):
@@ -112,6 +113,42 @@ async def test_process_registers_serves_gateway_metrics_and_exits_cleanly(
     code, seconds = await cluster.operator.end()
     assert (code, seconds < 20) == (0, True), cluster.operator.log()
     assert await registered(client), "the next operator serves on: nothing is unregistered in between"
+
+
+async def test_pods_their_cost_and_what_their_engine_lacks_are_shown(cluster, client, namespace):
+    """Also with a custom engine that names no metric: what no page can have needs no scrape."""
+    engine = {"type": "custom", "image": "other:1"}
+    scaled = {"maxReplicas": 2, "metrics": [{"type": "QueueDepth", "target": "4"}]}
+    spec = {**MANIFEST["spec"], "engine": engine, "autoscaling": scaled, "resources": {"cpu": 2}}
+    await client.create(
+        MODEL_DEPLOYMENTS, {**MANIFEST, "metadata": {"name": "chat", "namespace": namespace}, "spec": spec}
+    )
+
+    def lacks(status):
+        found = {item["type"]: item for item in status.get("conditions") or ()}
+        return found.get("EngineMetricsAvailable", {}).get("reason") == "MetricMissing"
+
+    status = await cluster.reaches("the missing metric is named", lacks)
+    revision = status["currentRevision"]
+    (message,) = [it["message"] for it in status["conditions"] if it["type"] == "EngineMetricsAvailable"]
+    assert message.startswith(f"QueueDepth of spec.autoscaling needs a metric that revision {revision} does not name")
+    await cluster.reaches("chat is stable", lambda now: now.get("phase") == "Healthy")
+    which = f'name="chat",namespace="{namespace}"'
+
+    async def shown():
+        _, page = await cluster.admin("/metrics")
+        cost = f'slipway_cost_per_hour{{{which},revision="{revision}"}} 1.0' in page
+        return cost and page.count(f"slipway_pod_info{{{which},") == 1
+
+    await until_async(shown, "one pod of two cores is shown with its cost")
+    live = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
+    await client.delete(MODEL_DEPLOYMENTS, namespace, "chat", live["metadata"]["uid"])
+
+    async def gone():
+        _, page = await cluster.admin("/metrics")
+        return which not in page
+
+    await until_async(gone, "no series is left")
 
 
 async def registered(client):

@@ -37,7 +37,7 @@ async def test_a_field_that_kubectl_lets_through_is_named_until_it_is_corrected(
     status = await cluster.reaches("the condition is there", condition)
     assert 'unknown field "spec.replica" (did you mean "spec.replicas"?)' in condition(status)["message"]
     assert "replica" not in (await cluster.chat())["spec"], "the API server has dropped it"
-    assert status["reason"] == "UnknownField"
+    await cluster.reaches("it is the reason", lambda now: now.get("reason") == "UnknownField")
     healthy = await cluster.reaches("it serves nevertheless", lambda now: now.get("phase") == "Healthy")
     assert condition(healthy)["status"] == "True"
     events = [item for item in await cluster.client.list(EVENTS, cluster.namespace) if item["reason"] == "UnknownField"]

@@ -96,9 +96,15 @@ def test_only_fields_that_are_read_are_cached():
     assert all("managedFields" not in item.pop("metadata") for item in kept.values())
     assert kept == {
         REPLICA_SETS: {"spec": {"replicas": 2}, "status": {"replicas": 1}},
-        PODS: {"status": {"phase": "Running"}},
+        PODS: {"spec": {"nodeName": "n"}, "status": {"phase": "Running"}},
         CONTROLLER_REVISIONS: {"data": {"inputs": {}}, "revision": 3},
     }
+
+
+def test_deployments_are_found_by_the_node_of_their_pods():
+    cache = ObjectCache()
+    cache.update(PODS, child(5, spec={"nodeName": "n"}))
+    assert cache.deployments_on("n") == {("default", "chat")} and cache.deployments_on("m") == set()
 
 
 def test_model_deployment_is_cached_with_managed_fields_of_applies_only():

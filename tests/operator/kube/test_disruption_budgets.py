@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.status import RevisionStatus
 from slipway_operator.kube.errors import Refused, Stale, Unavailable
 from slipway_operator.kube.resources import DISRUPTION_BUDGETS
-from slipway_operator.kube.writing.disruption_budgets import AGAIN_AFTER_S, DisruptionBudgets, min_available
+from slipway_operator.kube.writing.disruption_budgets import AGAIN_AFTER_S, DisruptionBudgets
 from slipway_operator.manifests.disruption_budget import disruption_budget
 from slipway_operator.manifests.owner import Owner
 
@@ -30,28 +29,6 @@ class Server:
     @property
     def numbers(self) -> list[int]:
         return [item["spec"]["minAvailable"] for item in self.applied]
-
-
-def revision(role: str, replicas: int) -> RevisionStatus:
-    return RevisionStatus(f"{role}-{replicas}", role, replicas, replicas, 0)
-
-
-@pytest.mark.parametrize(
-    ("revisions", "expected"),
-    [
-        ((), 0),
-        ((revision("canary", 3),), 0),
-        ((revision("stable", 0),), 0),
-        ((revision("stable", 1),), 0),
-        ((revision("stable", 2),), 1),
-        ((revision("stable", 4), revision("canary", 2), revision("baseline", 2), revision("old", 4)), 3),
-    ],
-    ids=["no revision", "first revision", "asleep", "one pod", "two pods", "a rollout"],
-)
-def test_all_pods_of_the_stable_revision_but_one_must_stay(
-    revisions: tuple[RevisionStatus, ...], expected: int
-) -> None:
-    assert min_available(revisions) == expected
 
 
 def test_pods_of_all_revisions_count_and_those_that_are_not_ready_may_go() -> None:

@@ -45,6 +45,24 @@ def test_only_the_release_and_monitoring_may_connect():
         }
 
 
+def test_pods_of_groups_may_connect_to_one_another_and_to_no_other():
+    _, rule = network_policy(Owner.of(CHAT), SETTINGS, grouped=True)["spec"]["ingress"]
+    (peer,) = rule["from"]
+    assert "ports" not in rule and "namespaceSelector" not in peer, "any port, in their own namespace"
+    assert peer["podSelector"]["matchLabels"] == {"slipway.dev/modeldeployment": "chat"}
+    (expression,) = peer["podSelector"]["matchExpressions"]
+    assert expression == {"key": "leaderworkerset.sigs.k8s.io/name", "operator": "Exists"}
+
+
+async def test_a_policy_follows_when_the_first_group_is_made():
+    server = Server()
+    network_policies = NetworkPolicies(server, SETTINGS)
+    await network_policies.keep(CHAT)
+    await network_policies.keep(CHAT, grouped=True)
+    await network_policies.keep(CHAT, grouped=True)
+    assert [len(item["spec"]["ingress"]) for item in server.applied] == [1, 2]
+
+
 def test_pods_named_without_a_namespace_are_those_of_the_release():
     """In the release's own policies they are. In the namespace of a model they would be the pods of its users."""
     pods, block = {"podSelector": {"matchLabels": {"app": "prometheus"}}}, {"ipBlock": {"cidr": "192.0.2.0/24"}}

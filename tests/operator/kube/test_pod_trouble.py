@@ -2,7 +2,9 @@
 
 import pytest
 
+from slipway_operator.kube.reading.observe import workload
 from slipway_operator.kube.reading.pod_trouble import of_pod, of_pods, of_replica_set
+from slipway_operator.model.labels import REVISION
 
 READY = {"type": "Ready", "status": "True"}
 NOT_READY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
@@ -174,3 +176,21 @@ def test_messages_of_pods_contain_no_terminal_escapes() -> None:
         }
     )
     assert found and found.message.isprintable() and "all is well" in found.message
+
+
+def test_a_pod_holds_resources_from_its_node_on_until_it_ends():
+    """Also while it terminates: its GPU is free only when it is gone."""
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    pods = [
+        pod("waits", conditions=[UNSCHEDULABLE]),
+        pod("new", conditions=[]),
+        pod("starts", conditions=[scheduled, NOT_READY]),
+        pod("leaves", conditions=[scheduled, READY], deleted=True),
+        pod("over", conditions=[scheduled], phase="Succeeded"),
+    ]
+    for item in pods:
+        item["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z"}
+        item["metadata"]["ownerReferences"] = [{"uid": "u1", "controller": True}]
+    labels = {REVISION: "r1"}
+    replica_set = {"metadata": {"name": "chat-r1", "uid": "u1", "labels": labels}, "spec": {"replicas": 3}}
+    assert workload(replica_set, pods).scheduled == ("leaves", "starts")

@@ -12,7 +12,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import Weights, parse
-from slipway_operator.model.deployment.spec import Engine, KeyRef, Model, PodInputs, Resources
+from slipway_operator.model.inputs.pod_inputs import Engine, KeyRef, Model, PodInputs, Resources
 
 GOLDEN = Path(__file__).parent / "golden_replicaset_v2.json"
 OWNER = Owner("chat", "default", "u1")

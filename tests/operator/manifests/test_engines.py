@@ -11,15 +11,14 @@ from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import (
+from slipway_operator.model.deployment.spec import Invalid, parse
+from slipway_operator.model.inputs.pod_inputs import (
     Engine,
-    Invalid,
     KeyRef,
     Model,
     PodInputs,
     Resources,
     inputs_to_dict,
-    parse,
     parse_inputs,
 )
 

@@ -13,7 +13,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.manifests.workload import claim_of, replica_set
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import Engine, KeyRef, Model, PodInputs, Resources, parse_inputs
+from slipway_operator.model.inputs.pod_inputs import Engine, KeyRef, Model, PodInputs, Resources, parse_inputs
 
 GOLDEN = Path(__file__).parent / "golden_replicaset_v1.json"
 OWNER = Owner("chat", "default", "u1")

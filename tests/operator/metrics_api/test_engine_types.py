@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.metrics_api.exposition import ExposedSample, Malformed, parse
+from slipway_operator.metrics_api.exposition import ExposedSample, parse
 from slipway_operator.metrics_api.series import OF_POD, Followed, PodTarget, Series, Unknown
-from slipway_operator.model.deployment.spec import Engine
 from slipway_operator.model.engine_types import SGLANG, VLLM, capabilities_of, metrics_of
+from slipway_operator.model.inputs.pod_inputs import Engine
 
 SGLANG_PAGE = """\
 # TYPE sglang:num_running_reqs gauge
@@ -51,14 +51,23 @@ def test_a_page_of_sglang_is_read() -> None:
     assert sample.ttft is not None and sample.ttft[-1][1] == 4
 
 
+def test_requests_of_sglang_by_priority_are_not_added_to_their_total() -> None:
+    """With --enable-priority-scheduling the total has an empty priority, and each priority has a sample of its own."""
+    queue = 'sglang:num_queue_reqs{tp_rank="0"'
+    by_priority = "".join(f'{queue},priority="{number}"}} 1.0\n' for number in (0, 7))
+    page = SGLANG_PAGE.replace(f"{queue}}}", f'{queue},priority=""}}') + by_priority
+    assert parse(page, SGLANG).waiting == 2
+
+
 def test_of_a_custom_engine_the_named_metrics_are_read() -> None:
     assert parse(LLAMA_PAGE, metrics_of(LLAMA)) == ExposedSample(5, 1, None, None, None)
     assert parse(LLAMA_PAGE, metrics_of(Engine("i", type="custom"))) == ExposedSample(None, None, None, None, None)
 
 
-def test_a_named_metric_that_is_missing_is_an_error() -> None:
-    with pytest.raises(Malformed, match="sglang:num_queue_reqs is missing"):
-        parse(LLAMA_PAGE, SGLANG)
+def test_a_named_metric_that_is_missing_is_unknown_with_its_name() -> None:
+    found = series(parse(LLAMA_PAGE, SGLANG))
+    with pytest.raises(Unknown, match="sglang:num_queue_reqs is missing"):
+        found.of_pod("slipway_queue_depth", "a", 100)
 
 
 @pytest.mark.parametrize("metric", [name for name in OF_POD if name != "slipway_queue_depth"])

@@ -17,6 +17,8 @@ vllm:num_requests_waiting{engine="0",model_name="org/a{b} c"} 7.0 1700000000000
 vllm:kv_cache_usage_perc{engine="0"} 0.5
 vllm:kv_cache_usage_perc{engine="1"} 0.25
 vllm:generation_tokens_total{engine="0"} 1.25e+06
+vllm:prompt_tokens_total{engine="0"} 10
+vllm:prompt_tokens_total{engine="1"} 20
 vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1"} 5
 vllm:time_to_first_token_seconds_bucket{engine="1",le="0.1"} 1
 vllm:time_to_first_token_seconds_bucket{le="+Inf",engine="0"} 9
@@ -27,7 +29,7 @@ process_cpu_seconds_total 12
 
 
 def test_engines_of_one_pod_count_together() -> None:
-    assert parse(VLLM) == ExposedSample(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)))
+    assert parse(VLLM) == ExposedSample(7, 4, 1.25e6, 0.375, ((0.1, 6), (math.inf, 9)), 30)
 
 
 def test_page_of_our_own_server_is_parsed() -> None:
@@ -51,6 +53,7 @@ def test_page_of_our_own_server_is_parsed() -> None:
     metrics.token(timing)
     reading = parse(metrics.render().decode())
     assert (reading.waiting, reading.running, reading.tokens, reading.kv_usage) == (5, 2, 1, 0.5)
+    assert (reading.prompt_tokens, reading.missing) == (3, ())
     assert reading.ttft[-1] == (math.inf, 1)
 
 
@@ -64,11 +67,33 @@ def test_escaped_quotes_do_not_end_a_label() -> None:
     assert parse(page) == parse(VLLM)
 
 
+@pytest.mark.parametrize("page", ["", "<html>login</html>"])
+def test_a_page_of_something_else_lacks_every_metric(page: str) -> None:
+    sample = parse(page)
+    assert (sample.waiting, sample.running, sample.tokens, sample.kv_usage) == (None, None, None, None)
+    assert sample.missing_name("waiting") == "vllm:num_requests_waiting"
+    assert sample.missing_name("kv_usage") == "vllm:kv_cache_usage_perc"
+
+
+def test_a_missing_metric_makes_no_other_one_unknown() -> None:
+    page = "\n".join(line for line in VLLM.splitlines() if "num_requests_running" not in line)
+    sample = parse(page)
+    assert (sample.waiting, sample.running, sample.tokens) == (7, None, 1.25e6)
+    assert sample.missing == (("running", "vllm:num_requests_running"),)
+
+
+def test_without_buckets_an_engine_that_generated_tokens_has_no_histogram() -> None:
+    """Before the first request it has none either, and nothing is wrong."""
+    page = "\n".join(line for line in VLLM.splitlines() if "time_to_first_token" not in line)
+    sample = parse(page)
+    assert (sample.ttft, sample.missing) == (None, (("ttft", "vllm:time_to_first_token_seconds_bucket"),))
+    idle = parse(page.replace("1.25e+06", "0"))
+    assert (idle.ttft, idle.missing) == ((), ())
+
+
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ("", "vllm:num_requests_waiting is missing"),
-        ("<html>login</html>", "is missing"),
         (VLLM.replace(" 7.0 ", " NaN "), "vllm:num_requests_waiting is nan"),
         (VLLM.replace(" 7.0 ", " -1 "), "is -1"),
         (VLLM.replace(" 7.0 ", " 1e308 "), "is 1e.308"),  # no quantity holds it

@@ -151,6 +151,34 @@ async def test_without_an_autoscaler_pods_are_scraped_only_on_request(session: A
     assert not sampler._is_wanted(CHAT)
 
 
+async def test_pods_without_an_autoscaler_are_scraped_as_far_as_the_bound_allows(session: Any) -> None:
+    sampler = MetricsSampler(KnownGateways(), session, Clock(), beside=3)
+    sampler.follow(("default", "scaled"), pods("a", "b"))
+    for name, count in (("c", 2), ("b", 2), ("a", 1)):
+        sampler.follow(("default", name), pods(*(f"{name}-{number}" for number in range(count)), scaled=False))
+    assert sampler.wanted() == [("default", "scaled"), ("default", "a"), ("default", "b")]
+
+
+async def test_a_page_that_begins_or_ceases_to_be_readable_causes_one_reconcile(session: Any, pod: Any) -> None:
+    changes: list[Any] = []
+    clock = Clock()
+    sampler = MetricsSampler(KnownGateways(gateway()), session, clock, changed=changes.append)
+    sampler.follow(CHAT, pods("a"))
+    for page, after in ((PAGE, 1), (PAGE, 1), ("", 2), ("", 2), (lambda: web.Response(status=503), 2)):
+        pod.page = page
+        clock.seconds += 10
+        await sampler.sample([CHAT])
+        assert len(changes) == after
+    clock.seconds += 31
+    await sampler.sample([CHAT])
+    assert len(changes) == 3, "it has not been read for 30 s"
+    assert [page.problem for page in sampler.pages(CHAT)] == ["/metrics answers 503"]
+    sampler.follow(CHAT, pods("a", scaled=False))
+    pod.page = PAGE
+    await sampler.sample([CHAT])
+    assert len(changes) == 3, "nothing needs it any more"
+
+
 async def test_recreated_deployment_starts_empty_and_deleted_ones_are_forgotten(session: Any, pod: Any) -> None:
     sampler = await sampled(session, "a")
     sampler.follow(CHAT, Followed("u2", pods("a").pods, 1, True))
@@ -214,7 +242,7 @@ def test_ready_pods_of_live_revisions_are_followed() -> None:
     status = Status(stable_revision="stable", canary_revision="canary", replicas=2)
     seen = followed({"metadata": {"uid": "u1"}, "spec": {}}, status, observed)
     assert [pod.name for pod in seen.pods] == ["stable-1", "canary-1"]
-    assert (seen.replicas, seen.scaled) == (2, False)
+    assert (seen.replicas, seen.scaled, seen.live) == (2, False, ("stable", "canary", "stable-baseline"))
     first = Status(revisions=(RevisionStatus("canary", "canary", 1, 1, 100),))
     assert [pod.name for pod in followed({"metadata": {"uid": "u1"}, "spec": {}}, first, observed).pods] == ["canary-1"]
     theirs = Observed(autoscalers=(Autoscaler("hpa", False, True, START),))

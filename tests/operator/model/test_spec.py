@@ -8,8 +8,9 @@ import pytest
 
 from slipway_operator.api.v1alpha1.hook_state import HookType
 from slipway_operator.model.deployment.hooks import GATES, Hook
-from slipway_operator.model.deployment.spec import Invalid, KeyRef, Spec, inputs_to_dict, parse, parse_inputs
+from slipway_operator.model.deployment.spec import Invalid, Spec, parse
 from slipway_operator.model.deployment.strategy import Pause, SetScale, SetWeight, parse_duration_s
+from slipway_operator.model.inputs.pod_inputs import KeyRef, inputs_to_dict, parse_inputs
 
 
 def read(**spec: Any) -> Spec | Invalid:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.kube.reading.pod_trouble import is_unschedulable, of_pod, of_replica_set
+from slipway_operator.kube.reading.pod_trouble import is_creating, is_unschedulable, of_pod, of_replica_set
 from slipway_operator.model.cluster.observed import PodTrouble, Workload
-from slipway_operator.model.deployment.spec import Resources
+from slipway_operator.model.inputs.pod_inputs import Resources
 from slipway_operator.planning.facts import causes, scheduling
 from slipway_operator.planning.facts.causes import Cause
 from tests.support.api_server import ROOT
@@ -17,6 +17,7 @@ ASKED = Resources(cpu="2", memory="4Gi", accelerator=("nvidia.com/gpu", 1))
 PREEMPTION = " no new claims to deallocate, preemption: 0/3 nodes are available: "
 USELESS = PREEMPTION + "3 Preemption is not helpful for scheduling."
 FETCH_404 = "https://models.example.com/chat.tar answered 404 Not Found."
+MOUNT = 'MountVolume.SetUp failed for volume "extra" : '
 TRACE = (
     '{"ts": "2026-01-01T00:00:00.000+00:00", "level": "info", "msg": "ready"}\n'
     'Traceback (most recent call last):\n  File "x.py", line 1\nRuntimeError: no more threads\n'
@@ -54,6 +55,16 @@ def pod_with(container: dict[str, Any]) -> Cause:
     not_ready = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]
     status = {"containerStatuses": [container], **status, "conditions": not_ready}
     return cause_of(of_pod({"metadata": {"name": "chat-x-1"}, "status": status}))
+
+
+def creating(reason: str, message: str) -> Cause:
+    """A pod that has a node and no container, and what the kubelet reports about it."""
+    waiting = [{"name": "server", "state": {"waiting": {"reason": "ContainerCreating"}}}]
+    placed = {"type": "PodScheduled", "status": "True"}
+    status = {"phase": "Pending", "containerStatuses": waiting, "conditions": [placed]}
+    pod = {"metadata": {"name": "chat-x-1", "uid": "1"}, "status": status}
+    assert is_creating(pod) and of_pod(pod) is None
+    return cause_of(of_pod(pod, {"1": (reason, message, None)}))
 
 
 def ended(reason: str, message: str) -> Cause:
@@ -114,6 +125,11 @@ CASES = [
         refused('pods "chat-x-1" is forbidden: no PriorityClass with name high was found'),
         "PriorityClassNotFound",
         ("name high",),
+    ),
+    (
+        refused('pods "chat-x-1" is forbidden: pod rejected: RuntimeClass "gvisor" not found'),
+        "RuntimeClassNotFound",
+        ("spec.pod.runtimeClassName",),
     ),
     (
         refused(
@@ -240,6 +256,13 @@ CASES = [
         ('secret "hub" not found',),
     ),
     (waits("CreateContainerConfigError", 'configmap "proxy" not found'), "ConfigMapNotFound", ()),
+    (creating("FailedMount", MOUNT + 'secret "cert" not found'), "SecretNotFound", ("FailedMount: Mount",)),
+    (creating("FailedMount", MOUNT + 'configmap "proxy" not found'), "ConfigMapNotFound", ()),
+    (creating("FailedMount", MOUNT + "mount failed: exit status 32"), "VolumeNotMounted", ("spec.pod.volumes",)),
+    (creating("FailedAttachVolume", "Multi-Attach error for volume"), "VolumeNotMounted", ("Multi-Attach",)),
+    (creating("FailedResourceClaimCreation", 'template "a" not found'), "ResourceClaimNotCreated", ("template",)),
+    (creating("FailedPrepareDynamicResources", "DRA driver x is not registered"), "DevicesNotPrepared", ("driver x",)),
+    (creating("FailedCreatePodSandBox", 'no runtime for "gvisor"'), "SandboxNotCreated", ("runtimeClassName",)),
     (
         waits("CreateContainerConfigError", "container has runAsNonRoot and image will run as root"),
         "ContainerConfigInvalid",

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from slipway_operator.model.deployment.spec import Invalid, Spec, inputs_to_dict, parse, parse_inputs
+from slipway_operator.model.deployment.spec import Invalid, Spec, parse
+from slipway_operator.model.inputs.pod_inputs import inputs_to_dict, parse_inputs
 from slipway_operator.planning.facts.revision import revision_hash
 
 
@@ -42,6 +43,17 @@ def test_defaults_and_empty_values_are_no_part_of_the_identity() -> None:
 def test_a_field_that_came_later_changes_identities_only_where_it_is_used() -> None:
     quantized = {"model": {**MINIMAL["model"], "quantization": "int8"}}
     assert revision_hash(inputs_of(quantized).inputs) != revision_hash(inputs_of(MINIMAL).inputs)
+
+
+def test_where_a_store_is_changes_the_identity_only_where_it_is_written() -> None:
+    """Golden too, for the first release with these fields."""
+    plain = {"model": {"uri": "s3://bucket/m", "secretRef": {"name": "keys"}}}
+    stores: list[dict[str, str]] = [{}, {"region": "eu-central-1"}, {"endpoint": "https://minio"}]
+    hashes = [revision_hash(inputs_of({"model": {**plain["model"], "objectStore": store}}).inputs) for store in stores]
+    assert hashes[0] == revision_hash(inputs_of(plain).inputs)
+    assert len(set(hashes)) == 3
+    again = inputs_of({"model": {**plain["model"], "objectStore": stores[2]}}).inputs
+    assert parse_inputs(inputs_to_dict(again), "chat") == again
 
 
 PLACED = {

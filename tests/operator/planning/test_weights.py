@@ -8,7 +8,7 @@ import pytest
 from slipway_operator.model.cluster.observed import Observed, Pod, Snapshot, Workload
 from slipway_operator.model.cluster.plan import Evict, Pin
 from slipway_operator.model.cluster.weights import Weights
-from slipway_operator.model.deployment.spec import Model, PodInputs, Resources
+from slipway_operator.model.inputs.pod_inputs import Model, PodInputs, Resources
 from slipway_operator.planning.facts import causes, weights
 from slipway_operator.planning.facts.revision import same_weights
 
@@ -57,6 +57,17 @@ def test_pods_make_way_one_at_a_time_and_only_once_there_is_a_pin_to_read() -> N
     assert weights.evictions(seen(item, FIRST)) == (Evict("c"),)
     assert weights.evictions(seen(workload(item.pods[0], item.pods[1]), FIRST)) == (Evict("b"),)
     assert weights.evictions(seen(workload(item.pods[0]), FIRST)) == ()
+
+
+def test_a_worker_with_other_weights_takes_its_group_along() -> None:
+    leaders = (replace(pod("g-0", 30, FIRST), group="0"), replace(pod("g-1", 30, FIRST), group="1"))
+    workers = (replace(pod("g-0-1", 20, FIRST), group="0"), replace(pod("g-1-1", 20, SECOND), group="1"))
+    item = replace(workload(*leaders), workers=workers)
+    found = seen(item, FIRST)
+    assert (item.ready, found.workloads["abcdefghij"].ready) == (2, 1)
+    assert weights.evictions(found) == (Evict("g-1-1", with_group=True),)
+    older = replace(item, workers=(replace(workers[1], created_at=NOW - timedelta(days=1)),))
+    assert weights.pins("chat", seen(older))[0].weights == FIRST, "the pin is what a pod that serves loaded"
 
 
 def test_a_baseline_is_held_to_what_it_runs() -> None:

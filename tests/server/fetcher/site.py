@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from slipway_server import fetcher
 from slipway_server.fetcher.guard import EgressRules
@@ -71,6 +72,7 @@ class Site:
 
     def answer(self, http: BaseHTTPRequestHandler, *, with_body: bool) -> None:
         path = http.path.partition("?")[0]
+        path = unquote(path) if unquote(path) in self.files else path
         wanted = http.headers.get("Range")
         self.requests.append((path, wanted))
         self.seen.append((path, dict(http.headers)))
@@ -80,18 +82,24 @@ class Site:
         status = self.statuses.pop(0) if self.statuses else 404 if body is None else 206 if wanted else 200
         if status >= 400 or body is None:
             return http.send_error(status)
-        body = body[int(wanted.removeprefix("bytes=").partition("-")[0]) :] if wanted else body
+        whole, begin, end = len(body), *_range(wanted, len(body))
+        body = body[begin:end] if wanted else body
         http.send_response(status)
         for name, value in self.headers.get(path, {}).items():
             if name != "Content-Range":
                 http.send_header(name, value)
         if wanted and status == 206:
             own = self.headers.get(path, {}).get("Content-Range")
-            http.send_header("Content-Range", own or f"bytes {wanted.removeprefix('bytes=')}*/*")
+            http.send_header("Content-Range", own or f"bytes {begin}-{end - 1}/{whole}")
         http.send_header("Content-Length", str(len(body)))
         http.end_headers()
         if with_body:
             http.wfile.write(body[: self.cut[path].pop(0)] if self.cut.get(path) else body)
+
+
+def _range(wanted: str | None, size: int) -> tuple[int, int]:
+    begin, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
+    return int(begin), min(size, int(last) + 1) if last else size
 
 
 @contextlib.contextmanager

@@ -84,3 +84,11 @@ def test_the_error_names_the_free_bytes(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     with pytest.raises(DiskFullError, match=r"bytes more are needed, \d+ are free"):
         folder.check_room(tmp_path, free * 2)
+
+
+def test_files_and_folders_of_an_earlier_list_go(tmp_path: Path) -> None:
+    for name in ("a/b/c.json", "kept/d.json", "e.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    folder.keep_only(tmp_path, ["kept/d.json", "a"])
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {"kept", "kept/d.json"}

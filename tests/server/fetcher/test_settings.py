@@ -12,7 +12,7 @@ def test_variables_that_pods_set() -> None:
     environment = {
         "SLIPWAY_PIN_FILE": "/pin",
         "SLIPWAY_FETCHER_ALLOW_NETWORKS": "10.0.0.0/8, fd12::/16",
-        "HF_TOKEN": " secret\n",
+        "HF_TOKEN": " canary\n",
         "HF_ENDPOINT": "",
         "SLIPWAY_LOG_LEVEL": "DEBUG",
     }
@@ -20,12 +20,12 @@ def test_variables_that_pods_set() -> None:
     assert (str(settings.pin_file), settings.log_level) == ("/pin", "debug")
     assert settings.allow_network == ("192.168.0.0/16", "fd00::/8")
     assert settings.allow_networks == ("10.0.0.0/8", "fd12::/16")
-    assert (settings.hub_endpoint, settings.hub_token.get_secret_value()) == ("https://huggingface.co", "secret")
-    assert "secret" not in repr(settings)
+    assert (settings.hub_endpoint, settings.hub_token.get_secret_value()) == ("https://huggingface.co", "canary")
+    assert "canary" not in repr(settings)
 
 
 def test_no_variable_opens_the_machine_or_changes_what_is_downloaded() -> None:
-    names = ("allow_host", "allow_network", "uri", "revision", "dest", "max_bytes")
+    names = ("allow_host", "allow_network", "uri", "revision", "dest", "max_bytes", "endpoint", "region", "account")
     values = {"max_bytes": "1"}
     environment = {
         spelling: values.get(name, "evil")

@@ -1,8 +1,10 @@
 """OpenAI's endpoints through OpenAI's own client, against transformers' own answers."""
 
 import base64
+import json
 from pathlib import Path
 
+import jsonschema
 import numpy
 import openai
 import pytest
@@ -18,6 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 VERSE = "And God said, Let there be light: and there was light."
 MESSAGES = [{"role": "user", "content": VERSE}]
+WORDS = ["yes", "no", "never"]
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +347,7 @@ def test_models(client: openai.OpenAI) -> None:
         ({"logit_bias": {"5": 300}}, "logit_bias", None),
         ({"top_logprobs": 3}, "top_logprobs", None),
         ({"logprobs": True, "top_logprobs": 30}, "top_logprobs", None),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"response_format": {"type": "xml"}}, "response_format", None),
         ({"max_tokens": 0}, "max_tokens", None),
         ({"max_tokens": 600}, "max_tokens", "context_length_exceeded"),
         ({"temperature": 3}, "temperature", None),
@@ -425,3 +428,32 @@ def test_api_embed(embedder: ServerProcess) -> None:
     assert status == 200
     assert set(answer) == {"embeddings", "dimensions", "usage", "model_version"}
     assert (len(answer["embeddings"]), answer["dimensions"]) == (2, 384)
+
+
+def test_answers_to_a_schema_are_valid_whole_streamed_and_with_beams(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 150}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": schema}}
+    ask = {"model": "chat", "messages": MESSAGES, "response_format": wanted, "max_tokens": 200, "seed": 5}
+    whole = client.chat.completions.create(**ask, n=3)
+    for choice in whole.choices:
+        assert choice.finish_reason == "stop"
+        jsonschema.validate(json.loads(choice.message.content or ""), schema)
+    streamed = client.chat.completions.create(**ask, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in streamed) == whole.choices[0].message.content
+    more = {"use_beam_search": True, "guided_choice": WORDS}
+    best = client.chat.completions.create(model="chat", messages=MESSAGES, n=3, temperature=0, extra_body=more)
+    # Two of them may be the same text in other tokens.
+    assert len(best.choices) == 3 and {choice.message.content for choice in best.choices} <= set(WORDS)
+
+
+def test_a_grammar_that_cannot_be_is_refused_by_its_keyword(client: openai.OpenAI) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {"type": "string"}}}}
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.chat.completions.create(model="chat", messages=MESSAGES, response_format=wanted)
+    assert (refusal.value.param, refusal.value.code) == ("response_format", "invalid_grammar")
+    assert '"not"' in refusal.value.message

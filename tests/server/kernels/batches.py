@@ -7,6 +7,7 @@ import torch
 
 from slipway_server.kernels import native
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch
+from slipway_server.kernels.c.library import KernelsUnavailable
 
 POSITIONS = 300
 
@@ -15,7 +16,7 @@ def why_not_native() -> str:
     """Why the C kernels cannot run here; empty where they can."""
     try:
         native.library(2)
-    except native.KernelsUnavailable as reason:
+    except KernelsUnavailable as reason:
         return f"NOT RUN, the C kernels: {reason}"
     return ""
 

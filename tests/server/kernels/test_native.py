@@ -9,6 +9,7 @@ import torch
 
 from slipway_server.kernels import native
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Rotary
+from slipway_server.kernels.c.library import KernelsUnavailable
 from slipway_server.kernels.in_torch import TorchKernels
 
 from .batches import POSITIONS, a_batch, made, needs_native, width_of
@@ -54,6 +55,18 @@ def test_products_equal_those_of_torch(rows: int, outputs: int, inputs: int) -> 
     near(product(x), exact)
     near(product(x, other), exact + other.float())
     near(product(x), exact)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("rows", [1, 8, 50])
+def test_products_of_wide_layers_are_summed_in_blocks(rows: int, int8: bool) -> None:
+    """And are the same bits in any batch, however many blocks there are."""
+    weight, x = bf16(64, 14336 + 16), bf16(rows, 14336 + 16)
+    exact = x.float() @ weight.float().T
+    product = native.NativeKernels(2, int8=int8).linear(weight)
+    together = product(x)
+    assert distance(together, exact) < (0.02 if int8 else 0.004)
+    assert torch.equal(torch.cat([product(row[None]) for row in x]), together)
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
@@ -130,7 +143,7 @@ def test_a_nan_weight_stays_nan_in_int8() -> None:
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(33, 64), (32, 24)])
 def test_shapes_that_do_not_fit_are_refused(outputs: int, inputs: int) -> None:
-    with pytest.raises(native.KernelsUnavailable, match="not a multiple"):
+    with pytest.raises(KernelsUnavailable, match="not a multiple"):
         native.NativeKernels(2).linear(bf16(outputs, inputs))
 
 
@@ -245,6 +258,30 @@ def test_a_rows_product_is_bitwise_the_same_in_any_batch(int8: bool) -> None:
     assert torch.equal(torch.cat([product(row[None]) for row in x]), together)
     assert torch.equal(product(x.flip(0)).flip(0), together)
     assert torch.equal(torch.cat([product(part) for part in x.split([5, 12, 13, 31])]), together)
+
+
+@pytest.mark.parametrize("kv_int8", [False, True])
+@pytest.mark.parametrize("window", [0, 700])
+def test_threads_share_a_long_context_in_splits(window: int, kv_int8: bool) -> None:
+    """One sequence alone, whose splits several threads compute, and among so many that one thread computes each."""
+    spec, size, many = replace(a_spec(window=window), rotary=None), 1300, 12
+    width = size // BLOCK_TOKENS + 1
+    exact = made(TorchKernels(torch.float32, "cpu", kv_int8=kv_int8), spec, many * width)
+    layer = made(native.NativeKernels(2, kv_int8=kv_int8), spec, many * width)
+    qkv = bf16(size, width_of(spec))
+    batch = a_batch([(0, size - 1)] * many, width)
+    layer(qkv[:-1].repeat(many, 1), batch)
+    exact(qkv[:-1].repeat(many, 1).float(), batch)
+    last = a_batch([(size - 1, 1)] * many, width)
+    among = layer(qkv[-1:].repeat(many, 1), last)
+    assert distance(among, exact(qkv[-1:].repeat(many, 1).float(), last)) < 0.01
+    for number in range(many):
+        of_one = {
+            name: getattr(last, name)[number : number + 1]
+            for name in ("ids", "positions", "slot_mapping", "counts", "starts", "block_tables")
+        }
+        alone = replace(last, **of_one, first=last.first[:1], num_decodes=1)
+        assert torch.equal(layer(qkv[-1:], alone), among[number : number + 1])
 
 
 @pytest.mark.parametrize("kv_int8", [False, True])

@@ -18,6 +18,13 @@
 - apiGroups: [apps]
   resources: [replicasets, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
+# Replicas of several pods, where the cluster has LeaderWorkerSet. A StatefulSet of it controls the pods that take requests.
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
@@ -35,6 +42,10 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
+# Drains of nodes: pods get a successor elsewhere before they are evicted. A Role of a namespace cannot grant it.
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list, watch]
 # Around the pods of each ModelDeployment; made and mended by server-side apply, and gone with their owner.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
@@ -51,7 +62,7 @@
   verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [get, create, patch]
+  verbs: [get, list, create, patch]
 # The keys by which its model pods know who a request is of: this one alone, by server-side apply, never read.
 - apiGroups: [""]
   resources: [secrets]
@@ -98,7 +109,7 @@
 - apiGroups: [slipway.dev]
   resources: [modeldeployments]
   verbs: [get, list, watch]
-# Endpoints are pods that a revision's own ReplicaSet controls.
+# Endpoints are pods that a revision's own ReplicaSet controls, or leaders of its LeaderWorkerSet.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]

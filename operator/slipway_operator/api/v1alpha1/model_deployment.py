@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.markers import (
     CelRule,
     Definition,
@@ -15,7 +16,6 @@ from slipway_operator.api.markers import (
 )
 from slipway_operator.api.types import ApiType, Int32, Time
 from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
-from slipway_operator.api.v1alpha1.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.status import PatchedStatus
 from slipway_operator.api.v1alpha1.strategy import RolloutStrategy
 
@@ -125,13 +125,10 @@ class RolloutIntents(ApiType):
 
 
 @rule(
+    ("!has(self.resources) || !has(self.resources.storage) || self.model.uri.matches('^(hf|https|s3|gs|az|oci)://')"),
     (
-        "!has(self.resources) || !has(self.resources.storage) || self.model.uri.startsWith('hf://') || "
-        "self.model.uri.startsWith('https://')"
-    ),
-    (
-        "spec.resources.storage is for models that are downloaded, hf:// and https://: remove it, because a "
-        "pvc:// or file:// model is used in place"
+        "spec.resources.storage is for models that are downloaded: remove it, because a pvc:// or file:// model is "
+        "used in place"
     ),
 )
 @rule(
@@ -168,6 +165,11 @@ class RolloutIntents(ApiType):
         "self.model.quantization == 'int8')"
     ),
     "spec.model.quantization int8 is for CPUs: remove it, or spec.resources.accelerator",
+)
+@rule(
+    "!has(self.engine) || !has(self.engine.volumeMounts) || (has(self.pod) && has(self.pod.volumes) && "
+    "self.engine.volumeMounts.all(m, self.pod.volumes.exists(v, v.name == m.name)))",
+    "spec.engine.volumeMounts names a volume that spec.pod.volumes does not have: add it there",
 )
 class ModelDeploymentSpec(InputsRecord):
     """Desired state: the model, the number of pods that serve it, and the rollout of new versions."""
@@ -243,6 +245,12 @@ class ModelDeploymentSpec(InputsRecord):
     "self.spec.strategy.canary.baselinePod) || self.metadata.name.size() <= 43",
     "with spec.strategy.canary.baselinePod metadata.name may have at most 43 characters: the names of the baseline's "
     "services append more to it; choose a shorter name, or remove baselinePod",
+)
+@rule(
+    "!(has(self.spec.engine) && has(self.spec.engine.parallelism) && self.spec.engine.parallelism.nodes > 1) || "
+    "self.metadata.name.size() <= 28",
+    "with spec.engine.parallelism.nodes above 1 metadata.name may have at most 28 characters: the names of "
+    "StatefulSets append more to it; choose a shorter name",
 )
 @rule(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",

@@ -199,11 +199,13 @@ class RevisionStatus:
     scale_down_at: Time | None = None
     """Time from which on the pods may be deleted."""
     commit: str | None = None
-    """Commit of the hf:// repository. Every pod of the revision loads it."""
+    """Commit of the hf:// repository, or digest of the oci:// manifest without sha256:. Every pod of the revision
+    loads it."""
     digest: str | None = None
     """sha256: and the digest over the digests of the model's files. Every pod of the revision loads these files."""
     replica_set_uid: Annotated[str, AtMost(64)] | None = None
-    """UID of the ReplicaSet whose pods gateways send requests to."""
+    """UID of the ReplicaSet whose pods gateways send requests to; of several pods for a replica, that of the leaders'
+    StatefulSet."""
     engine: EngineStatus | None = None
     """Engine of the revision. Absent for slipway."""
 

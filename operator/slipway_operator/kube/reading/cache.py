@@ -67,6 +67,11 @@ class ObjectCache:
             for kind in CHILDREN
         }
 
+    def deployments_on(self, node: str) -> set[ObjectKey]:
+        """Return the ModelDeployments that have a pod on a node."""
+        pods = self._objects[PODS].values()
+        return {(pod["metadata"]["namespace"], _owner(pod)) for pod in pods if pod["spec"].get("nodeName") == node}
+
     def on_event(self, resource: Resource, event: str | None, obj: Object) -> set[ObjectKey]:
         """Apply an event of a watch; an event without a type is from the initial list of a restarted watch.
 
@@ -198,6 +203,7 @@ def _kept(resource: Resource, obj: Object) -> Object:
         kept["status"] = obj.get("status") or {}
     elif resource is PODS:
         kept["status"] = _part(obj.get("status") or {}, _POD_STATUS)
+        kept["spec"] = _part(obj.get("spec") or {}, ("nodeName",))
     elif resource is CONTROLLER_REVISIONS:
         kept |= _part(obj, ("data", "revision"))
         kept["metadata"]["annotations"] = _part(obj["metadata"].get("annotations") or {}, (weights.ANNOTATION,))

@@ -1,54 +1,77 @@
 """Reads the objects and gateways of one ModelDeployment into Observed."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.ownership import foreign_controller, is_controlled_by, is_leaving
-from slipway_operator.kube.reading import pod_trouble
+from slipway_operator.kube.reading import groups, pod_trouble
 from slipway_operator.kube.reading.autoscalers import Autoscalers
 from slipway_operator.kube.reading.cache import ByKind
 from slipway_operator.kube.reading.gateways import Gateways
+from slipway_operator.kube.reading.kubelet_events import KubeletEvents
+from slipway_operator.kube.reading.nodes import Nodes
+from slipway_operator.kube.reading.pod_trouble import NO_FAILURES, Found
+from slipway_operator.kube.reading.pods import parse_pod
 from slipway_operator.kube.resources import (
     ANALYSIS_TEMPLATES,
     CONTROLLER_REVISIONS,
+    LEADER_WORKER_SETS,
     PODS,
     REPLICA_SETS,
     SERVICES,
     Resource,
 )
-from slipway_operator.model import labels, wire
+from slipway_operator.model import labels
 from slipway_operator.model.analysis import template
 from slipway_operator.model.analysis.template import BUILT_IN, Template
-from slipway_operator.model.cluster.observed import Child, Observed, Pod, Snapshot, Workload
-from slipway_operator.model.cluster.weights import ANNOTATION, Weights, reported
+from slipway_operator.model.cluster.observed import Child, Observed, Snapshot, Workload
+from slipway_operator.model.cluster.weights import ANNOTATION
 from slipway_operator.model.cluster.weights import parse as parse_weights
-from slipway_operator.model.deployment.spec import Invalid, parse, parse_inputs
+from slipway_operator.model.deployment.spec import Invalid, parse
+from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.facts import weights
 
+RESOURCE_CLAIMS = "resource.k8s.io/v1"
 MAX_TROUBLES = 8  # of one revision; a message shows the first
 MAX_FOREIGN = 8  # objects of others that have our labels; a message shows some
 
 
 async def observe(
-    client: Client, gateways: Gateways, obj: Object, children: ByKind, autoscalers: Autoscalers | None = None
+    client: Client,
+    gateways: Gateways,
+    obj: Object,
+    children: ByKind,
+    autoscalers: Autoscalers | None = None,
+    nodes: Nodes | None = None,
+    kubelet: KubeletEvents | None = None,
 ) -> Observed:
     """Return the state of a ModelDeployment: `children`, with current templates, gateways and autoscalers."""
     metadata = obj["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-    answers, templates, scalers = await asyncio.gather(
+    records, records_spare = _one_each(children[CONTROLLER_REVISIONS], uid, _record_order)
+    snapshots = {item.revision: item for item in (snapshot(it, name) for it in records) if item}
+    answers, templates, scalers, failures, group_sets, serves_claims = await asyncio.gather(
         gateways.answers(),
         analysis_templates(client, obj),
         (autoscalers or Autoscalers(client)).of(obj),
+        (kubelet or KubeletEvents(client)).failures(namespace, children[PODS]),
+        _group_sets(client, obj, snapshots.values()),
+        _serves_claims(client, obj),
     )
     sets, sets_spare = _one_each(children[REPLICA_SETS], uid, _replica_set_order(obj))
-    records, records_spare = _one_each(children[CONTROLLER_REVISIONS], uid, _record_order)
+    grouped, grouped_spare = _one_each(group_sets.objects, uid, _order)
     services, services_spare = _one_each(children[SERVICES], uid, _order)
-    snapshots = {item.revision: item for item in (snapshot(it, name) for it in records) if item}
-    found = (workload(it, children[PODS]) for it in sets if not _is_lost(it))
+    leaving = nodes.leaving if nodes else frozenset()
+    pods = children[PODS]
+    held = [(it, of) for it, of in group_sets.items if it in grouped and not _is_lost(it)]
+    found = (
+        *(workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
+        *(groups.workload(it, of, pods, leaving, failures) for it, of in held),
+    )
     return Observed(
         snapshots=snapshots,
         workloads={item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found},
@@ -56,13 +79,26 @@ async def observe(
         spare=(
             *_children(SERVICES, services_spare),
             *_children(REPLICA_SETS, sets_spare),
+            *_children(LEADER_WORKER_SETS, grouped_spare),
             *_children(CONTROLLER_REVISIONS, records_spare),
         ),
-        foreign=_foreign(children, obj),
+        foreign=_foreign({**children, LEADER_WORKER_SETS: group_sets.objects}, obj),
         gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
         templates=templates,
         autoscalers=scalers,
+        sees_drains=nodes is not None and nodes.watched,
+        no_groups=group_sets.problem,
+        serves_claims=serves_claims,
     )
+
+
+async def _group_sets(client: Client, obj: Object, snapshots: Iterable[Snapshot]) -> groups.GroupSets:
+    """Read LeaderWorkerSets where a revision has one, or the spec wants one: most clusters have none."""
+    spec = parse(obj)
+    wanted = not isinstance(spec, Invalid) and spec.inputs.engine.parallelism.nodes > 1
+    if not wanted and not any(item.is_grouped for item in snapshots):
+        return groups.GroupSets()
+    return await groups.read(client, obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
 Order = Callable[[Object], tuple[Any, ...]]
@@ -117,9 +153,11 @@ def _foreign(children: ByKind, obj: Object) -> tuple[Child, ...]:
     """Return objects with our labels that another controller owns."""
     found = [
         Child(kind.api_version, kind.kind, item["metadata"]["name"], revision_of(item), controller)
-        for kind in (REPLICA_SETS, SERVICES, CONTROLLER_REVISIONS)
+        for kind in (REPLICA_SETS, LEADER_WORKER_SETS, SERVICES, CONTROLLER_REVISIONS)
         for item in children[kind]
         if labels.REVISION in item["metadata"]["labels"] and (controller := foreign_controller(item, obj))
+        # A StatefulSet copies the labels of its pods to the records of its own revisions.
+        if labels.GROUP_SET not in item["metadata"]["labels"]
     ]
     return tuple(sorted(found, key=lambda item: (item.kind, item.name))[:MAX_FOREIGN])
 
@@ -132,6 +170,13 @@ async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]
     names = list(dict.fromkeys(spec.strategy.templates))
     found = await asyncio.gather(*(_template(client, obj["metadata"]["namespace"], name) for name in names))
     return dict(zip(names, found, strict=True))
+
+
+async def _serves_claims(client: Client, obj: Object) -> bool:
+    """Whether ResourceClaims can be used, where the spec does."""
+    spec = parse(obj)
+    named = not isinstance(spec, Invalid) and spec.inputs.resources.claim_template
+    return await client.serves(RESOURCE_CLAIMS) if named else True
 
 
 async def _template(client: Client, namespace: str, name: str) -> Template:
@@ -178,44 +223,38 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         weights=parse_weights((item["metadata"].get("annotations") or {}).get(ANNOTATION)),
         name=item["metadata"]["name"],
         fetcher_image=str(data.get("fetcherImage", "")),
+        accelerator=dict(data.get("accelerator") or {}),
     )
 
 
-def workload(replica_set: Object, pods: list[Object]) -> Workload:
-    """Parse a ReplicaSet of ours and those of `pods` that it controls."""
+def workload(
+    replica_set: Object,
+    pods: list[Object],
+    leaving: Container[str] = (),
+    failures: Mapping[str, Found] = NO_FAILURES,
+) -> Workload:
+    """Parse a ReplicaSet of ours and those of `pods` that it controls.
+
+    `leaving` are nodes that are drained, `failures` the troubles of pods that the kubelet reports in Events.
+    """
     status = replica_set.get("status") or {}
     uid = replica_set["metadata"]["uid"]
     own = sorted((pod for pod in pods if is_controlled_by(pod, uid)), key=lambda pod: str(pod["metadata"]["name"]))
     living = [pod for pod in own if not pod_trouble.has_ended(pod)]
     # Pods that ended come last: they were replaced, and troubles of the replacements are newer.
-    found = (pod_trouble.of_replica_set(replica_set), *pod_trouble.of_pods(living), *pod_trouble.of_pods(own))
+    found = (pod_trouble.of_replica_set(replica_set), *pod_trouble.of_pods(living, failures), *pod_trouble.of_pods(own))
     return Workload(
         revision=revision_of(replica_set),
         desired=int(replica_set["spec"].get("replicas", 1)),
         # A terminating pod is not in the ReplicaSet's count, but still uses its node and serves requests.
         replicas=max(int(status.get("replicas", 0)), len(living)),
         ready=int(status.get("readyReplicas", 0)),
+        creating=sum(pod_trouble.is_creating(pod) for pod in living),
         unschedulable=sum(pod_trouble.is_unschedulable(pod) for pod in living),
-        pods=tuple(_pod(pod) for pod in living if not is_leaving(pod)),
+        pods=tuple(parse_pod(pod, leaving) for pod in living if not is_leaving(pod)),
         troubles=tuple(dict.fromkeys(trouble for trouble in found if trouble))[:MAX_TROUBLES],
         stuck_deleting=is_leaving(replica_set),
         name=replica_set["metadata"]["name"],
+        scheduled=tuple(str(pod["metadata"]["name"]) for pod in living if pod_trouble.is_scheduled(pod)),
         uid=uid,
     )
-
-
-def _pod(pod: Object) -> Pod:
-    metadata = pod["metadata"]
-    made = wire.parse_time(metadata["creationTimestamp"])
-    address = (pod.get("status") or {}).get("podIP") or ""
-    ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
-    return Pod(metadata["name"], made, ready, restarts, address, _loaded(pod))
-
-
-def _loaded(pod: Object) -> Weights | None:
-    """Return the weights that the fetcher of a pod reported when it succeeded; else None."""
-    for container in (pod.get("status") or {}).get("initContainerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated") or {}
-        if container.get("name") == "fetch" and ended.get("exitCode") == 0:
-            return reported(str(ended.get("message") or ""))
-    return None

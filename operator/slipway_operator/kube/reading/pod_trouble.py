@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from slipway_operator.api.objects import Object
 from slipway_operator.model.cluster.observed import CREATE_FAILED, NOT_READY, UNSCHEDULABLE, PodTrouble
 from slipway_operator.model.text import printable
 
 Found = tuple[str, str, int | None]  # reason, message, exit code
+NO_FAILURES: Mapping[str, Found] = MappingProxyType({})
 
 # Every starting container waits for these; they add nothing to the phase.
 _ORDINARY = ("PodInitializing", "ContainerCreating", "")
@@ -17,9 +20,12 @@ MESSAGE_LIMIT = 1024  # characters; the kubelet passes on 2 KiB of a crash's log
 WORD_LIMIT = 64
 
 
-def of_pods(pods: list[Object]) -> list[PodTrouble]:
-    """Return the troubles of pods, those with more detail than `not ready` first."""
-    found = [trouble for trouble in map(of_pod, pods) if trouble]
+def of_pods(pods: list[Object], failures: Mapping[str, Found] = NO_FAILURES) -> list[PodTrouble]:
+    """Return the troubles of pods, those with more detail than `not ready` first.
+
+    `failures` are those that only Events of the kubelet report, by uid.
+    """
+    found = [trouble for trouble in (of_pod(pod, failures) for pod in pods) if trouble]
     return sorted(found, key=lambda trouble: trouble.reason == NOT_READY)
 
 
@@ -39,6 +45,11 @@ def restarts(pod: Object) -> int:
     return sum(int(container.get("restartCount") or 0) for container in statuses)
 
 
+def is_scheduled(pod: Object) -> bool:
+    """Whether a pod has a node, whose resources it then holds."""
+    return (_condition(pod.get("status") or {}, "PodScheduled") or {}).get("status") == "True"
+
+
 def is_unschedulable(pod: Object) -> bool:
     """Whether the scheduler found no node for a pod."""
     scheduled = _condition(pod.get("status") or {}, "PodScheduled") or {}
@@ -46,12 +57,31 @@ def is_unschedulable(pod: Object) -> bool:
     return not gone and scheduled.get("status") == "False" and scheduled.get("reason") == UNSCHEDULABLE
 
 
-def of_pod(pod: Object) -> PodTrouble | None:
+def is_creating(pod: Object) -> bool:
+    """Whether none of a pod's containers has been created yet, and the scheduler does not say why."""
+    status = pod.get("status") or {}
+    unscheduled = (_condition(status, "PodScheduled") or {}).get("status") == "False"
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    waiting = all("waiting" in (item.get("state") or {}) and not item.get("lastState") for item in containers)
+    return status.get("phase") == "Pending" and not unscheduled and waiting
+
+
+def of_pod(pod: Object, failures: Mapping[str, Found] = NO_FAILURES) -> PodTrouble | None:
     """Return the trouble of one pod; None when it is ready, being deleted, or just starting."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or _is_ready(status):
         return None
     found = _evicted(status) or _containers(status) or _unscheduled(status) or _not_ready(status)
+    found = found or failures.get(str(metadata.get("uid")))
+    return _trouble(metadata["name"], *found) if found else None
+
+
+def of_leaving_pod(pod: Object) -> PodTrouble | None:
+    """Return how a container of a pod ended that restarted and is being deleted for it; None for any other pod."""
+    metadata = pod["metadata"]
+    if not metadata.get("deletionTimestamp") or not restarts(pod):
+        return None
+    found = _containers(pod.get("status") or {})
     return _trouble(metadata["name"], *found) if found else None
 
 

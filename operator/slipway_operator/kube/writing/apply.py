@@ -8,7 +8,7 @@ from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, Resource, child
+from slipway_operator.kube.resources import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, WORKLOADS, Resource, child
 from slipway_operator.kube.writing import events
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
@@ -80,6 +80,9 @@ async def create_child(client: Client, obj: Object, create: Create) -> None:
     resource = child(create.manifest["apiVersion"], create.manifest["kind"])
     manifest = await _named(client, obj, resource, create)
     what = f"{manifest['kind']} {manifest['metadata']['name']}"
+    # A LeaderWorkerSet that is changed restarts its pods, so another one's is never applied over.
+    if resource is LEADER_WORKER_SETS and (why := await _why_not_ours(client, obj, manifest)):
+        raise NameTaken(0, f"{what} {why}")
     try:
         live = await client.apply(resource, manifest)
     except Leaving:
@@ -118,16 +121,30 @@ async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: 
     return "" if is_namesakes else "is there with another content, which cannot be changed"
 
 
+async def _why_not_ours(client: Client, obj: Object, manifest: Object) -> str:
+    """Return why an existing LeaderWorkerSet is not the child; empty when there is none, or it is ours."""
+    metadata = manifest["metadata"]
+    try:
+        live = await client.get(LEADER_WORKER_SETS, metadata["namespace"], metadata["name"])
+    except NotFound:
+        return ""
+    if controller := foreign_controller(live, obj):
+        return f"is controlled by {controller}"
+    had, wanted = live["metadata"].get("labels") or {}, metadata["labels"]
+    is_named = all(had.get(key) == wanted[key] for key in (labels.MODEL_DEPLOYMENT, labels.REVISION))
+    is_ours = is_named or is_controlled_by(live, obj["metadata"]["uid"])
+    return "" if is_ours else "is there and belongs to no ModelDeployment"
+
+
 def _is_of_revision(manifest: Object) -> bool:
     """Whether it may have another name: it is found by its revision label."""
     return labels.REVISION in manifest["metadata"].get("labels", {})
 
 
 async def _scale(client: Client, obj: Object, scale: Scale) -> None:
+    [resource] = (item for item in WORKLOADS if item.kind == scale.kind)
     try:
-        await client.patch(
-            REPLICA_SETS, obj["metadata"]["namespace"], scale.name, {"spec": {"replicas": scale.replicas}}
-        )
+        await client.patch(resource, obj["metadata"]["namespace"], scale.name, {"spec": {"replicas": scale.replicas}})
     except NotFound as error:
         raise Stale(str(error)) from error
 
@@ -164,7 +181,8 @@ async def _delete(client: Client, obj: Object, delete: Delete) -> None:
 async def _evict(client: Client, obj: Object, evict: Evict) -> None:
     """Evict a pod; where a disruption budget forbids it now, the next plan retries."""
     try:
-        await client.evict(obj["metadata"]["namespace"], evict.pod)
+        # A worker of the former group, started again, would join the new leader, which has the same address.
+        await client.evict(obj["metadata"]["namespace"], evict.pod, with_dependents=evict.with_group)
     except NotFound:
         return
     except (Refused, Unavailable) as error:

@@ -2,11 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from slipway_operator.api.objects import ObjectKey
-from slipway_operator.api.v1alpha1.status import RevisionStatus
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused, Stale
 from slipway_operator.kube.resources import DISRUPTION_BUDGETS
@@ -16,14 +15,6 @@ from slipway_operator.manifests.owner import Owner
 AGAIN_AFTER_S = 240.0  # a deleted budget comes back within this time
 
 log = logging.getLogger(__name__)
-
-
-def min_available(revisions: Sequence[RevisionStatus]) -> int:
-    """The pods that an eviction must leave: all desired ones of the stable revision but one.
-
-    The only pod of a deployment may be evicted: a budget that keeps it would block the drain of its node for ever.
-    """
-    return max(0, sum(item.replicas for item in revisions if item.role == "stable") - 1)
 
 
 class DisruptionBudgets:

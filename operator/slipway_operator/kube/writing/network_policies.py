@@ -25,9 +25,9 @@ class NetworkPolicies:
         self, client: Client, settings: NetworkPolicySettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._settings, self._clock = client, settings, clock
-        self._made: dict[ObjectKey, tuple[str, float]] = {}  # uid of the owner, and when
+        self._made: dict[ObjectKey, tuple[tuple[str, bool], float]] = {}  # uid of the owner with `grouped`, and when
 
-    async def keep(self, obj: dict[str, Any]) -> None:
+    async def keep(self, obj: dict[str, Any], *, grouped: bool = False) -> None:
         """Apply the policy unless it was applied lately.
 
         Without the permission in the release's Role, pods run without the policy and a warning is logged: only an
@@ -35,14 +35,14 @@ class NetworkPolicies:
         """
         owner = Owner.of(obj)
         key = (owner.namespace, owner.name)
-        uid, at = self._made.get(key, ("", 0.0))
-        if uid == owner.uid and self._clock() - at < AGAIN_AFTER_S:
+        made, at = self._made.get(key, (("", False), 0.0))
+        if made == (owner.uid, grouped) and self._clock() - at < AGAIN_AFTER_S:
             return
         try:
-            await self._client.apply(NETWORK_POLICIES, network_policy(owner, self._settings))
+            await self._client.apply(NETWORK_POLICIES, network_policy(owner, self._settings, grouped=grouped))
         except Refused as error:
             log.warning("no NetworkPolicy keeps others from the model pods of %s/%s: %s", *key, error)
-        self._made[key] = (owner.uid, self._clock())
+        self._made[key] = ((owner.uid, grouped), self._clock())
 
     def forget(self, key: ObjectKey) -> None:
         """Forget a ModelDeployment that is gone, and its policy with it."""

@@ -15,10 +15,13 @@ from slipway_operator.model.engine_types import custom_of
 
 def profile(snapshot: Snapshot) -> EngineProfile:
     """Return the profile for a revision."""
-    custom = custom_of(snapshot.inputs.engine)
+    engine = snapshot.inputs.engine
+    custom = custom_of(engine)
     return EngineProfile(
-        command=snapshot.inputs.engine.command,
+        command=engine.command,
         args=(),
+        worker_command=custom.worker_command or engine.command,
+        worker_args=() if custom.worker_command else engine.args,
         startup=startup(custom.readiness_path, 2, timeout_s=5),
         readiness=Probe(custom.readiness_path, 5, 2, timeout_s=5),
         liveness=Probe(custom.liveness_path, 10, 6, timeout_s=5),

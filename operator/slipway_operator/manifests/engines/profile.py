@@ -1,12 +1,14 @@
 """What an engine profile states: command, probes, end of life and needs of an engine's container."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from slipway_operator.model.cluster.observed import Snapshot
 
 HTTP_PORT = 8000  # of every engine: NetworkPolicies, gateways and the reader of metrics rely on it
 MODEL_DIR = "/mnt/models"
+# Variables that LeaderWorkerSet sets in each pod of a group; Kubernetes puts them into arguments that have $(NAME).
+LEADER_ADDRESS, WORKER_INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 FETCHED = f"{MODEL_DIR}/current"  # link that the fetcher leaves to the folder of the model, for other engines
 USER_ID = 65532
 
@@ -42,6 +44,9 @@ class EngineProfile:
 
     command: tuple[str, ...]  # empty: the image's entrypoint
     args: tuple[str, ...]  # without those of the user, which follow
+    worker_command: tuple[str, ...] = field(default=(), kw_only=True)  # of a replica's pods that are not its leader
+    worker_args: tuple[str, ...] = field(default=(), kw_only=True)  # with those of the user
+    worker_has_python: bool = field(default=False, kw_only=True)  # so that it can wait for the end of its leader
     startup: Probe
     readiness: Probe
     liveness: Probe
@@ -65,6 +70,18 @@ def devices(snapshot: Snapshot) -> int:
     """Return the number of accelerators of a pod; 0 for a CPU."""
     accelerator = snapshot.inputs.resources.accelerator
     return accelerator[1] if accelerator else 0
+
+
+def sizes(snapshot: Snapshot, tensor: int, pipeline: int) -> tuple[int, int]:
+    """Return tensor and pipeline parallel size: those given, else what follows from the one that is, else these."""
+    wanted, total = snapshot.inputs.engine.parallelism, snapshot.inputs.devices
+    if wanted.tensor and wanted.pipeline:
+        return wanted.tensor, wanted.pipeline
+    if wanted.tensor:
+        return wanted.tensor, total // wanted.tensor
+    if wanted.pipeline:
+        return total // wanted.pipeline, wanted.pipeline
+    return tensor, pipeline
 
 
 def startup(path: str, period_s: int, timeout_s: int = 3, port: str = "http") -> Probe:

@@ -2,17 +2,22 @@
 
 from slipway_operator.manifests.engines.profile import (
     HTTP_PORT,
+    LEADER_ADDRESS,
     PRE_STOP_S,
+    WORKER_INDEX,
     WRITABLE_HOME,
     EngineProfile,
     Probe,
     devices,
     model_path,
     shared_memory,
+    sizes,
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
 
+COMMAND = ("python3", "-m", "sglang.launch_server")
+GROUP_PORT = 20000  # of the leader, where the pods of a replica meet
 HEALTH_S = 25  # its own limit is 20 s
 END_S = 25  # it looks for the end of the last request every 5 s, and then ends its processes
 
@@ -20,8 +25,11 @@ END_S = 25  # it looks for the end of the last request every 5 s, and then ends 
 def profile(snapshot: Snapshot) -> EngineProfile:
     """Return the profile for a revision."""
     return EngineProfile(
-        command=("python3", "-m", "sglang.launch_server"),
+        command=COMMAND,
         args=_args(snapshot),
+        worker_command=COMMAND,
+        worker_has_python=True,
+        worker_args=(*_args(snapshot), *snapshot.inputs.engine.args),
         startup=startup("/health", 10, timeout_s=HEALTH_S),
         readiness=Probe("/health", 10, 2, timeout_s=HEALTH_S),
         liveness=Probe("/ping", 10, 6, timeout_s=5),
@@ -33,7 +41,9 @@ def profile(snapshot: Snapshot) -> EngineProfile:
 
 
 def _args(snapshot: Snapshot) -> tuple[str, ...]:
-    model, count = snapshot.inputs.model, devices(snapshot)
+    model, nodes = snapshot.inputs.model, snapshot.inputs.engine.parallelism.nodes
+    # Unlike vLLM's, its tensor parallel size is that of all pods together.
+    tensor, pipeline = sizes(snapshot, nodes * max(1, devices(snapshot)), 1)
     return (
         *("--model-path", model_path(snapshot)),
         *("--served-model-name", model.name),
@@ -41,6 +51,12 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *(("--is-embedding",) if model.task == "embed" else ()),
         *(("--dtype", model.dtype) if model.dtype != "auto" else ()),
         *(("--context-length", str(model.max_model_len_tokens)) if model.max_model_len_tokens else ()),
-        *(("--tp-size", str(count)) if count > 1 else ()),
+        *(("--tp-size", str(tensor)) if tensor > 1 else ()),
+        *(("--pp-size", str(pipeline)) if pipeline > 1 else ()),
+        *(_group(nodes) if nodes > 1 else ()),
         "--enable-metrics",
     )
+
+
+def _group(nodes: int) -> tuple[str, ...]:
+    return "--nnodes", str(nodes), "--node-rank", WORKER_INDEX, "--dist-init-addr", f"{LEADER_ADDRESS}:{GROUP_PORT}"

@@ -3,13 +3,16 @@
 from slipway_operator.manifests.engines.profile import (
     GRACE_MARGIN_S,
     HTTP_PORT,
+    LEADER_ADDRESS,
     PRE_STOP_S,
+    WORKER_INDEX,
     WRITABLE_HOME,
     EngineProfile,
     Probe,
     devices,
     model_path,
     shared_memory,
+    sizes,
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
@@ -20,6 +23,9 @@ def profile(snapshot: Snapshot) -> EngineProfile:
     return EngineProfile(
         command=("vllm", "serve"),
         args=_args(snapshot),
+        worker_command=("vllm", "serve"),
+        worker_has_python=True,
+        worker_args=(*_args(snapshot), "--headless", *snapshot.inputs.engine.args),
         startup=startup("/health", 5, timeout_s=5),
         readiness=Probe("/health", 5, 2, timeout_s=5),
         # A busy engine may take seconds: a pod is restarted only after a minute without a response.
@@ -37,7 +43,8 @@ def profile(snapshot: Snapshot) -> EngineProfile:
 
 
 def _args(snapshot: Snapshot) -> tuple[str, ...]:
-    model, count = snapshot.inputs.model, devices(snapshot)
+    model, nodes = snapshot.inputs.model, snapshot.inputs.engine.parallelism.nodes
+    tensor, pipeline = sizes(snapshot, max(1, devices(snapshot)), nodes)
     return (
         model_path(snapshot),
         *("--served-model-name", model.name),
@@ -45,6 +52,13 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *(("--runner", "pooling") if model.task == "embed" else ()),
         *(("--dtype", model.dtype) if model.dtype != "auto" else ()),
         *(("--max-model-len", str(model.max_model_len_tokens)) if model.max_model_len_tokens else ()),
-        *(("--tensor-parallel-size", str(count)) if count > 1 else ()),
+        *(("--tensor-parallel-size", str(tensor)) if tensor > 1 else ()),
+        *(("--pipeline-parallel-size", str(pipeline)) if pipeline > 1 else ()),
+        *(_group(nodes) if nodes > 1 else ()),
         *("--shutdown-timeout", str(snapshot.drain_timeout_s)),
     )
+
+
+def _group(nodes: int) -> tuple[str, ...]:
+    """Where the pods of a replica meet, without Ray; the leader is rank 0."""
+    return "--nnodes", str(nodes), "--node-rank", WORKER_INDEX, "--master-addr", LEADER_ADDRESS

@@ -4,17 +4,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from slipway_operator.api.objects import Json
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.template import Template
 from slipway_operator.model.cluster.names import Standing
 from slipway_operator.model.cluster.samples import Sample
 from slipway_operator.model.cluster.weights import Weights
 from slipway_operator.model.deployment.hooks import HookAnswer
-from slipway_operator.model.deployment.spec import PodInputs
+from slipway_operator.model.inputs.pod_inputs import PodInputs
 
 # Values of PodTrouble.reason that decisions use; the others are any reason that Kubernetes reports.
 CREATE_FAILED, UNSCHEDULABLE, NOT_READY = "FailedCreate", "Unschedulable", "NotReady"
 WEIGHTS_DIFFER = "WeightsDiffer"
+# Why LeaderWorkerSets cannot be used: reasons of a condition.
+NOT_INSTALLED, FORBIDDEN = "LeaderWorkerSetNotInstalled", "LeaderWorkerSetForbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,17 @@ class Snapshot:
     weights: Weights | None = None  # those that its first pod loaded and every other one must load
     name: str = ""  # of the ControllerRevision
     fetcher_image: str = ""  # where the engine's image has no slipway-fetcher; empty: `image` has it
+    accelerator: Json = field(default_factory=dict)  # what its accelerator type stood for then
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a replica is a group of pods."""
+        return self.inputs.engine.parallelism.nodes > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of a revision."""
+    """One pod of a revision; of a group its leader, with what holds for all of its pods."""
 
     name: str
     created_at: datetime
@@ -52,11 +61,13 @@ class Pod:
     restarts: int = 0  # of its containers
     address: str = ""  # its IP, once it has one
     weights: Weights | None = None  # those that it reports as loaded
+    leaving: bool = False  # its node is drained or unreachable
+    group: str = ""  # index of its group
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A revision's ReplicaSet."""
+    """A revision's ReplicaSet; or its LeaderWorkerSet, and then groups of pods count as pods."""
 
     revision: str
     desired: int  # its spec.replicas
@@ -67,7 +78,11 @@ class Workload:
     pods: tuple[Pod, ...] = ()  # those that are not terminating, oldest first
     stuck_deleting: bool = False  # it has a deletionTimestamp
     name: str = ""  # of the ReplicaSet
-    uid: str = ""
+    uid: str = ""  # of what controls the pods that take requests: of the ReplicaSet, or the leaders' StatefulSet
+    scheduled: tuple[str, ...] = ()  # names of pods that have a node, terminating ones included
+    kind: str = "ReplicaSet"
+    workers: tuple[Pod, ...] = ()  # pods of groups that are not terminating, without the leaders
+    creating: int = 0  # pods without any container yet that do not wait for a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +160,16 @@ class Autoscaler:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsPage:
+    """What the sampler knows of a ready pod's page of metrics."""
+
+    pod: str
+    revision: str
+    problem: str = ""  # why it could not be read for a while; empty: it was read
+    missing: tuple[tuple[str, str], ...] = ()  # (metric, its name) that the page should have and lacks
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything that a plan may read besides spec and status."""
 
@@ -161,7 +186,11 @@ class Observed:
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
     autoscalers: tuple[Autoscaler, ...] = ()
     standing: Standing | None = None  # about its model name; None: not decided yet
+    sees_drains: bool = False  # whether nodes are watched
+    serves_claims: bool = True  # whether the API server has ResourceClaims; read only where a spec names a template
     metrics_providers: dict[str, str] = field(default_factory=dict)  # the server of each metrics API group; "" is ours
+    pages: tuple[MetricsPage, ...] | None = None  # of metrics of ready pods; None: no sampler reads them
+    no_groups: str = ""  # why LeaderWorkerSets cannot be used, where they are needed: a reason; empty: they can
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision; 0 when it has none."""

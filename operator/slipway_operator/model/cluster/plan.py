@@ -31,10 +31,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Set the replicas of an existing ReplicaSet; its template is never touched."""
+    """Set the replicas of an existing workload; its template is never touched."""
 
     name: str
     replicas: int
+    kind: str = "ReplicaSet"  # or LeaderWorkerSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Evict:
     """Evict a pod; its ReplicaSet makes another."""
 
     pod: str
+    why: str = ""
+    with_group: bool = False  # it is replaced only when the other pods of its group are gone, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class Plan:
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()
+    grouped: bool = False  # whether a replica is a group of pods, which talk with one another
+    min_available: int | None = None  # pods that the budget keeps from evictions by others; None: as it is
     autoscaler: Create | None = None  # apart from the children: pods and routes do not wait for it
     events: tuple[Event, ...] = ()
     calls: tuple[HookCall, ...] = ()  # every call whose response is needed now, even if it was sent before

@@ -19,7 +19,7 @@ class Weights:
     """The identity of a model's bytes."""
 
     digest: str  # sha256:… over the digests of its files
-    commit: str = ""  # of an hf:// repository
+    commit: str = ""  # of an hf:// repository, or the digest of an oci:// manifest
 
 
 def reported(message: str) -> Weights | None:

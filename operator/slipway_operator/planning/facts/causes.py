@@ -14,7 +14,7 @@ from slipway_operator.model.cluster.observed import (
     PodTrouble,
     Workload,
 )
-from slipway_operator.model.deployment.spec import Resources
+from slipway_operator.model.inputs.pod_inputs import Resources
 from slipway_operator.planning.facts import scheduling
 
 PLAIN = "PodsNotReady"  # no cause: pods are starting, or the cause is unknown
@@ -63,6 +63,7 @@ _IMAGE = frozenset(
     }
 )
 _CONFIG = frozenset({"CreateContainerConfigError"})
+_MOUNT = frozenset({"FailedMount", "FailedAttachVolume"})
 _START = frozenset({"CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun"})
 _CRASH = frozenset({"CrashLoopBackOff", "Error", "Restarted", "ContainerStatusUnknown"})
 
@@ -89,15 +90,21 @@ RULES = (
     ),
     Rule(
         "ServiceAccountNotFound",
-        "create that ServiceAccount in the namespace",
+        "create that ServiceAccount in the namespace, or correct spec.pod.serviceAccountName",
         _CREATE,
         r"service ?account",
     ),
     Rule(
         "PriorityClassNotFound",
-        "create that PriorityClass, or take its name out of what adds it to pods",
+        "create that PriorityClass, or correct spec.pod.priorityClassName",
         _CREATE,
         r"no PriorityClass",
+    ),
+    Rule(
+        "RuntimeClassNotFound",
+        "create that RuntimeClass, or correct spec.pod.runtimeClassName",
+        _CREATE,
+        r"RuntimeClass \S+ not found",
     ),
     Rule(
         "AdmissionDenied",
@@ -149,8 +156,28 @@ RULES = (
         "spec.engine.imagePullSecrets",
         _IMAGE,
     ),
-    Rule("SecretNotFound", "create that Secret or key in the namespace", _CONFIG, r"(?i)\bsecret\b"),
-    Rule("ConfigMapNotFound", "create that ConfigMap or key in the namespace", _CONFIG, r"(?i)\bconfigmap\b"),
+    Rule("SecretNotFound", "create that Secret or key in the namespace", _CONFIG | _MOUNT, r"(?i)\bsecret\b"),
+    Rule("ConfigMapNotFound", "create that ConfigMap or key in the namespace", _CONFIG | _MOUNT, r"(?i)\bconfigmap\b"),
+    Rule(
+        "VolumeNotMounted",
+        "correct the volume in spec.pod.volumes or spec.model.uri, or see that the node can reach its storage",
+        _MOUNT,
+    ),
+    Rule(
+        "ResourceClaimNotCreated",
+        "create that ResourceClaimTemplate, or correct spec.resources.accelerator.resourceClaimTemplateName",
+        frozenset({"FailedResourceClaimCreation"}),
+    ),
+    Rule(
+        "DevicesNotPrepared",
+        "see that the driver of the claimed devices runs on the node",
+        frozenset({"FailedPrepareDynamicResources"}),
+    ),
+    Rule(
+        "SandboxNotCreated",
+        "see that the network plug-in of the node works, and the node has the runtime of spec.pod.runtimeClassName",
+        frozenset({"FailedCreatePodSandBox"}),
+    ),
     Rule("ContainerConfigInvalid", "see `kubectl describe pod`", _CONFIG),
     Rule(
         "ContainerStartFailed",

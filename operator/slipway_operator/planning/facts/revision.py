@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.deployment.spec import Model, PodInputs, Spec
+from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.deployment.strategy import Step
+from slipway_operator.model.inputs.pod_inputs import Model, PodInputs
 from slipway_operator.planning.facts import weights
 
 HASH_VERSION = "v1"  # a new algorithm gets a new prefix; existing revisions are found by snapshot, so nothing restarts

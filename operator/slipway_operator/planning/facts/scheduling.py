@@ -8,7 +8,7 @@ others. So the operator reads no nodes and needs no permission for them.
 import re
 from dataclasses import dataclass, field
 
-from slipway_operator.model.deployment.spec import Resources
+from slipway_operator.model.inputs.pod_inputs import Resources
 
 _NODES = re.compile(r"\d+/(\d+) nodes")
 _SHORT = re.compile(r"(\d+) (?:Insufficient|Too many) ([\w./-]*\w)")

@@ -7,8 +7,9 @@ from functools import cached_property
 from slipway_operator.api.v1alpha1.status import Decision, Rollout, Sleep, SleepState, State, Status
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed, Workload
-from slipway_operator.model.deployment.spec import Resources, Spec
+from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.deployment.strategy import Step
+from slipway_operator.model.inputs.pod_inputs import Resources
 from slipway_operator.planning.facts import causes
 from slipway_operator.planning.facts.causes import Cause
 

@@ -32,7 +32,8 @@ def held(workload: Workload, snapshot: Snapshot | None) -> Workload:
     if not others or wanted is None:
         return workload
     troubles = tuple(PodTrouble(pod.name, WEIGHTS_DIFFER, _sentence(pod, wanted)) for pod in others)
-    ready = max(0, workload.ready - sum(pod.ready for pod in others))
+    concerned = {_replica(pod) for pod in others}
+    ready = max(0, workload.ready - sum(pod.ready for pod in workload.pods if _replica(pod) in concerned))
     return replace(workload, ready=ready, troubles=(*troubles, *workload.troubles))
 
 
@@ -57,13 +58,22 @@ def evictions(observed: Observed) -> tuple[Evict, ...]:
         snapshot = observed.snapshots.get(labels.what_runs(revision))
         if snapshot and snapshot.weights:
             others += _others(workload, of(snapshot, workload))
-    return tuple(Evict(pod.name) for pod in sorted(others, key=lambda pod: (pod.ready, pod.created_at, pod.name))[:1])
+    return tuple(
+        Evict(pod.name, with_group=bool(pod.group))
+        for pod in sorted(others, key=lambda pod: (pod.ready, pod.created_at, pod.name))[:1]
+    )
 
 
 def _others(workload: Workload, wanted: Weights | None) -> list[Pod]:
     if wanted is None:
         return []
-    return [pod for pod in workload.pods if pod.weights and pod.weights.digest != wanted.digest]
+    pods = (*workload.pods, *workload.workers)
+    return [pod for pod in pods if pod.weights and pod.weights.digest != wanted.digest]
+
+
+def _replica(pod: Pod) -> str:
+    """What serves with a pod: itself, or its group."""
+    return pod.group or pod.name
 
 
 def _sentence(pod: Pod, wanted: Weights) -> str:

@@ -20,7 +20,7 @@ def movements(
 ) -> tuple[Event, ...]:
     """Changes of pods and weights, in their order. `revisions` are those of the status to be written."""
     return (
-        *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: spec.restartAt") for item in evicted),
+        *(Event("Normal", "PodRestarted", f"pod {item.pod} makes way: {item.why}") for item in evicted),
         *_scaled_and_shifted(at, decided.desired, decided.traffic),
         *_drains(at, decided.desired, revisions),
         *_stable_lost(decided.course, at),

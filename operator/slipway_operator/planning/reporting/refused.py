@@ -1,4 +1,4 @@
-"""The plan for an invalid spec: pods and routes stay, and the status reports whether requests are served."""
+"""The plan for a spec that is invalid or not allowed: pods and routes stay, the status says if requests are served."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,10 +7,12 @@ from datetime import datetime
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Condition, Phase, Status
+from slipway_operator.model.cluster import observed as cluster
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
+from slipway_operator.model.deployment import admin_policy
 from slipway_operator.model.deployment.spec import Invalid, parse
-from slipway_operator.planning.facts import conditions, restore, serving
+from slipway_operator.planning.facts import conditions, groups, needs, restore, serving
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting.conditions import conditions as conditions_of
 from slipway_operator.planning.reporting.status import generation_of
@@ -20,26 +22,42 @@ from slipway_operator.planning.sizing.traffic import next_traffic
 KEPT = ("Ready", "Available", "TrafficSynced")  # conditions about the serving revision, independent of the spec
 
 
-def refused(obj: Json, status: Status, observed: Observed, message: str, now: datetime) -> Plan:
+def refused(obj: Json, status: Status, observed: Observed, problem: Invalid, now: datetime) -> Plan:
     """A plan that keeps everything unchanged, and reports why."""
     generation = generation_of(obj)
     served = _served(obj, status, observed, now)
-    traffic, kept, look_again_s = _looked_after(*served) if served else (status.traffic, (), None)
-    fresh = (conditions.condition("Accepted", False, "InvalidSpec", message, now), *kept)
+    traffic, kept, serving_s = _looked_after(*served) if served else (status.traffic, (), None)
+    fresh = (conditions.condition("Accepted", False, problem.reason, problem.message, now), *kept)
+    missing_s = groups.LOOK_AGAIN_S if problem.reason in groups.REASONS else None
     changed = status.observed_generation != generation
     return Plan(
         status=replace(
             status,
             observed_generation=generation,
             phase=Phase.DEGRADED,
-            reason="InvalidSpec",
-            message=message,
+            reason=problem.reason,
+            message=problem.message,
             traffic=traffic,
             conditions=conditions.carry_over(_with_others(fresh, status), status.conditions, generation),
         ),
-        events=(Event("Warning", "InvalidSpec", message),) if changed else (),
-        requeue_after_s=look_again_s,
+        events=(_event(problem),) if changed else (),
+        requeue_after_s=min((pause for pause in (serving_s, missing_s) if pause is not None), default=None),
     )
+
+
+def _event(problem: Invalid) -> Event:
+    match problem.reason:
+        case admin_policy.NOT_ALLOWED:
+            return Event("Warning", "NotAllowed", problem.message)
+        case admin_policy.UNKNOWN_TYPE:
+            return Event("Warning", "UnknownAcceleratorType", problem.message)
+        case cluster.NOT_INSTALLED:
+            return Event("Warning", "LeaderWorkerSetNotInstalled", problem.message)
+        case cluster.FORBIDDEN:
+            return Event("Warning", "LeaderWorkerSetForbidden", problem.message)
+        case needs.CLAIMS_NOT_SERVED:
+            return Event("Warning", "ResourceClaimsNotServed", problem.message)
+    return Event("Warning", "InvalidSpec", problem.message)
 
 
 def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tuple[Course, Situation] | None:

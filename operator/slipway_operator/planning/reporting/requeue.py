@@ -13,13 +13,15 @@ from slipway_operator.planning.rollout import hook_calls
 from slipway_operator.planning.rollout.progress import pause_ends
 from slipway_operator.planning.rollout.row import IN_FLIGHT
 from slipway_operator.planning.scaling import autoscale, sleep
-from slipway_operator.planning.sizing import baseline, restart
+from slipway_operator.planning.sizing import baseline, replacement
 from slipway_operator.planning.sizing.replicas import leaves_at_latest, retired
 from slipway_operator.planning.sizing.sizes import Sizes
 
 GATEWAY_POLL_S = 0.5
 NO_GATEWAY_POLL_S = 5.0  # all ModelDeployments wait for a gateway then, so they poll less often
 DRAIN_POLL_S = 2.0
+# No event of ours reports why the kubelet creates no container: soon for young pods, and seldom after a minute.
+CREATING_POLL_S, STILL_CREATING_POLL_S, YOUNG = 5.0, 30.0, timedelta(minutes=1)
 RESTART_POLL_S = 5.0  # no event reports that a disruption budget allows an eviction again
 
 
@@ -35,7 +37,10 @@ def _polls(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None)
         yield GATEWAY_POLL_S if at.acknowledged[1] else NO_GATEWAY_POLL_S
     if any(at.observed.workloads[name].replicas for name in retired(course, at, sizes)):
         yield DRAIN_POLL_S
-    if restart.extra_pods(course, at, course.stable or ""):
+    for creating in (item for item in at.observed.workloads.values() if item.creating):
+        young = any(at.now - pod.created_at < YOUNG for pod in creating.pods if not pod.ready)
+        yield CREATING_POLL_S if young else STILL_CREATING_POLL_S
+    if replacement.extra_pods(course, at, course.stable or ""):
         yield RESTART_POLL_S
     if weights.evictions(at.observed):
         yield RESTART_POLL_S

@@ -13,10 +13,10 @@ from slipway_operator.api.v1alpha1.status import (
     Status,
 )
 from slipway_operator.model import labels
-from slipway_operator.model.deployment.spec import SLIPWAY, PodInputs
 from slipway_operator.model.engine_types import capabilities_of
+from slipway_operator.model.inputs.pod_inputs import SLIPWAY, PodInputs
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import weights
+from slipway_operator.planning.facts import groups, weights
 from slipway_operator.planning.facts.conditions import carry_over
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import foreign, model_name, summary
@@ -50,7 +50,7 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
         endpoint=settings.endpoint,
         # Pods that a rollout adds for a time are no capacity: an autoscaler that counted them would keep them.
         replicas=min(at.replicas, sum(item.replicas for name, item in at.observed.workloads.items() if name in live)),
-        selector=labels.live_selector(obj["metadata"]["name"], live),
+        selector=labels.live_selector(obj["metadata"]["name"], live, grouped=groups.used(at.spec, at.observed)),
         current_revision=at.current,
         stable_revision=course.stable,
         previous_revision=course.previous,

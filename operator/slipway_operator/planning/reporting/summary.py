@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from slipway_operator.api.v1alpha1.status import Condition, Phase, Rollout, SleepState, State
 from slipway_operator.planning.analysis import runs
 from slipway_operator.planning.facts import causes, serving
-from slipway_operator.planning.facts.conditions import FOREIGN_OBJECTS, NAME_CONFLICT, UNKNOWN_FIELD, is_ill
+from slipway_operator.planning.facts.conditions import (
+    ENGINE_METRICS,
+    FOREIGN_OBJECTS,
+    NAME_CONFLICT,
+    UNKNOWN_FIELD,
+    is_ill,
+)
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.reporting import model_name
 from slipway_operator.planning.reporting.message import overdue
@@ -43,7 +49,8 @@ def reason(shown: Sequence[Condition], rollout: Rollout | None) -> str | None:
 
 # Conditions, the most specific first, and reasons that only mean that something is in progress.
 _OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
-_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", "Autoscaling", FOREIGN_OBJECTS, UNKNOWN_FIELD)
+_OF_SCALING = (ENGINE_METRICS, "Autoscaling")
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", *_OF_SCALING, FOREIGN_OBJECTS, UNKNOWN_FIELD)
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 

@@ -1,5 +1,6 @@
 """Replica counts that change independently of a rollout.
 
-`sleep.py` scales to zero and back, `autoscale.py` decides about the HorizontalPodAutoscaler of `spec.autoscaling`.
+`sleep.py` scales to zero and back, `autoscale.py` decides about the HorizontalPodAutoscaler of `spec.autoscaling`,
+`engine_metrics.py` whether what autoscalers need of engines is read.
 Autoscalers write `spec.replicas`, the operator never does.
 """

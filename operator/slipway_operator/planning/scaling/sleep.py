@@ -12,7 +12,7 @@ from slipway_operator.model import wire
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.rollout.table import next_row
-from slipway_operator.planning.sizing import restart
+from slipway_operator.planning.sizing import replacement
 from slipway_operator.planning.sizing.sizes import sizes_of
 
 GATEWAY_POLL_S = 0.5
@@ -123,7 +123,7 @@ def _settled_s(sleep: Sleep, course: Course, at: Situation) -> float:
 
 def _is_idle(course: Course, at: Situation) -> bool:
     limit_s, idle = _limit_s(at), idle_s(at)
-    well = at.ready(course.stable) > 0 and not restart.extra_pods(course, at, course.stable or "")
+    well = at.ready(course.stable) > 0 and not replacement.extra_pods(course, at, course.stable or "")
     return limit_s is not None and idle is not None and idle >= limit_s and well and _is_settled(course, at)
 
 

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from slipway_operator.api.v1alpha1.status import Rollout, State
+from slipway_operator.manifests.groups.leader_worker_set import workload
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
-from slipway_operator.manifests.workload import replica_set
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Workload
 from slipway_operator.model.deployment.strategy import Analysis
@@ -101,9 +101,11 @@ def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list
     pods, revision = replicas(course, at, sizes), name(course)
     if not pods or course.stable is None:
         return []
-    service = [headless_service(owner, revision)] if revision not in at.observed.services else []
-    workload = replica_set(owner, at.observed.snapshots[course.stable], pods, revision)
-    return [*service, *([workload] if at.workload(revision) is None else [])]
+    lacks_service = revision not in at.observed.services and not at.observed.snapshots[course.stable].is_grouped
+    service = [headless_service(owner, revision)] if lacks_service else []
+    snapshot = at.observed.snapshots[course.stable]
+    made = workload(owner, snapshot, pods, revision)
+    return [*service, *([made] if at.workload(revision) is None else [])]
 
 
 def _is_due(course: Course, at: Situation, sizes: Sizes) -> bool:

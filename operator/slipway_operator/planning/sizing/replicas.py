@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from slipway_operator.api.v1alpha1.status import Mode, State
 from slipway_operator.model import labels
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.sizing import baseline, canary, gates, restart
+from slipway_operator.planning.sizing import baseline, canary, gates, replacement
 from slipway_operator.planning.sizing.sizes import Sizes
 
 
@@ -58,7 +58,7 @@ def _stable_replicas(course: Course, at: Situation, sizes: Sizes) -> int:
     """Pods of stable: all where there is room; else what the target leaves, but enough for its weight."""
     workload = at.workload(course.stable or "")
     present = workload.desired if workload else 0
-    if course.rollout is None and (extra := restart.extra_pods(course, at, course.stable or "")):
+    if course.rollout is None and (extra := replacement.extra_pods(course, at, course.stable or "")):
         return at.replicas + extra
     if not sizes.tight:
         return at.replicas

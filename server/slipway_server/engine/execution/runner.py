@@ -8,6 +8,7 @@ import torch
 
 from ...kernels.api import BLOCK_TOKENS, Batch, CausalLM
 from ...kernels.packing import Ints, Packed
+from ..grammars.masks import Mask, Masks, grammar_of
 from ..request import Request, Sampled, SamplingParams, ScheduledSequence, Sequence
 from .sampler import Sampler, prompt_logprobs
 
@@ -15,8 +16,11 @@ from .sampler import Sampler, prompt_logprobs
 class DecoderRunner:
     """Model, KV cache and sampler. It knows nothing of queues."""
 
-    def __init__(self, model: CausalLM, *, slots: int, context_tokens: int, blocks: int) -> None:
+    def __init__(
+        self, model: CausalLM, *, slots: int, context_tokens: int, blocks: int, masks: Masks | None = None
+    ) -> None:
         self._model = model
+        self._masks = masks
         self._sampler = Sampler(model.kernels.largest)
         width = -(-context_tokens // BLOCK_TOKENS)
         self._block_tables = _BlockTables(slots + 1, width)
@@ -32,6 +36,8 @@ class DecoderRunner:
     def run(self, batch: list[ScheduledSequence]) -> list[Sampled]:
         """One result for each sequence that samples or needs prompt log probabilities, in order."""
         positions = [_logits_positions(scheduled) for scheduled in batch]
+        if self._masks:
+            self._masks.begin(batch)
         logits = self._logits(self._pack(batch, positions))
         return self._results(batch, positions, logits) if any(positions) else []
 
@@ -81,20 +87,38 @@ class DecoderRunner:
         self, batch: list[ScheduledSequence], positions: list[list[int]], logits: torch.Tensor
     ) -> list[Sampled]:
         ends = list(accumulate(map(len, positions)))
-        sampling = [(scheduled, end - 1) for scheduled, end in zip(batch, ends, strict=True) if scheduled.samples]
+        masks = self._masks.collect(batch) if self._masks else {}
+        held_back = {name: held for name, mask in masks.items() if (held := _held_back(mask))}
+        sampling = [
+            (scheduled.sequence, end - 1)
+            for scheduled, end in zip(batch, ends, strict=True)
+            if scheduled.samples and scheduled.sequence.request.id not in held_back
+        ]
         rows = [row for _, row in sampling]
         chosen = logits if len(rows) == len(logits) else logits[rows]
-        tokens = iter(self._sampler.sample(chosen, [scheduled.sequence for scheduled, _ in sampling]))
+        masked = [(row, masks.get(sequence.request.id)) for row, (sequence, _) in enumerate(sampling)]
+        allowed = {row: mask.allowed for row, mask in masked if mask and mask.allowed is not None}
+        tokens = iter(self._sampler.sample(chosen, [sequence for sequence, _ in sampling], allowed))
         results = []
         for scheduled, needed, end in zip(batch, positions, ends, strict=True):
             if not needed:
                 continue
-            result = next(tokens) if scheduled.samples else Sampled()
+            if held := held_back.get(scheduled.sequence.request.id) if grammar_of(scheduled) else None:
+                result = held
+            else:
+                result = next(tokens) if scheduled.samples else Sampled()
             if len(needed) > scheduled.samples:
                 logprobs = prompt_logprobs(logits[end - len(needed) : end - scheduled.samples], scheduled)
                 result = replace(result, prompt_logprobs=logprobs)
             results.append(result)
         return results
+
+
+def _held_back(mask: Mask) -> Sampled | None:
+    """What takes the place of a token where a mask allows to choose none."""
+    if mask.refusal:
+        return Sampled(refusal=mask.refusal)
+    return Sampled(late=True) if mask.allowed is None else None
 
 
 def _logits_positions(scheduled: ScheduledSequence) -> list[int]:

@@ -1,11 +1,12 @@
 """Logits to token ids: each row by its own request's parameters, independent of the rest of the batch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Rows
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import torch
+from numpy.typing import NDArray
 
 from ..request import Logprobs, Sampled, SamplingParams, ScheduledSequence, Sequence
 
@@ -18,6 +19,8 @@ LEAST_TEMPERATURE = (
 # What a number may become by rules, so that dividing by a temperature and summing stay finite.
 LARGEST_EDITED = 1e30
 
+# Of rows whose tokens a grammar restricts: whether each token is allowed.
+AllowedTokens = Mapping[int, NDArray[numpy.bool_]]
 Largest = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -29,7 +32,9 @@ class Sampler:
         self._largest = largest
         self._pool: ThreadPoolExecutor | None = None
 
-    def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Sampled]:
+    def sample(
+        self, logits: torch.Tensor, sequences: Rows[Sequence], allowed: AllowedTokens | None = None
+    ) -> list[Sampled]:
         """One result for each row of float32 [rows, vocabulary]; no token where the logits are not finite, or where
         the request's own rules leave none. A token that these forbid is never the result, whatever the other numbers.
 
@@ -43,7 +48,7 @@ class Sampler:
         noises = dict(self._draw_noise(sequences, params, logits.shape[-1])) if logits.is_cuda else {}
         chosen, all_finite = self._largest(logits)
         finite = all_finite.tolist()
-        edited = _edit(logits, sequences, params)
+        edited = _edit(logits, sequences, params, allowed or {})
         forbidden_all = [False] * len(finite)
         if edited is not logits:
             best, chosen = edited.max(dim=-1)
@@ -53,7 +58,7 @@ class Sampler:
                 noise = noises[row] if row in noises else _noise(p.seed, len(sequence.output), logits.shape[-1])
                 chosen[row] = _draw(edited[row], p, noise)
         tokens = chosen.tolist()
-        logprobs = _logprobs_of_rows(logits, tokens, params)
+        logprobs = _logprobs_of_rows(logits, tokens, params, allowed or {})
         return [
             Sampled(token, None, logprobs.get(row)) if ok and not none else Sampled(no_token_allowed=ok)
             for row, (token, ok, none) in enumerate(zip(tokens, finite, forbidden_all, strict=True))
@@ -77,15 +82,23 @@ def params_of(sequence: Sequence) -> SamplingParams:
 # --- rules that change logits -----------------------------------------------------------------------------------------
 
 
-def _edit(logits: torch.Tensor, sequences: Rows[Sequence], params: Rows[SamplingParams]) -> torch.Tensor:
+def _edit(
+    logits: torch.Tensor, sequences: Rows[Sequence], params: Rows[SamplingParams], allowed: AllowedTokens
+) -> torch.Tensor:
     """A copy where something changes, else the logits themselves."""
     changed = [row for row, p in enumerate(params) if p.edits_logits]
-    if not changed:
+    if not changed and not allowed:
         return logits
     edited = logits.clone()
     for row in changed:
         edit(edited[row], sequences[row], params[row])
+    for row, tokens in allowed.items():
+        edited[row].masked_fill_(_as_tensor(~tokens, logits.device), -torch.inf)
     return edited
+
+
+def _as_tensor(tokens: NDArray[numpy.bool_], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(tokens).to(device, non_blocking=True)
 
 
 def edit(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
@@ -201,14 +214,27 @@ def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tu
     return tuple(Logprobs((token, *others), tuple(row), rank) for token, others, row, rank in rows)
 
 
-def _logprobs_of_rows(logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams]) -> dict[int, Logprobs]:
+def _logprobs_of_rows(
+    logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams], allowed: AllowedTokens
+) -> dict[int, Logprobs]:
     """Rows with the same number of alternatives are computed together."""
     logprobs: dict[int, Logprobs] = {}
     for count in {p.logprobs for p in params} - {-1}:
         rows = [row for row, p in enumerate(params) if p.logprobs == count]
         chosen = logits if len(rows) == len(logits) else logits[rows]
         logprobs |= zip(rows, log_probabilities(chosen, [tokens[row] for row in rows], count), strict=True)
+    for row in [row for row in allowed if params[row].logprobs_of_allowed]:
+        logprobs[row] = _allowed_alternatives(logits[row], tokens[row], params[row].logprobs, allowed[row])
     return logprobs
+
+
+def _allowed_alternatives(row: torch.Tensor, token: int, count: int, allowed: NDArray[numpy.bool_]) -> Logprobs:
+    """As `log_probabilities`, of the model's own distribution, without alternatives that are not allowed."""
+    (own,) = log_probabilities(row[None], [token], 0)
+    ids = torch.from_numpy(allowed.nonzero()[0]).to(row.device)
+    values, best = row[ids].topk(min(count, len(ids)))
+    values = values - row.logsumexp(dim=-1)
+    return Logprobs((token, *ids[best].tolist()), (own.values[0], *values.tolist()), own.rank)
 
 
 def prompt_logprobs(logits: torch.Tensor, scheduled: ScheduledSequence) -> tuple[Logprobs, ...]:

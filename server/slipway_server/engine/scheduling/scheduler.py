@@ -20,7 +20,7 @@ TOO_LATE = "The request's time was over."
 NOT_FINITE = "The model computed numbers that are not finite."
 NO_TOKEN = (
     "The request leaves no token to choose: allowed_token_ids, bad_words and min_tokens with stop_token_ids "
-    "forbid all of them. Allow one more."
+    "forbid all of them, or all that its grammar allows. Allow one more."
 )
 
 
@@ -119,10 +119,13 @@ class Scheduler:
         remaining = iter(results)
         events = []
         for scheduled in batch:
-            scheduled.sequence.num_computed_tokens = scheduled.end
+            result = next(remaining) if scheduled.samples or scheduled.prompt_logprob_positions else None
+            # Of a token that is not chosen yet the last one before it is computed again.
+            late = result is not None and result.late
+            scheduled.sequence.num_computed_tokens = scheduled.end - late
             self.block_manager.cache_full_blocks(scheduled.sequence)
-            if scheduled.samples or scheduled.prompt_logprob_positions:
-                event = self._advance(scheduled, next(remaining))
+            if result and not (late and not result.prompt_logprobs):
+                event = self._advance(scheduled, result)
                 events.append(event)
                 if event.finish:
                     self._finish(scheduled.sequence)
@@ -333,8 +336,10 @@ class Scheduler:
             if result.embedding is None:
                 return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
             return RequestOutput(request.id, embedding=result.embedding, finish=FinishReason.STOP)
-        if not scheduled.samples:
+        if not scheduled.samples or result.late:
             return RequestOutput(request.id, prompt_logprobs=result.prompt_logprobs)
+        if result.refusal:
+            return RequestOutput(request.id, finish=FinishReason.GRAMMAR, error=result.refusal)
         if result.token is None:
             if result.no_token_allowed:
                 return RequestOutput(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)

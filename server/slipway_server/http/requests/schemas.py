@@ -21,22 +21,20 @@ from .fields import (
     MinP,
     ModelName,
     Objects,
-    Penalty,
     Positive,
     Priority,
     Prompts,
     RepetitionPenalty,
-    Seed,
-    Stop,
     StopTokenIds,
     Temperature,
     TemplateVariables,
     Texts,
     Timeout,
-    TopK,
     TopP,
 )
 from .messages import Messages
+from .sampling import Sampling
+from .structured import Structured
 
 MAX_BEAMS = 20
 # Fields that change which tokens are likely, or end answers, with the values that do not. The search considers more
@@ -62,43 +60,7 @@ class StreamOptions(Struct):
     continuous_usage_stats: bool = False
 
 
-class Sampling(Struct, kw_only=True):
-    """The fields that every generating endpoint shares."""
-
-    max_tokens: Positive | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    seed: Seed | None = None
-    stop: Stop = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    ignore_eos: bool = False
-    stream: bool | None = False
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    def params(self, max_tokens: int, stop_token_ids: tuple[int, ...], seed: int) -> SamplingParams:
-        """`stop_token_ids`: the model's own. `seed`: the client's, or the one that was drawn for the stream."""
-        return SamplingParams(
-            max_tokens=max_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=self.top_p or 1.0,
-            top_k=max(0, self.top_k or 0),
-            seed=seed,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            stop_token_ids=() if self.ignore_eos else stop_token_ids,
-        )
-
-
-class FullSampling(Sampling, kw_only=True):
+class FullSampling(Structured, kw_only=True):
     """OpenAI's further fields, and vLLM's."""
 
     n: Choices | None = None
@@ -151,6 +113,10 @@ class FullSampling(Sampling, kw_only=True):
             self._check_stream_options(self.stream_options)
         if self.min_tokens and self.limit is not None and self.min_tokens > self.limit:
             raise invalid(f"min_tokens must be at most max_tokens, which is {self.limit}.", "min_tokens")
+        if self.grammar and self.ignore_eos:
+            raise invalid(
+                f"ignore_eos does not go with {self.grammar.param}, which says where an answer ends.", "ignore_eos"
+            )
         if self.use_beam_search:
             self._check_beams()
         elif self.length_penalty not in (None, 1.0) or self.early_stopping:
@@ -189,6 +155,7 @@ class FullSampling(Sampling, kw_only=True):
             # Candidates are compared by what their tokens' probabilities were.
             logprobs=max(self.token_logprobs, 0 if self.candidates > self.choices else -1),
             prompt_logprobs=self.prompt_token_logprobs,
+            grammar=self.grammar,
         )
 
 

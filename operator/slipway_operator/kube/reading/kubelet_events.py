@@ -1,0 +1,82 @@
+"""Why the containers of a pod are not created: volumes, devices, network or runtime.
+
+The kubelet reports it only in Events.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from slipway_operator.api.objects import Object
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.reading.pod_trouble import Found, is_creating
+from slipway_operator.kube.resources import EVENTS
+
+REASONS = frozenset(
+    {
+        *("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedPrepareDynamicResources"),
+        "FailedResourceClaimCreation",  # by the controller of claims; the scheduler waits for it in silence
+    }
+)
+PATIENCE_S = 5.0  # most pods have their containers by then
+READ_S = 4.0  # Events of one pod are read at most this often
+MOST_PODS = 2  # of one ModelDeployment: those of a revision wait for the same
+_KEPT_S = 300.0
+
+
+@dataclass(slots=True)
+class _Pod:
+    since: float  # when it was first seen without containers
+    seen: float
+    read_at: float = float("-inf")
+    found: Found | None = None
+
+
+class KubeletEvents:
+    """Reads Events of pods that have no container for a while. Keeps an entry for each such pod."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
+        self._pods: dict[str, _Pod] = {}  # by uid
+
+    async def failures(self, namespace: str, pods: Iterable[Object]) -> dict[str, Found]:
+        """Return by a pod's uid why it has no containers, for some of `pods`."""
+        now = self._clock()
+        self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.seen < _KEPT_S}
+        late = [str(pod["metadata"]["uid"]) for pod in pods if is_creating(pod) and self._is_late(pod, now)]
+        for uid in late[:MOST_PODS]:
+            await self._read(namespace, uid, now)
+        return {uid: found for uid in late if (found := self._pods[uid].found)}
+
+    def _is_late(self, pod: Object, now: float) -> bool:
+        known = self._pods.setdefault(str(pod["metadata"]["uid"]), _Pod(now, now))
+        known.seen = now
+        return now - known.since >= PATIENCE_S
+
+    async def _read(self, namespace: str, uid: str, now: float) -> None:
+        pod = self._pods[uid]
+        if now - pod.read_at < READ_S:
+            return
+        pod.read_at = now
+        try:
+            events = await self._client.list(EVENTS, namespace, fields=f"involvedObject.uid={uid}")
+        except Refused:  # the operator was upgraded before its permissions
+            return
+        pod.found = latest(events)
+
+
+def latest(events: Iterable[Object]) -> Found | None:
+    """Return reason and message of the newest Event if it says why there are no containers.
+
+    An image that is pulled comes after a volume that was mounted at the second attempt.
+    """
+    newest = max(events, key=_moment, default=None)
+    if newest is None or newest.get("reason") not in REASONS:
+        return None
+    return str(newest["reason"]), str(newest.get("message") or newest["reason"]), None
+
+
+def _moment(event: Object) -> str:
+    series = event.get("series") or {}
+    return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")

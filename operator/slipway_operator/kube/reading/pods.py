@@ -1,0 +1,28 @@
+"""One pod, read from its object; pure."""
+
+from collections.abc import Container
+
+from slipway_operator.api.objects import Object
+from slipway_operator.kube.reading import pod_trouble
+from slipway_operator.model import wire
+from slipway_operator.model.cluster.observed import Pod
+from slipway_operator.model.cluster.weights import Weights, reported
+
+
+def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
+    """Parse a pod; `leaving` are nodes that are drained."""
+    metadata = pod["metadata"]
+    made = wire.parse_time(metadata["creationTimestamp"])
+    address = (pod.get("status") or {}).get("podIP") or ""
+    ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
+    node = str((pod.get("spec") or {}).get("nodeName") or "")
+    return Pod(metadata["name"], made, ready, restarts, address, _loaded(pod), node in leaving)
+
+
+def _loaded(pod: Object) -> Weights | None:
+    """Return the weights that the fetcher of a pod reported when it succeeded; else None."""
+    for container in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if container.get("name") == "fetch" and ended.get("exitCode") == 0:
+            return reported(str(ended.get("message") or ""))
+    return None

@@ -1,0 +1,92 @@
+"""The workload of a revision: a ReplicaSet, or a LeaderWorkerSet where a replica has several pods."""
+
+from typing import Any
+
+from slipway_operator.manifests.engines.profile import HTTP_PORT
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.workload import pod_template, profile_of, replica_set
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import Snapshot
+
+# Metadata of spec.pod that Kueue and LeaderWorkerSet read from the LeaderWorkerSet: it goes there, not to the pods.
+GROUP_LABELS = ("kueue.x-k8s.io/",)
+GROUP_ANNOTATIONS = ("leaderworkerset.sigs.k8s.io/",)
+# Until SIGTERM a worker waits for the end of its leader, whose port is open while it drains; the grace bounds it.
+AWAIT_LEADER = f"""
+import os, socket, time
+missed = 0
+while missed < 3:
+    try:
+        socket.create_connection((os.environ["LWS_LEADER_ADDRESS"], {HTTP_PORT}), 2).close()
+        missed = 0
+    except OSError:
+        missed += 1
+    time.sleep(1)
+"""
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+def workload(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
+    """One immutable workload per revision; `revision` as for `replica_set`."""
+    make = leader_worker_set if snapshot.is_grouped else replica_set
+    return make(owner, snapshot, replicas, revision)
+
+
+def leader_worker_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
+    """The LeaderWorkerSet. As with a ReplicaSet, only its `spec.replicas` is ever written again."""
+    revision = revision or snapshot.revision
+    leader = pod_template(owner, snapshot, revision)
+    written = leader["metadata"]
+    queue = _having(written["labels"], GROUP_LABELS)
+    placed = _having(written["annotations"], GROUP_ANNOTATIONS)
+    leader["metadata"] = {
+        "labels": _without(written["labels"], queue),
+        "annotations": _without(written["annotations"], placed),
+    }
+    metadata = owner.child_metadata(revision)
+    return {
+        "apiVersion": labels.GROUPS_API_VERSION,
+        "kind": labels.LEADER_WORKER_SET,
+        "metadata": {
+            **metadata,
+            "labels": {**queue, **metadata["labels"]},
+            **({"annotations": placed} if placed else {}),
+        },
+        "spec": {
+            "replicas": replicas,
+            # The pods find each other while they start: a leader is ready only when its workers are.
+            "startupPolicy": "LeaderCreated",
+            "leaderWorkerTemplate": {
+                "size": snapshot.inputs.engine.parallelism.nodes,
+                # The pods hold parts of one model: none of them is of use without the others.
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": leader,
+                "workerTemplate": _worker(leader, snapshot),
+            },
+        },
+    }
+
+
+def _worker(leader: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """The other pods: they fetch the same model, and serve nothing, so nothing is there to be probed.
+
+    A request in progress needs all pods: of one that is evicted the whole group is deleted, and its leader drains.
+    """
+    profile, spec, metadata = profile_of(snapshot), leader["spec"], leader["metadata"]
+    server = _without(spec["containers"][0], (*PROBES, "command", "args", "ports"))
+    server |= {"command": list(profile.worker_command)} if profile.worker_command else {}
+    server |= {"args": list(profile.worker_args)}
+    if profile.worker_has_python:
+        server |= {"lifecycle": {"preStop": {"exec": {"command": ["python3", "-c", AWAIT_LEADER]}}}}
+    return {
+        "metadata": {**metadata, "labels": {**metadata["labels"], labels.COMPONENT: labels.WORKER}},
+        "spec": {**spec, "containers": [server]},
+    }
+
+
+def _having(items: dict[str, str], beginnings: tuple[str, ...]) -> dict[str, str]:
+    return {key: value for key, value in items.items() if key.startswith(beginnings)}
+
+
+def _without(items: dict[str, Any], names: Any) -> dict[str, Any]:
+    return {key: value for key, value in items.items() if key not in names}

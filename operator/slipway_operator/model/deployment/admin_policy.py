@@ -1,0 +1,149 @@
+"""What an administrator decides for all ModelDeployments: pod fields allowed by namespace, types of accelerators.
+
+Both come from the chart's values as JSON. A revision that exists keeps what it was created with.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from slipway_operator.api.inputs.pod_spec import LabelKey, LabelValue, NodeSelectorTerm, Toleration
+from slipway_operator.api.objects import Json
+from slipway_operator.api.types import CONFIG, ApiType
+from slipway_operator.model.deployment.spec import Invalid
+from slipway_operator.model.inputs.accelerator_types import BUILT_IN
+from slipway_operator.model.inputs.pod_inputs import PodInputs
+
+ANY = "*"
+DEFAULT_RULES = '[{"namespaces": ["*"], "images": ["*"]}]'  # as values.yaml of the chart has them
+NOT_ALLOWED, UNKNOWN_TYPE = "NotAllowed", "UnknownAcceleratorType"
+_CLOSED = ConfigDict(**{**CONFIG, "extra": "forbid", "strict": False})
+Pattern = Annotated[str, Field(min_length=1, max_length=512)]
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=256)]
+Parsed = TypeVar("Parsed")
+
+
+class PodPolicyRule(ApiType):
+    """Values that ModelDeployments of some namespaces may have. Each is a whole value, or a beginning with `*`."""
+
+    model_config = _CLOSED
+
+    namespaces: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=1024)]
+    images: Patterns = ()
+    service_account_names: Patterns = ()
+    priority_class_names: Patterns = ()
+    runtime_class_names: Patterns = ()
+    scheduler_names: Patterns = ()
+    labels: Patterns = ()
+    annotations: Patterns = ()
+
+
+class AcceleratorType(ApiType):
+    """What spec.resources.accelerator.type stands for. `node_selector_terms` are alternatives, as in a PodSpec."""
+
+    model_config = _CLOSED
+
+    resource: Annotated[str, Field(min_length=3, max_length=253, pattern="^[a-z0-9.-]+/[A-Za-z0-9_.-]+$")]
+    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
+    node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Field(max_length=8)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
+    runtime_class_name: str | None = None
+    shared_memory: str | None = None
+    env: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AdminPolicy:
+    """Rules and types of the installation. By default any image is allowed, and nothing else that must be."""
+
+    rules: tuple[PodPolicyRule, ...] = field(default_factory=lambda: pod_policy(DEFAULT_RULES))
+    accelerator_types: Mapping[str, Json] = field(default_factory=lambda: BUILT_IN)
+
+    @classmethod
+    def of(cls, rules: tuple[PodPolicyRule, ...], types: Mapping[str, AcceleratorType]) -> "AdminPolicy":
+        """The policy with these rules, and with these types in addition to the built-in ones."""
+        dumped = {
+            name: kind.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+            for name, kind in types.items()
+        }
+        return cls(rules, {**BUILT_IN, **dumped})
+
+    def problem(self, inputs: PodInputs, namespace: str) -> Invalid | None:
+        """Why no revision may be made of the inputs; None when it may."""
+        rules = [rule for rule in self.rules if _matches(namespace, rule.namespaces)]
+        for named, value, allowed in _powers(inputs, rules):
+            if not _matches(value, allowed):
+                return Invalid(
+                    f"{named} {value!r} is not allowed in namespace {namespace}: remove it, or have an administrator "
+                    "allow it in podPolicy of the chart's values",
+                    NOT_ALLOWED,
+                )
+        kind = inputs.resources.accelerator_type
+        if kind and kind not in self.accelerator_types:
+            known = ", ".join(sorted(self.accelerator_types))
+            return Invalid(
+                f"spec.resources.accelerator.type {kind!r} is not known: write one of {known}, or have an "
+                "administrator add it to acceleratorTypes of the chart's values",
+                UNKNOWN_TYPE,
+            )
+        return None
+
+    def accelerator(self, inputs: PodInputs) -> Json:
+        """What the type of the inputs' accelerator stands for; empty without a type."""
+        return self.accelerator_types.get(inputs.resources.accelerator_type or "", {})
+
+
+def pod_policy(text: str) -> tuple[PodPolicyRule, ...]:
+    """Parse podPolicy of the chart's values.
+
+    Raises:
+        ValueError: with the path of what is wrong.
+    """
+    return _parsed(TypeAdapter(tuple[PodPolicyRule, ...]), text, '[{"namespaces": ["team-a"], "images": ["*"]}]')
+
+
+def accelerator_types(text: str) -> dict[str, AcceleratorType]:
+    """Parse acceleratorTypes of the chart's values.
+
+    Raises:
+        ValueError: with the path of what is wrong.
+    """
+    return _parsed(TypeAdapter(dict[str, AcceleratorType]), text, '{"h100": {"resource": "nvidia.com/gpu"}}')
+
+
+def _powers(inputs: PodInputs, rules: Iterable[PodPolicyRule]) -> list[tuple[str, str, list[str]]]:
+    """The fields that must be allowed: path, value, and what the rules allow."""
+    pod, rules = inputs.pod, list(rules)
+
+    def allowed(name: str) -> list[str]:
+        return [pattern for rule in rules for pattern in getattr(rule, name)]
+
+    named = [
+        ("spec.engine.image", inputs.engine.image, "images"),
+        ("spec.pod.serviceAccountName", pod.get("serviceAccountName"), "service_account_names"),
+        ("spec.pod.priorityClassName", pod.get("priorityClassName"), "priority_class_names"),
+        ("spec.pod.runtimeClassName", pod.get("runtimeClassName"), "runtime_class_names"),
+        ("spec.pod.schedulerName", pod.get("schedulerName"), "scheduler_names"),
+        *(("spec.pod.labels", f"{key}={value}", "labels") for key, value in pod.get("labels", {}).items()),
+        *(("spec.pod.annotations", f"{key}={value}", "annotations") for key, value in _annotations(pod)),
+    ]
+    return [(path, str(value), allowed(name)) for path, value, name in named if value is not None]
+
+
+def _annotations(pod: Json) -> list[tuple[str, str]]:
+    return [(str(key), str(value)) for key, value in pod.get("annotations", {}).items()]
+
+
+def _matches(value: str, patterns: Iterable[str]) -> bool:
+    return any(value.startswith(pattern[:-1]) if pattern.endswith(ANY) else value == pattern for pattern in patterns)
+
+
+def _parsed(adapter: TypeAdapter[Parsed], text: str, example: str) -> Parsed:
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path + ': ' if path else ''}{first['msg']}; write for example {example}") from None

@@ -1,0 +1,75 @@
+"""The types of accelerators that spec.resources.accelerator.type knows: which nodes have them, by common labels.
+
+A node has a type when it has one of the labels: nvidia.com/gpu.product of NVIDIA's GPU feature discovery,
+karpenter.k8s.aws/instance-gpu-name of Karpenter on AWS, cloud.google.com/gke-accelerator of GKE, or
+amd.com/gpu.product-name of AMD's GPU operator. Nodes with an autoscaler have the latter before they exist.
+"""
+
+from collections.abc import Mapping
+
+from slipway_operator.api.objects import Json
+
+NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
+PRODUCT, AMD_PRODUCT = "nvidia.com/gpu.product", "amd.com/gpu.product-name"
+KARPENTER, KARPENTER_MEMORY = "karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-memory"
+GKE = "cloud.google.com/gke-accelerator"
+
+
+def _term(**labels: tuple[str, ...]) -> Json:
+    keys = {
+        "product": PRODUCT,
+        "amd_product": AMD_PRODUCT,
+        "karpenter": KARPENTER,
+        "memory_mib": KARPENTER_MEMORY,
+        "gke": GKE,
+    }
+    found = [{"key": keys[name], "operator": "In", "values": list(values)} for name, values in labels.items()]
+    return {"matchExpressions": found}
+
+
+def _type(resource: str, *terms: Json) -> Json:
+    return {
+        "resource": resource,
+        "nodeSelectorTerms": list(terms),
+        "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}],
+    }
+
+
+BUILT_IN: Mapping[str, Json] = {
+    "t4": _type(NVIDIA, _term(product=("Tesla-T4",)), _term(karpenter=("t4",)), _term(gke=("nvidia-tesla-t4",))),
+    "v100": _type(
+        NVIDIA,
+        _term(product=("Tesla-V100-SXM2-16GB", "Tesla-V100-SXM2-32GB", "Tesla-V100-PCIE-16GB")),
+        _term(karpenter=("v100",)),
+        _term(gke=("nvidia-tesla-v100",)),
+    ),
+    "a10g": _type(NVIDIA, _term(product=("NVIDIA-A10G",)), _term(karpenter=("a10g",))),
+    "a100-40gb": _type(
+        NVIDIA,
+        _term(product=("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-PCIE-40GB")),
+        _term(karpenter=("a100",), memory_mib=("40960",)),
+        _term(gke=("nvidia-tesla-a100",)),
+    ),
+    "a100-80gb": _type(
+        NVIDIA,
+        _term(product=("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe")),
+        _term(karpenter=("a100",), memory_mib=("81920",)),
+        _term(gke=("nvidia-a100-80gb",)),
+    ),
+    "l4": _type(NVIDIA, _term(product=("NVIDIA-L4",)), _term(karpenter=("l4",)), _term(gke=("nvidia-l4",))),
+    "l40s": _type(NVIDIA, _term(product=("NVIDIA-L40S",)), _term(karpenter=("l40s",))),
+    "h100": _type(
+        NVIDIA,
+        _term(product=("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe", "NVIDIA-H100-NVL")),
+        _term(karpenter=("h100",)),
+        _term(gke=("nvidia-h100-80gb", "nvidia-h100-mega-80gb")),
+    ),
+    "h200": _type(
+        NVIDIA,
+        _term(product=("NVIDIA-H200", "NVIDIA-H200-NVL")),
+        _term(karpenter=("h200",)),
+        _term(gke=("nvidia-h200-141gb",)),
+    ),
+    "b200": _type(NVIDIA, _term(product=("NVIDIA-B200",)), _term(karpenter=("b200",)), _term(gke=("nvidia-b200",))),
+    "mi300x": _type(AMD, _term(amd_product=("AMD_Instinct_MI300X_OAM",))),
+}

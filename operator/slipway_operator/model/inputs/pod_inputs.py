@@ -1,0 +1,346 @@
+"""The inputs of a pod as typed, immutable values: the identity of a revision, and its canonical record."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from slipway_operator.api.inputs import pod_inputs, pod_spec
+from slipway_operator.api.inputs.model import HUB_TOKEN, ModelSpec, ObjectStoreSpec
+from slipway_operator.api.inputs.pod_inputs import InputsRecord
+from slipway_operator.api.objects import Json
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.types import ApiType
+from slipway_operator.model import quantity
+
+SLIPWAY = "slipway"  # engine type: slipway-server
+KEPT = 1024  # parsed records
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRef:
+    """One value of a Secret or a ConfigMap in the namespace of the ModelDeployment: by name, never the value itself."""
+
+    name: str
+    key: str
+    kind: str = "secretKeyRef"  # or configMapKeyRef
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """Where an object store is, where it is not the cloud's own."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    account: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Where the weights are and how they are served."""
+
+    uri: str
+    name: str
+    revision: str | None = None
+    version: str | None = None
+    task: str = "auto"
+    dtype: str = "auto"
+    quantization: str = "none"
+    max_model_len_tokens: int | None = None
+    secret: KeyRef | None = None  # credentials for the fetcher; the key is that of a hub's token
+    object_store: ObjectStore = field(default_factory=ObjectStore)
+
+    @property
+    def scheme(self) -> str:
+        return self.uri.partition("://")[0]
+
+    @property
+    def is_downloaded(self) -> bool:
+        """Whether pods have a copy; other models are used where they lie."""
+        return self.scheme not in ("pvc", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How many pods are one replica, and how they divide the model where that is given."""
+
+    nodes: int = 1
+    tensor: int | None = None
+    pipeline: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The server that runs the model; `image` None is the operator's default, which only `slipway` has."""
+
+    image: str | None = None
+    type: str = SLIPWAY
+    version: str | None = None  # of vLLM, where the image's tag does not name it
+    command: tuple[str, ...] = ()  # of a custom engine
+    custom: Json = field(default_factory=dict)  # as the CRD has it, without defaults
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
+    env_sources: tuple[Json, ...] = ()  # whole Secrets and ConfigMaps, as envFrom of a container
+    volume_mounts: tuple[Json, ...] = ()  # as a container has them
+    image_pull_secrets: tuple[str, ...] = ()
+    parallelism: Parallelism = Parallelism()
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one pod gets; quantities as Kubernetes writes them."""
+
+    cpu: str | None = None
+    memory: str | None = None
+    accelerator: tuple[str, int] | None = None  # resource and count
+    storage: str | None = None  # room for the files of a model that is downloaded
+    shared_memory: str | None = None  # size of /dev/shm
+    accelerator_type: str | None = None  # its name; the revision's record has what it means
+    claim_template: str | None = None  # a ResourceClaimTemplate that makes the devices' claims
+
+
+@dataclass(frozen=True)
+class PodInputs:
+    """All user input that a pod depends on: the identity of a revision."""
+
+    model: Model
+    engine: Engine = Engine()
+    resources: Resources = Resources()
+    placement: Json = field(default_factory=dict)  # as a PodSpec has it, without what is not given
+    pod: Json = field(default_factory=dict)  # spec.pod, without what is not given
+
+    @property
+    def devices(self) -> int:
+        """Devices of a replica; a machine without an accelerator is one."""
+        each = self.resources.accelerator[1] if self.resources.accelerator else 1
+        return self.engine.parallelism.nodes * each
+
+    @cached_property
+    def canonical(self) -> str:
+        """The canonical JSON of the inputs; each reconcile compares it with those of the revisions."""
+        return json.dumps(inputs_to_dict(self), sort_keys=True, separators=(",", ":"))
+
+
+def checked(inputs: PodInputs) -> PodInputs:
+    """The inputs, refused when no pod can be made of them. Only for a present spec, never for a revision's record."""
+    if inputs.engine.type != SLIPWAY and not inputs.engine.image:
+        raise ValueError(f"spec.engine.image is required for the engine type {inputs.engine.type}")
+    accelerator = inputs.resources.accelerator
+    if inputs.engine.type == SLIPWAY and accelerator and accelerator[1] != 1:
+        raise ValueError(
+            f"spec.resources.accelerator.count is {accelerator[1]}: it must be 1, one engine uses one device"
+        )
+    _check_parallelism(inputs)
+    return inputs
+
+
+def _check_parallelism(inputs: PodInputs) -> None:
+    wanted, devices = inputs.engine.parallelism, inputs.devices
+    if inputs.engine.type == SLIPWAY and wanted != Parallelism():
+        raise ValueError("spec.engine.parallelism is for vllm, sglang and custom: slipway-server uses one device")
+    product = (wanted.tensor or 1) * (wanted.pipeline or 1)
+    fits = product == devices if wanted.tensor and wanted.pipeline else devices % product == 0
+    if not fits:
+        raise ValueError(
+            f"spec.engine.parallelism divides the model by {product}, and a replica has {devices} devices: correct "
+            "tensor, pipeline or nodes, or spec.resources.accelerator.count"
+        )
+
+
+def parse_inputs(record: Json, default_name: str) -> PodInputs:
+    """Parse the pod inputs in a record that `inputs_to_dict` made.
+
+    Raises:
+        ValueError: when the record is invalid.
+    """
+    return _recorded(encoded(record), default_name)
+
+
+@lru_cache(KEPT)
+def _recorded(written: bytes, default_name: str) -> PodInputs:
+    return inputs_of(read(InputsRecord, written, "inputs"), default_name)
+
+
+def inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
+    """The decided form of what the API types describe."""
+    return PodInputs(
+        _model(written.model, default_name),
+        _engine(written.engine or pod_inputs.EngineSpec()),
+        _resources(written.resources or pod_spec.ResourcesSpec()),
+        _dumped(written.placement),
+        _dumped(written.pod),
+    )
+
+
+def _model(model: ModelSpec, default_name: str) -> Model:
+    return Model(
+        uri=model.uri,
+        name=model.name or default_name,
+        revision=model.revision,
+        version=model.version,
+        task=model.task,
+        dtype=model.dtype,
+        quantization=model.quantization,
+        max_model_len_tokens=model.max_model_len,
+        secret=KeyRef(model.secret_ref.name, model.secret_ref.key) if model.secret_ref else None,
+        object_store=_object_store(model.object_store),
+    )
+
+
+def _object_store(written: ObjectStoreSpec | None) -> ObjectStore:
+    return ObjectStore(written.endpoint, written.region, written.account) if written else ObjectStore()
+
+
+def _engine(engine: pod_inputs.EngineSpec) -> Engine:
+    return Engine(
+        image=engine.image,
+        type=engine.type,
+        version=engine.version,
+        command=engine.command,
+        custom=_dumped(engine.custom, exclude_defaults=True),
+        args=engine.args,
+        env=tuple((variable.name, _value(variable)) for variable in engine.env if not variable.value_from),
+        env_from=tuple(
+            (variable.name, _key_ref(variable.value_from)) for variable in engine.env if variable.value_from
+        ),
+        image_pull_secrets=tuple(secret.name for secret in engine.image_pull_secrets),
+        env_sources=tuple(map(_dumped, engine.env_from)),
+        volume_mounts=tuple(map(_dumped, engine.volume_mounts)),
+        parallelism=_parallelism(engine.parallelism),
+    )
+
+
+def _parallelism(written: pod_inputs.ParallelismSpec | None) -> Parallelism:
+    return Parallelism(written.nodes, written.tensor, written.pipeline) if written else Parallelism()
+
+
+def _value(variable: pod_inputs.EnvVar) -> str:
+    if variable.value is None:
+        raise ValueError(f"spec.engine.env: {variable.name} has neither value nor valueFrom: write one of them")
+    return variable.value
+
+
+def _resources(resources: pod_spec.ResourcesSpec) -> Resources:
+    accelerator = resources.accelerator
+    return Resources(
+        cpu=_quantity("cpu", resources.cpu),
+        memory=_quantity("memory", resources.memory),
+        accelerator=(_device(accelerator), accelerator.count) if accelerator else None,
+        claim_template=accelerator.resource_claim_template_name if accelerator else None,
+        accelerator_type=accelerator.type if accelerator else None,
+        storage=_quantity("storage", resources.storage),
+        shared_memory=_quantity("sharedMemory", resources.shared_memory),
+    )
+
+
+def _device(accelerator: pod_spec.Accelerator) -> str:
+    """What prices and messages name the device by."""
+    template = accelerator.resource_claim_template_name
+    return f"resource.k8s.io/{template}" if template else accelerator.resource
+
+
+def _dumped(part: ApiType | None, *, exclude_defaults: bool = False) -> Json:
+    """The part as the CRD has it, without what is not given."""
+    if part is None:
+        return {}
+    written: Json = _without_empty(
+        part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=exclude_defaults)
+    )
+    return written
+
+
+def _key_ref(source: pod_inputs.EnvSource) -> KeyRef:
+    if source.secret_key_ref:
+        return KeyRef(source.secret_key_ref.name, source.secret_key_ref.key)
+    if source.config_map_key_ref:
+        return KeyRef(source.config_map_key_ref.name, source.config_map_key_ref.key, "configMapKeyRef")
+    raise ValueError("spec.engine.env: valueFrom has neither secretKeyRef nor configMapKeyRef: write one of them")
+
+
+def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
+    """The canonical form of pod inputs, with the field names of the CRD.
+
+    Values that equal their default are left out: a default that the API server fills in, or that a later release adds,
+    changes no identity.
+    """
+    model, engine, resources = inputs.model, inputs.engine, inputs.resources
+    accelerator = resources.accelerator
+    canonical: dict[str, Any] = _without_empty(
+        {
+            "model": {
+                "uri": model.uri,
+                "name": model.name,
+                "revision": model.revision,
+                "version": model.version,
+                "task": None if model.task == "auto" else model.task,
+                "dtype": None if model.dtype == "auto" else model.dtype,
+                "quantization": None if model.quantization == "none" else model.quantization,
+                "maxModelLen": model.max_model_len_tokens,
+                "secretRef": _hub_token_to_dict(model.secret),
+                "objectStore": asdict(model.object_store),
+            },
+            "engine": {
+                "type": None if engine.type == SLIPWAY else engine.type,
+                "version": engine.version,
+                "image": engine.image,
+                "command": list(engine.command),
+                "custom": engine.custom,
+                "imagePullSecrets": [{"name": name} for name in engine.image_pull_secrets],
+                "args": list(engine.args),
+                "env": [
+                    *({"name": name, "value": value} for name, value in engine.env),
+                    *(
+                        {"name": name, "valueFrom": {ref.kind: {"name": ref.name, "key": ref.key}}}
+                        for name, ref in engine.env_from
+                    ),
+                ],
+                "envFrom": list(engine.env_sources),
+                "volumeMounts": list(engine.volume_mounts),
+                "parallelism": {**asdict(engine.parallelism), "nodes": _unless(engine.parallelism.nodes, 1)},
+            },
+            "resources": {
+                "cpu": resources.cpu,
+                "memory": resources.memory,
+                "accelerator": {
+                    "type": resources.accelerator_type,
+                    "resource": None if resources.accelerator_type or resources.claim_template else accelerator[0],
+                    "resourceClaimTemplateName": resources.claim_template,
+                    "count": accelerator[1],
+                }
+                if accelerator
+                else None,
+                "storage": resources.storage,
+                "sharedMemory": resources.shared_memory,
+            },
+            "placement": inputs.placement,
+            "pod": inputs.pod,
+        }
+    )
+    return canonical
+
+
+def _unless(number: int, default: int) -> int | None:
+    return None if number == default else number
+
+
+def _hub_token_to_dict(secret: KeyRef | None) -> dict[str, str | None] | None:
+    return {"name": secret.name, "key": None if secret.key == HUB_TOKEN else secret.key} if secret else None
+
+
+def _quantity(name: str, value: object) -> str | None:
+    """A quantity as written, after a check that it is one."""
+    if value is None:
+        return None
+    try:
+        quantity.parse(str(value))
+    except ValueError as error:
+        raise ValueError(f"spec.resources.{name}: {error}") from None
+    return str(value)
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in (None, {}, [])}
+    return value

@@ -1,0 +1,28 @@
+"""What a new revision needs of the installation and of the cluster, before anything of it is created."""
+
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.deployment.admin_policy import AdminPolicy
+from slipway_operator.model.deployment.spec import Invalid, Spec
+from slipway_operator.planning.facts import groups
+
+CLAIMS_NOT_SERVED = "ResourceClaimsNotServed"
+
+
+def problem(spec: Spec, current: str, observed: Observed, policy: AdminPolicy, namespace: str) -> Invalid | None:
+    """Why no revision can be made of the spec now; None when it can, or when it exists and what it needs does, too."""
+    missing = groups.problem(spec, observed)
+    if current in observed.snapshots:
+        return missing
+    return policy.problem(spec.inputs, namespace) or _claims(spec, observed) or missing
+
+
+def _claims(spec: Spec, observed: Observed) -> Invalid | None:
+    """An API server without ResourceClaims drops them without a word, and pods would run without their devices."""
+    template = spec.inputs.resources.claim_template
+    if template is None or observed.serves_claims:
+        return None
+    return Invalid(
+        f"spec.resources.accelerator.resourceClaimTemplateName is {template!r}, and this cluster does not serve "
+        "resource.k8s.io/v1: use Kubernetes 1.34 or newer, or write resource in its place",
+        CLAIMS_NOT_SERVED,
+    )

@@ -1,0 +1,123 @@
+"""Whether the metrics of engines that autoscalers need are read: the condition EngineMetricsAvailable.
+
+Sleep needs none of them: gateways count requests, so an engine without metrics can scale to zero too.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from slipway_operator.api.v1alpha1.status import Condition
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import MetricsPage
+from slipway_operator.model.deployment.autoscaling import OWN_NAMES
+from slipway_operator.model.engine_types import metrics_of
+from slipway_operator.model.inputs.pod_inputs import Engine
+from slipway_operator.planning.facts.conditions import ENGINE_METRICS, condition
+from slipway_operator.planning.facts.situation import Course, Situation
+
+_TTFT = ("ttft", "waiting", "running")  # without a first token, only an empty queue shows that there was no request
+# What an engine must export for each metric of the metrics API; docs/autoscaling.md describes these.
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "slipway_queue_depth": ("waiting",),
+    "slipway_requests_running": ("running",),
+    "slipway_tokens_per_second": ("tokens",),
+    "slipway_kv_cache_usage": ("kv_usage",),
+    "slipway_ttft_p95_seconds": _TTFT,
+    "slipway_ttft_p95_replica_seconds": _TTFT,
+}
+_FIELDS = {
+    "waiting": "queued",
+    "running": "running",
+    "tokens": "generatedTokens",
+    "kv_usage": "kvCacheUsage",
+    "ttft": "timeToFirstToken",
+}
+_ABSENT = {
+    "vllm": "remove --disable-log-stats from spec.engine.args, or use a version that exports it",
+    "sglang": "it is there from the first request on; if not, use a version that exports it",
+}
+Needed = Mapping[str, str]  # field of EngineMetrics → the metric and the autoscaler that need it
+Problem = tuple[str, str]  # reason, message
+
+
+def conditions(course: Course, at: Situation) -> list[Condition]:
+    """EngineMetricsAvailable where an autoscaler needs metrics of engines that this operator serves; else nothing."""
+    pages, needed = at.observed.pages, _needed(at)
+    if pages is None or not needed:
+        return []
+    if at.asleep:
+        return [condition(ENGINE_METRICS, True, "Asleep", "it has no pods until the next request", at.now)]
+    live = [name for name in (course.stable, course.target) if name]
+    problems = [*_unnamed(live, needed, at), *_unread(pages, at), *_missing(pages, needed, at)]
+    if problems:
+        (reason, message), others = problems[0], len(problems) - 1
+        text = f"{message}; and {others} more such problems" if others else message
+        return [condition(ENGINE_METRICS, False, reason, text, at.now)]
+    if not pages:
+        ready = any(at.ready(name) for name in live)
+        reason, text = ("Starting", "is read within seconds") if ready else ("NoReadyPods", "is read once it is ready")
+        return [Condition(ENGINE_METRICS, "Unknown", reason, f"the first pod {text}", at.now)]
+    text = f"every ready pod exports what is needed: {', '.join(dict.fromkeys(needed.values()))}"
+    return [condition(ENGINE_METRICS, True, "MetricsRead", text, at.now)]
+
+
+def _needed(at: Situation) -> dict[str, str]:
+    """What each metric is needed for: spec.autoscaling and other autoscalers, of which the first one is named."""
+    found: dict[str, str] = {}
+    for metric in at.spec.autoscaling.metrics if at.spec.autoscaling else ():
+        for field in _NEEDS.get(OWN_NAMES.get(metric.type, ""), ()):
+            found.setdefault(field, f"{metric.type} of spec.autoscaling")
+    for scaler in at.observed.autoscalers:
+        for name in _names(scaler.spec) if scaler.aims_here and not scaler.ours else ():
+            for field in _NEEDS.get(name, ()):
+                found.setdefault(field, f"{name} of HorizontalPodAutoscaler {scaler.name}")
+    return found
+
+
+def _names(spec: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the metrics of a HorizontalPodAutoscaler, whose API server has checked its shape."""
+    for metric in spec.get("metrics") or ():
+        source = metric.get(str(metric.get("type", "")).lower()) or {}
+        if name := (source.get("metric") or {}).get("name"):
+            yield str(name)
+
+
+def _unnamed(live: Iterable[str], needed: Needed, at: Situation) -> Iterator[Problem]:
+    """Custom engines whose description does not name a metric: no page can have it."""
+    for revision in live:
+        engine = _engine(revision, at)
+        for field, why in needed.items() if engine else ():
+            if engine and not metrics_of(engine).of(field):
+                text = f"{why} needs a metric that revision {revision} does not name: write "
+                where = f"spec.engine.custom.metrics.{_FIELDS[field]}, or scale on InFlight, which gateways count"
+                yield "MetricMissing", text + where
+
+
+def _unread(pages: Iterable[MetricsPage], at: Situation) -> Iterator[Problem]:
+    for page in pages:
+        if page.problem:
+            engine = _engine(page.revision, at)
+            custom = engine is not None and engine.type == "custom"
+            path = "correct spec.engine.custom.metricsPath, or " if custom else ""
+            remedy = f"{path}let the operator connect to port 8000 of the pod"
+            yield "ScrapeFailed", f"pod {page.pod}: {page.problem}; {remedy}"
+
+
+def _missing(pages: Iterable[MetricsPage], needed: Needed, at: Situation) -> Iterator[Problem]:
+    for page in pages:
+        engine = _engine(page.revision, at)
+        for field, name in page.missing:
+            if field in needed and engine:
+                remedy = _ABSENT.get(engine.type, "use a version of the server that exports it")
+                if engine.type == "custom":
+                    remedy = f"correct spec.engine.custom.metrics.{_FIELDS[field]}"
+                path = metrics_of(engine).path
+                yield "MetricMissing", f"pod {page.pod} has no {name} on {path}, for {needed[field]}: {remedy}"
+
+
+def _engine(revision: str, at: Situation) -> Engine | None:
+    """The engine of a revision; for a new one it is read from the spec until its record exists."""
+    runs = labels.what_runs(revision)
+    snapshot = at.observed.snapshots.get(runs)
+    inputs = snapshot.inputs if snapshot else at.spec.inputs if runs == at.current else None
+    return inputs.engine if inputs else None

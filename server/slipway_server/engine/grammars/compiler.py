@@ -1,0 +1,100 @@
+"""A client's grammar to a matcher of llguidance, within limits; refusals are sentences for the client."""
+
+import json
+import re
+from pathlib import Path
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+
+MAX_REASON_CHARACTERS = 300  # of llguidance's own words
+# A mask costs 10 to 400 microseconds. With these limits one that a client chose to be slow costs about 5 ms, and a
+# matcher has at most about 10 MB.
+LIMITS = LLParserLimits(
+    max_items_in_row=1000,
+    initial_lexer_fuel=500_000,
+    step_lexer_fuel=60_000,
+    step_max_items=20_000,
+    max_lexer_states=8192,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+_UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
+_FORMAT = re.compile(r"Unknown format: (\S+)")
+
+
+class GrammarError(Exception):
+    """Why a grammar cannot be used: one sentence for a client."""
+
+
+def load_tokenizer(file: Path, vocabulary: int, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
+    """Takes seconds for large vocabularies. `vocabulary`: columns of the model's logits.
+
+    Raises:
+        GrammarError: its tokens are not known as bytes, or no token ends an answer.
+    """
+    if not stop_token_ids:
+        raise GrammarError("This model has no stop token, so that no answer with a grammar could end.")
+    text = file.read_text()
+    try:
+        own = LLTokenizer(text, eos_token=list(stop_token_ids))
+        return own if own.vocab_size >= vocabulary else LLTokenizer(text, vocabulary, list(stop_token_ids))
+    except Exception as error:  # the library raises ValueError, and panics are BaseException's
+        raise GrammarError(f"Grammars need a tokenizer whose tokens are bytes: {_short(str(error))}") from None
+
+
+def compile_grammar(tokenizer: LLTokenizer, kind: str, text: str) -> LLMatcher:
+    """`kind`: json_schema, regex, choice (a JSON list) or grammar (Lark, or EBNF as llama.cpp writes it).
+
+    Raises:
+        GrammarError: it cannot be used.
+    """
+    try:
+        matcher = LLMatcher(tokenizer, _serialized(kind, text), log_level=0, limits=LIMITS)
+    except Exception as error:
+        raise GrammarError(_sentence(kind, str(error))) from None
+    check(matcher, kind)
+    return matcher
+
+
+def check(matcher: LLMatcher, kind: str = "grammar") -> None:
+    """Raises GrammarError for a matcher that can compute no mask any more. llguidance would allow the end then."""
+    if matcher.is_error():
+        raise GrammarError(_sentence(kind, matcher.get_error()))
+
+
+def _serialized(kind: str, text: str) -> str:
+    if kind == "regex":
+        return LLMatcher.grammar_from_regex(text)
+    if kind == "choice":
+        return LLMatcher.grammar_from_regex("|".join(map(re.escape, json.loads(text))))
+    if kind == "grammar":
+        return grammar_from("grammar", text)
+    schema = json.loads(text)
+    if not isinstance(schema, dict):
+        schema = {} if schema else {"not": {}}
+    # Only the server writes what white space is allowed, and `lenient` would ignore keywords.
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"lenient": False, "coerce_one_of": False})
+
+
+def _sentence(kind: str, error: str) -> str:
+    error = error.removesuffix("<non-verbose/>").strip()
+    if found := _UNSUPPORTED.search(error):
+        keywords = [f"{name.strip()}" for name in found[1].split(",")]
+        plural = "keywords" if len(keywords) > 1 else "keyword"
+        return f"The JSON schema has the {plural} {', '.join(keywords)}, which this server does not support."
+    if found := _FORMAT.search(error):
+        return f'The JSON schema has the format "{found[1]}", which this server does not support.'
+    if error.startswith("oneOf"):
+        return (
+            'The JSON schema has the keyword "oneOf" with alternatives that one value could match together, which this '
+            'server does not support: use anyOf, or give each alternative a property with its own "const".'
+        )
+    if "not present in a registry" in error:
+        return f'The JSON schema has a "$ref" to another document: only references within it are supported. {error}'
+    names = {"json_schema": "JSON schema", "regex": "regular expression", "choice": "choice"}
+    return f"The {names.get(kind, 'grammar')} cannot be used: {_short(error)}"
+
+
+def _short(error: str) -> str:
+    text = " ".join(error.split())
+    return text if len(text) <= MAX_REASON_CHARACTERS else text[:MAX_REASON_CHARACTERS] + "…"

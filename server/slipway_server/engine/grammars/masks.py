@@ -1,0 +1,299 @@
+"""Masks of sequences with grammars: computed while the model computes, and read before a token is chosen.
+
+What a sequence's matcher has consumed is compared with its tokens at every step. So a preemption, a step that is
+repeated and an answer that began on another pod need nothing of their own, and neither does a new grammar process.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy
+from numpy.typing import NDArray
+
+from ..request import FinishReason, Grammar, Request, RequestOutput, ScheduledSequence, Sequence
+from .client import GrammarProcess, GrammarsGone
+from .messages import (
+    TOKENS_PER_ADVANCE,
+    Advance,
+    Drop,
+    FromGrammars,
+    Hello,
+    Masked,
+    Prepare,
+    Prepared,
+    digest_of,
+)
+
+Allowed: TypeAlias = NDArray[numpy.bool_]
+
+# A step waits so long for masks that are late, and longer when it would compute nothing without them. A sequence whose
+# mask is later gets no token in this step.
+PATIENCE_S, IDLE_PATIENCE_S = 0.02, 0.25
+SLOW_S = 0.003  # masks that take longer are computed after the others, and not waited for
+PREPARE_S = 60.0  # for a grammar to be compiled, when the process starts first
+MAX_KNOWN = 1024  # grammars that were compiled before
+TOO_COMPLEX = "The grammar took too much to be followed: make it smaller."
+NO_ANSWER = "The process that computes grammars did not answer."
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A sequence with a grammar, as the engine knows it."""
+
+    number: int
+    grammar: Grammar
+    digest: bytes
+    row: int
+    sent: int = 0  # tokens
+    ready: int = -1  # the mask in its row is for the token after so many; -1: there is none
+    awaited: int = -1  # the same, of the mask that is being computed
+    slow: bool = False
+    refusal: str = ""
+
+
+@dataclass(slots=True)
+class _Held:
+    """Requests that wait for their grammar to be compiled."""
+
+    grammar: Grammar
+    since_s: float
+    requests: list[Request] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which tokens a sequence may get next; or why it ends; or neither: it gets no token in this step."""
+
+    allowed: Allowed | None = None
+    refusal: str = ""
+
+
+class Masks:
+    def __init__(self, process: GrammarProcess, vocabulary: int, rows: int) -> None:
+        """`rows`: of the process. At least twice the slots: sequences that are preempted keep theirs, as long as no
+        other one needs it."""
+        self._process, self._vocabulary = process, vocabulary
+        self._free_rows = list(range(rows))
+        self._retired: dict[int, int] = {}  # rows of sequences that are gone, whose masks are still being computed
+        self._followed: dict[str, _Followed] = {}
+        self._by_number: dict[int, _Followed] = {}
+        self._held: dict[bytes, _Held] = {}
+        self._known: dict[bytes, None] = {}
+        self._prepared: list[Request] = []
+        self._refused: list[RequestOutput] = []
+        self._numbers = 0
+        self._unavailable = ""
+
+    def fileno(self) -> int:
+        """Readable when there is something for `take_prepared`."""
+        return self._process.fileno()
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def hold(self, request: Request, grammar: Grammar) -> None:
+        """Until its grammar is compiled; `take_prepared` returns it then."""
+        digest = digest_of(grammar)
+        if self._unavailable:
+            self._refuse([request], self._unavailable)
+        elif digest in self._known:
+            self._prepared.append(request)
+        elif digest in self._held:
+            self._held[digest].requests.append(request)
+        else:
+            self._held[digest] = _Held(grammar, time.monotonic(), [request])
+            self._request_grammar(digest, grammar)
+
+    def take_prepared(self) -> tuple[list[Request], list[RequestOutput]]:
+        """Requests that can run now, and the ends of those that cannot."""
+        if self._process.started:
+            self._receive(0.0)
+            self._give_up(time.monotonic())
+        prepared, self._prepared = self._prepared, []
+        refused, self._refused = self._refused, []
+        return prepared, refused
+
+    def forget(self, request_id: str) -> None:
+        """It has ended."""
+        for held in self._held.values():
+            held.requests = [request for request in held.requests if request.id != request_id]
+        self._prepared = [request for request in self._prepared if request.id != request_id]
+        if followed := self._followed.pop(request_id, None):
+            self._release(followed)
+
+    def _request_grammar(self, digest: bytes, grammar: Grammar) -> None:
+        if not self._process.started:
+            self._process.start()
+        if self._process.serves:
+            self._process.send(Prepare(self._process.generation, digest, grammar.kind, grammar.text))
+
+    def _refuse(self, requests: Iterable[Request], reason: str, finish: FinishReason = FinishReason.GRAMMAR) -> None:
+        self._refused += [RequestOutput(request.id, finish=finish, error=reason) for request in requests]
+
+    def _give_up(self, now_s: float) -> None:
+        for digest in [digest for digest, held in self._held.items() if now_s - held.since_s > PREPARE_S]:
+            self._refuse(self._held.pop(digest).requests, NO_ANSWER, FinishReason.ERROR)
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def begin(self, batch: Iterable[ScheduledSequence]) -> None:
+        """Has the masks computed that this step needs, beside the model."""
+        needed = [(item.sequence, grammar) for item in batch if (grammar := grammar_of(item))]
+        if not needed:
+            return
+        running = {sequence.request.id for sequence, _ in needed}
+        followed = [(self._follow(sequence, grammar, running), sequence) for sequence, grammar in needed]
+        for one, sequence in sorted(followed, key=lambda pair: pair[0].slow):
+            self._advance(one, sequence)
+
+    def collect(self, batch: Iterable[ScheduledSequence]) -> dict[str, Mask]:
+        """The masks of this step by request, as far as they have come."""
+        needed = {item.sequence.request.id: item.sequence for item in batch if grammar_of(item)}
+        if not needed:
+            return {}
+        others = any(item.samples and not grammar_of(item) for item in batch)
+        self._wait_for([self._followed[name] for name in needed], others=others)
+        return {name: self._mask(self._followed[name], sequence) for name, sequence in needed.items()}
+
+    def _follow(self, sequence: Sequence, grammar: Grammar, running: set[str]) -> _Followed:
+        name = sequence.request.id
+        if name not in self._followed:
+            if not self._free_rows:
+                self._make_room(running)
+            self._numbers += 1
+            one = _Followed(self._numbers, grammar, digest_of(grammar), self._free_rows.pop())
+            self._followed[name] = self._by_number[one.number] = one
+        return self._followed[name]
+
+    def _make_room(self, running: set[str]) -> None:
+        """Of sequences that are not in this step: they start over."""
+        for name in [name for name in self._followed if name not in running]:
+            self._release(self._followed.pop(name))
+        while not self._free_rows:  # all are being computed for sequences that are gone
+            self._receive(IDLE_PATIENCE_S)
+
+    def _advance(self, one: _Followed, sequence: Sequence) -> None:
+        length = len(sequence.output)
+        if one.refusal or one.ready == length or one.awaited >= 0 or not self._process.serves:
+            return
+        if one.sent > length:
+            one.sent = 0  # never in practice: tokens are not taken back
+        tokens, generation = sequence.output[one.sent :], self._process.generation
+        one.awaited, one.ready = length, -1
+        while len(tokens) > TOKENS_PER_ADVANCE:
+            first, tokens = tokens[:TOKENS_PER_ADVANCE], tokens[TOKENS_PER_ADVANCE:]
+            self._process.send(Advance(generation, one.number, one.digest, one.row, one.sent, first, mask=False))
+            one.sent += len(first)
+        self._process.send(Advance(generation, one.number, one.digest, one.row, one.sent, tokens))
+        one.sent = length
+
+    def _wait_for(self, needed: list[_Followed], *, others: bool) -> None:
+        def late() -> list[_Followed]:
+            return [one for one in needed if one.awaited >= 0 and not one.refusal]
+
+        began_s = time.monotonic()
+        while waiting := late():
+            rest = others or len(waiting) < len(needed)
+            patience_s = PATIENCE_S if rest else IDLE_PATIENCE_S
+            left_s = began_s + patience_s - time.monotonic()
+            if left_s <= 0 or (rest and all(one.slow for one in waiting)):
+                self._receive(0.0)
+                return
+            self._receive(left_s)
+
+    def _mask(self, one: _Followed, sequence: Sequence) -> Mask:
+        if one.refusal:
+            return Mask(refusal=one.refusal)
+        if one.ready != len(sequence.output):
+            return Mask()
+        return Mask(self._process.allowed(one.row, self._vocabulary))
+
+    # --- what the process says ----------------------------------------------------------------------------------------
+
+    def _receive(self, timeout_s: float) -> None:
+        try:
+            messages = self._process.receive(timeout_s)
+        except GrammarsGone:
+            self._end_all(NO_ANSWER)
+            return
+        for message in messages:
+            self._apply(message)
+
+    def _apply(self, message: FromGrammars) -> None:
+        if isinstance(message, Hello):
+            self._begin_again(message)
+        elif isinstance(message, Prepared):
+            self._grammar_prepared(message)
+        else:
+            self._masked(message)
+
+    def _begin_again(self, hello: Hello) -> None:
+        """A new process knows nothing: everything is sent again."""
+        if hello.refusal:
+            self._end_all(hello.refusal)
+            return
+        self._known.clear()
+        self._free_rows += self._retired.values()
+        self._retired.clear()
+        for one in self._followed.values():
+            one.sent, one.ready, one.awaited = 0, -1, -1
+            if one.number == hello.culprit:
+                one.refusal = TOO_COMPLEX
+            else:
+                self._request_grammar(one.digest, one.grammar)
+        for digest, held in self._held.items():
+            self._request_grammar(digest, held.grammar)
+
+    def _end_all(self, reason: str) -> None:
+        self._unavailable = reason
+        for held in self._held.values():
+            self._refuse(held.requests, reason)
+        self._held.clear()
+        for one in self._followed.values():
+            one.refusal = reason
+
+    def _grammar_prepared(self, message: Prepared) -> None:
+        held = self._held.pop(message.digest, None)
+        if message.refusal:
+            self._known.pop(message.digest, None)
+            self._refuse(held.requests if held else [], message.refusal)
+            return
+        self._known[message.digest] = None
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._prepared += held.requests if held else []
+
+    def _masked(self, message: Masked) -> None:
+        if (row := self._retired.pop(message.sequence, None)) is not None:
+            self._free_rows.append(row)
+            return
+        one = self._by_number.get(message.sequence)
+        if one is None or one.awaited < 0:
+            return
+        one.awaited, one.slow, one.refusal = -1, message.seconds > SLOW_S, message.refusal
+        if message.missing:
+            # Its grammar was put out of the cache: it is compiled again, and the sequence starts over.
+            one.sent = 0
+            self._known.pop(one.digest, None)
+            self._request_grammar(one.digest, one.grammar)
+        elif not message.refusal:
+            one.ready = message.position
+
+    def _release(self, one: _Followed) -> None:
+        del self._by_number[one.number]
+        if one.awaited >= 0:
+            self._retired[one.number] = one.row
+        else:
+            self._free_rows.append(one.row)
+        if self._process.serves:
+            self._process.send(Drop(self._process.generation, [one.number]))
+
+
+def grammar_of(scheduled: ScheduledSequence) -> Grammar | None:
+    """Of a sequence that gets a token in this step."""
+    sampling = scheduled.sequence.request.sampling
+    return sampling.grammar if scheduled.samples and sampling else None

@@ -1,0 +1,85 @@
+"""What crosses the socket between the engine and the grammar process: one msgpack message per packet."""
+
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from ..request import Grammar
+
+# A socket of packets takes up to about 200 kB at once; tokens of a resumed answer cross in several advances.
+PACKET_BYTES: Final = 192 << 10
+MAX_GRAMMAR_BYTES: Final = 128 << 10
+TOKENS_PER_ADVANCE: Final = 8192
+
+
+class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Engine to grammars: compile this. It is answered by Prepared."""
+
+    generation: int
+    digest: bytes
+    kind: str
+    text: str
+
+
+class Advance(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Engine to grammars: tokens of one sequence after its first `position` ones, and whether to compute a mask."""
+
+    generation: int
+    sequence: int
+    digest: bytes
+    row: int  # of the shared memory, that the mask is to be written to
+    position: int
+    tokens: list[int]
+    mask: bool = True
+
+
+class Drop(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Engine to grammars: these sequences are over."""
+
+    generation: int
+    sequences: list[int]
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Grammars to engine: a new process serves, and knows nothing that its predecessor knew.
+
+    `culprit`: the sequence that its predecessor ended at; `refusal`: why this model can have no grammars.
+    """
+
+    generation: int
+    culprit: int = -1
+    refusal: str = ""
+    words: int = 0  # of a mask: 32 tokens in each
+
+
+class Prepared(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Grammars to engine: a grammar can be used, or why not."""
+
+    digest: bytes
+    refusal: str = ""
+
+
+class Masked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Grammars to engine: the mask after so many tokens is in its row; or why there is none.
+
+    `missing`: its grammar or its earlier tokens are not known here (any more).
+    """
+
+    sequence: int
+    position: int
+    seconds: float = 0.0
+    refusal: str = ""
+    missing: bool = False
+
+
+ToGrammars = Prepare | Advance | Drop
+FromGrammars = Hello | Prepared | Masked
+
+to_grammars: Final[msgspec.msgpack.Decoder[ToGrammars]] = msgspec.msgpack.Decoder(ToGrammars)
+from_grammars: Final[msgspec.msgpack.Decoder[FromGrammars]] = msgspec.msgpack.Decoder(FromGrammars)
+encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def digest_of(grammar: Grammar) -> bytes:
+    return blake2b(f"{grammar.kind}\0{grammar.text}".encode(), digest_size=16).digest()

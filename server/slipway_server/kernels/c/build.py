@@ -1,0 +1,109 @@
+"""Compiles native.c once for each instruction set: with the `ziglang` package, which needs no compiler, or with `cc`.
+
+A script: it runs before this package can be imported.
+"""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCE, BUILT = HERE / "native.c", HERE / "built"
+# No contraction: the source says which products are fused with a sum, so that it is the same for any number of rows.
+FLAGS = [
+    "-O3", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-g0", "-ffp-contract=off",
+    "-fno-strict-aliasing",
+]  # fmt: skip
+GLIBC = "2.31"
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionSet:
+    """`needs`: what the kernel lists of the CPU, among its flags or features, where these kernels run."""
+
+    name: str
+    machine: str
+    needs: frozenset[str]
+    zig_cpu: str
+    cc_flags: tuple[str, ...]
+
+    @property
+    def library(self) -> Path:
+        return HERE / f"libslipway-{self.name}.so"
+
+
+def _x86(name: str, needs: str, zig_cpu: str, *cc_flags: str) -> InstructionSet:
+    return InstructionSet(name, "x86_64", frozenset(needs.split()), zig_cpu, cc_flags)
+
+
+_AVX512, _V3, _V4 = "avx512f avx512bw avx512vl avx512dq", "-march=x86-64-v3", "-march=x86-64-v4"
+# The first one that a CPU has is the best one for it.
+INSTRUCTION_SETS = (
+    _x86(
+        "avx512_bf16", f"{_AVX512} avx512_bf16 avx512_vnni", "x86_64_v4+avx512bf16+avx512vnni",
+        _V4, "-mavx512bf16", "-mavx512vnni",
+    ),
+    _x86("avx512_vnni", f"{_AVX512} avx512_vnni", "x86_64_v4+avx512vnni", _V4, "-mavx512vnni"),
+    _x86("avx512", _AVX512, "x86_64_v4", _V4),
+    _x86("avx_vnni", "avx2 fma bmi2 avx_vnni", "x86_64_v3+avxvnni", _V3, "-mavxvnni"),
+    _x86("avx2", "avx2 fma bmi2", "x86_64_v3", _V3),
+    InstructionSet("neon", "aarch64", frozenset({"asimddp"}), "generic+v8_2a+dotprod", ("-march=armv8.2-a+dotprod",)),
+)  # fmt: skip
+
+
+def main() -> int:
+    """For this machine. Sets whose flags a compiler does not know are left out."""
+    wanted = [each for each in INSTRUCTION_SETS if each.machine == platform.machine()]
+    if platform.system() != "Linux" or not wanted:
+        print("the C kernels are for Linux on x86-64 and aarch64: torch computes the models here")
+        BUILT.touch()
+        return 0
+    if compiler() is None:
+        print("no compiler for the C kernels: pip install ziglang, or install cc", file=sys.stderr)
+        return 1
+    built = [each.name for each in wanted if compile_library(each, each.library)]
+    print(f"built the C kernels for {', '.join(built)}")
+    BUILT.write_text("\n".join(built) + "\n")
+    return 0 if built else 1
+
+
+def compile_library(kind: InstructionSet, to: Path, *more: str) -> bool:
+    """Whether it could be made; the compiler says why not."""
+    found = compiler()
+    if found is None:
+        return False
+    flags = list(kind.cc_flags)
+    if "ziglang" in found:
+        flags = ["-target", f"{kind.machine}-linux-gnu.{GLIBC}", f"-mcpu={kind.zig_cpu}"]
+    with tempfile.TemporaryDirectory(dir=to.parent) as folder:
+        # Written to a temporary file and renamed: a concurrent import gets the old or the new library.
+        made = Path(folder) / to.name
+        command = [*found, *FLAGS, *flags, *more, "-o", str(made), str(SOURCE), "-lm", "-lpthread"]
+        if subprocess.run(command, env=dict(os.environ) | _caches()).returncode:
+            return False
+        made.chmod(0o755)
+        made.replace(to)
+    return True
+
+
+def compiler() -> list[str] | None:
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    found = os.environ.get("CC") or shutil.which("cc")
+    return [found] if found else None
+
+
+def _caches() -> dict[str, str]:
+    """What zig keeps of its own libraries: once for all sets."""
+    folder = Path(tempfile.gettempdir()) / f"slipway-zig-{os.getuid()}"
+    return {"ZIG_GLOBAL_CACHE_DIR": str(folder), "ZIG_LOCAL_CACHE_DIR": str(folder)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Which library of the C kernels this CPU runs, and its loading."""
+
+import ctypes
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ... import environment
+from .build import INSTRUCTION_SETS, InstructionSet
+
+# "native": these kernels or an error; "torch": never these kernels. A name: this instruction set or an error.
+CHOICES = ("auto", "native", "torch", *(each.name for each in INSTRUCTION_SETS))
+
+
+class KernelsUnavailable(Exception):
+    """Why the C kernels cannot be used here: one sentence for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The functions of one instruction set, and how many outputs a panel of packed weights has there."""
+
+    functions: ctypes.CDLL
+    instruction_set: str
+    panel: int
+
+
+def choice() -> str:
+    """One of CHOICES. Raises KernelsUnavailable for any other value."""
+    chosen = environment.kernels()
+    if chosen not in CHOICES:
+        raise KernelsUnavailable(f"{environment.KERNELS} is {chosen!r}, and can be {', '.join(CHOICES)}")
+    return chosen
+
+
+@cache
+def library(threads: int) -> Library:
+    """The best one of this CPU with its threads, or the one that a setting names. Raises KernelsUnavailable."""
+    chosen = choice()
+    if chosen == "torch":
+        raise KernelsUnavailable(f"{environment.KERNELS} is torch")
+    return load(instruction_set(chosen, platform.machine(), cpu_flags()), threads)
+
+
+def instruction_set(chosen: str, machine: str, flags: set[str]) -> InstructionSet:
+    """Raises KernelsUnavailable."""
+    mine = [each for each in INSTRUCTION_SETS if each.machine == machine]
+    if not mine:
+        raise KernelsUnavailable(f"the C kernels are for x86-64 and aarch64, not for {machine}")
+    if chosen in ("auto", "native"):
+        found = next((each for each in mine if each.needs <= flags), None)
+        if found is None:
+            raise KernelsUnavailable(f"this CPU lacks {', '.join(sorted(mine[-1].needs - flags))}")
+        return found
+    named = next((each for each in mine if each.name == chosen), None)
+    if named is None:
+        raise KernelsUnavailable(f"{environment.KERNELS} is {chosen}, which is not of {machine}")
+    if missing := named.needs - flags:
+        raise KernelsUnavailable(f"{environment.KERNELS} is {chosen}, and this CPU lacks {', '.join(sorted(missing))}")
+    return named
+
+
+def load(kind: InstructionSet, threads: int, path: Path | None = None) -> Library:
+    """Raises KernelsUnavailable."""
+    path = path or kind.library
+    if not path.is_file():
+        raise KernelsUnavailable(f"the C kernels for {kind.name} are not built: run slipway_server/kernels/c/build.py")
+    try:
+        functions = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelsUnavailable(f"the C kernels do not load: {error}") from None
+    if functions.slipway_start(threads) < threads:
+        raise KernelsUnavailable("no threads could be started for the C kernels")
+    return Library(functions, kind.name, functions.slipway_panel())
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """As the kernel lists them: `flags` on x86-64, `Features` on aarch64."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return set()
+    found = (line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features")))
+    return set(next(found, []))

@@ -1,0 +1,197 @@
+// Linear layers: the input is packed, then threads take blocks of the output.
+
+// Rows are taken in groups of ROWS at most, as equal as they can be: a small group uses its weights badly.
+static i64 groups_of(const Linear *job) { return (job->m + ROWS - 1) / ROWS; }
+
+static i64 first_row(const Linear *job, i64 group) {
+    const i64 groups = groups_of(job), more = job->m % groups;
+    return group * (job->m / groups) + (group < more ? group : more);
+}
+
+// --- the input ---------------------------------------------------------------------------------------------------------
+// For a group of rows, word after word of each row, so that one pointer walks through memory in order. int8 rows have one
+// scale each.
+static struct {
+    uint32_t *words;
+    float *scales;
+    i64 size, rows;
+} packed;
+
+static int reserve_packed(i64 words, i64 rows) {
+    if (packed.size < words) {
+        free(packed.words);
+        packed.words = aligned_alloc(64, (size_t)((words * 4 + 63) / 64 * 64));
+        packed.size = packed.words ? words : 0;
+    }
+    if (packed.rows < rows) {
+        free(packed.scales);
+        packed.scales = malloc((size_t)rows * sizeof(float));
+        packed.rows = packed.scales ? rows : 0;
+    }
+    return packed.words && packed.scales;
+}
+
+// LANES words of a row from the given one on, of which `count` are there; zeros after them.
+ALWAYS vi some_words(const Linear *job, const bf16 *x, i64 word, i64 count, float inverse) {
+    if (!job->is_int8) {
+        if (PAIR_WORDS == 2) return (vi)load_some_bf16(x + word, count);
+        if (count >= LANES) return load_words(x + 2 * word);
+        uint32_t room[LANES] = {0};
+        memcpy(room, x + 2 * word, (size_t)count * 4);
+        return load_words(room);
+    }
+    // OFFSET is for bytes: int16 are signed.
+    const int numbers = 4 / FOUR_WORDS; // of a word
+    union {
+        int8_t bytes[4 * LANES];
+        int16_t shorts[2 * LANES];
+    } room = {{0}};
+    for (i64 i = 0; i < count * numbers; i += LANES) {
+        vi whole = rounded(load_bf16(x + word * numbers + i) * splat(inverse)) + OFFSET;
+        for (int lane = 0; lane < LANES; lane++)
+            if (FOUR_WORDS == 1) room.bytes[i + lane] = (int8_t)whole[lane];
+            else room.shorts[i + lane] = (int16_t)whole[lane];
+    }
+    return load_words(&room);
+}
+
+// The first `rows` words; what is after them may be written over while there is `room`.
+ALWAYS void put_words(uint32_t *to, vi words, i64 rows, i64 room) {
+    if (room >= LANES) store_words(to, words);
+    else memcpy(to, &words, (size_t)rows * 4);
+}
+
+static void pack_part(void *given, i64 part) {
+    const Linear *job = given;
+    const i64 first = first_row(job, part), rows = first_row(job, part + 1) - first, words = words_of(job);
+    uint32_t *to = packed.words + first * words;
+    float inverse[ROWS] = {0};
+    for (i64 r = 0; r < rows && job->is_int8; r++) {
+        const float top = largest_magnitude(job->x + (first + r) * job->k, job->k);
+        packed.scales[first + r] = top / 127.0f;
+        inverse[r] = top > 0 ? 127.0f / top : 0.0f;
+    }
+    for (i64 word = 0; word < words; word += LANES) {
+        const i64 count = words - word < LANES ? words - word : LANES;
+        vi row[(ROWS + LANES - 1) / LANES * LANES] = {{0}};
+        for (i64 r = 0; r < rows; r++)
+            row[r] = some_words(job, job->x + (first + r) * job->k, word, count, inverse[r]);
+        if (rows == 1) {
+            put_words(to + word, row[0], count, count);
+            continue;
+        }
+        // More rows than lanes: in two parts.
+        for (i64 from = 0; from < rows; from += LANES) {
+            const i64 some = rows - from < LANES ? rows - from : LANES;
+            transpose(row + from);
+            for (i64 i = 0; i < count; i++)
+                put_words(to + (word + i) * rows + from, row[from + i], some, some < rows ? 0 : (words - word - i) * rows);
+        }
+    }
+}
+
+// --- the output --------------------------------------------------------------------------------------------------------
+// A lone group of rows waits for memory: neighbouring panels, so that a thread reads on in a stream. Several groups
+// compute: a part is a chunk of them with a strip of panels. Its sums are taken in blocks of the steps, so that what is read
+// again stays in the caches: the block of a panel for all groups of the chunk, and that of the chunk for all panels.
+
+#define STREAM 4       // panels of a part where there is a lone group
+#define CHUNK_ROWS 120 // at most
+#define STRIP 8        // panels, at most
+#define BLOCK_BYTES (STEP_BYTES * 1024) // of a panel that is read as it is
+#define WIDENED_STEPS 128               // of one that is widened before: 16 KiB of floats in a core's first cache
+#define WIDENED_GROUPS 3                // that it is widened for, at least
+#define PARTS_OF_THREAD 6
+
+typedef struct {
+    const Linear *job;
+    i64 groups, chunks, strip, strips;
+} Plan;
+
+static Plan plan_of(const Linear *job) {
+    const i64 groups = groups_of(job), panels = job->n / PANEL, most = CHUNK_ROWS / ROWS;
+    const i64 chunks = (groups + most - 1) / most;
+    if (groups == 1) return (Plan){job, 1, 1, STREAM, (panels + STREAM - 1) / STREAM};
+    i64 strip = panels * chunks / (PARTS_OF_THREAD * pool.threads);
+    strip = strip < 1 ? 1 : strip > STRIP ? STRIP : strip;
+    return (Plan){job, groups, chunks, strip, (panels + strip - 1) / strip};
+}
+
+// The groups of a chunk and the panels of a strip.
+typedef struct {
+    i64 group, end_group, panel, end_panel;
+} Share;
+
+static Share share_of(const Plan *plan, i64 part) {
+    const i64 chunk = part / plan->strips, strip = part % plan->strips, panels = plan->job->n / PANEL;
+    const i64 end = (strip + 1) * plan->strip;
+    return (Share){
+        plan->groups * chunk / plan->chunks, plan->groups * (chunk + 1) / plan->chunks, strip * plan->strip, end < panels ? end : panels
+    };
+}
+
+#ifndef PAIR_PRODUCTS
+static void widen_block(const char *w, i64 steps, float *to) {
+    for (i64 step = 0; step < steps; step++, w += STEP_BYTES, to += 2 * PANEL)
+        UNROLLED
+        for (int c = 0; c < COLUMNS; c++) {
+            vi pairs = load_words(w + c * LANES * 4);
+            store(to + c * LANES, even_of(pairs));
+            store(to + PANEL + c * LANES, odd_of(pairs));
+        }
+}
+#endif
+
+static void linear_part(void *given, i64 part) {
+    const Plan *plan = given;
+    const Linear *job = plan->job;
+    const Share share = share_of(plan, part);
+    const i64 steps = steps_of(job), row = first_row(job, share.group), groups = share.end_group - share.group;
+    const i64 step_words = words_of(job) / steps, step_panels = share.end_panel - share.panel;
+    uint32_t sums[CHUNK_ROWS * PANEL * STRIP] __attribute__((aligned(64)));
+#ifdef PAIR_PRODUCTS
+    const int widened = 0;
+#else
+    float wide[2 * WIDENED_STEPS * PANEL] __attribute__((aligned(64)));
+    const int widened = !job->is_int8 && groups >= WIDENED_GROUPS;
+#endif
+    const i64 block = widened ? WIDENED_STEPS : plan->groups == 1 ? steps : BLOCK_BYTES / STEP_BYTES;
+    for (i64 from = 0; from < steps; from += block) {
+        const i64 count = steps - from < block ? steps - from : block;
+        for (i64 panel = share.panel; panel < share.end_panel; panel++) {
+            const char *w = (const char *)job->w + (panel * steps + from) * STEP_BYTES, *after = w + steps * STEP_BYTES;
+            const int fetch_next = groups > 1 && panel + 1 < share.end_panel;
+#ifndef PAIR_PRODUCTS
+            if (widened) widen_block(w, count, wide);
+#endif
+            for (i64 group = share.group; group < share.end_group; group++) {
+                const i64 here = first_row(job, group), at = group - share.group;
+                const int rows = (int)(first_row(job, group + 1) - here);
+                Tile tile = {
+                    job, here, panel, packed.words + (here * steps + from * rows) * step_words, w, count,
+                    sums + ((here - row) * step_panels + (panel - share.panel) * rows) * PANEL, from == 0, from + count == steps,
+                    {w, 0}, packed.scales + here,
+                };
+                if (fetch_next) tile.next = (Next){after + count * STEP_BYTES * at / groups, (STEP_BYTES + groups - 1) / groups};
+#ifndef PAIR_PRODUCTS
+                if (widened) {
+                    tile.w = (const char *)wide;
+                    tile_widened(&tile, rows);
+                    continue;
+                }
+#endif
+                if (job->is_int8) tile_int8(&tile, rows);
+                else tile_bf16(&tile, rows);
+            }
+        }
+    }
+}
+
+int slipway_linear(const Linear *job) {
+    if (job->m == 0) return 0;
+    if (!reserve_packed(job->m * words_of(job), job->m)) return -1;
+    run(pack_part, (void *)job, groups_of(job));
+    Plan plan = plan_of(job);
+    run(linear_part, &plan, plan.chunks * plan.strips);
+    return 0;
+}

@@ -1,0 +1,89 @@
+// Weights as the micro kernels read them.
+
+typedef struct {
+    const bf16 *x;  // [n, k]
+    void *w;        // as in Linear
+    float *w_scale; // int8: [n], out
+    int32_t *w_sum; // int8: [n], out
+    i64 n, k;
+    int is_int8;
+} Pack;
+
+int slipway_panel(void) { return PANEL; }
+
+// Whether there is something that is no number, and the largest magnitude of the others.
+ALWAYS float largest_number(const bf16 *x, i64 k, int *no_number) {
+    vf most = splat(0.0f);
+    vi none = {0};
+    for (i64 i = 0; i < k; i += LANES) {
+        vf v = load_bf16(x + i);
+        most = larger(magnitude(v), most);
+        none |= v != v;
+    }
+    *no_number = whole_sum_of(none) != 0;
+    return largest_of(most);
+}
+
+ALWAYS void store_bytes(int8_t *to, vi whole) {
+    for (int lane = 0; lane < LANES; lane++) to[lane] = (int8_t)whole[lane];
+}
+
+// One row to int8; gives the sum of what comes out. A row with something that is no number has no scale either: its
+// outputs must not pass for numbers.
+static int32_t quantize_weights(const bf16 *x, int8_t *q, i64 k, float *scale) {
+    int no_number;
+    const float top = largest_number(x, k, &no_number);
+    *scale = no_number ? NAN : (top > 1e-12f ? top : 1e-12f) / 127.0f;
+    vi sum = {0};
+    for (i64 i = 0; i < k; i += LANES) {
+        vi whole = rounded(load_bf16(x + i) / splat(*scale));
+        store_bytes(q + i, whole);
+        sum += whole;
+    }
+    return whole_sum_of(sum);
+}
+
+static void pack_weights_part(void *given, i64 panel) {
+    const Pack *job = given;
+    const i64 words = job->k / (job->is_int8 ? 4 : 2);
+    const bf16 *x = job->x + panel * PANEL * job->k;
+    uint32_t *to = (uint32_t *)job->w + panel * words * PANEL;
+    int8_t q[job->is_int8 ? PANEL * job->k : 1];
+    for (i64 r = 0; job->is_int8 && r < PANEL; r++) {
+        const i64 row = panel * PANEL + r;
+        job->w_sum[row] = OFFSET * quantize_weights(x + r * job->k, q + r * job->k, job->k, job->w_scale + row);
+    }
+    const char *from = job->is_int8 ? (const char *)q : (const char *)x;
+    for (i64 p = 0; p < words; p++)
+        for (i64 r = 0; r < PANEL; r++) {
+            uint32_t word;
+            memcpy(&word, from + (r * words + p) * 4, 4);
+            // Low and high bytes of 16 bits are widened apart: the first two numbers are the low ones.
+            if (job->is_int8 && FOUR_WORDS == 2)
+                word = (word & 0xff0000ff) | (word & 0xff00) << 8 | (word & 0xff0000) >> 8;
+            to[p * PANEL + r] = word;
+        }
+}
+
+void slipway_pack(const Pack *job) { run(pack_weights_part, (void *)job, job->n / PANEL); }
+
+// --- rows of a weight in panels ----------------------------------------------------------------------------------------
+
+typedef struct {
+    const uint32_t *w;  // packed as in Linear, bf16
+    const int64_t *ids; // [m]
+    uint32_t *y;        // [m, k]
+    i64 m, k;
+} Rows;
+
+static void rows_part(void *given, i64 row) {
+    const Rows *job = given;
+    const i64 pairs = job->k / 2, id = job->ids[row];
+    const uint32_t *from = job->w + id / PANEL * pairs * PANEL + id % PANEL;
+    for (i64 p = 0; p < pairs; p++) {
+        prefetch(from + (p + 16) * PANEL);
+        job->y[row * pairs + p] = from[p * PANEL];
+    }
+}
+
+void slipway_rows(const Rows *job) { run(rows_part, (void *)job, job->m); }

@@ -1,0 +1,1 @@
+"""Models that outlive pods: real fetchers side by side, killed, with damaged entries and full caches."""
