@@ -107,13 +107,13 @@ def engine(name: str) -> None:
 @main.command("metrics-server")
 def install_metrics_server() -> None:
     """Install metrics-server, for autoscaling by CPU and memory (compiled once, about 2 minutes)."""
-    metrics_server.install(places(), _console)
+    metrics_server.ADDON.install(places(), _console)
 
 
 @main.command("leader-worker-set")
 def install_leader_worker_set() -> None:
     """Install LeaderWorkerSet, for replicas of several pods (compiled once, about 2 minutes)."""
-    leader_worker_set.install(places(), _console)
+    leader_worker_set.ADDON.install(places(), _console)
 
 
 @main.command()

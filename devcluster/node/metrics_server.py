@@ -1,49 +1,14 @@
-"""metrics-server, for autoscaling by CPU and memory: built from its pinned Go module, installed where it is wanted."""
+"""metrics-server, for autoscaling by CPU and memory, and how its manifests differ in the development cluster."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import yaml
-from rich.console import Console
 
 from devcluster import pins
-from devcluster.engine.engine import Engine, find
-from devcluster.engine.facts import machine
-from devcluster.gobuild import build_steps, drop_build_caches, module_folder, required_version
-from devcluster.images.archive import Image, write_archive
-from devcluster.node import access
-from devcluster.places import Places, appears_whole, exclusive
-from devcluster.processes import run
-from devcluster.steps.progress import run_steps
-from devcluster.steps.schedule import Step
-from devcluster.tools import tool
+from devcluster.node.addon import Addon
 
 NAME = "metrics-server"
-_PATH = "sigs.k8s.io/metrics-server"
-_MODULE = pins.MODULES["kube"]
 _UPSTREAM = "gcr.io/k8s-staging-metrics-server/metrics-server"  # as its own manifests call the image
-_API = "v1beta1.metrics.k8s.io"
-_AVAILABLE_WITHIN_S = 120
-
-
-def install(places: Places, console: Console) -> None:
-    """Builds it where it is not built, loads it, applies its own manifests, and waits until its API answers.
-
-    Raises:
-        DevclusterError: when there is no cluster, or it does not come to answer.
-    """
-    access.kubeconfig(places)
-    with exclusive(places):
-        engine, _ = find(places)
-        run_steps([*_steps(places), *_cluster_steps(places, engine)], console)
-
-
-def reference() -> str:
-    """The image's name in the cluster."""
-    return f"localhost/slipway-{NAME}:{required_version(_MODULE, _PATH)}"
 
 
 def kustomization(image: str) -> str:
@@ -65,48 +30,14 @@ def kustomization(image: str) -> str:
     })  # fmt: skip
 
 
-def _steps(places: Places) -> list[Step]:
-    return [
-        *build_steps(places, (NAME,)),
-        Step(f"{NAME}'s own manifests", _manifests(places).exists, lambda: _save_manifests(places),
-             after=(f"compile {NAME}",)),
-        Step("remove build caches", lambda: False, lambda: drop_build_caches(places)),
-    ]  # fmt: skip
-
-
-def _cluster_steps(places: Places, engine: Engine) -> list[Step]:
-    return [
-        Step(f"load {reference()}", lambda: reference() in access.node_images(places, engine),
-             lambda: _load(places, engine)),
-        Step(f"install {NAME}", lambda: False, lambda: _apply(places)),
-    ]  # fmt: skip
-
-
-def _manifests(places: Places) -> Path:
-    return places.cache / f"{NAME}-files" / places.binaries(_MODULE).name
-
-
-def _save_manifests(places: Places) -> None:
-    """They come with its module, so they are never copied here; the module cache goes afterwards."""
-    module = module_folder(places, _MODULE, _PATH, required_version(_MODULE, _PATH))
-    with appears_whole(_manifests(places)) as target:
-        shutil.copytree(module / "manifests" / "base", target, copy_function=shutil.copyfile)
-
-
-def _load(places: Places, engine: Engine) -> None:
-    program = f"/{NAME}"
-    image = Image(reference(), ((program, places.binary(NAME)),), entrypoint=(program,))
-    with appears_whole(places.work / f"{NAME}.tar") as archive:
-        write_archive(image, archive, machine())
-        access.load_archive(places, engine, archive)
-        archive.unlink()
-
-
-def _apply(places: Places) -> None:
-    kubectl: list[str | Path] = [tool(places, "kubectl"), "--kubeconfig", places.kubeconfig]
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(_manifests(places), Path(folder) / "base")
-        (Path(folder) / "kustomization.yaml").write_text(kustomization(reference()))
-        run([*kubectl, "apply", "-k", folder])
-    within = f"--timeout={_AVAILABLE_WITHIN_S}s"
-    run([*kubectl, "wait", "--for=condition=Available", f"apiservice/{_API}", within])
+ADDON = Addon(
+    name=NAME,
+    module=pins.MODULES["kube"],
+    path="sigs.k8s.io/metrics-server",
+    binary=NAME,
+    program=f"/{NAME}",
+    manifests="manifests/base",
+    kustomization=kustomization,
+    apply=(),
+    wait=("--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s"),
+)

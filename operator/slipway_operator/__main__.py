@@ -244,7 +244,7 @@ async def _serve(
         tasks.append(asyncio.create_task(calls.run(), name="calls"))
         await cache.relist(client)
         readers.nodes.watched = await _may_watch_nodes(client)
-        resync = watch.resync(client, cache, settings.resync_s, queue.add_after)
+        resync = watch.resync(client, cache, readers.nodes, settings.resync_s, queue.add_after)
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(cache.run(client, queue.add), name="cache"))
         tasks.append(asyncio.create_task(readers.names.run(), name="names"))

@@ -68,13 +68,15 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
 
 
 async def resync(
-    client: Client, cache: ObjectCache, period_s: float, add_after: Callable[[ObjectKey, float], None]
+    client: Client, cache: ObjectCache, nodes: Nodes, period_s: float, add_after: Callable[[ObjectKey, float], None]
 ) -> None:
     """List and queue everything periodically: kopf reports no deletion that it missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
         try:
             gone = await cache.relist(client)
+            if nodes.watched:
+                nodes.keep(item["metadata"]["name"] for item in await client.metadata(NODES, None))
         except ApiError as error:
             log.warning("resync: %s", error)
             continue

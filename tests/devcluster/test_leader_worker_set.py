@@ -40,7 +40,7 @@ webhooks: [{name: sets.kb.io}, {name: pods.kb.io}]
 
 def test_its_version_is_the_one_that_is_built() -> None:
     version = required_version(pins.MODULES["lws"], "sigs.k8s.io/lws")
-    assert leader_worker_set.reference() == f"localhost/slipway-lws:{version}"
+    assert leader_worker_set.ADDON.reference == f"localhost/slipway-lws:{version}"
     assert pins.LWS in dict(pins.MODULES["lws"].binaries)
 
 

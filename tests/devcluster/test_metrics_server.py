@@ -33,7 +33,7 @@ spec:
 
 def test_its_version_is_the_one_that_is_built() -> None:
     version = required_version(pins.MODULES["kube"], "sigs.k8s.io/metrics-server")
-    assert metrics_server.reference() == f"localhost/slipway-metrics-server:{version}"
+    assert metrics_server.ADDON.reference == f"localhost/slipway-metrics-server:{version}"
     assert version.startswith("v") and "metrics-server" in dict(pins.MODULES["kube"].binaries)
 
 

@@ -8,6 +8,7 @@ import pytest
 from slipway_operator import watch
 from slipway_operator.kube.errors import NotFound, Unavailable
 from slipway_operator.kube.reading.cache import CHILDREN, ObjectCache
+from slipway_operator.kube.reading.nodes import Nodes
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, SERVICES
 
 
@@ -59,11 +60,30 @@ async def test_a_resync_adds_every_key_spread_over_time_and_outlives_failures():
     cache = ObjectCache()
     cache.update(MODEL_DEPLOYMENTS, deployment("missed", 3))
     client = Listing(Unavailable("away"), [deployment("x", 5), deployment("y", 6)])
-    task = asyncio.create_task(watch.resync(client, cache, 300.0, add_after))
+    task = asyncio.create_task(watch.resync(client, cache, Nodes(), 300.0, add_after))
     await asyncio.wait_for(enough.wait(), 5)
     task.cancel()
     assert set(added) == {("a", "x"), ("a", "y"), ("a", "missed")}
     assert all(0.0 <= delay_s <= 75.0 for delay_s in added.values())
+
+
+async def test_a_resync_forgets_nodes_whose_deletion_was_missed():
+    kept = asyncio.Event()
+
+    class Named(Listing):
+        async def metadata(self, resource, namespace):
+            return [{"metadata": {"name": "here"}}]
+
+    nodes = Nodes()
+    nodes.watched = True
+    for name in ("here", "gone"):
+        nodes.on_event("ADDED", {"metadata": {"name": name}, "spec": {"unschedulable": True}})
+    cache = ObjectCache()
+    resync = watch.resync(Named([deployment("x", 5)]), cache, nodes, 300.0, lambda *_: kept.set())
+    task = asyncio.create_task(resync)
+    await asyncio.wait_for(kept.wait(), 5)
+    task.cancel()
+    assert nodes.leaving == {"here"}
 
 
 def deployment(name, version):

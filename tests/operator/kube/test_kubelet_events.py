@@ -1,12 +1,20 @@
 """What only Events of the kubelet report: read late, seldom and in bounds."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from slipway_operator.kube.errors import Refused
-from slipway_operator.kube.reading.kubelet_events import MOST_PODS, PATIENCE_S, READ_S, KubeletEvents, latest
+from slipway_operator.kube.errors import ApiError, ListTooLarge, Refused, Unavailable
+from slipway_operator.kube.reading.kubelet_events import (
+    MOST_EVENTS,
+    MOST_PODS,
+    PATIENCE_S,
+    READ_S,
+    KubeletEvents,
+    latest,
+)
 
 FAILED = {"reason": "FailedMount", "message": 'secret "cert" not found', "lastTimestamp": "2026-01-01T00:00:05Z"}
 PULLING = {"reason": "Pulling", "message": "Pulling image", "lastTimestamp": "2026-01-01T00:00:09Z"}
@@ -14,16 +22,18 @@ SCHEDULED = {"reason": "Scheduled", "eventTime": "2026-01-01T00:00:01.000000Z", 
 
 
 class Client:
-    """Only the list of Events."""
+    """Only the list of Events, in pages of two."""
 
     def __init__(self, *events: dict[str, Any], error: Exception | None = None) -> None:
-        self.events, self.error, self.queries = list(events), error, list[str]()
+        self.events, self.error, self.queries, self.num_pages = list(events), error, list[str](), 0
 
-    async def list(self, resource: object, namespace: str, *, fields: str) -> list[dict[str, Any]]:
+    async def pages(self, resource: object, namespace: str, *, fields: str) -> AsyncIterator[dict[str, Any]]:
         self.queries.append(fields)
         if self.error:
             raise self.error
-        return self.events
+        for start in range(0, len(self.events), 2):
+            self.num_pages += 1
+            yield {"items": self.events[start : start + 2]}
 
 
 class Clock:
@@ -85,12 +95,23 @@ def test_few_pods_are_read_and_none_that_runs() -> None:
     assert failures(events, pod("0", "running")) == {}
 
 
-def test_without_permission_there_is_no_reason_and_no_error() -> None:
-    client, clock = Client(error=Refused(403, "events is forbidden")), Clock()
+@pytest.mark.parametrize(
+    "error", [Refused(403, "events is forbidden"), Unavailable("no answer"), ListTooLarge("17 MiB")], ids=repr
+)
+def test_events_that_cannot_be_read_are_no_error(error: ApiError) -> None:
+    client, clock = Client(error=error), Clock()
     events = KubeletEvents(client, clock)  # type: ignore[arg-type]
     failures(events, pod())
     clock.now = PATIENCE_S
     assert failures(events, pod()) == {}
+
+
+def test_a_flood_of_events_about_one_pod_is_not_read_to_its_end() -> None:
+    client, clock = Client(*([FAILED] * 10 * MOST_EVENTS)), Clock()
+    events = KubeletEvents(client, clock)  # type: ignore[arg-type]
+    failures(events, pod())
+    clock.now = PATIENCE_S
+    assert failures(events, pod()).keys() == {"1"} and client.num_pages == MOST_EVENTS / 2
 
 
 @pytest.mark.parametrize(

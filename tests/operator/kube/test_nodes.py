@@ -40,6 +40,17 @@ def test_pods_of_an_unreachable_node_are_replaced_but_not_where_most_are() -> No
     assert nodes.on_event("DELETED", node("a")) and nodes.leaving == {"c"}
 
 
+def test_nodes_whose_deletion_was_missed_are_forgotten() -> None:
+    nodes = Nodes()
+    for name in "abc":
+        nodes.on_event("ADDED", node(name, taints=(UNREACHABLE,) if name == "a" else (), unschedulable=name == "b"))
+    nodes.keep(["c", "d"])
+    assert nodes.leaving == frozenset()
+    nodes.on_event("ADDED", node("d"))
+    nodes.on_event("ADDED", node("e", taints=(UNREACHABLE,)))
+    assert nodes.leaving == {"e"}
+
+
 def test_only_changes_are_reported() -> None:
     nodes = Nodes()
     assert not nodes.on_event(None, node())

@@ -61,8 +61,9 @@ def test_claims_that_the_cluster_does_not_serve_start_no_pod_without_devices() -
     world = healthy()
     world.serves_claims = False
     world.edit(resources={"accelerator": {"resourceClaimTemplateName": "gpus", "count": 1}})
-    world.reconcile()
+    decided = world.reconcile()
     assert accepted(world).reason == world.parsed().reason == "ResourceClaimsNotServed"
+    assert decided.requeue_after_s == 30, "no event reports that the cluster was upgraded"
     assert "Kubernetes 1.34" in accepted(world).message and len(world.snapshots) == 1
     world.serves_claims = True
     world.run_until("Paused")

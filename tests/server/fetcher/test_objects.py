@@ -377,10 +377,11 @@ def test_a_container_of_azure(
     assert "canary" not in caplog.text
 
 
-def test_an_account_of_azure(site: Site, tmp_path: Path) -> None:
+def test_an_account_and_an_endpoint_of_azure(site: Site, tmp_path: Path) -> None:
     for access, sentence in (
         (StoreAccess(), "needs its storage account"),
         (StoreAccess(account="A"), "cannot be 'A'"),
+        (StoreAccess(endpoint="http://minio:99999"), "endpoint has a port that does not exist"),
         (StoreAccess(account="abc", variables={"AZURE_STORAGE_ACCOUNT_NAME": "other"}), "name two accounts"),
     ):
         with pytest.raises(FetchError, match=sentence):

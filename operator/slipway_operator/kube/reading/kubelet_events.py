@@ -3,13 +3,14 @@
 The kubelet reports it only in Events.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.reading.pod_trouble import Found, is_creating
 from slipway_operator.kube.resources import EVENTS
 
@@ -22,7 +23,10 @@ REASONS = frozenset(
 PATIENCE_S = 5.0  # most pods have their containers by then
 READ_S = 4.0  # Events of one pod are read at most this often
 MOST_PODS = 2  # of one ModelDeployment: those of a revision wait for the same
+MOST_EVENTS = 1000  # of one pod: who may create Events may create many about it
 _KEPT_S = 300.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -60,10 +64,17 @@ class KubeletEvents:
             return
         pod.read_at = now
         try:
-            events = await self._client.list(EVENTS, namespace, fields=f"involvedObject.uid={uid}")
-        except Refused:  # the operator was upgraded before its permissions
-            return
-        pod.found = latest(events)
+            pod.found = latest(await self._events(namespace, uid))
+        except ApiError as error:  # the operator may have been upgraded before its permissions
+            log.debug("events of pod %s in %s: %s", uid, namespace, error)
+
+    async def _events(self, namespace: str, uid: str) -> list[Object]:
+        events: list[Object] = []
+        async for page in self._client.pages(EVENTS, namespace, fields=f"involvedObject.uid={uid}"):
+            events += page.get("items") or ()
+            if len(events) >= MOST_EVENTS:
+                break
+        return events
 
 
 def latest(events: Iterable[Object]) -> Found | None:

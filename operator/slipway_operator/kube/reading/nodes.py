@@ -1,5 +1,7 @@
 """Which nodes are drained or unreachable, from a watch: pods there are replaced, before they are evicted."""
 
+from collections.abc import Iterable
+
 from slipway_operator.api.objects import Object
 
 # What takes a node away sets one of these before it evicts: Kubernetes' autoscalers, cloud providers, handlers of spot
@@ -57,6 +59,12 @@ class Nodes:
         self._drained = _with(self._drained, name, there and is_drained(node))
         self._unreachable = _with(self._unreachable, name, there and is_unreachable(node))
         return before != self.leaving
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget all other nodes: a watch may have missed that they were deleted."""
+        self._all &= set(names)
+        self._drained &= self._all
+        self._unreachable &= self._all
 
 
 def _with(names: frozenset[str], name: str, holds: bool) -> frozenset[str]:

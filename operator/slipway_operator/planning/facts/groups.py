@@ -3,7 +3,6 @@
 from slipway_operator.model.cluster.observed import FORBIDDEN, NOT_INSTALLED, Observed, Pod
 from slipway_operator.model.deployment.spec import Invalid, Spec
 
-LOOK_AGAIN_S = 30.0  # no event reports that it is installed
 REASONS = (NOT_INSTALLED, FORBIDDEN)
 _SENTENCES = {
     NOT_INSTALLED: (

@@ -6,6 +6,8 @@ from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.planning.facts import groups
 
 CLAIMS_NOT_SERVED = "ResourceClaimsNotServed"
+REASONS = (*groups.REASONS, CLAIMS_NOT_SERVED)  # what somebody installs, or an upgrade brings
+LOOK_AGAIN_S = 30.0  # no event reports that it is there
 
 
 def problem(spec: Spec, current: str, observed: Observed, policy: AdminPolicy, namespace: str) -> Invalid | None:

@@ -12,7 +12,7 @@ from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import admin_policy
 from slipway_operator.model.deployment.spec import Invalid, parse
-from slipway_operator.planning.facts import conditions, groups, needs, restore, serving
+from slipway_operator.planning.facts import conditions, needs, restore, serving
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting.conditions import conditions as conditions_of
 from slipway_operator.planning.reporting.status import generation_of
@@ -28,7 +28,7 @@ def refused(obj: Json, status: Status, observed: Observed, problem: Invalid, now
     served = _served(obj, status, observed, now)
     traffic, kept, serving_s = _looked_after(*served) if served else (status.traffic, (), None)
     fresh = (conditions.condition("Accepted", False, problem.reason, problem.message, now), *kept)
-    missing_s = groups.LOOK_AGAIN_S if problem.reason in groups.REASONS else None
+    missing_s = needs.LOOK_AGAIN_S if problem.reason in needs.REASONS else None
     changed = status.observed_generation != generation
     return Plan(
         status=replace(

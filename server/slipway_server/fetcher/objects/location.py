@@ -67,8 +67,7 @@ def endpoint(location: Location, access: StoreAccess) -> str:
     """
     if access.endpoint:
         _check("endpoint", access.endpoint, _ENDPOINT, "https://host or http://host:9000")
-        if (urlsplit(access.endpoint).port or 1) > 65535:  # pragma: no cover: urlsplit raises before
-            raise FetchError("--endpoint has a port that does not exist.")
+        _check_port(access.endpoint)
         return access.endpoint.rstrip("/")
     if location.scheme == "gs":
         return "https://storage.googleapis.com"
@@ -76,6 +75,13 @@ def endpoint(location: Location, access: StoreAccess) -> str:
         return f"https://{account(access)}.blob.core.windows.net"
     zone = region(access)
     return f"https://s3.{zone}.amazonaws.com{'.cn' if zone.startswith('cn-') else ''}"
+
+
+def _check_port(url: str) -> None:
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        raise FetchError("spec.model.objectStore.endpoint has a port that does not exist.") from None
 
 
 def region(access: StoreAccess) -> str:
