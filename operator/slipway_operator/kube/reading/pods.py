@@ -16,7 +16,7 @@ def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
     address = (pod.get("status") or {}).get("podIP") or ""
     ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
     node = str((pod.get("spec") or {}).get("nodeName") or "")
-    return Pod(metadata["name"], made, ready, restarts, address, _loaded(pod), node in leaving)
+    return Pod(metadata["name"], made, ready, restarts, address, _loaded(pod), node in leaving, node=node)
 
 
 def _loaded(pod: Object) -> Weights | None:

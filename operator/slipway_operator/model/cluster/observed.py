@@ -63,6 +63,7 @@ class Pod:
     weights: Weights | None = None  # those that it reports as loaded
     leaving: bool = False  # its node is drained or unreachable
     group: str = ""  # index of its group
+    node: str = ""  # its name, once it has one
 
 
 @dataclass(frozen=True, slots=True)
