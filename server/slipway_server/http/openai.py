@@ -15,6 +15,7 @@ from .requests.fields import MAX_PROMPTS
 from .requests.prompts import Prompt
 from .requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
 from .requests.shadow import priority_of
+from .requests.tools import PLAIN_ANSWERS, AnswerPlan, begin_answer, plan_answers
 from .responses.delta import Delta
 from .responses.replay import ReplayStore
 from .responses.resume import Identity, IncomingRequest, StreamPosition, read_request
@@ -45,8 +46,10 @@ class OpenAI:
         body = checked(fields, ChatRequest)
         body.check()
         check_model(self._service, body.model)
+        formats = self._service.model.formats
+        plan = plan_answers(body.tool_use, formats, body.grammar)
         prompt = await self._service.chat(body, fields["messages"])
-        return await self._answer(http, incoming, body, [prompt])
+        return await self._answer(http, incoming, body, [prompt], begin_answer(plan, formats, prompt.text))
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
@@ -97,7 +100,12 @@ class OpenAI:
         }
 
     async def _answer(
-        self, http: web.Request, incoming: IncomingRequest, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
+        self,
+        http: web.Request,
+        incoming: IncomingRequest,
+        body: ChatRequest | CompletionRequest,
+        prompts: list[Prompt],
+        answers: AnswerPlan = PLAIN_ANSWERS,
     ) -> web.StreamResponse:
         num_answers = len(prompts) * body.candidates
         check_answers(num_answers)
@@ -105,7 +113,7 @@ class OpenAI:
         priority = priority_of(http.headers, body.priority)
         identity = incoming.stream_identity(body.seed)
         generation = await self._service.prepare_generation(
-            body, seed=identity.seed, priority=priority, tenant=incoming.tenant
+            body, seed=identity.seed, priority=priority, tenant=incoming.tenant, answers=answers
         )
         # An answer without tokens has no position to resume after.
         progress = incoming.track_progress(
@@ -113,18 +121,18 @@ class OpenAI:
         )
         model = self._service.model
         shape = (
-            ChatShape(model, identity, prompts, body)
+            ChatShape(model, identity, prompts, body, generation.answers.form)
             if isinstance(body, ChatRequest)
             else CompletionShape(model, identity, prompts, body)
         )
         texts = [prompt.tokens for prompt in prompts]
         if body.use_beam_search:
-            answers = search_beams(self._service, texts, generation, body)
+            deltas_of_all = search_beams(self._service, texts, generation, body)
         elif progress:
-            answers = self._resumable(texts[0], generation, incoming, identity, progress)
+            deltas_of_all = self._resumable(texts[0], generation, incoming, identity, progress)
         else:
-            answers = generate_all(self._service, texts, generation, body)
-        async with aclosing(answers) as deltas:
+            deltas_of_all = generate_all(self._service, texts, generation, body)
+        async with aclosing(deltas_of_all) as deltas:
             if body.stream:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
                 chunks = shape.chunks(deltas, with_usage=with_usage, progress=progress)

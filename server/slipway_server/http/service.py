@@ -36,6 +36,7 @@ from .requests.sampling import Sampling
 from .requests.schemas import ChatRequest, FullSampling
 from .requests.structured import unusable
 from .requests.tenant import Tenants
+from .requests.tools import PLAIN_ANSWERS, AnswerPlan
 from .responses.delta import Delta
 from .responses.resume import stream_gone
 
@@ -64,6 +65,7 @@ class Generation:
     priority: int = 0
     tenant: str = ""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    answers: AnswerPlan = PLAIN_ANSWERS
 
 
 class ModelService:
@@ -117,7 +119,7 @@ class ModelService:
         return await self._prompts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
 
     async def prepare_generation(
-        self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = ""
+        self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = "", answers: AnswerPlan = PLAIN_ANSWERS
     ) -> Generation:
         """Raises HttpError with the name of the field for token ids that the model does not have."""
         if not isinstance(sampling, FullSampling):
@@ -127,14 +129,15 @@ class ModelService:
         fields = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stop_token_ids}
         for param, tokens in fields.items():
             check_tokens(tokens, param, self.vocabulary_size)
-        return Generation(sampling, seed, priority, tenant, await self._prompts.encode_words(sampling.bad_words or []))
+        bad_words = await self._prompts.encode_words(sampling.bad_words or [])
+        return Generation(sampling, seed, priority, tenant, bad_words, answers)
 
     async def generate(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
         """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
         request = self._request(prompt, generation, choice=choice, resumed=resumed)
-        text = _DeltaBuilder(request, generation.sampling, self.model.tokenizer)
+        text = _DeltaBuilder(request, generation, self.model.tokenizer)
         for count, token in enumerate(resumed, 1):
             assert request.sampling is not None, "it is to generate"
             delta = text.add(RequestOutput(request.id, token, finish=request.sampling.finish_after(token, count)))
@@ -182,7 +185,9 @@ class ModelService:
         stop_token_ids = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
         params = generation.sampling.params(limit, stop_token_ids, generation.seed)
         seed = (params.seed + choice * SEED_STRIDE) % 2**63 if choice else params.seed
-        return replace(params, bad_words=generation.bad_words, seed=seed)
+        return replace(
+            params, bad_words=generation.bad_words, seed=seed, grammar=generation.answers.grammar or params.grammar
+        )
 
     async def beams(self, prompt: tuple[int, ...], generation: Generation) -> list[tuple[Beam, str]]:
         """The best answers of a beam search and their texts. Each step requests one token after each beam.
@@ -210,7 +215,7 @@ class ModelService:
                 self.metrics.token(timing)
             timing.finish = search.answers[0].finish or FinishReason.STOP
         answers = search.answers[: sampling.choices]
-        return [(beam, self._beam_text(request, sampling, beam)) for beam in answers]
+        return [(beam, self._beam_text(request, generation, beam)) for beam in answers]
 
     async def _extend_beam(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
         """The likeliest tokens after a beam. A search that has begun is not refused when the queue is full."""
@@ -231,8 +236,8 @@ class ModelService:
                     self.metrics.started(timing)
         raise failed("The engine ended a request without a token.")
 
-    def _beam_text(self, request: Request, sampling: Sampling, beam: Beam) -> str:
-        text, last = _DeltaBuilder(request, sampling, self.model.tokenizer), len(beam.tokens) - 1
+    def _beam_text(self, request: Request, generation: Generation, beam: Beam) -> str:
+        text, last = _DeltaBuilder(request, generation, self.model.tokenizer), len(beam.tokens) - 1
         events = (
             RequestOutput("", token, finish=beam.finish if at == last else None) for at, token in enumerate(beam.tokens)
         )
@@ -317,12 +322,14 @@ async def gather_all(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
 class _DeltaBuilder:
     """Builds deltas from a request's tokens. For max_tokens 0 it generates one token and does not return it."""
 
-    def __init__(self, request: Request, sampling: Sampling, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, generation: Generation, tokenizer: Tokenizer) -> None:
         assert request.sampling is not None, "an embedding has no text"
+        sampling, form = generation.sampling, generation.answers.form
         full = sampling if isinstance(sampling, FullSampling) else None
         self._include_stop = full is not None and full.include_stop_str_in_output
         skips = full is None or full.skip_special_tokens
-        self._detokenizer = detokenizer(tokenizer, request.prompt, skip_special_tokens=skips)
+        self._detokenizer = detokenizer(tokenizer, request.prompt, skip_special_tokens=skips, markers=form.markers)
+        self._answer = form.parser() if form.one_call else None
         self._stops = StopMatcher(sampling.stop_strings, include=self._include_stop)
         self._stop_token_ids, self._min_tokens = request.sampling.stop_token_ids, request.sampling.min_tokens
         self._tokens, self._discard = 0, sampling.limit == 0
@@ -335,9 +342,16 @@ class _DeltaBuilder:
             return Delta("", 0, event.token, FinishReason.LENGTH, None, prompt_logprobs)
         self._tokens += 1
         text, finish = self._text(event.token, last=event.finish is not None), event.finish
-        if self._stops.matched:
+        if self._stops.matched or self._has_its_call(text):
             finish = FinishReason.STOP
         return Delta(text, self._tokens, event.token, finish, event.logprobs, prompt_logprobs)
+
+    def _has_its_call(self, text: str) -> bool:
+        """Whether the answer has ended with the only call that it may have."""
+        if self._answer is None:
+            return False
+        self._answer.push(text)
+        return self._answer.ended
 
     def _text(self, token: int, *, last: bool) -> str:
         text, may_end = "", self._tokens > self._min_tokens

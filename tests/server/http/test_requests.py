@@ -20,6 +20,7 @@ from ..text import templates
 from .inprocess import InProcess, model_of
 
 CHAT, COMPLETE, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/generate"
+TOOL = {"type": "function", "function": {"name": "ferry"}}
 MESSAGES = [{"role": "user", "content": "x"}]
 PATHS = [path.replace("{name}", "chat") for path in REQUESTS]
 
@@ -223,7 +224,8 @@ async def test_safety_10_without_a_template_that_parses_texts_are_completed() ->
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", "unsupported_parameter"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "unsupported_parameter"),
         ({"chat_template_kwargs": {"colour": 1}}, "chat_template_kwargs", "unsupported_parameter"),
-        ({"tools": [{"x": 1}], "tool_choice": "none"}, "tools", "unsupported_parameter"),
+        ({"tools": [TOOL], "tool_choice": "none"}, "tools", "unsupported_parameter"),
+        ({"tools": [TOOL]}, "tools", "unsupported_parameter"),
         ({"documents": [{"text": "x"}]}, "documents", "unsupported_parameter"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "unsupported_parameter"),
         ({"messages": [{"role": "user", "tool_calls": [{"function": {"name": "f"}}]}]}, "messages", None),

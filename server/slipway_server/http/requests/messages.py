@@ -1,5 +1,6 @@
 """The messages of a chat as OpenAI's API writes them, and as chat templates read them."""
 
+import json
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -38,12 +39,18 @@ class Message(Struct, kw_only=True):
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-def template_messages(messages: list[dict[str, Any]], *, developer: str = "developer") -> list[dict[str, Any]]:
+def template_messages(
+    messages: list[dict[str, Any]], *, developer: str = "developer", arguments_as_text: bool = False
+) -> list[dict[str, Any]]:
     """Checked messages for a template: texts in place of parts, and arguments of calls as objects.
 
     `developer`: the template's role for a developer's messages. Raises HttpError for content that is not text.
     """
-    return [_for_template(message, at, developer) for at, message in enumerate(messages)]
+    found = [_for_template(message, at, developer) for at, message in enumerate(messages)]
+    if arguments_as_text:
+        for function in (call["function"] for message in found for call in message.get("tool_calls", ())):
+            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return found
 
 
 def _for_template(message: dict[str, Any], at: int, developer: str) -> dict[str, Any]:

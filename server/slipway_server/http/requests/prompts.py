@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...models.checkpoint import Checkpoint
+from ...text.answers.selection import CONTENT_ONLY, AnswerFormats
 from ...text.chat_template import OWN_VARIABLES, ChatTemplate, ChatTemplateError
 from ...text.pool import TextBusy, TextPool, TextTimeout
 from ...text.tokenizer import Tokenizer
@@ -34,6 +35,7 @@ class ServedModel:
     context_tokens: int
     tokenizer: Tokenizer
     template: ChatTemplate
+    formats: AnswerFormats = CONTENT_ONLY
     loaded_at: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -68,7 +70,7 @@ class Prompts:
         developer = "developer" if template.mentions("developer") else "system"
         render = partial(
             template.render,
-            tools=body.tools,
+            tools=body.tool_use.for_template(),
             documents=body.documents,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -76,7 +78,13 @@ class Prompts:
         )
 
         def work() -> Prompt:
-            text = render(template_messages(messages, developer=developer))
+            try:
+                text = render(template_messages(messages, developer=developer))
+            except ChatTemplateError:
+                # Some templates join the arguments of calls to other texts.
+                if not any(message.get("tool_calls") for message in messages):
+                    raise
+                text = render(template_messages(messages, developer=developer, arguments_as_text=True))
             return Prompt(text, self._model.tokenizer.encode_now(text, special_tokens=body.add_special_tokens))
 
         try:
@@ -96,7 +104,9 @@ class Prompts:
         if body.reasoning_effort is not None:
             given.setdefault("reasoning_effort", body.reasoning_effort)
         for name in ("tools", "documents", "reasoning_effort"):
-            if getattr(body, name) and not template.names(name, tools=bool(body.tools)):
+            # A call that must come follows the tool's schema, also where the template does not show it to the model.
+            needed = getattr(body, name) and not (name == "tools" and body.tool_use.must_call)
+            if needed and not template.names(name, tools=bool(body.tools)):
                 raise unsupported(name, f"{name} is not supported: the chat template of {self._model.name} has none.")
         return given
 

@@ -35,6 +35,7 @@ from .fields import (
 from .messages import Messages
 from .sampling import Sampling
 from .structured import Structured
+from .tools import ToolChoice, Tools, ToolUse
 
 MAX_BEAMS = 20
 # Fields that change which tokens are likely, or end answers, with the values that do not. The search considers more
@@ -167,8 +168,9 @@ class ChatRequest(FullSampling, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
     max_completion_tokens: Positive | None = None
-    tools: Objects | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     documents: Objects | None = None
     reasoning_effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
     chat_template_kwargs: TemplateVariables | None = None
@@ -181,6 +183,10 @@ class ChatRequest(FullSampling, kw_only=True):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def tool_use(self) -> ToolUse:
+        return ToolUse(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+
+    @property
     def token_logprobs(self) -> int:
         return self.top_logprobs or 0 if self.logprobs else -1
 
@@ -191,12 +197,7 @@ class ChatRequest(FullSampling, kw_only=True):
         if self.continue_final_message and self.add_generation_prompt:
             message = "continue_final_message does not go with add_generation_prompt: set that one to false."
             raise invalid(message, "continue_final_message")
-        if self.tools and self.tool_choice != "none":
-            raise unsupported(
-                "tools",
-                "Calls of tools are not read out of answers: with tool_choice none the model's template gets the "
-                "tools, and the answer's text is all that the model writes.",
-            )
+        self.tool_use.check(grammar=self.grammar, ignore_eos=self.ignore_eos, beams=bool(self.use_beam_search))
 
 
 class CompletionRequest(FullSampling, kw_only=True):

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ...engine.request import FinishReason, Logprobs
+from ...text.answers.answer import AnswerForm
 from ..requests.prompts import Prompt, ServedModel
 from ..requests.schemas import ChatRequest, CompletionRequest
 from .delta import Delta
 from .logprobs import format_chat_logprobs, format_completion_logprobs, format_prompt_logprobs
+from .message import MessageParser
 from .resume import Identity, StreamPosition
 
 IndexedDelta = tuple[int, Delta]
@@ -61,6 +63,10 @@ class Shape(ABC):
     @abstractmethod
     def delta(self, index: int, delta: Delta) -> dict[str, Any]: ...
 
+    def is_sent(self, choice: dict[str, Any]) -> bool:
+        """Whether a streamed choice has something for the client."""
+        return bool(choice["text"] or choice["finish_reason"] or choice["logprobs"])
+
     def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
         """The chunk before the first delta of a choice."""
         return None
@@ -88,7 +94,7 @@ class Shape(ABC):
             if progress:
                 progress.add_token(delta.token)
             choice = self.delta(index, delta)
-            if delta.text or delta.finish or delta.logprobs:
+            if self.is_sent(choice):
                 yield head | {"choices": [choice]}
         if with_usage:
             if progress:
@@ -99,9 +105,12 @@ class Shape(ABC):
 class ChatShape(Shape):
     id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: ChatRequest) -> None:
+    def __init__(
+        self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: ChatRequest, form: AnswerForm
+    ) -> None:
         super().__init__(model, identity, prompts)
-        self._body = body
+        self._body, self._form, self._seed = body, form, identity.id
+        self._parsers: dict[int, MessageParser] = {}  # of streamed choices
 
     def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
         answer = super().whole(choices, completion_tokens)
@@ -111,13 +120,26 @@ class ChatShape(Shape):
         return answer
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text}
+        parser = self._parser(index)
+        message = parser.message(choice.text)
         logprobs = format_chat_logprobs(choice.logprobs, self._tokenizer) if choice.logprobs else None
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+        finish = parser.finish_reason(choice.finish)
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}
 
     def delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        if (parser := self._parsers.get(index)) is None:
+            parser = self._parsers[index] = self._parser(index)
+        part = parser.delta(delta.text, last=delta.finish is not None)
         logprobs = format_chat_logprobs([delta.logprobs], self._tokenizer) if delta.logprobs else None
-        return {"index": index, "delta": {"content": delta.text}, "logprobs": logprobs, "finish_reason": delta.finish}
+        finish = parser.finish_reason(delta.finish)
+        return {"index": index, "delta": part, "logprobs": logprobs, "finish_reason": finish}
+
+    def is_sent(self, choice: dict[str, Any]) -> bool:
+        delta = choice["delta"]
+        return bool(choice["finish_reason"] or choice["logprobs"] or delta.get("content") or delta.keys() - {"content"})
+
+    def _parser(self, index: int) -> MessageParser:
+        return MessageParser(self._form.parser(f"{self._seed}.{index}"))
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any]:
         return {
