@@ -1,7 +1,6 @@
 """OpenAI's endpoints: chat completions, completions, embeddings, models."""
 
 import asyncio
-import base64
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -17,6 +16,7 @@ from .requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, 
 from .requests.shadow import priority_of
 from .requests.tools import PLAIN_ANSWERS, AnswerPlan, begin_answer, plan_answers
 from .responses.delta import Delta
+from .responses.embeddings import check_dimensions, embedding_data
 from .responses.replay import ReplayStore
 from .responses.resume import Identity, IncomingRequest, StreamPosition, read_request
 from .responses.shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
@@ -64,19 +64,13 @@ class OpenAI:
     async def embed(self, http: web.Request) -> web.Response:
         body = parse(await body_of(http), EmbeddingRequest)
         check_model(self._service, body.model)
+        check_dimensions(body.dimensions, self._service.model.checkpoint.config)
         inputs = prompts_of(body.input, "input")
         texts = await self._service.prompts(inputs, param="input", special_tokens=body.add_special_tokens)
         prompts = [prompt.tokens for prompt in texts]
         vectors = await self._service.embed(prompts, tenant=self._service.tenants.of(http.headers))
-        as_text = body.encoding_format == "base64"
-        data = [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
-            }
-            for index, vector in enumerate(vectors)
-        ]
+        # Thousands of vectors take a while: other requests go on meanwhile.
+        data = await asyncio.to_thread(embedding_data, vectors, body.dimensions, body.encoding_format)
         tokens = sum(map(len, prompts))
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json_response({"object": "list", "data": data, "model": self._service.model.name, "usage": usage})
@@ -140,11 +134,12 @@ class OpenAI:
             choices = [Choice() for _ in range(num_answers)]
             async for index, delta in deltas:
                 choices[index].add(delta)
-        selected, tokens = select_choices(choices, body), sum(choice.tokens for choice in choices)
+        selected = select_choices(choices, body)
+        usage = shape.usage([choice.tokens for choice in choices], [choice.cached_tokens for choice in choices])
         if any(choice.logprobs or choice.prompt_logprobs for choice in selected):
             # There may be hundreds of thousands of them: other requests go on meanwhile.
-            return await asyncio.to_thread(lambda: json_response(shape.whole(selected, tokens)))
-        return json_response(shape.whole(selected, tokens))
+            return await asyncio.to_thread(lambda: json_response(shape.whole(selected, usage)))
+        return json_response(shape.whole(selected, usage))
 
     async def _resumable(
         self,

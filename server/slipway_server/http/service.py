@@ -81,7 +81,7 @@ class ModelService:
         """`tenants`: verifies the tenant of a request. Without it no tenant is accepted."""
         self.tenants = tenants or Tenants(unproved=metrics.unproved_tenant)
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
-        self._engine, self._prompts = engine, Prompts(model)
+        self._engine, self.texts = engine, Prompts(model)
 
     def check_open(self) -> None:
         if self.health.draining:
@@ -110,13 +110,13 @@ class ModelService:
 
     async def chat(self, body: ChatRequest, messages: list[dict[str, Any]]) -> Prompt:
         """The prompt of a chat, whose messages are as they came."""
-        return await self._prompts.chat(body, messages, self._limits)
+        return await self.texts.chat(body, messages, self._limits)
 
     async def prompts(
         self, given: Sequence[str | Sequence[int]], *, param: str, special_tokens: bool = True
     ) -> list[Prompt]:
         """Prompts that fit into the context; ids that a client sends must be in the vocabulary."""
-        return await self._prompts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
+        return await self.texts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
 
     async def prepare_generation(
         self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = "", answers: AnswerPlan = PLAIN_ANSWERS
@@ -129,7 +129,7 @@ class ModelService:
         fields = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stop_token_ids}
         for param, tokens in fields.items():
             check_tokens(tokens, param, self.vocabulary_size)
-        bad_words = await self._prompts.encode_words(sampling.bad_words or [])
+        bad_words = await self.texts.encode_words(sampling.bad_words or [])
         return Generation(sampling, seed, priority, tenant, bad_words, answers)
 
     async def generate(
@@ -149,7 +149,7 @@ class ModelService:
         async with aclosing(self._events(request)) as events:
             async for event in events:
                 if event.token is None:  # a part of the prompt
-                    text.prompt_logprobs += event.prompt_logprobs
+                    text.add_prompt(event)
                     continue
                 delta = text.add(event)
                 yield delta
@@ -265,7 +265,6 @@ class ModelService:
                 async for event in events:
                     if event.starts:
                         self.metrics.started(timing)
-                        continue
                     if event.token is not None or event.embedding is not None:
                         self.metrics.token(timing)
                     if event.finish:
@@ -333,18 +332,26 @@ class _DeltaBuilder:
         self._stops = StopMatcher(sampling.stop_strings, include=self._include_stop)
         self._stop_token_ids, self._min_tokens = request.sampling.stop_token_ids, request.sampling.min_tokens
         self._tokens, self._discard = 0, sampling.limit == 0
-        self.prompt_logprobs: tuple[Logprobs, ...] = ()  # to go with the next delta
+        # To go with the next delta.
+        self._prompt_logprobs: tuple[Logprobs, ...] = ()
+        self._cached_tokens = 0
+
+    def add_prompt(self, event: RequestOutput) -> None:
+        self._prompt_logprobs += event.prompt_logprobs
+        self._cached_tokens += event.cached_tokens
 
     def add(self, event: RequestOutput) -> Delta:
         assert event.token is not None, "an embedding has no text"
-        prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs + event.prompt_logprobs, ()
+        self.add_prompt(event)
+        prompt = self._prompt_logprobs, self._cached_tokens
+        self._prompt_logprobs, self._cached_tokens = (), 0
         if self._discard:
-            return Delta("", 0, event.token, FinishReason.LENGTH, None, prompt_logprobs)
+            return Delta("", 0, event.token, FinishReason.LENGTH, None, *prompt)
         self._tokens += 1
         text, finish = self._text(event.token, last=event.finish is not None), event.finish
         if self._stops.matched or self._has_its_call(text):
             finish = FinishReason.STOP
-        return Delta(text, self._tokens, event.token, finish, event.logprobs, prompt_logprobs)
+        return Delta(text, self._tokens, event.token, finish, event.logprobs, *prompt)
 
     def _has_its_call(self, text: str) -> bool:
         """Whether the answer has ended with the only call that it may have."""

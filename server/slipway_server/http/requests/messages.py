@@ -70,7 +70,7 @@ def _check_role(message: dict[str, Any], at: int) -> None:
         raise invalid(f"messages[{at}] has tool_calls: only an assistant's messages have them.", "messages")
     if "tool_call_id" in message and message["role"] != "tool":
         raise invalid(f"messages[{at}] has a tool_call_id: only a tool's messages have one.", "messages")
-    for name in ("audio", "function_call"):
+    for name in ("audio", "function_call", "refusal"):
         if message.get(name):
             raise invalid(f"messages[{at}].{name} is not supported.", "messages")
 
@@ -97,5 +97,7 @@ def _text_of(content: str | list[dict[str, Any]] | None, at: int) -> str:
             raise invalid(
                 f"messages[{at}] has content of type {kind!r}, which is not supported: text only.", "messages"
             )
+        if part.get("prompt_cache_breakpoint"):
+            raise invalid(f"messages[{at}].content has a prompt_cache_breakpoint, which is not supported.", "messages")
         texts.append(part["text"])
     return "\n".join(texts)

@@ -61,8 +61,9 @@ class Prompts:
     def __init__(self, model: ServedModel, pool: TextPool | None = None) -> None:
         self._model, self._pool = model, pool or TextPool()
 
-    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: PromptLimits) -> Prompt:
-        """`messages` as they came: `body.messages` has only what every message has."""
+    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: PromptLimits | None) -> Prompt:
+        """`messages` as they came: `body.messages` has only what every message has. Without `limits` it may be of any
+        length."""
         template = self._model.template
         if template.problem:
             raise HttpError(400, template.problem, param="messages", code="no_chat_template")
@@ -91,7 +92,8 @@ class Prompts:
             prompt = await self._run_in_pool(work, "messages")
         except ChatTemplateError as error:
             raise invalid(str(error), "messages") from None
-        self._check(prompt.tokens, "messages", limits)
+        if limits:
+            self._check(prompt.tokens, "messages", limits)
         return prompt
 
     def _variables(self, body: ChatRequest) -> dict[str, Any]:
@@ -119,6 +121,20 @@ class Prompts:
             return [self._prompt(item, limits, param, special_tokens) for item in given]
 
         return work() if sum(map(len, given)) < INLINE_CHARACTERS else await self._run_in_pool(work, param)
+
+    async def encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...]:
+        """A text of any length."""
+        encode = partial(self._model.tokenizer.encode_now, text, special_tokens=special_tokens)
+        return await self._run_in_pool(encode, "prompt")
+
+    async def names(self, tokens: Sequence[int]) -> list[str]:
+        """The text of each token."""
+        return await self._run_in_pool(lambda: list(map(self._model.tokenizer.text_of, tokens)), "return_token_strs")
+
+    async def decode(self, tokens: list[int]) -> str:
+        """The text of tokens, special ones by their names."""
+        decode = partial(self._model.tokenizer.decode, tokens, skip_special_tokens=False)
+        return await self._run_in_pool(decode, "tokens")
 
     async def encode_words(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
         """Each word as it is written at a beginning and after a space."""
