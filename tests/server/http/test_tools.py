@@ -184,8 +184,8 @@ def plan(formats: AnswerFormats, **more: Any) -> tuple[AnswerForm, Grammar | Non
 
 def test_calls_are_read_where_the_model_writes_them_or_must() -> None:
     names = frozenset({"weather", "time"})
-    assert plan(AnswerFormats("mistral"))[0] == AnswerForm("mistral", names)
-    assert plan(AnswerFormats("mistral"), tool_choice="required")[0] == AnswerForm("json", names)
+    assert plan(AnswerFormats("mistral"))[0] == AnswerForm("mistral", names, short_ids=True)
+    assert plan(AnswerFormats("mistral"), tool_choice="required")[0] == AnswerForm("json", names, short_ids=True)
     assert plan(AnswerFormats("hermes"), tool_choice=NAMED)[0] == AnswerForm("hermes", frozenset({"weather"}))
     assert plan(AnswerFormats(), tool_choice="required")[0] == AnswerForm("json", names)
     assert plan(AnswerFormats(), tool_choice="none") == (AnswerForm(), None)

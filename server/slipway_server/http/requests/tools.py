@@ -115,17 +115,18 @@ def plan_answers(use: ToolUse, formats: AnswerFormats, own: Grammar | None) -> A
     if not tools:
         # A grammar describes the whole answer: it leaves no room for reasoning.
         return AnswerPlan(AnswerForm(reasoning=reasoning and own is None))
-    names = frozenset(tool.function.name for tool in tools)
+    names, short_ids = frozenset(tool.function.name for tool in tools), formats.calls == "mistral"
     if use.must_call:
         kind = formats.calls if formats.calls in ("hermes", "llama3") else "json"
-        return AnswerPlan(AnswerForm(kind, names), _grammar_of_calls(kind, tools, one=use.one_call))
+        form = AnswerForm(kind, names, short_ids=short_ids)
+        return AnswerPlan(form, _grammar_of_calls(kind, tools, one=use.one_call))
     if not formats.calls:
         raise unsupported(
             "tools",
             "This server reads no calls out of this model's answers: set tool_choice to required, to a function or to "
             "none, or start the server with --tool-call-parser.",
         )
-    form = AnswerForm(formats.calls, names, reasoning=reasoning, one_call=use.one_call)
+    form = AnswerForm(formats.calls, names, reasoning=reasoning, one_call=use.one_call, short_ids=short_ids)
     strict = any(tool.function.strict for tool in tools)
     return AnswerPlan(form, _grammar_of_strict_tools(formats.calls, tools) if strict else None)
 

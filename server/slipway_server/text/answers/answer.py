@@ -14,7 +14,7 @@ class AnswerForm:
     """How the answers of a request are read.
 
     `call_format`: one of `FORMATS`, or none. `reasoning`: whether answers may have reasoning. `thinking`: the prompt
-    ends with the tag that begins it. `one_call`: an answer ends after its first call.
+    ends with the tag that begins it. `one_call`: an answer ends after its first call. `short_ids`: as in `CallRules`.
     """
 
     call_format: str = ""
@@ -22,6 +22,7 @@ class AnswerForm:
     reasoning: bool = False
     thinking: bool = False
     one_call: bool = False
+    short_ids: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ class AnswerForm:
 
     def parser(self, seed: str = "") -> "AnswerParser":
         """`seed`: the same for the same answer on each server; ids of calls are made of it."""
-        rules = CallRules(self.tools, seed, self.one_call)
+        rules = CallRules(self.tools, seed, self.one_call, self.short_ids)
         calls = FORMATS[self.call_format](rules) if self.call_format else None
         return AnswerParser(ThinkParser(thinking=self.thinking) if self.reasoning else None, calls)
 

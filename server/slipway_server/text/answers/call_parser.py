@@ -16,17 +16,19 @@ PIECE_CHARACTERS = 1024  # a step never copies more: the time is linear in the l
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Which calls an answer may have. `seed`: the same for the same answer on each server; ids are made of it."""
+    """Which calls an answer may have. `seed`: the same for the same answer on each server; ids are made of it.
+
+    `short_ids`: of nine letters and digits, and no others do Mistral's templates take.
+    """
 
     tools: frozenset[str]
     seed: str = ""
     one_call: bool = False
+    short_ids: bool = False
 
     def id_of(self, index: int) -> str:
-        return f"call_{self.digest(index)[:24]}"
-
-    def digest(self, index: int) -> str:
-        return blake2b(f"{self.seed}.{index}".encode(), digest_size=16).hexdigest()
+        digest = blake2b(f"{self.seed}.{index}".encode(), digest_size=16).hexdigest()
+        return digest[:9] if self.short_ids else f"call_{digest[:24]}"
 
 
 class CallParser(ABC):
@@ -67,16 +69,13 @@ class CallParser(ABC):
     def _text(self, text: str, at: int) -> int:
         """The state outside of calls."""
 
-    def _call_id(self, index: int) -> str:
-        return self._rules.id_of(index)
-
     # -- calls, as `CallSink`
 
     def start_call(self, name: str) -> bool:
         if name not in self._rules.tools or self._calls >= MAX_CALLS:
             return False
         self._held, self._space, self._after_call = [], "", True
-        self._events.append(CallStart(self._calls, self._call_id(self._calls), name))
+        self._events.append(CallStart(self._calls, self._rules.id_of(self._calls), name))
         self._calls += 1
         return True
 

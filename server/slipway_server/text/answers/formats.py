@@ -145,10 +145,6 @@ class MistralCalls(CallParser):
         super().__init__(rules)
         self._name, self._value, self._size = "", JsonValue(), 0
 
-    def _call_id(self, index: int) -> str:
-        """Templates of these models take ids of nine letters and digits only."""
-        return self._rules.digest(index)[:9]
-
     def _text(self, text: str, at: int) -> int:
         found = text.find("[", at)
         end = found if found >= 0 else len(text)
