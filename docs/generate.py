@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_reference  # beside this file
+import fields_page
 import models_page
 import rollouts_page
 import settings_page
@@ -64,6 +65,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "crd.md": reference(deployment) + template_reference(template),
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
+        ROOT / "docs" / "server.md": fields_page.page(),
         ROOT / "docs" / "rollouts.md": rollouts_page.page(),
         ROOT / "docs" / "settings.md": settings_page.page(),
         ROOT / "docs" / "status.md": status_page.page(),

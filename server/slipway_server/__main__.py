@@ -21,6 +21,7 @@ from .settings import ServerSettings, parse
 from .telemetry.metrics import ServerMetrics
 from .telemetry.termination import DATA_ERROR, FAILED, last_words
 from .telemetry.tracing import tracing
+from .text.answers.selection import select_formats
 from .text.chat_template import ChatTemplate
 from .text.tokenizer import Tokenizer, TokenizerError
 
@@ -118,13 +119,15 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         )
     )
     await asyncio.sleep(0)
+    template = ChatTemplate.read(checkpoint.folder)
     model = ServedModel(
         name=settings.served_model_name,
         version=settings.model_version,
         checkpoint=checkpoint,
         context_tokens=context_tokens,
         tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
-        template=ChatTemplate.read(checkpoint.folder),
+        template=template,
+        formats=select_formats(template.source, calls=settings.tool_call_parser, reasoning=settings.reasoning_parser),
     )
     tenants = Tenants(
         settings.tenant_keys_file,

@@ -29,6 +29,8 @@ from .telemetry.termination import Parser
 
 Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"), Flag("VERSION")]
 
+ToolCallParser = Literal["auto", "none", "hermes", "llama3", "mistral", "json"]
+ReasoningParser = Literal["auto", "none", "qwen3", "deepseek_r1"]
 CKernels = Literal["auto", "native", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2", "neon"]
 
 
@@ -71,6 +73,16 @@ class ServerSettings(ProcessSettings):
     )
     max_model_len: Annotated[PositiveCount | None, Flag("N")] = Field(
         None, description="tokens of prompt and answer together; without it the model's own"
+    )
+    tool_call_parser: ToolCallParser = Field(
+        "auto",
+        description="format in which the model writes calls of tools; auto: by its chat template; none: calls only "
+        "where `tool_choice` makes them certain",
+    )
+    reasoning_parser: ReasoningParser = Field(
+        "auto",
+        description="how reasoning is found in answers; auto: qwen3 if the chat template has `</think>`; qwen3: "
+        "from `<think>`, which the prompt may have, to `</think>`; deepseek_r1: from the beginning to `</think>`",
     )
     host: Address = Field("0.0.0.0", description="address to listen on")
     port: Port = Field(8000, description="port of the API; 0 selects a free one, which the log line `listening` has")

@@ -142,6 +142,8 @@ POSTS = {
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
+    "/tokenize",
+    "/detokenize",
     "/v1/generate",
     "/api/v1/generate",
     "/api/v1/embed",

@@ -59,7 +59,16 @@ async def test_bytes_and_headers_pass_unchanged() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/generate", "/api/v1/generate", "/api/v1/embed"],
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/generate",
+        "/api/v1/generate",
+        "/api/v1/embed",
+        "/tokenize",
+        "/detokenize",
+    ],
 )
 async def test_every_endpoint_is_routed_by_body(path: str) -> None:
     async with upstream(echo) as server, gateway() as gate:

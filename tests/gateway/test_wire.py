@@ -161,6 +161,11 @@ def test_error_events() -> None:
         ({"structured_outputs": {"choice": [""]}}, {"truncated", "repetition", "empty"}),
         ({"guided_grammar": "start: x"}, {"truncated", "repetition", "empty"}),
         ({"guided_json": None}, set()),
+        ({"tools": [{"type": "function"}]}, set()),
+        ({"tools": [{"type": "function"}], "tool_choice": "auto"}, set()),
+        ({"tools": [{"type": "function"}], "tool_choice": "required"}, {"truncated", "repetition", "empty"}),
+        ({"tools": [{"function": {"strict": True}}]}, {"truncated", "repetition", "empty"}),
+        ({"tools": [{"function": {"strict": True}}], "tool_choice": "none"}, set()),
     ],
 )
 def test_failures_that_a_request_provokes_are_excused(given: dict[str, object], excused: set[str]) -> None:

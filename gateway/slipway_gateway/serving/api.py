@@ -34,6 +34,8 @@ ROUTED_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
+    "/tokenize",
+    "/detokenize",
     "/v1/generate",
     "/api/v1/generate",
     "/api/v1/embed",

@@ -67,6 +67,9 @@ class RequestFields(msgspec.Struct):
     guided_regex: msgspec.Raw = _ABSENT
     guided_choice: msgspec.Raw = _ABSENT
     guided_grammar: msgspec.Raw = _ABSENT
+    # A call that must come, or whose arguments are strict, follows a schema too.
+    tools: msgspec.Raw = _ABSENT
+    tool_choice: msgspec.Raw = _ABSENT
 
     @property
     def wants_json(self) -> bool:
@@ -94,6 +97,7 @@ class RequestFields(msgspec.Struct):
         grammar = _given(
             self.structured_outputs, self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
         )
+        grammar = grammar or self._dictates_calls
         dictated = grammar or self._format not in FREE_FORMATS
         found = (
             (TRUNCATED, limit < SHORT_LIMIT_TOKENS or steers or dictated),
@@ -102,6 +106,13 @@ class RequestFields(msgspec.Struct):
             (INVALID_JSON, ends or steers),
         )
         return frozenset(kind for kind, holds in found if holds)
+
+    @property
+    def _dictates_calls(self) -> bool:
+        if not _given(self.tools) or bytes(self.tool_choice).strip() == b'"none"':
+            return False
+        forced = _given(self.tool_choice) and bytes(self.tool_choice).strip() != b'"auto"'
+        return forced or b'"strict"' in bytes(self.tools)
 
 
 def _given(*fields: msgspec.Raw) -> bool:

@@ -270,10 +270,10 @@ class EngineClient:
             self._emit(event)
         self._on_step(step)
 
-    def _mark_started(self, started: list[str]) -> None:
-        for request_id in started:
+    def _mark_started(self, started: dict[str, int]) -> None:
+        for request_id, cached_tokens in started.items():
             self._unstarted.pop(request_id, None)
-            self._emit(RequestOutput(request_id))
+            self._emit(RequestOutput(request_id, cached_tokens=cached_tokens))
 
     def _emit(self, event: RequestOutput) -> None:
         # A stream may have ended: its cancel command and the step's report crossed on the socket.

@@ -52,7 +52,7 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         *,
         vocab_size: int = 0,
-        announce: Callable[[list[str]], None] | None = None,
+        announce: Callable[[dict[str, int]], None] | None = None,
         masks: Masks | None = None,
     ) -> None:
         """`vocab_size`: token ids that the model has are below it; 0: not known. `masks`: without them, no request may
@@ -131,11 +131,11 @@ class EngineCore:
             if event.finish:
                 masks.forget(event.id)
 
-    def _announce_started(self, started: list[str]) -> list[str]:
+    def _announce_started(self, started: dict[str, int]) -> dict[str, int]:
         if self.announce is None or not started:
             return started
         self.announce(started)
-        return []
+        return {}
 
     def _run(self, batch: list[ScheduledSequence]) -> StepOutcome:
         """A failed batch is run again in halves. Steps are repeatable: they write to the cache by position.
@@ -164,7 +164,7 @@ class EngineCore:
         log.error("the engine failed on a request, which ends", extra={"id": sequence.request.id}, exc_info=error)
         return self.scheduler.fail(sequence, OUT_OF_MEMORY if is_out_of_memory(error) else FAILED)
 
-    def _report(self, started: list[str], events: list[RequestOutput], tokens: int, seconds: float) -> Step:
+    def _report(self, started: dict[str, int], events: list[RequestOutput], tokens: int, seconds: float) -> Step:
         scheduler = self.scheduler
         counts = (scheduler.preemptions, scheduler.prefix_queries, scheduler.prefix_hits)
         preempted, queried, hits = (now - before for now, before in zip(counts, self._reported, strict=True))

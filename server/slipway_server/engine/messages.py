@@ -80,15 +80,18 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """Engine to HTTP, before a step: requests that run from now on, so that a crash may be their fault."""
+    """Engine to HTTP, before a step: requests that run from now on, so that a crash may be their fault.
 
-    started: list[str]
+    Each with the number of its prompt's tokens that the prefix cache had.
+    """
+
+    started: dict[str, int]
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
     """Engine to HTTP: what one step did, and where the engine stands after it."""
 
-    started: list[str]
+    started: dict[str, int]  # as in `Started`
     events: list[RequestOutput]
     running: int
     waiting: int

@@ -199,6 +199,7 @@ class RequestOutput:
     error: str | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: tuple[Logprobs, ...] = ()
+    cached_tokens: int = 0  # of its prompt, that the prefix cache had; with the event of its start
 
     @property
     def starts(self) -> bool:

@@ -23,6 +23,7 @@ from .responses.replay import ReplayLimits, ReplayStore
 from .responses.sse import OUTCOME
 from .service import ModelService
 from .slipway import Slipway
+from .tokenization import Tokenization
 
 log = logging.getLogger("slipway.http")
 
@@ -126,7 +127,8 @@ def build(service: ModelService, replays: ReplayStore, max_body_bytes: int) -> t
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
     routes = [web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)]
     routes.append(web.get("/openapi.json", openapi))
-    app.add_routes(_complete_routes([*routes, *OpenAI(service, replays).routes(), *Slipway(service, replays).routes()]))
+    apis = (OpenAI(service, replays), Slipway(service, replays), Tokenization(service))
+    app.add_routes(_complete_routes([*routes, *(route for api in apis for route in api.routes())]))
     return app, guard
 
 

@@ -1,7 +1,6 @@
 """OpenAI's endpoints: chat completions, completions, embeddings, models."""
 
 import asyncio
-import base64
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -15,7 +14,9 @@ from .requests.fields import MAX_PROMPTS
 from .requests.prompts import Prompt
 from .requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
 from .requests.shadow import priority_of
+from .requests.tools import PLAIN_ANSWERS, AnswerPlan, begin_answer, plan_answers
 from .responses.delta import Delta
+from .responses.embeddings import check_dimensions, embedding_data
 from .responses.replay import ReplayStore
 from .responses.resume import Identity, IncomingRequest, StreamPosition, read_request
 from .responses.shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
@@ -45,8 +46,10 @@ class OpenAI:
         body = checked(fields, ChatRequest)
         body.check()
         check_model(self._service, body.model)
+        formats = self._service.model.formats
+        plan = plan_answers(body.tool_use, formats, body.grammar)
         prompt = await self._service.chat(body, fields["messages"])
-        return await self._answer(http, incoming, body, [prompt])
+        return await self._answer(http, incoming, body, [prompt], begin_answer(plan, formats, prompt.text))
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
@@ -61,19 +64,13 @@ class OpenAI:
     async def embed(self, http: web.Request) -> web.Response:
         body = parse(await body_of(http), EmbeddingRequest)
         check_model(self._service, body.model)
+        check_dimensions(body.dimensions, self._service.model.checkpoint.config)
         inputs = prompts_of(body.input, "input")
         texts = await self._service.prompts(inputs, param="input", special_tokens=body.add_special_tokens)
         prompts = [prompt.tokens for prompt in texts]
         vectors = await self._service.embed(prompts, tenant=self._service.tenants.of(http.headers))
-        as_text = body.encoding_format == "base64"
-        data = [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
-            }
-            for index, vector in enumerate(vectors)
-        ]
+        # Thousands of vectors take a while: other requests go on meanwhile.
+        data = await asyncio.to_thread(embedding_data, vectors, body.dimensions, body.encoding_format)
         tokens = sum(map(len, prompts))
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json_response({"object": "list", "data": data, "model": self._service.model.name, "usage": usage})
@@ -97,7 +94,12 @@ class OpenAI:
         }
 
     async def _answer(
-        self, http: web.Request, incoming: IncomingRequest, body: ChatRequest | CompletionRequest, prompts: list[Prompt]
+        self,
+        http: web.Request,
+        incoming: IncomingRequest,
+        body: ChatRequest | CompletionRequest,
+        prompts: list[Prompt],
+        answers: AnswerPlan = PLAIN_ANSWERS,
     ) -> web.StreamResponse:
         num_answers = len(prompts) * body.candidates
         check_answers(num_answers)
@@ -105,7 +107,7 @@ class OpenAI:
         priority = priority_of(http.headers, body.priority)
         identity = incoming.stream_identity(body.seed)
         generation = await self._service.prepare_generation(
-            body, seed=identity.seed, priority=priority, tenant=incoming.tenant
+            body, seed=identity.seed, priority=priority, tenant=incoming.tenant, answers=answers
         )
         # An answer without tokens has no position to resume after.
         progress = incoming.track_progress(
@@ -113,18 +115,18 @@ class OpenAI:
         )
         model = self._service.model
         shape = (
-            ChatShape(model, identity, prompts, body)
+            ChatShape(model, identity, prompts, body, generation.answers.form)
             if isinstance(body, ChatRequest)
             else CompletionShape(model, identity, prompts, body)
         )
         texts = [prompt.tokens for prompt in prompts]
         if body.use_beam_search:
-            answers = search_beams(self._service, texts, generation, body)
+            deltas_of_all = search_beams(self._service, texts, generation, body)
         elif progress:
-            answers = self._resumable(texts[0], generation, incoming, identity, progress)
+            deltas_of_all = self._resumable(texts[0], generation, incoming, identity, progress)
         else:
-            answers = generate_all(self._service, texts, generation, body)
-        async with aclosing(answers) as deltas:
+            deltas_of_all = generate_all(self._service, texts, generation, body)
+        async with aclosing(deltas_of_all) as deltas:
             if body.stream:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
                 chunks = shape.chunks(deltas, with_usage=with_usage, progress=progress)
@@ -132,11 +134,12 @@ class OpenAI:
             choices = [Choice() for _ in range(num_answers)]
             async for index, delta in deltas:
                 choices[index].add(delta)
-        selected, tokens = select_choices(choices, body), sum(choice.tokens for choice in choices)
+        selected = select_choices(choices, body)
+        usage = shape.usage([choice.tokens for choice in choices], [choice.cached_tokens for choice in choices])
         if any(choice.logprobs or choice.prompt_logprobs for choice in selected):
             # There may be hundreds of thousands of them: other requests go on meanwhile.
-            return await asyncio.to_thread(lambda: json_response(shape.whole(selected, tokens)))
-        return json_response(shape.whole(selected, tokens))
+            return await asyncio.to_thread(lambda: json_response(shape.whole(selected, usage)))
+        return json_response(shape.whole(selected, usage))
 
     async def _resumable(
         self,

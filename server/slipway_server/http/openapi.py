@@ -11,16 +11,20 @@ from .requests.schemas import (
     ApiGenerateRequest,
     ChatRequest,
     CompletionRequest,
+    DetokenizeRequest,
     EmbeddingRequest,
     EmbedRequest,
     GenerateRequest,
     NamedGenerateRequest,
+    TokenizeRequest,
 )
 
 REQUESTS: dict[str, type[Struct]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
     "/v1/embeddings": EmbeddingRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
     "/v1/generate": GenerateRequest,
     "/api/v1/generate": ApiGenerateRequest,
     "/api/v1/models/{name}/generate": NamedGenerateRequest,

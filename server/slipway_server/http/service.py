@@ -36,6 +36,7 @@ from .requests.sampling import Sampling
 from .requests.schemas import ChatRequest, FullSampling
 from .requests.structured import unusable
 from .requests.tenant import Tenants
+from .requests.tools import PLAIN_ANSWERS, AnswerPlan
 from .responses.delta import Delta
 from .responses.resume import stream_gone
 
@@ -64,6 +65,7 @@ class Generation:
     priority: int = 0
     tenant: str = ""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    answers: AnswerPlan = PLAIN_ANSWERS
 
 
 class ModelService:
@@ -79,7 +81,7 @@ class ModelService:
         """`tenants`: verifies the tenant of a request. Without it no tenant is accepted."""
         self.tenants = tenants or Tenants(unproved=metrics.unproved_tenant)
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
-        self._engine, self._prompts = engine, Prompts(model)
+        self._engine, self.texts = engine, Prompts(model)
 
     def check_open(self) -> None:
         if self.health.draining:
@@ -108,16 +110,16 @@ class ModelService:
 
     async def chat(self, body: ChatRequest, messages: list[dict[str, Any]]) -> Prompt:
         """The prompt of a chat, whose messages are as they came."""
-        return await self._prompts.chat(body, messages, self._limits)
+        return await self.texts.chat(body, messages, self._limits)
 
     async def prompts(
         self, given: Sequence[str | Sequence[int]], *, param: str, special_tokens: bool = True
     ) -> list[Prompt]:
         """Prompts that fit into the context; ids that a client sends must be in the vocabulary."""
-        return await self._prompts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
+        return await self.texts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
 
     async def prepare_generation(
-        self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = ""
+        self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = "", answers: AnswerPlan = PLAIN_ANSWERS
     ) -> Generation:
         """Raises HttpError with the name of the field for token ids that the model does not have."""
         if not isinstance(sampling, FullSampling):
@@ -127,14 +129,15 @@ class ModelService:
         fields = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stop_token_ids}
         for param, tokens in fields.items():
             check_tokens(tokens, param, self.vocabulary_size)
-        return Generation(sampling, seed, priority, tenant, await self._prompts.encode_words(sampling.bad_words or []))
+        bad_words = await self.texts.encode_words(sampling.bad_words or [])
+        return Generation(sampling, seed, priority, tenant, bad_words, answers)
 
     async def generate(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
         """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
         request = self._request(prompt, generation, choice=choice, resumed=resumed)
-        text = _DeltaBuilder(request, generation.sampling, self.model.tokenizer)
+        text = _DeltaBuilder(request, generation, self.model.tokenizer)
         for count, token in enumerate(resumed, 1):
             assert request.sampling is not None, "it is to generate"
             delta = text.add(RequestOutput(request.id, token, finish=request.sampling.finish_after(token, count)))
@@ -146,7 +149,7 @@ class ModelService:
         async with aclosing(self._events(request)) as events:
             async for event in events:
                 if event.token is None:  # a part of the prompt
-                    text.prompt_logprobs += event.prompt_logprobs
+                    text.add_prompt(event)
                     continue
                 delta = text.add(event)
                 yield delta
@@ -182,7 +185,9 @@ class ModelService:
         stop_token_ids = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
         params = generation.sampling.params(limit, stop_token_ids, generation.seed)
         seed = (params.seed + choice * SEED_STRIDE) % 2**63 if choice else params.seed
-        return replace(params, bad_words=generation.bad_words, seed=seed)
+        return replace(
+            params, bad_words=generation.bad_words, seed=seed, grammar=generation.answers.grammar or params.grammar
+        )
 
     async def beams(self, prompt: tuple[int, ...], generation: Generation) -> list[tuple[Beam, str]]:
         """The best answers of a beam search and their texts. Each step requests one token after each beam.
@@ -210,7 +215,7 @@ class ModelService:
                 self.metrics.token(timing)
             timing.finish = search.answers[0].finish or FinishReason.STOP
         answers = search.answers[: sampling.choices]
-        return [(beam, self._beam_text(request, sampling, beam)) for beam in answers]
+        return [(beam, self._beam_text(request, generation, beam)) for beam in answers]
 
     async def _extend_beam(self, request: Request, beam: Beam, alternatives: int, timing: Timing) -> Logprobs:
         """The likeliest tokens after a beam. A search that has begun is not refused when the queue is full."""
@@ -231,8 +236,8 @@ class ModelService:
                     self.metrics.started(timing)
         raise failed("The engine ended a request without a token.")
 
-    def _beam_text(self, request: Request, sampling: Sampling, beam: Beam) -> str:
-        text, last = _DeltaBuilder(request, sampling, self.model.tokenizer), len(beam.tokens) - 1
+    def _beam_text(self, request: Request, generation: Generation, beam: Beam) -> str:
+        text, last = _DeltaBuilder(request, generation, self.model.tokenizer), len(beam.tokens) - 1
         events = (
             RequestOutput("", token, finish=beam.finish if at == last else None) for at, token in enumerate(beam.tokens)
         )
@@ -260,7 +265,6 @@ class ModelService:
                 async for event in events:
                     if event.starts:
                         self.metrics.started(timing)
-                        continue
                     if event.token is not None or event.embedding is not None:
                         self.metrics.token(timing)
                     if event.finish:
@@ -317,27 +321,44 @@ async def gather_all(works: Sequence[Coroutine[None, None, T]]) -> list[T]:
 class _DeltaBuilder:
     """Builds deltas from a request's tokens. For max_tokens 0 it generates one token and does not return it."""
 
-    def __init__(self, request: Request, sampling: Sampling, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, generation: Generation, tokenizer: Tokenizer) -> None:
         assert request.sampling is not None, "an embedding has no text"
+        sampling, form = generation.sampling, generation.answers.form
         full = sampling if isinstance(sampling, FullSampling) else None
         self._include_stop = full is not None and full.include_stop_str_in_output
         skips = full is None or full.skip_special_tokens
-        self._detokenizer = detokenizer(tokenizer, request.prompt, skip_special_tokens=skips)
+        self._detokenizer = detokenizer(tokenizer, request.prompt, skip_special_tokens=skips, markers=form.markers)
+        self._answer = form.parser() if form.one_call else None
         self._stops = StopMatcher(sampling.stop_strings, include=self._include_stop)
         self._stop_token_ids, self._min_tokens = request.sampling.stop_token_ids, request.sampling.min_tokens
         self._tokens, self._discard = 0, sampling.limit == 0
-        self.prompt_logprobs: tuple[Logprobs, ...] = ()  # to go with the next delta
+        # To go with the next delta.
+        self._prompt_logprobs: tuple[Logprobs, ...] = ()
+        self._cached_tokens = 0
+
+    def add_prompt(self, event: RequestOutput) -> None:
+        self._prompt_logprobs += event.prompt_logprobs
+        self._cached_tokens += event.cached_tokens
 
     def add(self, event: RequestOutput) -> Delta:
         assert event.token is not None, "an embedding has no text"
-        prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs + event.prompt_logprobs, ()
+        self.add_prompt(event)
+        prompt = self._prompt_logprobs, self._cached_tokens
+        self._prompt_logprobs, self._cached_tokens = (), 0
         if self._discard:
-            return Delta("", 0, event.token, FinishReason.LENGTH, None, prompt_logprobs)
+            return Delta("", 0, event.token, FinishReason.LENGTH, None, *prompt)
         self._tokens += 1
         text, finish = self._text(event.token, last=event.finish is not None), event.finish
-        if self._stops.matched:
+        if self._stops.matched or self._has_its_call(text):
             finish = FinishReason.STOP
-        return Delta(text, self._tokens, event.token, finish, event.logprobs, prompt_logprobs)
+        return Delta(text, self._tokens, event.token, finish, event.logprobs, *prompt)
+
+    def _has_its_call(self, text: str) -> bool:
+        """Whether the answer has ended with the only call that it may have."""
+        if self._answer is None:
+            return False
+        self._answer.push(text)
+        return self._answer.ended
 
     def _text(self, token: int, *, last: bool) -> str:
         text, may_end = "", self._tokens > self._min_tokens

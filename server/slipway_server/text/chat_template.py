@@ -66,6 +66,11 @@ class ChatTemplate:
         template = self._for_tools if tools else self._plain
         return template is not None and variable in template.variables
 
+    @property
+    def source(self) -> str:
+        """Of conversations with tools; empty without a template."""
+        return self._for_tools.source if self._for_tools else ""
+
     def mentions(self, text: str) -> bool:
         """Whether the template's source has a text."""
         return self._plain is not None and text in self._plain.source

@@ -30,10 +30,16 @@ class Detokenizer(Protocol):
         """The pending text after the last token."""
 
 
-def detokenizer(tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_tokens: bool = True) -> Detokenizer:
-    """For an answer that follows a prompt: at the beginning of a text some tokens read otherwise than inside it."""
+def detokenizer(
+    tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_tokens: bool = True, markers: tuple[str, ...] = ()
+) -> Detokenizer:
+    """For an answer that follows a prompt: at the beginning of a text some tokens read otherwise than inside it.
+
+    `markers`: special tokens that are text in any case.
+    """
     kind = ByWindow if tokenizer.kind is OTHER else ByBytes
-    return kind(tokenizer, prompt, skip_special_tokens)
+    skipped = tokenizer.special_ids - tokenizer.special_ids_of(markers) if skip_special_tokens else frozenset()
+    return kind(tokenizer, prompt, skipped)
 
 
 class ByBytes:
@@ -44,9 +50,8 @@ class ByBytes:
     broken bytes become replacement characters.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skip_special_tokens: bool) -> None:
-        self._bytes_of = tokenizer.bytes_of
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+    def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skipped: frozenset[int]) -> None:
+        self._bytes_of, self._skipped = tokenizer.bytes_of, skipped
         errors = "slipway_each_byte" if tokenizer.kind is BYTE_FALLBACK else "replace"
         self._decode = _Utf8(errors).decode
         self._leading = tokenizer.leading
@@ -69,9 +74,8 @@ class ByBytes:
 class ByWindow:
     """Decodes a short window twice, with and without the new tokens: what a token means depends on those before it."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skip_special_tokens: bool) -> None:
-        self._tokenizer, self._skips = tokenizer, skip_special_tokens
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+    def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skipped: frozenset[int]) -> None:
+        self._tokenizer, self._skipped = tokenizer, skipped
         self._context = list(prompt[-CONTEXT_TOKENS:])
         self._pending: list[int] = []
         self._context_text = self._decode(self._context)
@@ -79,6 +83,9 @@ class ByWindow:
     def push(self, token: int) -> str:
         if token in self._skipped:
             return ""
+        if self._skipped and token in self._tokenizer.special_ids:
+            # The library would skip it with the others.
+            return self.flush() + self._tokenizer.text_of(token)
         self._pending.append(token)
         text = self._decode(self._context + self._pending)
         # A character of several bytes may span tokens: it is whole when no replacement character ends the text.
@@ -100,4 +107,4 @@ class ByWindow:
         return delta
 
     def _decode(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=self._skips)
+        return self._tokenizer.decode(tokens, skip_special_tokens=bool(self._skipped))

@@ -51,6 +51,11 @@ class Tokenizer:
     def vocabulary_size(self) -> int:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    def special_ids_of(self, names: tuple[str, ...]) -> frozenset[int]:
+        """The special tokens with these names."""
+        found = {self._backend.token_to_id(name) for name in names}
+        return frozenset(token for token in found if token in self.special_ids)
+
     def encode_now(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
         """Takes long for long texts: `Texts` does it beside the event loop. Without the interpreter's lock."""
         return tuple(self._backend.encode(text, add_special_tokens=special_tokens).ids)

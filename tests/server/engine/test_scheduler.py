@@ -1,6 +1,7 @@
 """The scheduler as a model: budgets hold, nothing leaks, no request starves, every request ends exactly once."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -228,6 +229,10 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
     assert first_work(scheduler, request("d", prompt=16)).start == 12
     assert first_work(scheduler, request("e", prompt=12)).start == 8
     assert (scheduler.prefix_queries, scheduler.prefix_hits) == (76, 44)
+    assert scheduler.take_started() == {"a": 0, "b": 12, "c": 12, "d": 12, "e": 8}
+    # What an answer that goes on finds may be its own.
+    first_work(scheduler, replace(request("f", prompt=14), resumed=(1, 2)))
+    assert scheduler.take_started() == {"f": 0}
 
 
 def test_a_prefix_is_shared_with_a_running_sequence() -> None:
@@ -279,12 +284,12 @@ def test_a_higher_class_preempts_a_slot_and_the_victim_resumes_from_the_prefix_c
     step(scheduler)
     scheduler.submit(request("high", prompt=5, tokens=1, first=50))
     assert step(scheduler) == ["high"]
-    assert scheduler.preemptions == 1 and scheduler.take_started() == ["low", "high"]
+    assert scheduler.preemptions == 1 and list(scheduler.take_started()) == ["low", "high"]
     batch = scheduler.schedule()
     assert spans(batch) == [("low", 8, 11, True)]
     complete(scheduler, batch)
     assert step(scheduler) == ["low"]
-    assert scheduler.take_started() == []
+    assert scheduler.take_started() == {}
 
 
 def test_without_free_blocks_the_least_advanced_is_preempted_and_all_finish() -> None:
@@ -440,7 +445,7 @@ def test_budgets_hold_and_every_request_ends_once(
         if not scheduler.busy:
             break
         checked_step()
-    started = scheduler.take_started()
+    started = list(scheduler.take_started())
     assert ended == Counter(f"r{number}" for number in range(submitted))
     assert len(started) == len(set(started))
     assert scheduler.kv_usage == 0

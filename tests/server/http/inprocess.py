@@ -39,11 +39,13 @@ class Scripted(EngineClient):
         )
         self.tokens: tuple[int, ...] = (5, 6, 7)
         self.requests: list[Request] = []
+        self.cached_tokens: list[int] = []  # of each request
 
     async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
         encode(Commands([request], []))
         self.requests.append(request)
-        yield RequestOutput(request.id)
+        cached = self.cached_tokens[len(self.requests) - 1] if self.cached_tokens else 0
+        yield RequestOutput(request.id, cached_tokens=cached)
         if request.sampling is None:
             yield RequestOutput(request.id, embedding=bytes(16), finish=FinishReason.STOP)
             return

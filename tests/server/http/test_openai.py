@@ -77,6 +77,20 @@ def test_completions_of_texts_and_token_ids_agree(client: openai.OpenAI, tiny_v1
     assert by_text.usage and by_text.usage.prompt_tokens == sum(len(tokenizer(t).input_ids) for t in texts)
 
 
+def test_tokens_that_the_prefix_cache_had_are_counted(client: openai.OpenAI) -> None:
+    prompt = "And it came to pass in those days, that there went out a decree. " * 6
+    usages = [client.completions.create(model="chat", prompt=prompt, max_tokens=1).usage for _ in range(2)]
+    first, second = (
+        usage.prompt_tokens_details.cached_tokens for usage in usages if usage and usage.prompt_tokens_details
+    )
+    assert first == 0 and usages[1] and 32 <= second < usages[1].prompt_tokens
+    with client.completions.create(
+        model="chat", prompt=prompt, max_tokens=1, stream=True, stream_options={"include_usage": True}
+    ) as stream:
+        last = list(stream)[-1].usage
+    assert last and last.prompt_tokens_details and last.prompt_tokens_details.cached_tokens == second
+
+
 def test_streamed_completions_of_several_prompts(client: openai.OpenAI) -> None:
     texts = ["In the beginning", "Blessed are they"]
     whole = client.completions.create(model="chat", prompt=texts, temperature=0, max_tokens=10)

@@ -20,6 +20,7 @@ from ..text import templates
 from .inprocess import InProcess, model_of
 
 CHAT, COMPLETE, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/generate"
+TOOL = {"type": "function", "function": {"name": "ferry"}}
 MESSAGES = [{"role": "user", "content": "x"}]
 PATHS = [path.replace("{name}", "chat") for path in REQUESTS]
 
@@ -223,13 +224,24 @@ async def test_safety_10_without_a_template_that_parses_texts_are_completed() ->
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", "unsupported_parameter"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "unsupported_parameter"),
         ({"chat_template_kwargs": {"colour": 1}}, "chat_template_kwargs", "unsupported_parameter"),
-        ({"tools": [{"x": 1}], "tool_choice": "none"}, "tools", "unsupported_parameter"),
+        ({"tools": [TOOL], "tool_choice": "none"}, "tools", "unsupported_parameter"),
+        ({"tools": [TOOL]}, "tools", "unsupported_parameter"),
         ({"documents": [{"text": "x"}]}, "documents", "unsupported_parameter"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "unsupported_parameter"),
         ({"messages": [{"role": "user", "tool_calls": [{"function": {"name": "f"}}]}]}, "messages", None),
         ({"messages": [{"role": "user", "content": "x", "tool_call_id": "c"}]}, "messages", None),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", None),
         ({"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]}, "messages", None),
+        ({"messages": [{"role": "assistant", "content": "x", "refusal": "no"}]}, "messages", None),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "x", "prompt_cache_breakpoint": {"a": 1}}]}
+                ]
+            },
+            "messages",
+            None,
+        ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
             "messages",
@@ -291,7 +303,7 @@ async def test_the_final_message_is_continued() -> None:
 async def test_safety_5_a_slow_template_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
     async with InProcess(model) as server:
-        monkeypatch.setattr(server.service._prompts._pool, "_limit_s", 0.3)
+        monkeypatch.setattr(server.service.texts._pool, "_limit_s", 0.3)
         slow = [asyncio.create_task(server.post(CHAT, chat())) for _ in range(3)]
         assert (await server.post(COMPLETE, completion()))[0] == 200
         for status, answer in await asyncio.gather(*slow):

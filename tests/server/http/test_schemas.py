@@ -29,7 +29,11 @@ pytestmark = pytest.mark.attack_class(15, 18)
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 COMPLETION = {"model": "m", "prompt": "x"}
 GENERATE = {"model": "m", "prompt": "x"}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 HUGE = 10**25
+DEEP: Any = {}
+for _ in range(64):
+    DEEP = {"items": DEEP}
 
 OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("temperature", 2.1),
@@ -166,7 +170,15 @@ def test_the_last_value_of_a_repeated_name_counts() -> None:
         (CHAT | {"messages": [{"role": "user", "content": 5}]}, ChatRequest, "messages"),
         (CHAT | {"messages": [{"role": "user", "content": "x", "name": 5}]}, ChatRequest, "messages"),
         (CHAT | {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, ChatRequest, "messages"),
-        (CHAT | {"tool_choice": "required", "tools": [{}]}, ChatRequest, "tool_choice"),
+        (CHAT | {"tool_choice": "always", "tools": [TOOL]}, ChatRequest, "tool_choice"),
+        (CHAT | {"tool_choice": {"type": "function"}, "tools": [TOOL]}, ChatRequest, "tool_choice"),
+        (CHAT | {"tools": [{}]}, ChatRequest, "tools"),
+        (CHAT | {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, ChatRequest, "tools"),
+        (CHAT | {"tools": [TOOL] * 129}, ChatRequest, "tools"),
+        (CHAT | {"tools": [{"type": "function", "function": {"name": "f f"}}]}, ChatRequest, "tools"),
+        (CHAT | {"tools": [{"type": "function", "function": {"name": "f" * 65}}]}, ChatRequest, "tools"),
+        (CHAT | {"tools": [{"type": "function", "function": {"name": "f", "cache": 1}}]}, ChatRequest, "tools"),
+        (CHAT | {"parallel_tool_calls": "no"}, ChatRequest, "parallel_tool_calls"),
         (CHAT | {"reasoning_effort": ""}, ChatRequest, "reasoning_effort"),
         (CHAT | {"chat_template_kwargs": [1]}, ChatRequest, "chat_template_kwargs"),
         ({"model": "m", "input": "x", "encoding_format": "hex"}, EmbeddingRequest, "encoding_format"),
@@ -187,7 +199,18 @@ def test_other_fields_by_name(body: dict[str, Any], kind: type[msgspec.Struct], 
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options"),
         ({"continue_final_message": True}, "continue_final_message"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]}, "tools"),
+        ({"tools": [TOOL | {"function": {"name": f"f{n}", "description": "x" * 65536}} for n in range(17)]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice"),
+        ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [TOOL], "ignore_eos": True}, "ignore_eos"),
+        (
+            {"tools": [TOOL], "parallel_tool_calls": False, "use_beam_search": True, "n": 2, "temperature": 0},
+            "parallel_tool_calls",
+        ),
         ({"top_logprobs": 2}, "top_logprobs"),
     ],
 )

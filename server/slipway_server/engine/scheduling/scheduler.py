@@ -57,7 +57,7 @@ class Scheduler:
         self._since: dict[str, float] = {}
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._arrivals = 0
-        self._started: list[str] = []
+        self._started: dict[str, int] = {}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -137,9 +137,9 @@ class Scheduler:
         self._finish(sequence)
         return RequestOutput(sequence.request.id, finish=FinishReason.ERROR, error=reason)
 
-    def take_started(self) -> list[str]:
+    def take_started(self) -> dict[str, int]:
         """Requests that were scheduled for the first time since the last call."""
-        started, self._started = self._started, []
+        started, self._started = self._started, {}
         return started
 
     def check(self) -> None:
@@ -190,7 +190,10 @@ class Scheduler:
         if sequence.started:
             return
         sequence.started = True
-        self._started.append(sequence.request.id)
+        request = sequence.request
+        # An answer that goes on finds what it has left itself.
+        cached = 0 if request.resumed else min(sequence.num_computed_tokens, len(request.prompt))
+        self._started[request.id] = cached
         if sequence.request.sampling:
             self.prefix_queries += sequence.request.known_tokens
             self.prefix_hits += sequence.num_computed_tokens

@@ -18,8 +18,7 @@ MAX_CONTAINERS = 1 << 18
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 
 # Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with their
-# neutral values. A request type that has such a field accepts it. Other unknown fields do not change the answer and
-# are ignored.
+# neutral values. A request type that has such a field accepts it. Fields that neither of the two APIs has are ignored.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "functions": ([],),
@@ -41,6 +40,15 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "include_reasoning": (True,),
     "verbosity": ("medium",),
     "web_search_options": (),
+    "moderation": (),
+    "metadata": ({},),
+    "prompt_cache_key": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "safety_identifier": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "parallel_tool_calls": (True,),
     "spaces_between_special_tokens": (True,),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
@@ -61,6 +69,18 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
     "add_special_tokens": (True,),
+    # Of one or two endpoints.
+    **dict.fromkeys(("messages", "prompt", "input", "max_tokens", "max_completion_tokens", "prompt_logprobs"), ()),
+    **dict.fromkeys(("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
+    **dict.fromkeys(("guided_whitespace_pattern", "seed", "timeout", "allowed_token_ids", "stream_options"), ()),
+    **dict.fromkeys(("ignore_eos", "stream", "use_beam_search", "early_stopping", "logprobs"), (False,)),
+    **dict.fromkeys(("temperature", "top_p", "n", "repetition_penalty", "length_penalty"), (1,)),
+    **dict.fromkeys(("top_k", "min_p", "min_tokens", "priority", "top_logprobs"), (0,)),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
+    **dict.fromkeys(("stop", "bad_words", "stop_token_ids"), ([],)),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "encoding_format": ("float",),
 }
 
 S = TypeVar("S", bound=Struct)

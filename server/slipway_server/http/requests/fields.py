@@ -35,6 +35,8 @@ Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | No
 BadWords = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]], Meta(max_length=MAX_BAD_WORDS)
 ]
+# Of a user or a session. The gateway reads them: requests with the same one reach the same revision.
+CallerName = Annotated[str, Meta(max_length=1 << 16, description="the gateway keeps its requests at one revision")]
 ModelName = Annotated[str, Meta(max_length=512)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Tokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_IDS)]

@@ -1,5 +1,6 @@
 """The messages of a chat as OpenAI's API writes them, and as chat templates read them."""
 
+import json
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -38,12 +39,18 @@ class Message(Struct, kw_only=True):
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-def template_messages(messages: list[dict[str, Any]], *, developer: str = "developer") -> list[dict[str, Any]]:
+def template_messages(
+    messages: list[dict[str, Any]], *, developer: str = "developer", arguments_as_text: bool = False
+) -> list[dict[str, Any]]:
     """Checked messages for a template: texts in place of parts, and arguments of calls as objects.
 
     `developer`: the template's role for a developer's messages. Raises HttpError for content that is not text.
     """
-    return [_for_template(message, at, developer) for at, message in enumerate(messages)]
+    found = [_for_template(message, at, developer) for at, message in enumerate(messages)]
+    if arguments_as_text:
+        for function in (call["function"] for message in found for call in message.get("tool_calls", ())):
+            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return found
 
 
 def _for_template(message: dict[str, Any], at: int, developer: str) -> dict[str, Any]:
@@ -63,7 +70,7 @@ def _check_role(message: dict[str, Any], at: int) -> None:
         raise invalid(f"messages[{at}] has tool_calls: only an assistant's messages have them.", "messages")
     if "tool_call_id" in message and message["role"] != "tool":
         raise invalid(f"messages[{at}] has a tool_call_id: only a tool's messages have one.", "messages")
-    for name in ("audio", "function_call"):
+    for name in ("audio", "function_call", "refusal"):
         if message.get(name):
             raise invalid(f"messages[{at}].{name} is not supported.", "messages")
 
@@ -90,5 +97,7 @@ def _text_of(content: str | list[dict[str, Any]] | None, at: int) -> str:
             raise invalid(
                 f"messages[{at}] has content of type {kind!r}, which is not supported: text only.", "messages"
             )
+        if part.get("prompt_cache_breakpoint"):
+            raise invalid(f"messages[{at}].content has a prompt_cache_breakpoint, which is not supported.", "messages")
         texts.append(part["text"])
     return "\n".join(texts)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...models.checkpoint import Checkpoint
+from ...text.answers.selection import CONTENT_ONLY, AnswerFormats
 from ...text.chat_template import OWN_VARIABLES, ChatTemplate, ChatTemplateError
 from ...text.pool import TextBusy, TextPool, TextTimeout
 from ...text.tokenizer import Tokenizer
@@ -34,6 +35,7 @@ class ServedModel:
     context_tokens: int
     tokenizer: Tokenizer
     template: ChatTemplate
+    formats: AnswerFormats = CONTENT_ONLY
     loaded_at: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -59,8 +61,9 @@ class Prompts:
     def __init__(self, model: ServedModel, pool: TextPool | None = None) -> None:
         self._model, self._pool = model, pool or TextPool()
 
-    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: PromptLimits) -> Prompt:
-        """`messages` as they came: `body.messages` has only what every message has."""
+    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: PromptLimits | None) -> Prompt:
+        """`messages` as they came: `body.messages` has only what every message has. Without `limits` it may be of any
+        length."""
         template = self._model.template
         if template.problem:
             raise HttpError(400, template.problem, param="messages", code="no_chat_template")
@@ -68,7 +71,7 @@ class Prompts:
         developer = "developer" if template.mentions("developer") else "system"
         render = partial(
             template.render,
-            tools=body.tools,
+            tools=body.tool_use.for_template(),
             documents=body.documents,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -76,14 +79,21 @@ class Prompts:
         )
 
         def work() -> Prompt:
-            text = render(template_messages(messages, developer=developer))
+            try:
+                text = render(template_messages(messages, developer=developer))
+            except ChatTemplateError:
+                # Some templates join the arguments of calls to other texts.
+                if not any(message.get("tool_calls") for message in messages):
+                    raise
+                text = render(template_messages(messages, developer=developer, arguments_as_text=True))
             return Prompt(text, self._model.tokenizer.encode_now(text, special_tokens=body.add_special_tokens))
 
         try:
             prompt = await self._run_in_pool(work, "messages")
         except ChatTemplateError as error:
             raise invalid(str(error), "messages") from None
-        self._check(prompt.tokens, "messages", limits)
+        if limits:
+            self._check(prompt.tokens, "messages", limits)
         return prompt
 
     def _variables(self, body: ChatRequest) -> dict[str, Any]:
@@ -96,7 +106,9 @@ class Prompts:
         if body.reasoning_effort is not None:
             given.setdefault("reasoning_effort", body.reasoning_effort)
         for name in ("tools", "documents", "reasoning_effort"):
-            if getattr(body, name) and not template.names(name, tools=bool(body.tools)):
+            # A call that must come follows the tool's schema, also where the template does not show it to the model.
+            needed = getattr(body, name) and not (name == "tools" and body.tool_use.must_call)
+            if needed and not template.names(name, tools=bool(body.tools)):
                 raise unsupported(name, f"{name} is not supported: the chat template of {self._model.name} has none.")
         return given
 
@@ -109,6 +121,20 @@ class Prompts:
             return [self._prompt(item, limits, param, special_tokens) for item in given]
 
         return work() if sum(map(len, given)) < INLINE_CHARACTERS else await self._run_in_pool(work, param)
+
+    async def encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...]:
+        """A text of any length."""
+        encode = partial(self._model.tokenizer.encode_now, text, special_tokens=special_tokens)
+        return await self._run_in_pool(encode, "prompt")
+
+    async def names(self, tokens: Sequence[int]) -> list[str]:
+        """The text of each token."""
+        return await self._run_in_pool(lambda: list(map(self._model.tokenizer.text_of, tokens)), "return_token_strs")
+
+    async def decode(self, tokens: list[int]) -> str:
+        """The text of tokens, special ones by their names."""
+        decode = partial(self._model.tokenizer.decode, tokens, skip_special_tokens=False)
+        return await self._run_in_pool(decode, "tokens")
 
     async def encode_words(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
         """Each word as it is written at a beginning and after a space."""

@@ -14,6 +14,7 @@ from .fields import (
     Alternatives,
     BadWords,
     BestOf,
+    CallerName,
     Choices,
     Count,
     LengthPenalty,
@@ -30,11 +31,13 @@ from .fields import (
     TemplateVariables,
     Texts,
     Timeout,
+    Tokens,
     TopP,
 )
 from .messages import Messages
 from .sampling import Sampling
 from .structured import Structured
+from .tools import ToolChoice, Tools, ToolUse
 
 MAX_BEAMS = 20
 # Fields that change which tokens are likely, or end answers, with the values that do not. The search considers more
@@ -55,8 +58,9 @@ WITHOUT_BEAMS: dict[str, tuple[Any, ...]] = {
 }
 
 
-class StreamOptions(Struct):
+class StreamOptions(Struct, forbid_unknown_fields=True):
     include_usage: bool = False
+    include_obfuscation: bool = False
     continuous_usage_stats: bool = False
 
 
@@ -126,8 +130,9 @@ class FullSampling(Structured, kw_only=True):
     def _check_stream_options(self, options: StreamOptions) -> None:
         if not self.stream:
             raise invalid("stream_options are for streams: set stream.", "stream_options")
-        if options.continuous_usage_stats:
-            raise unsupported("stream_options", "continuous_usage_stats is not supported by this server.")
+        for name in ("include_obfuscation", "continuous_usage_stats"):
+            if getattr(options, name):
+                raise unsupported("stream_options", f"{name} is not supported by this server.")
 
     def _check_beams(self) -> None:
         """Refuses what a beam search would have to pass over: it draws nothing and follows the model alone."""
@@ -164,11 +169,14 @@ class ChatRequest(FullSampling, kw_only=True):
 
     model: ModelName
     messages: Messages
+    user: CallerName | None = None
+    prompt_cache_key: CallerName | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
     max_completion_tokens: Positive | None = None
-    tools: Objects | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     documents: Objects | None = None
     reasoning_effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
     chat_template_kwargs: TemplateVariables | None = None
@@ -181,6 +189,10 @@ class ChatRequest(FullSampling, kw_only=True):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def tool_use(self) -> ToolUse:
+        return ToolUse(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+
+    @property
     def token_logprobs(self) -> int:
         return self.top_logprobs or 0 if self.logprobs else -1
 
@@ -191,12 +203,7 @@ class ChatRequest(FullSampling, kw_only=True):
         if self.continue_final_message and self.add_generation_prompt:
             message = "continue_final_message does not go with add_generation_prompt: set that one to false."
             raise invalid(message, "continue_final_message")
-        if self.tools and self.tool_choice != "none":
-            raise unsupported(
-                "tools",
-                "Calls of tools are not read out of answers: with tool_choice none the model's template gets the "
-                "tools, and the answer's text is all that the model writes.",
-            )
+        self.tool_use.check(grammar=self.grammar, ignore_eos=self.ignore_eos, beams=bool(self.use_beam_search))
 
 
 class CompletionRequest(FullSampling, kw_only=True):
@@ -204,6 +211,7 @@ class CompletionRequest(FullSampling, kw_only=True):
 
     model: ModelName
     prompt: Prompts
+    user: CallerName | None = None
     max_tokens: Count | None = None
     logprobs: Alternatives | None = None
     echo: bool | None = None
@@ -250,7 +258,54 @@ class EmbeddingRequest(Struct, kw_only=True):
     model: ModelName
     input: Prompts
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Positive | None = None
+    user: CallerName | None = None
     add_special_tokens: bool = True
+
+
+class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /tokenize: a prompt, or a chat. By default special tokens are added to a prompt alone."""
+
+    model: ModelName | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    def check(self) -> None:
+        """Raises HttpError for fields that do not go together."""
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid("Give either a prompt or messages.", "prompt")
+        if self.prompt is not None:
+            for name in ("tools", "chat_template_kwargs", "continue_final_message"):
+                if getattr(self, name):
+                    raise invalid(f"{name} is for messages.", name)
+
+    def chat(self, model: str) -> ChatRequest:
+        """The chat whose prompt is meant."""
+        body = ChatRequest(
+            model=model,
+            messages=self.messages or [],
+            tools=self.tools,
+            tool_choice="none",
+            chat_template_kwargs=self.chat_template_kwargs,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            add_special_tokens=bool(self.add_special_tokens),
+        )
+        body.check()
+        return body
+
+
+class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /detokenize."""
+
+    model: ModelName | None = None
+    tokens: Tokens
 
 
 class GenerateRequest(Sampling, kw_only=True, forbid_unknown_fields=True):

@@ -111,12 +111,12 @@ class Structured(Sampling, kw_only=True):
 
 def of_schema(schema: Schema, param: str, white_space: str = WHITE_SPACE) -> Grammar:
     """`white_space`: a regular expression; "" allows none. Raises HttpError for a schema that is too large."""
-    _check_depth(schema, param)
+    check_depth(schema, param)
     if isinstance(schema, dict):
         # llguidance reads its own options there: what a client wrote must not weaken the schema.
         flexible = {"whitespace_pattern": white_space} if white_space else {"whitespace_flexible": False}
         schema = schema | {"x-guidance": flexible}
-    return _bounded(Grammar("json_schema", msgspec.json.encode(schema).decode(), param))
+    return bounded(Grammar("json_schema", msgspec.json.encode(schema).decode(), param))
 
 
 def _of_texts(param: str, regex: str | None, choice: list[str] | None, grammar: str | None) -> list[Grammar]:
@@ -125,7 +125,7 @@ def _of_texts(param: str, regex: str | None, choice: list[str] | None, grammar: 
         "choice": None if choice is None else msgspec.json.encode(choice).decode(),
         "grammar": grammar,
     }
-    return [_bounded(Grammar(kind, text, param)) for kind, text in texts.items() if text is not None]
+    return [bounded(Grammar(kind, text, param)) for kind, text in texts.items() if text is not None]
 
 
 def _parsed(schema: dict[str, Any] | str, param: str) -> Schema:
@@ -138,13 +138,13 @@ def _parsed(schema: dict[str, Any] | str, param: str) -> Schema:
     return parsed
 
 
-def _bounded(grammar: Grammar) -> Grammar:
+def bounded(grammar: Grammar) -> Grammar:
     if len(grammar.text.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
         raise invalid(f"{grammar.param} has more than {MAX_GRAMMAR_BYTES} bytes: make it smaller.", grammar.param)
     return grammar
 
 
-def _check_depth(schema: Any, param: str) -> None:
+def check_depth(schema: Any, param: str) -> None:
     level, depth = [schema], 0
     while level:
         depth += 1

@@ -2,14 +2,16 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ...engine.request import FinishReason, Logprobs
+from ...text.answers.answer import AnswerForm
 from ..requests.prompts import Prompt, ServedModel
 from ..requests.schemas import ChatRequest, CompletionRequest
 from .delta import Delta
 from .logprobs import format_chat_logprobs, format_completion_logprobs, format_prompt_logprobs
+from .message import MessageParser
 from .resume import Identity, StreamPosition
 
 IndexedDelta = tuple[int, Delta]
@@ -19,7 +21,7 @@ class Choice:
     """One answer as it comes together."""
 
     def __init__(self) -> None:
-        self.text, self.tokens, self.finish = "", 0, FinishReason.ERROR
+        self.text, self.tokens, self.cached_tokens, self.finish = "", 0, 0, FinishReason.ERROR
         self.logprobs: list[Logprobs] = []
         self.prompt_logprobs: tuple[Logprobs, ...] = ()
 
@@ -28,6 +30,7 @@ class Choice:
         self.logprobs += [delta.logprobs] if delta.logprobs else []
         self.prompt_logprobs += delta.prompt_logprobs
         self.tokens = delta.tokens
+        self.cached_tokens += delta.cached_tokens
         self.finish = delta.finish or self.finish
 
     @property
@@ -61,6 +64,10 @@ class Shape(ABC):
     @abstractmethod
     def delta(self, index: int, delta: Delta) -> dict[str, Any]: ...
 
+    def is_sent(self, choice: dict[str, Any]) -> bool:
+        """Whether a streamed choice has something for the client."""
+        return bool(choice["text"] or choice["finish_reason"] or choice["logprobs"])
+
     def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
         """The chunk before the first delta of a choice."""
         return None
@@ -71,9 +78,14 @@ class Shape(ABC):
             return await asyncio.to_thread(self.opening, index, delta)
         return self.opening(index, delta)
 
-    def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
+    def usage(self, completion_tokens: Sequence[int], cached_tokens: Sequence[int]) -> dict[str, Any]:
+        """Of all answers, also those that are not returned. Of a prompt with several answers the first one counts, or
+        the others would find what that one has just computed."""
+        answers = max(1, len(cached_tokens) // len(self._prompts))
+        return usage_of(self.prompt_tokens, sum(completion_tokens), sum(cached_tokens[::answers]))
+
+    def whole(self, choices: list[Choice], usage: dict[str, Any]) -> dict[str, Any]:
         answers = [self.choice(index, choice) for index, choice in enumerate(choices)]
-        usage = usage_of(self.prompt_tokens, completion_tokens)
         return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
 
     async def chunks(
@@ -81,43 +93,62 @@ class Shape(ABC):
     ) -> AsyncIterator[dict[str, Any]]:
         head = self._head | {"object": self.chunk_object} | ({"usage": None} if with_usage else {})
         tokens: dict[int, int] = {}
+        cached: dict[int, int] = {}
         async for index, delta in deltas:
             if index not in tokens and (opening := await self._opening(index, delta)):
                 yield head | {"choices": [opening]}
             tokens[index] = delta.tokens
+            cached[index] = cached.get(index, 0) + delta.cached_tokens
             if progress:
                 progress.add_token(delta.token)
             choice = self.delta(index, delta)
-            if delta.text or delta.finish or delta.logprobs:
+            if self.is_sent(choice):
                 yield head | {"choices": [choice]}
         if with_usage:
             if progress:
                 progress.add_end()
-            yield head | {"choices": [], "usage": usage_of(self.prompt_tokens, sum(tokens.values()))}
+            usage = self.usage(list(tokens.values()), [cached[index] for index in sorted(cached)])
+            yield head | {"choices": [], "usage": usage}
 
 
 class ChatShape(Shape):
     id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: ChatRequest) -> None:
+    def __init__(
+        self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: ChatRequest, form: AnswerForm
+    ) -> None:
         super().__init__(model, identity, prompts)
-        self._body = body
+        self._body, self._form, self._seed = body, form, identity.id
+        self._parsers: dict[int, MessageParser] = {}  # of streamed choices
 
-    def whole(self, choices: list[Choice], completion_tokens: int) -> dict[str, Any]:
-        answer = super().whole(choices, completion_tokens)
+    def whole(self, choices: list[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        answer = super().whole(choices, usage)
         if (count := self._body.prompt_logprobs) is not None:
             logprobs = choices[0].prompt_logprobs
             answer["prompt_logprobs"] = format_prompt_logprobs(logprobs, self._tokenizer, count)
         return answer
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text}
+        parser = self._parser(index)
+        message = parser.message(choice.text)
         logprobs = format_chat_logprobs(choice.logprobs, self._tokenizer) if choice.logprobs else None
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+        finish = parser.finish_reason(choice.finish)
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}
 
     def delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        if (parser := self._parsers.get(index)) is None:
+            parser = self._parsers[index] = self._parser(index)
+        part = parser.delta(delta.text, last=delta.finish is not None)
         logprobs = format_chat_logprobs([delta.logprobs], self._tokenizer) if delta.logprobs else None
-        return {"index": index, "delta": {"content": delta.text}, "logprobs": logprobs, "finish_reason": delta.finish}
+        finish = parser.finish_reason(delta.finish)
+        return {"index": index, "delta": part, "logprobs": logprobs, "finish_reason": finish}
+
+    def is_sent(self, choice: dict[str, Any]) -> bool:
+        delta = choice["delta"]
+        return bool(choice["finish_reason"] or choice["logprobs"] or delta.get("content") or delta.keys() - {"content"})
+
+    def _parser(self, index: int) -> MessageParser:
+        return MessageParser(self._form.parser(f"{self._seed}.{index}"))
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any]:
         return {
@@ -179,6 +210,10 @@ class CompletionShape(Shape):
         return shown
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    total = prompt_tokens + completion_tokens
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }

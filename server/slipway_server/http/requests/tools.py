@@ -1,0 +1,226 @@
+"""The tools of a chat: their fields, how answers with calls are read, and the grammar of calls that must come."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ...engine.request import Grammar
+from ...text.answers.answer import PLAIN, AnswerForm
+from ...text.answers.call_parser import MAX_CALLS
+from ...text.answers.selection import AnswerFormats
+from ..errors import invalid
+from .bodies import unsupported
+from .structured import WHITE_SPACE, bounded, check_depth
+
+MAX_TOOLS = 128  # OpenAI's own limit
+MAX_TOOLS_BYTES, MAX_DESCRIPTION_CHARACTERS = 1 << 20, 1 << 16
+# Values of these hold data, in which "$ref" means nothing.
+DATA = frozenset({"const", "enum", "default", "examples"})
+
+FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class FunctionDefinition(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: FunctionName
+    description: Annotated[str, Meta(max_length=MAX_DESCRIPTION_CHARACTERS)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class NamedFunction(Struct, kw_only=True, forbid_unknown_fields=True):
+    name: FunctionName
+
+
+class NamedTool(Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)]
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The fields of a chat that are about tools."""
+
+    tools: Sequence[ToolDefinition]
+    choice: ToolChoice | None = None
+    parallel: bool = True
+
+    @property
+    def callable_tools(self) -> list[ToolDefinition]:
+        """Those that an answer may call."""
+        if isinstance(self.choice, NamedTool):
+            return [tool for tool in self.tools if tool.function.name == self.choice.function.name]
+        return [] if self.choice == "none" else list(self.tools)
+
+    @property
+    def must_call(self) -> bool:
+        return self.choice == "required" or isinstance(self.choice, NamedTool)
+
+    @property
+    def one_call(self) -> bool:
+        return not self.parallel or isinstance(self.choice, NamedTool)
+
+    def for_template(self) -> list[dict[str, Any]] | None:
+        """As templates expect them. `strict` is for servers: models do not know it."""
+        functions = [msgspec.structs.replace(tool.function, strict=None) for tool in self.tools]
+        return [{"type": "function", "function": msgspec.to_builtins(function)} for function in functions] or None
+
+    def check(self, *, grammar: Grammar | None, ignore_eos: bool, beams: bool) -> None:
+        """Raises HttpError for tools that contradict one another or another field, or are too large."""
+        names = [tool.function.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise invalid("Two tools have the same name.", "tools")
+        if self.must_call and not self.callable_tools:
+            raise invalid("tool_choice needs a call of a tool that is not in tools.", "tool_choice")
+        for tool in self.tools:
+            _check_parameters(tool.function)
+        if self.tools and len(msgspec.json.encode(self.tools)) > MAX_TOOLS_BYTES:
+            raise invalid(f"tools have more than {MAX_TOOLS_BYTES} bytes: make them smaller.", "tools")
+        if not self.callable_tools:
+            return
+        if grammar:
+            message = f"{grammar.param} does not go with tools that may be called: set tool_choice to none."
+            raise invalid(message, grammar.param)
+        if ignore_eos:
+            raise invalid("ignore_eos does not go with tools that may be called.", "ignore_eos")
+        if beams and not (self.parallel or self.must_call):
+            raise invalid("parallel_tool_calls false does not go with beam search.", "parallel_tool_calls")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """How the answers of a request are read, and the grammar that their calls follow."""
+
+    form: AnswerForm = PLAIN
+    grammar: Grammar | None = None
+
+
+PLAIN_ANSWERS = AnswerPlan()
+
+
+def plan_answers(use: ToolUse, formats: AnswerFormats, own: Grammar | None) -> AnswerPlan:
+    """`own`: the grammar that the request itself has. Raises HttpError for tools that this model cannot call."""
+    tools, reasoning = use.callable_tools, bool(formats.reasoning)
+    if not tools:
+        # A grammar describes the whole answer: it leaves no room for reasoning.
+        return AnswerPlan(AnswerForm(reasoning=reasoning and own is None))
+    names, short_ids = frozenset(tool.function.name for tool in tools), formats.calls == "mistral"
+    if use.must_call:
+        kind = formats.calls if formats.calls in ("hermes", "llama3") else "json"
+        form = AnswerForm(kind, names, short_ids=short_ids)
+        return AnswerPlan(form, _grammar_of_calls(kind, tools, one=use.one_call))
+    if not formats.calls:
+        raise unsupported(
+            "tools",
+            "This server reads no calls out of this model's answers: set tool_choice to required, to a function or to "
+            "none, or start the server with --tool-call-parser.",
+        )
+    form = AnswerForm(formats.calls, names, reasoning=reasoning, one_call=use.one_call, short_ids=short_ids)
+    strict = any(tool.function.strict for tool in tools)
+    return AnswerPlan(form, _grammar_of_strict_tools(formats.calls, tools) if strict else None)
+
+
+def begin_answer(plan: AnswerPlan, formats: AnswerFormats, prompt: str) -> AnswerPlan:
+    """The plan for answers to a prompt."""
+    if not plan.form.reasoning:
+        return plan
+    return replace(plan, form=replace(plan.form, thinking=formats.thinking(prompt)))
+
+
+def _check_parameters(function: FunctionDefinition) -> None:
+    parameters = function.parameters or {}
+    if parameters.get("type", "object") != "object":
+        raise invalid(f"The parameters of {function.name} must be a schema of the type object.", "tools")
+    check_depth(parameters, "tools")
+
+
+# -- grammars
+
+
+def _grammar_of_calls(kind: str, tools: Sequence[ToolDefinition], *, one: bool) -> Grammar:
+    """An answer is a call, or several unless `one`."""
+    call = _schema(tools, "parameters" if kind == "llama3" else "arguments")
+    if kind == "json" and not one:
+        definitions = call.pop("$defs")
+        call = {"type": "array", "items": call, "minItems": 1, "maxItems": MAX_CALLS, "$defs": definitions}
+    if kind == "json" or (kind == "llama3" and one):
+        return _json_schema(call)
+    separator, body = ('"; "', "object") if kind == "llama3" else ('"\\n"', _HERMES)
+    more = "" if one else f" ({separator} call){{0,{MAX_CALLS - 1}}}"
+    return _lark(f"start: call{more}\ncall: {body}", call)
+
+
+def _grammar_of_strict_tools(kind: str, tools: Sequence[ToolDefinition]) -> Grammar:
+    """Any text, in which each call has valid arguments; those of tools that are not strict are any object."""
+    if kind != "hermes":
+        raise unsupported(
+            "tools", "strict is supported with tool_choice required or a function: for this model not with auto."
+        )
+    loose = msgspec.json.decode(b'{"type": "object"}')
+    strict = [
+        tool
+        if tool.function.strict
+        else ToolDefinition(type="function", function=msgspec.structs.replace(tool.function, parameters=loose))
+        for tool in tools
+    ]
+    rules = f'start: (lead rest)* TEXT\nlead[lazy]: TEXT "<tool_call>"\nrest: {_HERMES_REST}\nTEXT: /(.|\\n)*/'
+    return _lark(rules, _schema(strict, "arguments"))
+
+
+_HERMES_REST = r'"\n" object "\n</tool_call>"'
+_HERMES = rf'"<tool_call>" {_HERMES_REST}'
+
+
+def _lark(rules: str, schema: dict[str, Any]) -> Grammar:
+    """`object` in the rules is the schema."""
+    text = msgspec.json.encode(schema | _GUIDANCE).decode()
+    return bounded(Grammar("grammar", f"%llguidance {{}}\n{rules}\nobject: %json {text}\n", "tools"))
+
+
+def _json_schema(schema: dict[str, Any]) -> Grammar:
+    return bounded(Grammar("json_schema", msgspec.json.encode(schema | _GUIDANCE).decode(), "tools"))
+
+
+_GUIDANCE = {"x-guidance": {"whitespace_pattern": WHITE_SPACE}}
+
+
+def _schema(tools: Sequence[ToolDefinition], key: str) -> dict[str, Any]:
+    """One call of one of the tools. Each tool's schema is a definition, to which its references are moved."""
+    calls, definitions = [], {}
+    for number, tool in enumerate(tools):
+        place = f"tool{number}"
+        definitions[place] = {"type": "object"} | _moved(tool.function.parameters or {}, f"#/$defs/{place}")
+        properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{place}"}}
+        calls.append(
+            {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False}
+        )
+    return {"anyOf": calls, "$defs": definitions}
+
+
+def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    """A schema whose references to itself lead to its new place. llguidance's own options are not a client's."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, list):
+            return [move(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return {name: moved(name, item) for name, item in value.items()}
+
+    def moved(name: str, item: Any) -> Any:
+        if name == "$ref" and isinstance(item, str) and item.startswith("#"):
+            return place + item[1:]
+        return item if name in DATA and not isinstance(item, dict) else move(item)
+
+    return {name: moved(name, item) for name, item in schema.items() if name not in ("$schema", "$id", "x-guidance")}
