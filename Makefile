@@ -136,9 +136,9 @@ engines: setup ## other engines on a real cluster, vLLM, llama.cpp, a simulated 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/engines -s
 
-nodes: setup ## three nodes: drained, announced to end, lost, under load (ten minutes)
+nodes: setup ## three nodes: drained, announced to end, lost, under load; weights kept on them (a quarter of an hour)
 	SLIPWAY_CLUSTER=slipway-nodes $(PY) -m devcluster up --workers 2
-	SLIPWAY_CLUSTER=slipway-nodes $(VENV)/bin/pytest e2e/test_nodes.py -s
+	SLIPWAY_CLUSTER=slipway-nodes $(VENV)/bin/pytest e2e/test_nodes.py e2e/test_model_cache.py -s
 	SLIPWAY_CLUSTER=slipway-nodes $(PY) -m devcluster down
 
 traces: setup ## that taking a cluster away leaves no trace, on a second one beside the usual one (a minute)

@@ -150,6 +150,9 @@ class OperatorSettings(process.ProcessSettings):
             description="JSON object of types for spec.resources.accelerator.type, in addition to the built-in ones",
         )
     )
+    model_cache_namespaces: Names = Field(
+        (), description="namespaces with a model cache on the nodes, for spec.model.cache: node"
+    )
     metrics_api_service: Name = Field(
         "",
         description="Service in the own namespace through which the API server reaches the metrics API; without one it "
@@ -212,7 +215,7 @@ class OperatorSettings(process.ProcessSettings):
     @property
     def policy(self) -> AdminPolicy:
         """What pods may have, and the types of accelerators."""
-        return AdminPolicy.of(self.pod_policy, self.accelerator_types)
+        return AdminPolicy.of(self.pod_policy, self.accelerator_types, self.model_cache_namespaces)
 
     @property
     def network_policy(self) -> NetworkPolicySettings | None:

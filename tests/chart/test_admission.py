@@ -16,6 +16,9 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PREFIXES = {
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "Deployment": ("/apis/apps/v1", "deployments"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
+    "PersistentVolume": ("/api/v1", "persistentvolumes"),
+    "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
     "Service": ("/api/v1", "services"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
@@ -97,7 +100,7 @@ OTHERS += (
 
 @pytest.fixture
 def teams(api: Api) -> None:
-    """The namespaces that the namespaced scenario names."""
+    """The namespaces that scenarios name."""
     for name in ("team-a", "team-b"):
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         assert api.apply(f"/api/v1/namespaces/{name}", body).ok

@@ -10,9 +10,10 @@ import yaml
 from slipway_operator import settings as operator_settings
 from slipway_operator.manifests.network_policy import network_policy
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import replica_set
+from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.inputs.pod_inputs import Engine, Model, PodInputs
+from slipway_operator.model.inputs.pod_inputs import NODE_CACHE_CLAIM, Engine, Model, PodInputs
+from slipway_server.model_cache import __main__ as model_cache
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
 from tests.support.api_server import CRD_FILES
 from tests.support.settings import parsed
@@ -353,6 +354,32 @@ def test_notes_name_the_next_three_commands() -> None:
 
 def _container(deployment):
     return deployment["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_a_model_cache_has_a_folder_and_a_claim_for_each_of_its_namespaces() -> None:
+    found = objects(values={"modelCache": {"namespaces": ["team-a", "team-b"], "hostPath": "/mnt/models"}})
+    args = _container(find(found, "DaemonSet", "slipway-model-cache"))["args"]
+    chosen = model_cache.parser().parse_args(args)
+    assert (str(chosen.root), chosen.namespaces, chosen.max_bytes) == ("/mnt/models", "team-a,team-b", 100 << 30)
+    assert "--model-cache-namespaces=team-a,team-b" in _container(find(found, "Deployment", "slipway-operator"))["args"]
+    claims = [item for item in of_kind(found, "PersistentVolumeClaim")]
+    volumes = {item["metadata"]["name"]: item["spec"] for item in of_kind(found, "PersistentVolume")}
+    assert [claim["metadata"]["namespace"] for claim in claims] == ["team-a", "team-b"]
+    for claim in claims:
+        volume, metadata = volumes[claim["spec"]["volumeName"]], claim["metadata"]
+        assert metadata["name"] == NODE_CACHE_CLAIM
+        named = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        assert volume["claimRef"] == {**named, "namespace": metadata["namespace"], "name": metadata["name"]}
+        assert volume["hostPath"] == {"path": f"/mnt/models/{metadata['namespace']}", "type": "Directory"}
+        assert volume["capacity"] == claim["spec"]["resources"]["requests"]
+
+
+def test_without_a_model_cache_nothing_touches_the_nodes() -> None:
+    found = objects(values={"crds": {"install": False}})
+    kinds = {item["kind"] for item in found}
+    assert not kinds & {"DaemonSet", "PersistentVolume", "PersistentVolumeClaim"} and "hostPath" not in json.dumps(
+        found
+    )
 
 
 def test_hook_signing_key_is_mounted_where_the_operator_reads_it() -> None:

@@ -86,6 +86,13 @@ OTHER: Values = {
     "keys.rotationSeconds": 7200,
     "podPolicy": [{"namespaces": ["team-a"], "serviceAccountNames": ["reader"]}],
     "acceleratorTypes": {"h100": {"resource": "nvidia.com/gpu"}},
+    "modelCache.namespaces": ["team-a"],
+    "modelCache.hostPath": "/mnt/models",
+    "modelCache.maxBytes": 7777777777,
+    "modelCache.nodeSelector": {"pool": "gpu"},
+    "modelCache.tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "modelCache.affinity": {"nodeAffinity": {}},
+    "modelCache.priorityClassName": "system-node-critical",
     "names.retentionSeconds": 7,
     "names.grants": {"team-a": ["chat"]},
     "names.namespaceAnnotations": False,
@@ -121,6 +128,10 @@ NEEDS: dict[str, Values] = {
     "metrics.podMonitor.interval": {"metrics.podMonitor.enabled": True},
     "metrics.prometheusRule.labels": {"metrics.prometheusRule.enabled": True},
     "metrics.dashboard.labels.grafana_dashboard": {"metrics.dashboard.enabled": True},
+    **{
+        f"modelCache.{name}": {"modelCache.namespaces": ["team-a"]}
+        for name in ("hostPath", "maxBytes", "nodeSelector", "tolerations", "affinity", "priorityClassName")
+    },
     "operator.serviceAccount.create": {"operator.serviceAccount.name": "mine"},
     "gateway.serviceAccount.create": {"gateway.serviceAccount.name": "mine"},
 }
@@ -183,6 +194,10 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ({"gateway.stickyBy": ["cookie"]}, "gateway/stickyBy"),
         ({"gateway.failsafe.ttlSeconds": 60}, "gateway/failsafe/ttlSeconds"),
         ({"keys.rotationSeconds": 60}, "keys/rotationSeconds"),
+        ({"modelCache.namespaces": ["Team"]}, "modelCache/namespaces/0"),
+        ({"modelCache.hostPath": "/"}, "modelCache/hostPath"),
+        ({"modelCache.hostPath": "/var/../etc"}, "modelCache/hostPath"),
+        ({"modelCache.maxBytes": 1}, "modelCache/maxBytes"),
         ({"metrics.engineSeries.maxPods": -1}, "metrics/engineSeries/maxPods"),
         ({"metrics.podMonitor.interval": "often"}, "metrics/podMonitor/interval"),
         ({"pricing.acceleratorHour": {"gpu": 2.5}}, "invalid propertyName 'gpu'"),

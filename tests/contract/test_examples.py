@@ -10,7 +10,7 @@ import yaml
 
 from examples.demo.stage import NAME
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import replica_set
+from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model import quantity
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment.spec import Spec, parse

@@ -5,9 +5,9 @@ import tomllib
 
 import pytest
 
-from slipway_operator.manifests import workload
 from slipway_operator.manifests.engines import slipway
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods import workload
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
 from slipway_operator.model.cluster.observed import Snapshot

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import STORE_SECRETS, replica_set
+from slipway_operator.manifests.pods.workload import STORE_SECRETS, replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import reported
 from slipway_operator.model.deployment.spec import Spec, parse

@@ -16,9 +16,9 @@ from slipway_gateway.upstream import tenant_proof as proof
 from slipway_gateway.upstream.tenant_proof import TenantSigner
 from slipway_gateway.wire import headers as gateway
 from slipway_gateway.wire import request_fields
-from slipway_operator.manifests import tenant_key
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import replica_set
+from slipway_operator.manifests.pods import tenant_key
+from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model import labels
 from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key

@@ -13,7 +13,7 @@ from slipway_operator.api.v1alpha1.routes import Backend, HeaderMatch, HeaderRou
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import replica_set
+from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment import status as status_room

@@ -690,6 +690,13 @@ SCHEMA_CASES = (
         good=tuple(_model(version=version) for version in ("3.1", "2026-11-21", "v2_b")),
     ),
     Case("model.task", "spec.model.task", bad=(_model(task="classify"),), good=(_model(task="embed"),)),
+    Case("model.cache", "spec.model.cache", bad=(_model(cache="disk"),), good=(_model(cache="node"),)),
+    Case(
+        "model.cacheClaimName",
+        "spec.model.cacheClaimName",
+        bad=(_model(cache="claim", cacheClaimName="A_b"), _model(cache="claim", cacheClaimName="")),
+        good=(_model(cache="claim", cacheClaimName="models"),),
+    ),
     Case("model.dtype", "spec.model.dtype", bad=(_model(dtype="int8"),), good=(_model(dtype="bfloat16"),)),
     Case(
         "model.quantization",

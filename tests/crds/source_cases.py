@@ -25,6 +25,23 @@ def _store(uri: str = "s3://bucket/m", **fields: Any) -> Change:
 
 CEL_CASES = (
     Case(
+        "cache-source",
+        "spec.model.cache is for models that are downloaded, and a pvc:// or file:// model is used where it is: "
+        "remove it",
+        bad=(_model(uri="pvc://weights/m", cache="node"), _model(uri="file:///m", cache="claim", cacheClaimName="a")),
+        good=(_model(uri="hf://org/m", cache="node"), _model(uri="pvc://weights/m", cache="none")),
+    ),
+    Case(
+        "cache-claim",
+        "spec.model.cacheClaimName names the claim of cache: claim, and goes with it only: write both, or none",
+        bad=(
+            _model(uri="hf://org/m", cache="claim"),
+            _model(uri="hf://org/m", cacheClaimName="models"),
+            _model(uri="hf://org/m", cache="node", cacheClaimName="models"),
+        ),
+        good=(_model(uri="hf://org/m", cache="claim", cacheClaimName="models"),),
+    ),
+    Case(
         "uri-s3",
         "an s3:// uri names a bucket and a folder: write s3://bucket/folder",
         bad=_uri("s3://B/m", "s3://ab/m", "s3://my_bucket/m", "s3://-ab/m", "s3://a..b/m", "s3:///m", "s3://abc/m?x=1"),

@@ -30,7 +30,7 @@ def test_defaults(api: Api) -> None:
     change = {"resources": {"accelerator": {"count": 1}}, "strategy": {"canary": {}}, "drain": {}}
     spec = dry_run(api, model_deployment(change)).body["spec"]
     assert spec == {
-        "model": {"uri": "hf://org/model", "task": "auto", "dtype": "auto", "quantization": "none"},
+        "model": {"uri": "hf://org/model", "task": "auto", "dtype": "auto", "quantization": "none", "cache": "none"},
         "resources": {"accelerator": {"count": 1, "resource": "nvidia.com/gpu"}},
         "replicas": 1,
         "strategy": {"canary": {"scaleDownDelaySeconds": 30, "abortScaleDownDelaySeconds": 30}},

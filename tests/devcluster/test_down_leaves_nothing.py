@@ -122,7 +122,7 @@ def traces() -> dict[str, set[str]]:
         "network interfaces": {line.split(":")[1].strip() for line in output("ip", "-o", "link").splitlines()},
         "network namespaces": set(output("ip", "netns", "list").splitlines()),
         "routes": set(output("ip", "route").splitlines()),
-        "mounts": {" ".join(line.split()[:3]) for line in Path("/proc/mounts").read_text().splitlines()},
+        "mounts": mounts(),
         "firewall chains": {line.split()[0] for line in output("iptables-save").splitlines() if line.startswith(":")},
         "firewall rules": {line for line in output("iptables-save").splitlines() if line.startswith("-A")},
         "firewall rules (IPv6)": {line for line in output("ip6tables-save").splitlines() if line.startswith("-A")},
@@ -132,6 +132,12 @@ def traces() -> dict[str, set[str]]:
         "processes": set(marked_processes()),
         "folders": {str(path) for path in folders()},
     }
+
+
+def mounts() -> set[str]:
+    """Without those of tests that run at the same time, in workers of pytest-xdist."""
+    lines = Path("/proc/mounts").read_text().splitlines()
+    return {" ".join(line.split()[:3]) for line in lines if "/popen-gw" not in line}
 
 
 def assert_same(before: dict[str, set[str]], after: dict[str, set[str]], when: str) -> None:

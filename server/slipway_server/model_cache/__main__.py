@@ -19,7 +19,7 @@ MARKER, MARKER_LIMIT_BYTES = "slipway-model.json", 16 * 2**20
 
 
 def main() -> None:
-    chosen = _parser().parse_args()
+    chosen = parser().parse_args()
     # Blocked first: as the first process of its container it gets no signal that it does not wait for.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
@@ -36,9 +36,10 @@ def main() -> None:
 _ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="slipway-model-cache", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+def parser() -> argparse.ArgumentParser:
+    """Its arguments."""
+    found = Parser(prog="slipway-model-cache", description=__doc__, allow_abbrev=False)
+    commands = found.add_subparsers(dest="command", metavar="COMMAND", required=True)
     lease = commands.add_parser("lease", help="keep the model that a pod uses until SIGTERM", allow_abbrev=False)
     lease.add_argument("--cache-dir", type=Path, required=True, metavar="DIR", help="folder of the cache")
     lease.add_argument("--pod", required=True, metavar="UID", help="uid of the pod")
@@ -48,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     node.add_argument("--namespaces", required=True, metavar="NAME,...", help="namespaces that get a folder")
     node.add_argument("--max-bytes", type=int, required=True, metavar="BYTES", help="limit of each folder")
     node.add_argument("--group", type=int, default=OWNER, metavar="GID", help="group that may write (%(default)s)")
-    return parser
+    return found
 
 
 def hold(root: Path, pod: str, dest: Path) -> None:

@@ -9,7 +9,7 @@ from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound, Refused
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, REPLICA_SETS, SECRETS
-from slipway_operator.manifests.tenant_key import NAME, namespace_secret
+from slipway_operator.manifests.pods.tenant_key import NAME, namespace_secret
 from slipway_operator.model.cluster import keys
 from testkit.until import until_async
 from testkit.world.rights import limited_kubeconfig, operator_rules

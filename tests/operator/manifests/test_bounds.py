@@ -9,7 +9,7 @@ import pytest
 
 from slipway_operator.manifests.history import config_map
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import replica_set
+from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import Weights, parse
 from slipway_operator.model.inputs.pod_inputs import Engine, KeyRef, Model, PodInputs, Resources

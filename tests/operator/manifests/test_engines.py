@@ -9,7 +9,7 @@ import pytest
 from slipway_operator.kube.reading.observe import snapshot as parse_snapshot
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import replica_set
+from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.model.inputs.pod_inputs import (

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from slipway_operator.manifests.workload import replica_set
+from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.inputs.accelerator_types import BUILT_IN
 from slipway_operator.model.inputs.pod_inputs import inputs_to_dict, parse_inputs
 from tests.operator.manifests.test_workload import OWNER, SNAPSHOT

@@ -10,8 +10,8 @@ import pytest
 from slipway_operator.manifests.engines import slipway
 from slipway_operator.manifests.history import controller_revision
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods.workload import claim_of, replica_set
 from slipway_operator.manifests.service import headless_service
-from slipway_operator.manifests.workload import claim_of, replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import Engine, KeyRef, Model, PodInputs, Resources, parse_inputs
 

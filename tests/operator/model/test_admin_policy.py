@@ -72,6 +72,16 @@ def test_an_unknown_type_of_accelerator_is_refused_with_the_known_ones() -> None
     assert own.problem(wanted, "a") is None and own.accelerator(wanted) == {"resource": "nvidia.com/gpu"}
 
 
+def test_a_cache_on_the_nodes_is_for_the_namespaces_that_have_one() -> None:
+    wanted = inputs(model={"uri": "hf://org/m", "cache": "node"})
+    refused = AdminPolicy().problem(wanted, "team-a")
+    assert refused and refused.reason == "ModelCacheNotConfigured" and "modelCache.namespaces" in refused.message
+    own = AdminPolicy.of((), {}, ["team-a"])
+    assert own.problem(wanted, "team-a") is None and own.problem(wanted, "team-b")
+    claim = inputs(model={"uri": "hf://org/m", "cache": "claim", "cacheClaimName": "models"})
+    assert AdminPolicy().problem(claim, "team-b") is None
+
+
 def test_a_type_of_the_administrator_replaces_a_built_in_one() -> None:
     own = AdminPolicy.of((), accelerator_types('{"h100": {"resource": "example.com/gpu"}}'))
     assert own.accelerator(inputs(resources={"accelerator": {"type": "h100", "count": 1}})) == {

@@ -288,6 +288,16 @@ CASES = [
         "StorageTooSmall",
         ("9 bytes more", "spec.resources.storage"),
     ),
+    (
+        crashed(66, "There is no room for the model in the cache: it has 9 bytes, the cache takes 5", name="fetch"),
+        "ModelCacheUnavailable",
+        ("the cache takes 5", "write none for spec.model.cache"),
+    ),
+    (
+        crashed(66, "The model cache cannot be used: Permission denied", name="lease"),
+        "ModelCacheUnavailable",
+        ("Permission denied",),
+    ),
     (crashed(66, FETCH_404, name="fetch"), "ModelNotFetched", ("answered 404 Not Found (exit code 66)", "model.uri")),
     (
         crashed(65, "model.safetensors is 10 bytes long, its header says 20: the file is truncated.", name="fetch"),

@@ -4,7 +4,7 @@ import pytest
 
 from slipway_operator.kube.errors import Exists, NotFound, Refused, Unavailable
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.manifests.tenant_key import release_secret
+from slipway_operator.manifests.pods.tenant_key import release_secret
 from slipway_operator.providers.answers import Unanswered
 from slipway_operator.providers.jobs import Jobs, verdict
 

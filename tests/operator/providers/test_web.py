@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.kube.errors import Refused, Unavailable
-from slipway_operator.manifests.tenant_key import release_secret
+from slipway_operator.manifests.pods.tenant_key import release_secret
 from slipway_operator.model.analysis.measure import Header, Measure, Question, SecretKey, Web
 
 TOKEN = Header("Authorization", secret=SecretKey("token", "bearer"))

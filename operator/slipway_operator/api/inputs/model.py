@@ -100,6 +100,14 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
     ),
 )
 @rule(
+    "!has(self.cache) || self.cache == 'none' || !self.uri.matches('^(pvc|file)://')",
+    "spec.model.cache is for models that are downloaded, and a pvc:// or file:// model is used where it is: remove it",
+)
+@rule(
+    "(has(self.cache) && self.cache == 'claim') == has(self.cacheClaimName)",
+    "spec.model.cacheClaimName names the claim of cache: claim, and goes with it only: write both, or none",
+)
+@rule(
     "has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",
     (
         "spec.model.name cannot change, because clients send it: create a second ModelDeployment with the new "
@@ -166,6 +174,13 @@ class ModelSpec(ApiType):
     """Branch, tag or commit of an hf:// repository; sha256: and a digest for an https:// archive or manifest, or for
     the files of an s3://, gs://, az://, pvc:// or file:// folder. A branch is resolved once: the first pod reports the
     commit, and all later pods of the revision load it. docs/server.md describes the digest."""
+    cache: Annotated[str, OneOf(("none", "node", "claim"))] = "none"
+    """Where downloaded weights are kept for other pods. none: each pod has its own copy. node: on each node, where an
+    administrator has switched it on for the namespace (modelCache of the chart's values). claim: in a
+    PersistentVolumeClaim that all pods share."""
+    cache_claim_name: ObjectName | None = None
+    """PersistentVolumeClaim of cache: claim, in the same namespace. Its access mode is ReadWriteMany, its file system
+    has flock, and user or group 65532 may write."""
     name: (
         Annotated[
             str,

@@ -10,7 +10,7 @@ from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.manifests.tenant_key import namespace_secret, release_secret
+from slipway_operator.manifests.pods.tenant_key import namespace_secret, release_secret
 from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key
 

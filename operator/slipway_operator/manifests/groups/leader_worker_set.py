@@ -4,7 +4,7 @@ from typing import Any
 
 from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.workload import pod_template, profile_of, replica_set
+from slipway_operator.manifests.pods.workload import pod_template, profile_of, replica_set
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 

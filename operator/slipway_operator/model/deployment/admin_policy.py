@@ -14,11 +14,11 @@ from slipway_operator.api.objects import Json
 from slipway_operator.api.types import CONFIG, ApiType
 from slipway_operator.model.deployment.spec import Invalid
 from slipway_operator.model.inputs.accelerator_types import BUILT_IN
-from slipway_operator.model.inputs.pod_inputs import PodInputs
+from slipway_operator.model.inputs.pod_inputs import NODE_CACHE, PodInputs
 
 ANY = "*"
 DEFAULT_RULES = '[{"namespaces": ["*"], "images": ["*"]}]'  # as values.yaml of the chart has them
-NOT_ALLOWED, UNKNOWN_TYPE = "NotAllowed", "UnknownAcceleratorType"
+NOT_ALLOWED, UNKNOWN_TYPE, NO_NODE_CACHE = "NotAllowed", "UnknownAcceleratorType", "ModelCacheNotConfigured"
 _CLOSED = ConfigDict(**{**CONFIG, "extra": "forbid", "strict": False})
 Pattern = Annotated[str, Field(min_length=1, max_length=512)]
 Patterns = Annotated[tuple[Pattern, ...], Field(max_length=256)]
@@ -60,15 +60,21 @@ class AdminPolicy:
 
     rules: tuple[PodPolicyRule, ...] = field(default_factory=lambda: pod_policy(DEFAULT_RULES))
     accelerator_types: Mapping[str, Json] = field(default_factory=lambda: BUILT_IN)
+    cache_namespaces: frozenset[str] = frozenset()  # that have a model cache on the nodes
 
     @classmethod
-    def of(cls, rules: tuple[PodPolicyRule, ...], types: Mapping[str, AcceleratorType]) -> "AdminPolicy":
+    def of(
+        cls,
+        rules: tuple[PodPolicyRule, ...],
+        types: Mapping[str, AcceleratorType],
+        cache_namespaces: Iterable[str] = (),
+    ) -> "AdminPolicy":
         """The policy with these rules, and with these types in addition to the built-in ones."""
         dumped = {
             name: kind.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
             for name, kind in types.items()
         }
-        return cls(rules, {**BUILT_IN, **dumped})
+        return cls(rules, {**BUILT_IN, **dumped}, frozenset(cache_namespaces))
 
     def problem(self, inputs: PodInputs, namespace: str) -> Invalid | None:
         """Why no revision may be made of the inputs; None when it may."""
@@ -87,6 +93,12 @@ class AdminPolicy:
                 f"spec.resources.accelerator.type {kind!r} is not known: write one of {known}, or have an "
                 "administrator add it to acceleratorTypes of the chart's values",
                 UNKNOWN_TYPE,
+            )
+        if inputs.model.cache == NODE_CACHE and namespace not in self.cache_namespaces:
+            return Invalid(
+                f"spec.model.cache is node, and namespace {namespace} has no cache on the nodes: have an administrator "
+                "add it to modelCache.namespaces of the chart's values, or write cache: none",
+                NO_NODE_CACHE,
             )
         return None
 

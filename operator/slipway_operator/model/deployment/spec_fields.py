@@ -16,6 +16,8 @@ FIELDS = (
     "spec.model.objectStore.region",
     "spec.model.objectStore.account",
     "spec.model.revision",
+    "spec.model.cache",
+    "spec.model.cacheClaimName",
     "spec.model.name",
     "spec.model.version",
     "spec.model.task",

@@ -14,6 +14,8 @@ from slipway_operator.api.types import ApiType
 from slipway_operator.model import quantity
 
 SLIPWAY = "slipway"  # engine type: slipway-server
+NO_CACHE, NODE_CACHE = "none", "node"
+NODE_CACHE_CLAIM = "slipway-model-cache"  # that the chart makes in each namespace with a cache on the nodes
 KEPT = 1024  # parsed records
 
 
@@ -49,6 +51,8 @@ class Model:
     max_model_len_tokens: int | None = None
     secret: KeyRef | None = None  # credentials for the fetcher; the key is that of a hub's token
     object_store: ObjectStore = field(default_factory=ObjectStore)
+    cache: str = NO_CACHE
+    cache_claim: str | None = None  # of `cache: claim`
 
     @property
     def scheme(self) -> str:
@@ -58,6 +62,11 @@ class Model:
     def is_downloaded(self) -> bool:
         """Whether pods have a copy; other models are used where they lie."""
         return self.scheme not in ("pvc", "file")
+
+    @property
+    def cache_claim_name(self) -> str | None:
+        """The claim with the cache; None without a cache."""
+        return NODE_CACHE_CLAIM if self.cache == NODE_CACHE else self.cache_claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,8 @@ def _model(model: ModelSpec, default_name: str) -> Model:
         max_model_len_tokens=model.max_model_len,
         secret=KeyRef(model.secret_ref.name, model.secret_ref.key) if model.secret_ref else None,
         object_store=_object_store(model.object_store),
+        cache=model.cache,
+        cache_claim=model.cache_claim_name,
     )
 
 
@@ -264,22 +275,11 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
     Values that equal their default are left out: a default that the API server fills in, or that a later release adds,
     changes no identity.
     """
-    model, engine, resources = inputs.model, inputs.engine, inputs.resources
+    engine, resources = inputs.engine, inputs.resources
     accelerator = resources.accelerator
     canonical: dict[str, Any] = _without_empty(
         {
-            "model": {
-                "uri": model.uri,
-                "name": model.name,
-                "revision": model.revision,
-                "version": model.version,
-                "task": None if model.task == "auto" else model.task,
-                "dtype": None if model.dtype == "auto" else model.dtype,
-                "quantization": None if model.quantization == "none" else model.quantization,
-                "maxModelLen": model.max_model_len_tokens,
-                "secretRef": _hub_token_to_dict(model.secret),
-                "objectStore": asdict(model.object_store),
-            },
+            "model": _model_to_dict(inputs.model),
             "engine": {
                 "type": None if engine.type == SLIPWAY else engine.type,
                 "version": engine.version,
@@ -318,6 +318,23 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
         }
     )
     return canonical
+
+
+def _model_to_dict(model: Model) -> dict[str, Any]:
+    return {
+        "uri": model.uri,
+        "name": model.name,
+        "revision": model.revision,
+        "version": model.version,
+        "task": None if model.task == "auto" else model.task,
+        "dtype": None if model.dtype == "auto" else model.dtype,
+        "quantization": None if model.quantization == "none" else model.quantization,
+        "maxModelLen": model.max_model_len_tokens,
+        "secretRef": _hub_token_to_dict(model.secret),
+        "objectStore": asdict(model.object_store),
+        "cache": None if model.cache == NO_CACHE else model.cache,
+        "cacheClaimName": model.cache_claim,
+    }
 
 
 def _unless(number: int, default: int) -> int | None:

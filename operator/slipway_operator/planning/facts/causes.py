@@ -122,7 +122,7 @@ RULES = (
     # No node takes the pod: `scheduling` returns the reason.
     Rule(
         CLAIM_NOT_FOUND,
-        "create that PersistentVolumeClaim, or name another in spec.model.uri",
+        "create that PersistentVolumeClaim, or name another in spec.model.uri or spec.model.cacheClaimName",
         frozenset({scheduling.UNKNOWN}),
         r'persistentvolumeclaim "[^"]*" (not found|is being deleted|bound to non-existent)',
     ),
@@ -192,6 +192,13 @@ RULES = (
         "publish again what it is pinned to; or change spec.model, which makes a new revision of what is there now",
         _CRASH | {WEIGHTS_DIFFER},
         r"; the revision is pinned to sha256:",
+    ),
+    Rule(
+        "ModelCacheUnavailable",
+        "correct what the message names, or write none for spec.model.cache",
+        _CRASH,
+        r"^container (lease|fetch): .*(model cache|model in the cache|container `lease` of this pod)",
+        NO_INPUT,
     ),
     Rule(
         "StorageTooSmall",

@@ -6,7 +6,7 @@ from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.planning.facts import groups
 
 CLAIMS_NOT_SERVED = "ResourceClaimsNotServed"
-REASONS = (*groups.REASONS, CLAIMS_NOT_SERVED)  # what somebody installs, or an upgrade brings
+REASONS = (*groups.REASONS, CLAIMS_NOT_SERVED)  # it may be installed, or come with an upgrade
 LOOK_AGAIN_S = 30.0  # no event reports that it is there
 
 

@@ -51,6 +51,8 @@ def _event(problem: Invalid) -> Event:
             return Event("Warning", "NotAllowed", problem.message)
         case admin_policy.UNKNOWN_TYPE:
             return Event("Warning", "UnknownAcceleratorType", problem.message)
+        case admin_policy.NO_NODE_CACHE:
+            return Event("Warning", "ModelCacheNotConfigured", problem.message)
         case cluster.NOT_INSTALLED:
             return Event("Warning", "LeaderWorkerSetNotInstalled", problem.message)
         case cluster.FORBIDDEN:

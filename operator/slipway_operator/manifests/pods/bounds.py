@@ -8,15 +8,16 @@ from math import ceil, floor
 from typing import Any
 
 from slipway_operator.api.inputs.pod_inputs import PIN_VARIABLE, PROGRESS_VARIABLE
-from slipway_operator.manifests import environment, tenant_key
 from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods import environment, tenant_key
 from slipway_operator.model import labels, quantity
 from slipway_operator.model.cluster import downloads
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY
 
+FETCHER = "fetch"  # name of its container
 PIN_DIR = "/etc/slipway/weights"
 STORAGE = "64Gi"  # default for a model that is downloaded
 MEMORY = "128Mi"  # default request: a pod without any request is the first that a node evicts
@@ -42,10 +43,15 @@ def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, 
         return {**pod, "containers": [server], "volumes": [*volumes, *keys]}
     return {
         **pod,
-        "initContainers": [_with_pin(_with_resources(pod["initContainers"][0], snapshot), snapshot)],
+        "initContainers": [_init_container(item, snapshot) for item in pod["initContainers"]],
         "containers": [server],
         "volumes": [*volumes, _pin_volume(owner.name, snapshot), *keys],
     }
+
+
+def _init_container(container: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    is_fetcher = container["name"] == FETCHER
+    return _with_pin(_with_resources(container, snapshot), snapshot) if is_fetcher else container
 
 
 def storage_bytes(snapshot: Snapshot) -> int:
@@ -76,7 +82,7 @@ def _progress(snapshot: Snapshot) -> list[environment.Variable]:
 def _with_resources(container: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
     written = container["resources"]
     models = _models_mib(snapshot)
-    known = bool(snapshot.inputs.resources.storage) and storage_bytes(snapshot) > 0
+    known = bool(snapshot.inputs.resources.storage) and models > MARKER_MIB
     disk = {"ephemeral-storage": f"{models + TMP_MIB + LOGS_MIB}Mi"}
     requested = {"ephemeral-storage": f"{models + LEAST_MIB if known else LEAST_MIB}Mi"}
     return {
@@ -103,4 +109,6 @@ def _pin_volume(name: str, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _models_mib(snapshot: Snapshot) -> int:
-    return ceil(storage_bytes(snapshot) / _MIB) + MARKER_MIB
+    """Of the volume `models`: with a cache it has the marker alone."""
+    in_pod = 0 if snapshot.inputs.model.cache_claim_name else storage_bytes(snapshot)
+    return ceil(in_pod / _MIB) + MARKER_MIB

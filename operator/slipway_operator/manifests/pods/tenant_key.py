@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slipway_operator.api.inputs.pod_inputs import DEPLOYMENT_VARIABLE
-from slipway_operator.manifests import environment
+from slipway_operator.manifests.pods import environment
 from slipway_operator.model import labels
 from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key

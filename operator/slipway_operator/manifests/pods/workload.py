@@ -5,10 +5,10 @@ from typing import Any
 
 from slipway_operator.api.inputs.model import HUB_TOKEN
 from slipway_operator.api.objects import Json
-from slipway_operator.manifests import bounds, environment
 from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
 from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods import bounds, environment, model_cache
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
@@ -87,7 +87,7 @@ PROFILES = {
 
 def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
-    pod = _pod_spec(snapshot, selector, profile_of(snapshot))
+    pod = model_cache.cached(_pod_spec(snapshot, selector, profile_of(snapshot)), owner, snapshot)
     return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
 
 

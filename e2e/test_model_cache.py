@@ -1,0 +1,158 @@
+"""Weights that are kept on the nodes: one download for each node, whatever the pods (`make nodes`)."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+import pytest
+
+from e2e.stages import Stages
+from testkit.cluster.deployment import Deployment, Json
+from testkit.cluster.installation import Installation
+from testkit.until import until
+
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(900, func_only=True)]
+
+PODS = 20
+UP_S = 300.0
+HUB = "hub"
+# A hub with one repository, which counts the requests for its weights.
+SCRIPT = """
+import hashlib, http.server, json, pathlib, threading
+FOLDER, COMMIT = pathlib.Path("/opt/slipway/models/tiny-v1"), "a" * 40
+files = {path.name: path.read_bytes() for path in FOLDER.iterdir()}
+sizes = [{"rfilename": name, "size": len(body),
+          **({"lfs": {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}}
+             if name.endswith(".safetensors") else {})} for name, body in files.items()]
+lock, fetched = threading.Lock(), {}
+class Hub(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        name = path.rpartition("/")[2]
+        if path == "/fetched":
+            body = json.dumps(fetched).encode()
+        elif path.startswith("/api/models/org/tiny/revision/"):
+            body = json.dumps({"sha": COMMIT, "siblings": sizes}).encode()
+        elif path == f"/org/tiny/resolve/{COMMIT}/{name}" and name in files:
+            body = files[name]
+            with lock:
+                fetched[name] = fetched.get(name, 0) + 1
+        else:
+            body = None
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(("", 8000), Hub).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def stages() -> Iterator[Stages]:
+    found = Stages("model-cache")
+    yield found
+    found.write()
+
+
+@pytest.fixture
+def hub(slipway: Installation, namespace: str) -> str:
+    """URL of a hub in the cluster."""
+    slipway.kube.apply(hub_pod(slipway.images.server), namespace)
+    slipway.kube.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": HUB},
+                        "spec": {"selector": {"app": HUB}, "ports": [{"port": 8000}]}}, namespace)  # fmt: skip
+    slipway.kube.kubectl("wait", f"pod/{HUB}", "-n", namespace, "--for=condition=Ready", "--timeout=120s",
+                         timeout_s=130)  # fmt: skip
+    return f"http://{HUB}.{namespace}.svc:8000"
+
+
+@pytest.fixture
+def cached(slipway: Installation, namespace: str) -> Iterator[None]:
+    """The namespace has a cache on each node."""
+    slipway.upgrade(modelCache={"namespaces": [namespace], "maxBytes": 2**30})
+    yield
+    slipway.upgrade()
+
+
+@pytest.mark.usefixtures("cached")
+def test_twenty_pods_on_three_nodes_download_the_weights_three_times(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment], hub: str, stages: Stages
+) -> None:
+    with stages.stage(f"{PODS} pods of a custom engine") as row:
+        chat = deploy("v1", **spec_of(hub, server_of(slipway)), replicas=PODS)
+        chat.until("all pods are ready", lambda status: status["ready"] == f"{PODS}/{PODS}", UP_S)
+        nodes = Counter(pod["spec"]["nodeName"] for pod in chat.pods())
+        row |= {"pods_by_node": dict(nodes), "downloads": downloads(slipway, namespace)}
+        assert len(nodes) == 3 and row["downloads"] == 3
+    with stages.stage("one more pod on each node") as row:
+        before = chat.pod_uids()
+        chat.scale(PODS + 3)
+        chat.until("they are ready", lambda status: status["ready"] == f"{PODS + 3}/{PODS + 3}", UP_S)
+        added = [pod for pod in chat.pods() if pod["metadata"]["uid"] not in before]
+        row |= {"downloads": downloads(slipway, namespace) - 3, "fetch_s": [fetched_within_s(pod) for pod in added]}
+        assert row["downloads"] == 0, "the weights are on the node"
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_rollout_of_slipways_own_engine_serves_from_the_cache(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment], hub: str, stages: Stages
+) -> None:
+    """The next version has the same weights; a pod that was deleted comes back without a download."""
+    with stages.stage("a new version with the same weights, a deleted pod") as row:
+        chat = deploy("v1", **spec_of(hub, {}), strategy={"canary": {"steps": []}})
+        chat.until_stable("v1")
+        first = downloads(slipway, namespace)
+        chat.edit(model={"version": "v2"})
+        chat.until_stable("v2")
+        [pod] = chat.pods(chat.status["stableRevision"])
+        name = pod["metadata"]["name"]
+        slipway.kube.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
+        until(lambda: name not in {one["metadata"]["name"] for one in chat.pods()}, f"{name} is gone", UP_S)
+        chat.until("its successor is ready", lambda status: status["ready"] == "1/1", UP_S)
+        nodes = {one["spec"]["nodeName"] for one in chat.pods()} | {pod["spec"]["nodeName"]}
+        row |= {"downloads_first": first, "downloads": downloads(slipway, namespace), "nodes": len(nodes)}
+        assert first == 1 and row["downloads"] <= 3
+
+
+def spec_of(hub: str, engine: Json) -> Json:
+    variables = {"env": [{"name": "HF_ENDPOINT", "value": hub}]}
+    return {"model": {"uri": "hf://org/tiny", "cache": "node", "version": "v1"}, "engine": engine | variables}
+
+
+def server_of(slipway: Installation) -> Json:
+    """A program that needs almost nothing: what is measured is what comes before it."""
+    command = ["python3", "-m", "http.server", "$(SLIPWAY_PORT)", "--directory", "$(SLIPWAY_MODEL_PATH)"]
+    custom = {"readinessPath": "/config.json", "livenessPath": "/config.json", "preStopSeconds": 1}
+    return {"type": "custom", "image": slipway.images.server, "command": command, "custom": custom}
+
+
+def downloads(slipway: Installation, namespace: str) -> int:
+    """How often the weights were requested."""
+    page = slipway.kube.api.text(f"api/v1/namespaces/{namespace}/pods/{HUB}:8000/proxy/fetched")
+    return int(json.loads(page).get("model.safetensors", 0))
+
+
+def fetched_within_s(pod: Json) -> int:
+    """From the pod's place on a node to the end of its fetcher; Kubernetes has whole seconds."""
+    conditions = {one["type"]: one["lastTransitionTime"] for one in pod["status"]["conditions"]}
+    [fetcher] = [one for one in pod["status"]["initContainerStatuses"] if one["name"] == "fetch"]
+    ended = fetcher["state"]["terminated"]["finishedAt"]
+    placed = conditions["PodScheduled"]
+    return round((datetime.fromisoformat(ended) - datetime.fromisoformat(placed)).total_seconds())
+
+
+def hub_pod(image: str) -> Json:
+    container = {
+        "name": HUB, "image": image, "command": ["python3", "-c", SCRIPT],
+        "readinessProbe": {"httpGet": {"path": "/fetched", "port": 8000}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }  # fmt: skip
+    security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": HUB, "labels": {"app": HUB}},
+        "spec": {"containers": [container], "securityContext": security, "automountServiceAccountToken": False},
+    }

@@ -1,0 +1,96 @@
+"""The pod of a model that is kept in a cache."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from slipway_operator.manifests.pods.workload import replica_set
+from slipway_operator.model.inputs.pod_inputs import inputs_to_dict, parse_inputs
+from tests.operator.manifests.test_workload import OWNER, SNAPSHOT
+
+NODE = {"uri": "hf://org/m", "cache": "node"}
+CLAIM = {"uri": "hf://org/m", "cache": "claim", "cacheClaimName": "models"}
+CUSTOM = {"type": "custom", "image": "a/b:1", "custom": {"runAsUser": 1000}}
+
+
+def pod(model: dict[str, Any] = NODE, revision: str = "", **fields: Any) -> dict[str, Any]:
+    inputs = parse_inputs({"model": model, **fields}, "chat")
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, template_version=2, fetcher_image="fetcher:1")
+    made: dict[str, Any] = replica_set(OWNER, snapshot, 1, revision)["spec"]["template"]["spec"]
+    return made
+
+
+def mounts(container: dict[str, Any]) -> dict[str, Any]:
+    return {mount["name"]: mount for mount in container["volumeMounts"]}
+
+
+def test_the_server_only_reads_the_cache() -> None:
+    made = pod()
+    [server], (lease, fetcher) = made["containers"], made["initContainers"]
+    assert mounts(server)["cache"] == {"name": "cache", "mountPath": "/mnt/cache", "readOnly": True}
+    assert mounts(lease)["cache"] == mounts(fetcher)["cache"] == {"name": "cache", "mountPath": "/mnt/cache"}
+
+
+@pytest.mark.parametrize(("model", "claim"), [(NODE, "slipway-model-cache"), (CLAIM, "models")])
+def test_the_cache_is_a_claim(model: dict[str, Any], claim: str) -> None:
+    volumes = {volume["name"]: volume for volume in pod(model)["volumes"]}
+    assert volumes["cache"]["persistentVolumeClaim"] == {"claimName": claim}
+    assert volumes["models"]["emptyDir"]["sizeLimit"] == "64Mi", "it has the marker alone"
+
+
+def test_a_sidecar_holds_the_lease_of_the_pod_before_the_fetcher_starts() -> None:
+    lease, fetcher = pod()["initContainers"]
+    assert (lease["name"], lease["restartPolicy"], lease["command"]) == ("lease", "Always", ["slipway-model-cache"])
+    assert lease["args"] == ["lease", "--cache-dir", "/mnt/cache", "--pod", "$(POD_UID)", "--dest", "/mnt/models"]
+    assert lease["resources"]["requests"] == lease["resources"]["limits"]
+    assert "restartPolicy" not in fetcher and fetcher["name"] == "fetch"
+    assert lease["image"] == fetcher["image"] == "fetcher:1"
+
+
+def test_the_fetcher_downloads_into_the_scope_of_the_revision_also_for_a_baseline() -> None:
+    for revision in ("", "abcdefghij-baseline"):
+        _, fetcher = pod(revision=revision)["initContainers"]
+        start = fetcher["args"].index("--cache-dir")
+        scope = f"{OWNER.namespace}/{OWNER.name}/{SNAPSHOT.revision}"
+        found = fetcher["args"][start : start + 6]
+        assert found == ["--cache-dir", "/mnt/cache", "--cache-scope", scope, "--cache-pod", "$(POD_UID)"]
+        assert "--max-bytes" in fetcher["args"], "a download is limited as without a cache"
+
+
+def test_the_uid_of_the_pod_is_no_variable_of_the_user() -> None:
+    engine = {"env": [{"name": "POD_UID", "value": "another"}]}
+    made = pod(engine=engine)
+    for container in made["initContainers"]:
+        (uid,) = (one for one in container["env"] if one["name"] == "POD_UID")
+        assert uid["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
+    assert {"name": "POD_UID", "value": "another"} in made["containers"][0]["env"]
+
+
+def test_the_lease_has_no_credentials_and_no_variables_of_the_user() -> None:
+    model = {**NODE, "secretRef": {"name": "hub"}}
+    lease, fetcher = pod(model, engine={"env": [{"name": "HF_ENDPOINT", "value": "https://hub"}]})["initContainers"]
+    assert [one["name"] for one in lease["env"]] == ["HOME", "POD_UID"]
+    assert {"HF_TOKEN", "HF_ENDPOINT"} <= {one["name"] for one in fetcher["env"]}
+
+
+def test_engines_of_any_user_share_the_cache() -> None:
+    made = pod(engine=CUSTOM)
+    assert made["securityContext"]["runAsUser"] == 1000
+    for container in made["initContainers"]:
+        assert container["securityContext"]["runAsUser"] == container["securityContext"]["runAsGroup"] == 65532
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "runAsUser" not in made["containers"][0]["securityContext"]
+
+
+def test_without_a_cache_pods_are_as_before() -> None:
+    plain = pod({"uri": "hf://org/m"})
+    assert plain == pod({"uri": "hf://org/m", "cache": "none"})
+    assert len(plain["initContainers"]) == 1 and "cache" not in {volume["name"] for volume in plain["volumes"]}
+
+
+def test_the_cache_is_part_of_the_revision() -> None:
+    plain, cached = (parse_inputs({"model": {"uri": "hf://org/m", **more}}, "chat") for more in ({}, {"cache": "node"}))
+    assert "cache" not in inputs_to_dict(plain)["model"] and inputs_to_dict(cached)["model"]["cache"] == "node"
+    claim = parse_inputs({"model": CLAIM}, "chat")
+    assert parse_inputs(inputs_to_dict(claim), "chat") == claim
