@@ -362,7 +362,7 @@ def test_a_model_cache_has_a_folder_and_a_claim_for_each_of_its_namespaces() -> 
     chosen = model_cache.parser().parse_args(args)
     assert (str(chosen.root), chosen.namespaces, chosen.max_bytes) == ("/mnt/models", "team-a,team-b", 100 << 30)
     assert "--model-cache-namespaces=team-a,team-b" in _container(find(found, "Deployment", "slipway-operator"))["args"]
-    claims = [item for item in of_kind(found, "PersistentVolumeClaim")]
+    claims = of_kind(found, "PersistentVolumeClaim")
     volumes = {item["metadata"]["name"]: item["spec"] for item in of_kind(found, "PersistentVolume")}
     assert [claim["metadata"]["namespace"] for claim in claims] == ["team-a", "team-b"]
     for claim in claims:

@@ -1,4 +1,4 @@
-"""The model cache of a pod: a claim that outlives it, a fetcher that downloads into it, and a lease while the pod lives.
+"""The model cache of a pod: a claim that outlives it, a fetcher that downloads into it, a lease while the pod lives.
 
 The server only reads it. Containers that write run as the user that owns the folder, whatever user the engine has.
 """
