@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -18,6 +19,7 @@ EVERY_S = 4.5  # the pods of one ModelDeployment are read together, and less oft
 ROUNDS_PER_S = 20  # over all ModelDeployments: each round may be a write of a status
 TIMEOUT_S = 2.0
 CONCURRENCY = 32
+OF_A_NAMESPACE = 8  # so that pods that hang in one namespace hold up no other
 KEPT_S = 30.0  # an answer stays for so long when later ones fail
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class DownloadReader:
         self._rounds: dict[ObjectKey, _Round] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._slots_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def read(self, key: ObjectKey, pods: Sequence[Pod]) -> dict[str, PodDownload | None]:
         """Return the last answers of these pods, and begin to get new ones where they are due.
@@ -69,7 +72,9 @@ class DownloadReader:
         item.known = {target: known for target, known in item.known.items() if target in targets}
         if item.task is None and self._clock() - item.began_at >= max(EVERY_S, len(self._rounds) / ROUNDS_PER_S):
             item.began_at = self._clock()
-            item.task = asyncio.create_task(self._run(item, sorted(targets)), name=f"downloads of {'/'.join(key)}")
+            item.task = asyncio.create_task(
+                self._run(key[0], item, sorted(targets)), name=f"downloads of {'/'.join(key)}"
+            )
             self._tasks.add(item.task)
             item.task.add_done_callback(self._tasks.discard)
         return {name: known.download if known else None for (name, _), known in item.known.items()}
@@ -84,13 +89,14 @@ class DownloadReader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run(self, item: _Round, targets: Sequence[Target]) -> None:
+    async def _run(self, namespace: str, item: _Round, targets: Sequence[Target]) -> None:
         """Read all of them, and then replace what is known: between two rounds nothing changes."""
         try:
-            found = await asyncio.gather(*(self._answer(address) for _, address in targets))
+            own = self._slots_of.setdefault(namespace, asyncio.Semaphore(OF_A_NAMESPACE))
+            found = await asyncio.gather(*(self._answer(own, address) for _, address in targets))
             now = self._clock()
             item.known = {
-                target: _Known(download, now) if download else self._kept(item.known.get(target), now)
+                target: _Known(download, now) if download else _kept(item.known.get(target), now)
                 for target, download in zip(targets, found, strict=True)
             }
         except Exception:
@@ -98,13 +104,10 @@ class DownloadReader:
         finally:
             item.task = None
 
-    def _kept(self, known: _Known | None, now: float) -> _Known | None:
-        return known if known and now - known.read_at < KEPT_S else None
-
-    async def _answer(self, address: str) -> PodDownload | None:
+    async def _answer(self, own: asyncio.Semaphore, address: str) -> PodDownload | None:
         host = f"[{address}]" if ":" in address else address
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with self._slots:
+        async with own, self._slots:  # the shared one last: who waits for a turn of the namespace must not hold it
             try:
                 async with self._session.get(
                     f"http://{host}:{PORT}/metrics",
@@ -116,6 +119,10 @@ class DownloadReader:
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 log.debug("the download of the pod at %s cannot be read: %s", address, error)
                 return None
+
+
+def _kept(known: _Known | None, now: float) -> _Known | None:
+    return known if known and now - known.read_at < KEPT_S else None
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

@@ -13,7 +13,15 @@ from aiohttp.test_utils import TestServer
 
 from slipway_operator.fetching import reader as room
 from slipway_operator.fetching.page import LARGEST_BYTES
-from slipway_operator.fetching.reader import EVERY_S, KEPT_S, ROUNDS_PER_S, DownloadReader, new_session
+from slipway_operator.fetching.reader import (
+    CONCURRENCY,
+    EVERY_S,
+    KEPT_S,
+    OF_A_NAMESPACE,
+    ROUNDS_PER_S,
+    DownloadReader,
+    new_session,
+)
 from slipway_operator.model.cluster.observed import Pod, PodDownload
 
 CHAT = ("default", "chat")
@@ -185,14 +193,29 @@ async def test_what_a_pod_can_do_is_nothing(
     assert await round_of(reader, "a") == {"a": READ}, "it has no part in what comes later"
 
 
-async def test_a_refused_connection_and_an_address_that_is_none(reader: Any, unused_tcp_port_factory: Any) -> None:
-    room_port = unused_tcp_port_factory()
-    assert room_port
+async def test_a_refused_connection_and_an_address_that_is_none(
+    reader: Any, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "PORT", unused_tcp_port)
     for address in ("127.0.0.1", "::1", "no address", "1.2.3.4.5", "a/b"):
         reader.clock.now += EVERY_S
         reader.read((address, "chat"), pods("a", address=address))
         await asyncio.gather(*reader._tasks)
         assert reader.read((address, "chat"), pods("a", address=address)) == {"a": None}
+
+
+async def test_pods_that_hang_in_one_namespace_hold_up_no_other(reader: Any, server: Any) -> None:
+    server.page = silent
+    for number in range(2 * CONCURRENCY):
+        reader.read(("theirs", f"chat-{number}"), pods("a"))
+    for _ in range(100):
+        await asyncio.sleep(0.01 if server.requests < OF_A_NAMESPACE else 0)
+    assert server.requests == OF_A_NAMESPACE
+    server.page = PAGE
+    reader.read(CHAT, pods("a"))
+    async with asyncio.timeout(room.TIMEOUT_S / 2):
+        await reader._rounds[CHAT].task
+    assert reader.read(CHAT, pods("a")) == {"a": READ}
 
 
 async def test_pods_that_hang_end_with_the_reader(reader: Any, server: Any) -> None:
