@@ -76,8 +76,9 @@ def test_the_reason_and_each_pod() -> None:
     assert "secondsLeft" not in world.shown()[1], "nothing comes"
     wanted = f"; pod {name} downloads the model: 43 % of 16.1 GB, 100 MB/s, 91 s left, as 1 more does"
     assert status.message.endswith(wanted)
-    progressing = next(item for item in status.conditions if item.type == "Progressing")
-    assert (progressing.reason, progressing.message.endswith(wanted)) == ("Initializing", True)
+    conditions = {item.type: item for item in status.conditions}
+    assert [conditions[kind].reason for kind in ("Progressing", "Available")] == ["Initializing", "PodsNotReady"]
+    assert all(conditions[kind].message.endswith(wanted) for kind in ("Progressing", "Available"))
 
 
 @pytest.mark.parametrize(
