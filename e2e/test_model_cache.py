@@ -17,30 +17,33 @@ pytestmark = [pytest.mark.extended, pytest.mark.timeout(900, func_only=True)]
 PODS = 20
 UP_S = 300.0
 HUB = "hub"
-# A hub with one repository, which counts the requests for its weights.
+HOSTNAMES = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+SPREAD = {"topologySpreadConstraints": [HOSTNAMES]}
+# A hub with two repositories, which differ in one file; it counts the requests for weights.
 SCRIPT = """
 import hashlib, http.server, json, pathlib, threading
-FOLDER, COMMIT = pathlib.Path("/opt/slipway/models/tiny-v1"), "a" * 40
-files = {path.name: path.read_bytes() for path in FOLDER.iterdir()}
-sizes = [{"rfilename": name, "size": len(body),
-          **({"lfs": {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}}
-             if name.endswith(".safetensors") else {})} for name, body in files.items()]
-lock, fetched = threading.Lock(), {}
+FOLDER = pathlib.Path("/opt/slipway/models/tiny-v1")
+COMMITS = {"tiny": "a" * 40, "other": "b" * 40}
+tiny = {path.name: path.read_bytes() for path in FOLDER.iterdir()}
+files = {"tiny": tiny, "other": {**tiny, "note.txt": b"another version"}}
+def listed(name, body):
+    large = {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    return {"rfilename": name, "size": len(body), **({"lfs": large} if name.endswith(".safetensors") else {})}
+lock, fetched = threading.Lock(), {name: 0 for name in files}
 class Hub(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
         path = self.path.partition("?")[0]
-        name = path.rpartition("/")[2]
+        parts, body = path.split("/"), None
         if path == "/fetched":
             body = json.dumps(fetched).encode()
-        elif path.startswith("/api/models/org/tiny/revision/"):
-            body = json.dumps({"sha": COMMIT, "siblings": sizes}).encode()
-        elif path == f"/org/tiny/resolve/{COMMIT}/{name}" and name in files:
-            body = files[name]
+        elif path.startswith("/api/models/org/") and parts[4] in files:
+            siblings = [listed(*item) for item in files[parts[4]].items()]
+            body = json.dumps({"sha": COMMITS[parts[4]], "siblings": siblings}).encode()
+        elif len(parts) == 6 and parts[3:5] == ["resolve", COMMITS.get(parts[2])]:
+            body = files[parts[2]].get(parts[5])
             with lock:
-                fetched[name] = fetched.get(name, 0) + 1
-        else:
-            body = None
+                fetched[parts[2]] += parts[5] == "model.safetensors"
         self.send_response(404 if body is None else 200)
         self.send_header("Content-Length", str(len(body or b"")))
         self.end_headers()
@@ -81,7 +84,7 @@ def test_twenty_pods_on_three_nodes_download_the_weights_three_times(
     slipway: Installation, namespace: str, deploy: Callable[..., Deployment], hub: str, stages: Stages
 ) -> None:
     with stages.stage(f"{PODS} pods of a custom engine") as row:
-        chat = deploy("v1", **spec_of(hub, server_of(slipway)), replicas=PODS)
+        chat = deploy("v1", **spec_of(hub, namespace, server_of(slipway)), replicas=PODS)
         chat.until("all pods are ready", lambda status: status["ready"] == f"{PODS}/{PODS}", UP_S)
         nodes = Counter(pod["spec"]["nodeName"] for pod in chat.pods())
         row |= {"pods_by_node": dict(nodes), "downloads": downloads(slipway, namespace)}
@@ -101,7 +104,7 @@ def test_a_rollout_of_slipways_own_engine_serves_from_the_cache(
 ) -> None:
     """The next version has the same weights; a pod that was deleted comes back without a download."""
     with stages.stage("a new version with the same weights, a deleted pod") as row:
-        chat = deploy("v1", **spec_of(hub, {}), strategy=canary({"setWeight": 100}))
+        chat = deploy("v1", **spec_of(hub, namespace, {}), strategy=canary({"setWeight": 100}))
         chat.until_stable("v1")
         first = downloads(slipway, namespace)
         chat.edit(model={"version": "v2"})
@@ -116,9 +119,39 @@ def test_a_rollout_of_slipways_own_engine_serves_from_the_cache(
         assert first == 1 and row["downloads"] <= 3
 
 
-def spec_of(hub: str, engine: Json) -> Json:
+@pytest.mark.usefixtures("cached")
+def test_nodes_of_stable_pods_download_while_the_canary_is_paused(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment], hub: str, stages: Stages
+) -> None:
+    with stages.stage("a canary with other weights beside three stable pods") as row:
+        strategy = canary({"setWeight": 30}, {"pause": {}})
+        chat = deploy(
+            "v1", **spec_of(hub, namespace, server_of(slipway)), replicas=3, strategy=strategy, placement=SPREAD
+        )
+        chat.until_stable("v1")
+        chat.until("all pods are ready", lambda status: status["ready"] == "3/3", UP_S)
+        chat.edit(model={"uri": "hf://org/other", "version": "v2"})
+        chat.until_state("Paused")
+        until(lambda: downloads(slipway, namespace, "other"), "three nodes have it", 60, holds=lambda found: found == 3)
+        until(lambda: ended_jobs(slipway, namespace), "both Jobs ended", 60, holds=lambda found: found == 2)
+        assert len(chat.pods(chat.status["canaryRevision"])) == 1, "only the canary's pod was needed so far"
+        chat.promote()
+        chat.until_stable("v2", UP_S)
+        chat.until_alone()
+        row["downloads"] = downloads(slipway, namespace, "other")
+        assert row["downloads"] == 3
+
+
+def ended_jobs(slipway: Installation, namespace: str) -> int:
+    jobs = slipway.kube.api.items("batch/v1/jobs", namespace)
+    return sum((job.get("status") or {}).get("succeeded", 0) for job in jobs)
+
+
+def spec_of(hub: str, namespace: str, engine: Json) -> Json:
     variables = {"env": [{"name": "HF_ENDPOINT", "value": hub}]}
-    return {"model": {"uri": "hf://org/tiny", "cache": "node", "version": "v1"}, "engine": engine | variables}
+    # A name of its own: one that another test's namespace had is kept for that namespace.
+    model = {"uri": "hf://org/tiny", "cache": "node", "version": "v1", "name": f"chat.{namespace}"}
+    return {"model": model, "engine": engine | variables}
 
 
 def server_of(slipway: Installation) -> Json:
@@ -128,10 +161,10 @@ def server_of(slipway: Installation) -> Json:
     return {"type": "custom", "image": slipway.images.server, "command": command, "custom": custom}
 
 
-def downloads(slipway: Installation, namespace: str) -> int:
-    """How often the weights were requested."""
+def downloads(slipway: Installation, namespace: str, repository: str = "tiny") -> int:
+    """How often the weights of a repository were requested."""
     page = slipway.kube.api.text(f"api/v1/namespaces/{namespace}/pods/{HUB}:8000/proxy/fetched")
-    return int(json.loads(page).get("model.safetensors", 0))
+    return int(json.loads(page)[repository])
 
 
 def fetch_s(pod: Json) -> int:

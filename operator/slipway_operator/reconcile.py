@@ -26,6 +26,7 @@ from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.names import Names
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
+from slipway_operator.kube.writing.prefetches import Prefetches
 from slipway_operator.metrics_api.sampler import MetricsSampler, followed
 from slipway_operator.model.cluster import downloads
 from slipway_operator.model.cluster.cost import revision_pods
@@ -102,7 +103,7 @@ class Reconciler:
         self._names, self._budgets, self._nodes = readers.names, readers.budgets, readers.nodes
         self._kubelet, self._downloads = KubeletEvents(readers.client), readers.downloads
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
-        self._pins = Pins()
+        self._pins, self._prefetches = Pins(), Prefetches()
         self._doubted: set[ObjectKey] = set()  # the cache may be stale for them: the next reconcile reads them
         self._settings, self._metrics, self._clock, self._runners = settings, metrics, clock, runners
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
@@ -191,6 +192,7 @@ class Reconciler:
             await self._budgets.keep(obj, planned.min_available)
         if self._keys:
             await self._keys.keep(obj["metadata"]["namespace"])
+        await self._prefetches.start(self._client, planned.prefetch)
         try:
             return await apply.execute(self._client, obj, planned, now)
         except apply.NameTaken as error:

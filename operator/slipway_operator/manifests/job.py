@@ -1,4 +1,4 @@
-"""The Job of a measurement."""
+"""The Job of a measurement, and the names of Jobs."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ def analysis_job(owner: Owner, key: str, job: Job) -> dict[str, Any]:
     It has a deadline and a TTL, which deletes it where no operator does. Its pods have no label of ours: an autoscaler,
     a Service or a NetworkPolicy that selects model pods selects none of them.
     """
-    metadata = owner.child_metadata(_digest(key))
+    metadata = owner.child_metadata(job_name(key))
     metadata["labels"] = {
         labels.MODEL_DEPLOYMENT: owner.name,
         labels.MANAGED_BY: "slipway",
@@ -28,5 +28,6 @@ def analysis_job(owner: Owner, key: str, job: Job) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def _digest(key: str) -> str:
+def job_name(key: str) -> str:
+    """The end of a Job's name, from what identifies the Job."""
     return base64.b32encode(hashlib.sha256(key.encode()).digest()).decode().lower()[:NAME_LENGTH]

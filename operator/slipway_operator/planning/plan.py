@@ -24,17 +24,14 @@ from slipway_operator.planning.rollout import argo, hook_calls
 from slipway_operator.planning.rollout.table import advance
 from slipway_operator.planning.scaling import engine_metrics, sleep
 from slipway_operator.planning.scaling.autoscale import scaling
-from slipway_operator.planning.sizing import replacement
+from slipway_operator.planning.sizing import prefetching, replacement
 from slipway_operator.planning.sizing.replicas import desired_replicas
 from slipway_operator.planning.sizing.sizes import sizes_of
 from slipway_operator.planning.sizing.traffic import next_traffic
 
 
 def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
-    """One step towards the spec. Pure: the same arguments give the same plan.
-
-    `now` is cut to whole seconds, as the status keeps them.
-    """
+    """One step towards the spec. Pure. `now` is cut to whole seconds, as the status keeps them."""
     spec = parse(obj)
     now = now.replace(microsecond=0)
     if isinstance(spec, Invalid):
@@ -72,6 +69,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         scale=scalings(at, decided.desired),
         delete=(*deletions(decided, at), *scaler.delete),
         evict=(*evicted, *weights.evictions(observed)),
+        prefetch=prefetching.jobs(owner, course, at),
         grouped=groups.used(spec, observed),
         min_available=replacement.min_available(course, at, decided.desired.get(course.stable or "", 0)),
         events=(

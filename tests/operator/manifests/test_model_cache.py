@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
+from slipway_operator.manifests.pods.prefetch import prefetch_job
 from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.inputs.pod_inputs import inputs_to_dict, parse_inputs
 from tests.operator.manifests.test_workload import OWNER, SNAPSHOT
@@ -94,3 +96,54 @@ def test_the_cache_is_part_of_the_revision() -> None:
     assert "cache" not in inputs_to_dict(plain)["model"] and inputs_to_dict(cached)["model"]["cache"] == "node"
     claim = parse_inputs({"model": CLAIM}, "chat")
     assert parse_inputs(inputs_to_dict(claim), "chat") == claim
+
+
+def prefetching(**fields: Any) -> dict[str, Any]:
+    inputs = parse_inputs({"model": {**NODE, "secretRef": {"name": "hub"}}, **fields}, "chat")
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, template_version=2, fetcher_image="fetcher:1")
+    return prefetch_job(OWNER, snapshot, "node-a")
+
+
+def test_a_prefetch_runs_the_fetcher_of_the_revision_on_one_node_without_a_lease() -> None:
+    job = prefetching(resources={"cpu": "8", "memory": "64Gi"})
+    made = job["spec"]["template"]["spec"]
+    [container] = made["containers"]
+    [expected] = [one for one in pod()["initContainers"] if one["name"] == "fetch"]
+    assert "--cache-pod" not in container["args"] and set(container["args"]) < set(expected["args"])
+    assert container["args"][container["args"].index("--cache-scope") + 1].endswith(SNAPSHOT.revision)
+    assert "HF_TOKEN" in {one["name"] for one in container["env"]}
+    requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+    assert (requests["cpu"], requests["memory"]) == ("100m", "256Mi"), "it fits beside a pod that has all of a node"
+    assert (limits["cpu"], limits["memory"]) == ("8", "64Gi")
+    assert {volume["name"] for volume in made["volumes"]} == {one["name"] for one in container["volumeMounts"]}
+    assert made["restartPolicy"] == "Never" and made["automountServiceAccountToken"] is False
+
+
+def test_a_prefetch_is_selected_by_nothing_that_selects_model_pods() -> None:
+    job = prefetching(placement={"tolerations": [{"key": "gpu", "operator": "Exists"}]})
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert not {"slipway.dev/modeldeployment", "slipway.dev/revision"} & labels.keys()
+    assert "slipway.dev/revision" not in job["metadata"]["labels"]
+    assert job["spec"]["template"]["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert job["spec"]["activeDeadlineSeconds"] and job["spec"]["ttlSecondsAfterFinished"]
+
+
+def test_a_prefetch_is_named_after_revision_and_node() -> None:
+    inputs = parse_inputs({"model": NODE}, "chat")
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, template_version=2)
+    other = dataclasses.replace(snapshot, revision="zzzzzzzzzz")
+    names = [prefetch_job(OWNER, *of)["metadata"]["name"] for of in ((snapshot, "a"), (snapshot, "b"), (other, "a"))]
+    assert len(set(names)) == 3 and names[0] == prefetch_job(OWNER, snapshot, "a")["metadata"]["name"]
+
+
+def test_a_prefetch_opens_no_port() -> None:
+    """The operator reads pods of the ModelDeployment alone, and the NetworkPolicy is around these."""
+    inputs = parse_inputs({"model": NODE}, "chat")
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, template_version=3)
+    fetchers = [
+        *replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]["initContainers"],
+        *prefetch_job(OWNER, snapshot, "a")["spec"]["template"]["spec"]["containers"],
+    ]
+    ports = [[one["value"] for one in item["env"] if one["name"] == PROGRESS_VARIABLE] for item in fetchers]
+    assert dict(zip([item["name"] for item in fetchers[:2]], ports, strict=False)) == {"lease": [], "fetch": ["8000"]}
+    assert ports[2:] == [[]]

@@ -53,7 +53,7 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, patch]
-# Metrics of analyses with the provider job.
+# Metrics of analyses with the provider job; downloads ahead into the model cache of nodes.
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, create, delete]

@@ -75,6 +75,7 @@ class Plan:
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()
+    prefetch: tuple[dict[str, Any], ...] = ()  # Jobs that bring a model to nodes, even if they were made before
     grouped: bool = False  # whether a replica is a group of pods, which talk with one another
     min_available: int | None = None  # pods that the budget keeps from evictions by others; None: as it is
     autoscaler: Create | None = None  # apart from the children: pods and routes do not wait for it

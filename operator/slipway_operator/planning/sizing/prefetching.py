@@ -1,0 +1,32 @@
+"""Nodes that download the model of a new revision while its first pods are judged, so that later pods need not wait."""
+
+from typing import Any
+
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods.prefetch import prefetch_job
+from slipway_operator.model.inputs.pod_inputs import NODE_CACHE
+from slipway_operator.planning.facts.situation import Course, Situation
+
+MOST_NODES = 16  # of one revision
+
+
+def jobs(owner: Owner, course: Course, at: Situation) -> tuple[dict[str, Any], ...]:
+    """Jobs for the nodes of the stable pods: the next pods take their place, or one beside them.
+
+    They begin when the first pod of the revision has its model: from then on all of its pods load the same bytes.
+    """
+    target, stable = course.target, course.stable
+    snapshot = at.observed.snapshots.get(target or "")
+    if target == stable or stable is None or snapshot is None:
+        return ()
+    if snapshot.inputs.model.cache != NODE_CACHE or snapshot.weights is None:
+        return ()
+    wanted = _nodes(at, stable) - _nodes(at, snapshot.revision)
+    return tuple(prefetch_job(owner, snapshot, node) for node in sorted(wanted)[:MOST_NODES])
+
+
+def _nodes(at: Situation, revision: str) -> set[str]:
+    """Those of its pods, without nodes that are drained."""
+    workload = at.workload(revision)
+    pods = (*workload.pods, *workload.workers) if workload else ()
+    return {pod.node for pod in pods if pod.node and not pod.leaving}
