@@ -159,6 +159,28 @@ CEL_CASES = (
         good=({"model": {"quantization": "none"}, **_vllm()},),
     ),
     Case(
+        "parsers of a custom engine",
+        "spec.engine.toolParser and reasoningParser are not for the engine type custom: write its own arguments in "
+        "spec.engine.args",
+        bad=(_custom(toolParser="hermes"), _custom(reasoningParser="qwen3")),
+        good=(_vllm(toolParser="hermes", reasoningParser="qwen3"), _engine(toolParser="json")),
+    ),
+    Case(
+        "tool parser twice",
+        "spec.engine.args must not set --tool-call-parser beside spec.engine.toolParser: remove one of them",
+        bad=(
+            _vllm("--tool-call-parser", "hermes", toolParser="hermes"),
+            _vllm("--tool-call-parser=x", toolParser="y"),
+        ),
+        good=(_vllm("--tool-call-parser", "hermes"), _vllm("--reasoning-parser=x", toolParser="hermes")),
+    ),
+    Case(
+        "reasoning parser twice",
+        "spec.engine.args must not set --reasoning-parser beside spec.engine.reasoningParser: remove one of them",
+        bad=(_vllm("--reasoning-parser=x", reasoningParser="qwen3"),),
+        good=(_vllm("--reasoning-parser", "qwen3"),),
+    ),
+    Case(
         "model of a custom engine",
         "spec.model.task, dtype and maxModelLen are not for the engine type custom",
         bad=tuple(
@@ -172,6 +194,18 @@ CEL_CASES = (
 )
 
 SCHEMA_CASES = (
+    Case(
+        "engine.toolParser",
+        "spec.engine.toolParser",
+        bad=(_engine(toolParser=""), _engine(toolParser="-x"), _engine(toolParser="a b")),
+        good=(_engine(toolParser="hermes"),),
+    ),
+    Case(
+        "engine.reasoningParser",
+        "spec.engine.reasoningParser",
+        bad=(_engine(reasoningParser="--x"),),
+        good=(_engine(reasoningParser="deepseek_r1"),),
+    ),
     Case("engine.type", "spec.engine.type", bad=(_engine(type="tgi"), _engine(type="vLLM")), good=(_vllm(),)),
     Case(
         "engine.version",

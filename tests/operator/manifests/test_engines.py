@@ -50,6 +50,17 @@ def variables(container: dict[str, Any]) -> dict[str, Any]:
     return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
 
 
+@pytest.mark.parametrize("engine", [Engine(), VLLM, SGLANG], ids=lambda engine: engine.type)
+def test_parsers_of_answers_reach_the_engine(engine: Engine) -> None:
+    one = Resources()
+    args = server(replace(engine, tool_parser="hermes", reasoning_parser="qwen3"), "hf://org/m", one)["args"]
+    assert args[args.index("--tool-call-parser") + 1] == "hermes"
+    assert args[args.index("--reasoning-parser") + 1] == "qwen3"
+    assert ("--enable-auto-tool-choice" in args) == (engine.type == "vllm")
+    without = server(engine, "hf://org/m", one)["args"]
+    assert not {"--tool-call-parser", "--reasoning-parser", "--enable-auto-tool-choice"} & set(without)
+
+
 def test_vllm_gets_the_flags_that_follow_from_the_spec() -> None:
     container = server(VLLM, max_model_len_tokens=4096, dtype="bfloat16")
     assert container["command"] == ["vllm", "serve"]

@@ -157,6 +157,8 @@ class ParallelismSpec(ApiType):
     """Pipeline parallel size. Default for vllm is nodes, for sglang 1."""
 
 
+ParserName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
 # vLLM before 0.18 ends running requests at SIGTERM: it has no --shutdown-timeout.
 _VLLM_VERSION = "v?(0[.](1[89]|[2-9][0-9]|[1-9][0-9][0-9])|[1-9][0-9]*[.][0-9])"
 
@@ -201,6 +203,19 @@ _VLLM_VERSION = "v?(0[.](1[89]|[2-9][0-9]|[1-9][0-9][0-9])|[1-9][0-9]*[.][0-9])"
     "--quantization, --max-model-len, --host, --port, --probe-port or --drain-timeout: write spec.model "
     "and spec.drain instead",
 )
+@rule(
+    "self.type != 'custom' || (!has(self.toolParser) && !has(self.reasoningParser))",
+    "spec.engine.toolParser and reasoningParser are not for the engine type custom: write its own arguments in "
+    "spec.engine.args",
+)
+@rule(
+    "!has(self.toolParser) || !has(self.args) || self.args.all(a, !a.matches('^--tool-call-parser(=.*)?$'))",
+    "spec.engine.args must not set --tool-call-parser beside spec.engine.toolParser: remove one of them",
+)
+@rule(
+    "!has(self.reasoningParser) || !has(self.args) || self.args.all(a, !a.matches('^--reasoning-parser(=.*)?$'))",
+    "spec.engine.args must not set --reasoning-parser beside spec.engine.reasoningParser: remove one of them",
+)
 @rule(*_owned("vllm", _VLLM_FLAGS, "^-tp([=0-9].*)?$"))
 @rule(*_owned("sglang", _SGLANG_FLAGS))
 @rule(
@@ -225,6 +240,12 @@ class EngineSpec(ApiType):
         tuple[Annotated[str, Field(max_length=1024, description="Argument of the engine.")], ...], Field(max_length=64)
     ] = ()
     """Additional arguments of the engine, after those that the operator sets."""
+    tool_parser: ParserName | None = None
+    """Parser of tool calls in answers, by the engine's own name for it: hermes, llama3, mistral or json for slipway,
+    for vllm and sglang see their documentation. slipway chooses by the model's chat template if omitted; vllm and
+    sglang return tool calls as text."""
+    reasoning_parser: ParserName | None = None
+    """Parser of reasoning in answers, by the engine's own name for it."""
     env: Annotated[
         tuple[EnvVar, ...],
         Field(max_length=64),

@@ -66,6 +66,13 @@ def model_path(snapshot: Snapshot) -> str:
     return path if scheme == "file" else FETCHED
 
 
+def parsers(snapshot: Snapshot) -> tuple[str, ...]:
+    """Arguments for the parsers of answers; slipway-server, vLLM and SGLang call them the same."""
+    engine = snapshot.inputs.engine
+    named = (("--tool-call-parser", engine.tool_parser), ("--reasoning-parser", engine.reasoning_parser))
+    return tuple(part for flag, name in named if name for part in (flag, name))
+
+
 def devices(snapshot: Snapshot) -> int:
     """Return the number of accelerators of a pod; 0 for a CPU."""
     accelerator = snapshot.inputs.resources.accelerator

@@ -10,6 +10,7 @@ from slipway_operator.manifests.engines.profile import (
     Probe,
     devices,
     model_path,
+    parsers,
     shared_memory,
     sizes,
     startup,
@@ -55,6 +56,7 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *(("--pp-size", str(pipeline)) if pipeline > 1 else ()),
         *(_group(nodes) if nodes > 1 else ()),
         "--enable-metrics",
+        *parsers(snapshot),
     )
 
 

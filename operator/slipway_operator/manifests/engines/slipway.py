@@ -7,6 +7,7 @@ from slipway_operator.manifests.engines.profile import (
     PRE_STOP_S,
     EngineProfile,
     Probe,
+    parsers,
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
@@ -44,6 +45,7 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *("--port", str(HTTP_PORT)),
         *("--probe-port", str(PROBE_PORT)),
         *("--drain-timeout", str(snapshot.drain_timeout_s)),
+        *parsers(snapshot),
     )
 
 

@@ -11,6 +11,7 @@ from slipway_operator.manifests.engines.profile import (
     Probe,
     devices,
     model_path,
+    parsers,
     shared_memory,
     sizes,
     startup,
@@ -56,6 +57,9 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *(("--pipeline-parallel-size", str(pipeline)) if pipeline > 1 else ()),
         *(_group(nodes) if nodes > 1 else ()),
         *("--shutdown-timeout", str(snapshot.drain_timeout_s)),
+        # Without it vLLM parses calls only where a request names the tool.
+        *(("--enable-auto-tool-choice",) if snapshot.inputs.engine.tool_parser else ()),
+        *parsers(snapshot),
     )
 
 

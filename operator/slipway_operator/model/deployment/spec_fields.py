@@ -31,6 +31,8 @@ FIELDS = (
     "spec.engine.imagePullSecrets",
     "spec.engine.imagePullSecrets[].name",
     "spec.engine.args",
+    "spec.engine.toolParser",
+    "spec.engine.reasoningParser",
     "spec.engine.env",
     "spec.engine.env[].name",
     "spec.engine.env[].value",

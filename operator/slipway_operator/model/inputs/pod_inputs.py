@@ -94,6 +94,8 @@ class Engine:
     volume_mounts: tuple[Json, ...] = ()  # as a container has them
     image_pull_secrets: tuple[str, ...] = ()
     parallelism: Parallelism = Parallelism()
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,8 @@ def _engine(engine: pod_inputs.EngineSpec) -> Engine:
         env_sources=tuple(map(_dumped, engine.env_from)),
         volume_mounts=tuple(map(_dumped, engine.volume_mounts)),
         parallelism=_parallelism(engine.parallelism),
+        tool_parser=engine.tool_parser,
+        reasoning_parser=engine.reasoning_parser,
     )
 
 
@@ -297,6 +301,8 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
                 ],
                 "envFrom": list(engine.env_sources),
                 "volumeMounts": list(engine.volume_mounts),
+                "toolParser": engine.tool_parser,
+                "reasoningParser": engine.reasoning_parser,
                 "parallelism": {**asdict(engine.parallelism), "nodes": _unless(engine.parallelism.nodes, 1)},
             },
             "resources": {
