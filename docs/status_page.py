@@ -31,7 +31,8 @@ _CAUSES = """\
 Why a revision lacks pods. The message names a pod, contains Kubernetes' own message, and says what to do;
 [troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the most specific
 reason: first a cause, then the reason why a rollout ended, then a failure of the autoscaler, then a dropped field.
-Without a failure it is the state of the rollout.
+Without a failure it is the state of the rollout; while pods
+download the model, `Fetching` and the percentage of the pod that has least, for example `Fetching 43 %`.
 """
 
 

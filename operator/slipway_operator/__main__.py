@@ -17,6 +17,7 @@ import aiohttp
 
 from slipway_operator import explain, watch
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.fetching.reader import DownloadReader, new_session
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube import auth
@@ -134,21 +135,23 @@ async def _run(settings: OperatorSettings) -> int:
             configuration, metrics.wrote, may_write=lease.held, on_call=metrics.api_called, on_answer=cache.update
         ) as client,
         aiohttp.ClientSession() as session,
+        new_session() as pods,
     ):
         poster = Poster(Dialer(settings.outbound, "hooks"), settings.hook_signing_key_file, time.time)
         hooks = HookRunner(poster, queue.add, metrics.called)
         providers = Providers(client, Dialer(settings.outbound, "analyses"))
         measurements = MeasurementRunner(providers, queue.add, metrics.measured)
+        downloads = DownloadReader(pods)
         try:
             network_policies = NetworkPolicies(client, settings.network_policy) if settings.network_policy else None
             keys = _keys(settings, client, cache)
             gateways = _gateways(settings, client, session, keys)
             claims = _names(settings, client, cache, queue, lease)
             budgets = DisruptionBudgets(client)
-            readers = Readers(client, gateways, cache, network_policies, claims, keys, budgets)
+            readers = Readers(client, gateways, cache, network_policies, claims, keys, budgets, downloads=downloads)
             return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
-            await asyncio.gather(hooks.close(), measurements.close())
+            await asyncio.gather(hooks.close(), measurements.close(), downloads.close())
 
 
 def _names(

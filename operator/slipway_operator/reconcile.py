@@ -9,6 +9,7 @@ from typing import Any
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import Decision, Status
+from slipway_operator.fetching.reader import DownloadReader
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
@@ -27,6 +28,7 @@ from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.kube.writing.prefetches import Prefetches
 from slipway_operator.metrics_api.sampler import MetricsSampler, followed
+from slipway_operator.model.cluster import downloads
 from slipway_operator.model.cluster.cost import revision_pods
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
@@ -81,6 +83,7 @@ class Readers:
     keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
     budgets: DisruptionBudgets | None = None  # of model pods
     nodes: Nodes = field(default_factory=Nodes)  # which are drained
+    downloads: DownloadReader | None = None  # how far pods are that download
 
 
 class Reconciler:
@@ -98,7 +101,7 @@ class Reconciler:
         self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
         self._network_policies, self._keys = readers.network_policies, readers.keys
         self._names, self._budgets, self._nodes = readers.names, readers.budgets, readers.nodes
-        self._kubelet = KubeletEvents(readers.client)
+        self._kubelet, self._downloads = KubeletEvents(readers.client), readers.downloads
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins, self._prefetches = Pins(), Prefetches()
         self._doubted: set[ObjectKey] = set()  # the cache may be stale for them: the next reconcile reads them
@@ -213,8 +216,10 @@ class Reconciler:
         seen = await observe(
             self._client, self._gateways, obj, children, self._capacity.autoscalers, self._nodes, self._kubelet
         )
+        fetching = [pod for _, pod in downloads.fetching(seen)]
         return replace(
             seen,
+            downloads=self._downloads.read(key, fetching) if self._downloads else {},
             standing=self._names.of(key, obj) if self._names else None,
             hooks=self._runners.hooks.answers(key),
             measured=self._runners.measurements.answers(key),
@@ -230,6 +235,8 @@ class Reconciler:
         if self._capacity.sampler:
             self._capacity.sampler.forget(key)
         self._runners.forget(key)
+        if self._downloads:
+            self._downloads.forget(key)
         if self._network_policies:
             self._network_policies.forget(key)
         if self._budgets:

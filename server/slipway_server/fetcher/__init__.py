@@ -7,6 +7,7 @@
 import json
 import logging
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from slipway_process import logs
 from ..model_cache.locks import CacheError
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
+from ..telemetry.downloads import FETCH
 from ..telemetry.termination import DATA_ERROR, NO_INPUT, last_words, leave
 from . import folder, guard, marker, pin, web
 from . import hub as hubs
@@ -79,10 +81,11 @@ def main() -> None:
         registry = RegistryAccess(settings.registry_config.get_secret_value())
         sources = Sources(rules, hub, settings.store_access(), registry, formats=formats)
         use = CacheUse(settings.cache_dir, settings.cache_scope, settings.cache_pod) if settings.cache_dir else None
-        report = fetch(
-            settings.uri, settings.revision, settings.dest,
-            max_bytes=settings.max_bytes, pin_file=settings.pin_file, sources=sources, use=use,
-        )  # fmt: skip
+        with _progress_served(settings.progress_port):
+            report = fetch(
+                settings.uri, settings.revision, settings.dest,
+                max_bytes=settings.max_bytes, pin_file=settings.pin_file, sources=sources, use=use,
+            )  # fmt: skip
         leave(report.text())
     except (UnusableError, CheckpointError) as error:
         last_words(str(error))
@@ -94,6 +97,14 @@ def main() -> None:
         log.debug("failed", exc_info=True)
         last_words(f"{shown} cannot be fetched: {type(error).__name__}: {error}")
         sys.exit(NO_INPUT)
+
+
+def _progress_served(port: int) -> AbstractContextManager[int]:
+    if not port:
+        return nullcontext(0)
+    from ..telemetry import download_page  # most fetches on a workstation do without it
+
+    return download_page.served(port, FETCH.state)
 
 
 def fetch(
@@ -138,6 +149,7 @@ def fetch(
 
 def _fetched(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | None, sources: Sources) -> Marker:
     """Without a cache: all of it is in `dest`."""
+    FETCH.begin()
     done = marker.read(dest, uri, revision)
     if done and (kept is None or kept.digest == done.digest):
         log.info("already here", extra={"uri": guard.shown(uri)})

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from ..model_cache import entries
 from ..model_cache.entries import CacheEntry
 from ..model_cache.store import CachedModel, ModelCache
-from . import folder, guard
+from ..telemetry.downloads import FETCH, LINE_EVERY_S
+from . import guard
 from .folder import DiskFullError, Resolved
 from .marker import Marker
 from .pin import ModelPin
@@ -118,6 +119,7 @@ class CachedFetch:
         if found := self._here():
             return found, True
         with self._cache.downloading(self._source.name(), self._wait) as work:
+            FETCH.begin()
             if found := self._here() or self._left():
                 return found, True
             return self._downloaded(work, download)
@@ -162,9 +164,10 @@ class CachedFetch:
         self._cache.make_room(self._source.name(), size)
 
     def _wait(self) -> None:
+        FETCH.wait()
         if time.monotonic() >= self._next_line_s:
             log.info("another pod downloads %s into this cache: waiting for it", guard.shown(self._source.uri))
-            self._next_line_s = time.monotonic() + folder.PROGRESS_EVERY_S
+            self._next_line_s = time.monotonic() + LINE_EVERY_S
 
 
 def _entry(done: Marker) -> CacheEntry:

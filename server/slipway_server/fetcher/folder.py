@@ -6,13 +6,12 @@ import hashlib
 import logging
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..models.checkpoint import MARKER, PICKLE_SUFFIXES
+from ..telemetry.downloads import DownloadProgress
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +19,6 @@ log = logging.getLogger(__name__)
 Resolved = Callable[[str, int], None]
 
 CHUNK_BYTES = 1 << 20
-PROGRESS_EVERY_S = 5.0
 MAX_FILES = 10_000
 MAX_NAME_BYTES, MAX_PART_BYTES = 1024, 255  # of a path below the folder, and of a name in it
 NAMED = 5  # names in a sentence
@@ -218,7 +216,7 @@ def digests(folder: Path, formats: Formats = SLIPWAY) -> dict[str, dict[str, obj
     return found
 
 
-def sha256_of(path: Path, progress: "DownloadProgress | None" = None) -> str:
+def sha256_of(path: Path, progress: DownloadProgress | None = None) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -235,29 +233,3 @@ def blob_of(path: Path) -> str:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-class DownloadProgress:
-    """A line in the log every few seconds; several threads may add."""
-
-    def __init__(self, verb: str, total_bytes: int, done_bytes: int = 0) -> None:
-        """`done_bytes`: what an earlier run left."""
-        self._verb, self._total, self._done, self._before = verb, total_bytes, done_bytes, done_bytes
-        self._lock = threading.Lock()
-        self._began_s = time.monotonic()
-        self._next_s = self._began_s + PROGRESS_EVERY_S
-
-    def add(self, size: int) -> None:
-        with self._lock:
-            self._done += size
-            due = time.monotonic() >= self._next_s
-            if due:
-                self._next_s = time.monotonic() + PROGRESS_EVERY_S
-        if due:
-            log.info("%s %d of %d MB", self._verb, self._done // 10**6, self._total // 10**6)
-
-    def log_rate(self) -> None:
-        """What it took, at the end."""
-        took_s, size = max(1e-3, time.monotonic() - self._began_s), self._done - self._before
-        fields = {"bytes": size, "seconds": round(took_s, 3), "mb_per_second": round(size / 1e6 / took_s, 1)}
-        log.info("%s %d bytes in %.1f s, %.0f MB/s", self._verb, size, took_s, size / 1e6 / took_s, extra=fields)

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from slipway_process.settings import ProcessSettings
-from slipway_process.values import Bytes, Flag, Folder, LogLevel, Names, OptionalFile, Switch, Variable
+from slipway_process.values import Bytes, Flag, Folder, LogLevel, Names, OptionalFile, Port, Switch, Variable
 
 from ..telemetry.termination import Parser
 from .guard import ALLOW_NETWORKS
@@ -51,6 +51,9 @@ class FetcherSettings(ProcessSettings):
     max_bytes: Annotated[Bytes, Variable()] = Field(1 << 40, description="largest total size of the files")
     pin_file: Annotated[OptionalFile, Variable("SLIPWAY_PIN_FILE")] = Field(
         None, description="commit and digest that the model must have, where the file exists"
+    )
+    progress_port: Annotated[Port, Variable("SLIPWAY_PROGRESS_PORT")] = Field(
+        0, description="port that serves /metrics with the progress of the download while it lasts; 0: none"
     )
     allow_network: Annotated[tuple[str, ...], Variable(), Flag("CIDR", repeated=True)] = Field(
         (), description="private addresses that redirects may lead to; repeatable"

@@ -14,8 +14,9 @@ from typing import IO, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from ..telemetry.downloads import FETCH, DownloadProgress
 from . import folder, guard
-from .folder import CHUNK_BYTES, DownloadProgress, FetchError, UnusableError
+from .folder import CHUNK_BYTES, FetchError, UnusableError
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Transfer:
         folder.check_names(files, source)
         total = sum(file.size for file in files.values())
         folder.check_room(target, total - sum(path.stat().st_size for path in target.rglob("*") if path.is_file()))
-        progress = DownloadProgress("fetched", total)
+        progress = DownloadProgress("fetched", total, meter=FETCH)
         with ThreadPoolExecutor(PARALLEL) as pool:
             jobs = [pool.submit(self._get_listed, target, name, files[name], progress, source) for name in files]
             try:
@@ -105,12 +106,15 @@ class Transfer:
         with folder.writing(target):
             path.parent.mkdir(parents=True, exist_ok=True)
         difference = _differs(path, file)
-        if difference:
+        if not difference:
+            progress.correct(file.size)
+        else:
             continued = path.exists()
             self.get(file.url, path, file.size, progress)
             difference = _differs(path, file)
             if difference and continued:
                 # What was there may be the beginning of an earlier upload.
+                progress.correct(-path.stat().st_size)
                 path.unlink(missing_ok=True)
                 self.get(file.url, path, file.size, progress)
                 difference = _differs(path, file)
@@ -130,12 +134,17 @@ class Transfer:
             length = answer.headers.get("Content-Length")
             expected = size + int(length) if length and length.isdecimal() else None
             folder.check_size(expected or 0, max_bytes, guard.shown(url))
+            if progress:
+                progress.learn(expected)
+                progress.correct(size - state.counted)
+            state.counted = size
             with state.file(size) as file:
                 while chunk := answer.read(CHUNK_BYTES):
                     size += len(chunk)
                     folder.check_size(size, max_bytes, guard.shown(url))
                     with folder.writing(state.path):
                         file.write(chunk)
+                    state.counted = size
                     if progress:
                         progress.add(len(chunk))
                 with folder.writing(state.path):
@@ -170,6 +179,7 @@ class _Partial:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.counted = 0  # bytes of it that the progress has
         self._version: str | None = None  # of the file that this process has begun to download
 
     def range_headers(self) -> dict[str, str]:

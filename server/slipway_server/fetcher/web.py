@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from ..telemetry.downloads import FETCH, DownloadProgress
 from . import archive, folder, guard
 from .folder import Formats, Resolved, UnusableError
 from .pin import sha256_pin
@@ -55,7 +56,9 @@ def _get_archive(
     packed, partial = dest / "archive.partial", dest / "model.partial"
     if not pinned:  # the beginning could be of another archive
         packed.unlink(missing_ok=True)
-    transfer.get(uri, packed, max_bytes)
+    progress = DownloadProgress("fetched", None, meter=FETCH)
+    transfer.get(uri, packed, max_bytes, progress)
+    progress.log_rate()
     _check_digest(packed, pinned, uri)
     shutil.rmtree(partial)
     partial.mkdir()

@@ -1,4 +1,4 @@
-"""What template version 2 adds. Its golden file may never change either."""
+"""What template versions 2 and 3 add. Their golden files may never change either."""
 
 import json
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
 from slipway_operator.manifests.history import config_map
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
@@ -14,7 +15,7 @@ from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import Weights, parse
 from slipway_operator.model.inputs.pod_inputs import Engine, KeyRef, Model, PodInputs, Resources
 
-GOLDEN = Path(__file__).parent / "golden_replicaset_v2.json"
+FOLDER = Path(__file__).parent
 OWNER = Owner("chat", "default", "u1")
 INPUTS = PodInputs(
     Model("hf://org/llama", "chat", "main", version="3.1", max_model_len_tokens=4096),
@@ -35,8 +36,26 @@ def volumes(spec: dict[str, Any]) -> dict[str, Any]:
     return {volume.pop("name"): volume for volume in spec["volumes"]}
 
 
-def test_replica_set_equals_its_golden_file() -> None:
-    assert replica_set(OWNER, SNAPSHOT, 2) == json.loads(GOLDEN.read_text()), "revisions are rendered as they were made"
+@pytest.mark.parametrize("version", [2, 3])
+def test_replica_set_equals_its_golden_file(version: int) -> None:
+    golden = json.loads((FOLDER / f"golden_replicaset_v{version}.json").read_text())
+    made = replica_set(OWNER, replace(SNAPSHOT, template_version=version), 2)
+    assert made == golden, "revisions are rendered as they were made"
+
+
+def fetcher_env(version: int, uri: str = "hf://org/m", engine: Engine = PLAIN) -> dict[str, Any]:
+    snapshot = replace(SNAPSHOT, inputs=PodInputs(Model(uri, "chat"), engine), template_version=version)
+    containers = replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
+    assert PROGRESS_VARIABLE not in [item["name"] for item in containers["containers"][0]["env"] if not engine.env]
+    return {item["name"]: item.get("value") for item in containers["initContainers"][0]["env"]}
+
+
+def test_fetchers_that_download_serve_their_progress_since_version_3() -> None:
+    assert fetcher_env(3)[PROGRESS_VARIABLE] == "8000"
+    assert PROGRESS_VARIABLE not in fetcher_env(2)
+    assert PROGRESS_VARIABLE not in fetcher_env(3, "pvc://claim/m")
+    assert fetcher_env(3, engine=Engine(env=((PROGRESS_VARIABLE, "0"),)))[PROGRESS_VARIABLE] == "0", "the user's counts"
+    assert fetcher_env(3, engine=Engine("vllm:v1", "vllm"))[PROGRESS_VARIABLE] == "8000"
 
 
 @pytest.mark.finding(22)

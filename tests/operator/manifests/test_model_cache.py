@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
 from slipway_operator.manifests.pods.prefetch import prefetch_job
 from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.inputs.pod_inputs import inputs_to_dict, parse_inputs
@@ -133,3 +134,16 @@ def test_a_prefetch_is_named_after_revision_and_node() -> None:
     other = dataclasses.replace(snapshot, revision="zzzzzzzzzz")
     names = [prefetch_job(OWNER, *of)["metadata"]["name"] for of in ((snapshot, "a"), (snapshot, "b"), (other, "a"))]
     assert len(set(names)) == 3 and names[0] == prefetch_job(OWNER, snapshot, "a")["metadata"]["name"]
+
+
+def test_a_prefetch_opens_no_port() -> None:
+    """The operator reads pods of the ModelDeployment alone, and the NetworkPolicy is around these."""
+    inputs = parse_inputs({"model": NODE}, "chat")
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, template_version=3)
+    fetchers = [
+        *replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]["initContainers"],
+        *prefetch_job(OWNER, snapshot, "a")["spec"]["template"]["spec"]["containers"],
+    ]
+    ports = [[one["value"] for one in item["env"] if one["name"] == PROGRESS_VARIABLE] for item in fetchers]
+    assert dict(zip([item["name"] for item in fetchers[:2]], ports, strict=False)) == {"lease": [], "fetch": ["8000"]}
+    assert ports[2:] == [[]]

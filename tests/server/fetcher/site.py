@@ -47,6 +47,7 @@ class Site:
         self.seen: list[tuple[str, dict[str, str]]] = []  # path and headers
         self.redirects: dict[str, str] = {}
         self.cut: dict[str, list[int]] = {}  # bytes after which each of the next answers of a path breaks off
+        self.held: dict[str, tuple[int, threading.Event]] = {}  # bytes after which a path's answers wait for an event
         self.statuses: list[int] = []  # of the next answers
         site = self
 
@@ -93,6 +94,11 @@ class Site:
             http.send_header("Content-Range", own or f"bytes {begin}-{end - 1}/{whole}")
         http.send_header("Content-Length", str(len(body)))
         http.end_headers()
+        if with_body and path in self.held:
+            sent, event = self.held[path]
+            http.wfile.write(body[:sent])
+            event.wait(60)
+            body = body[sent:]
         if with_body:
             http.wfile.write(body[: self.cut[path].pop(0)] if self.cut.get(path) else body)
 

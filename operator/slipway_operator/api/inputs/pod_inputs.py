@@ -17,6 +17,7 @@ from slipway_operator.api.types import ApiType, Int32
 
 # Variables that the operator sets in each pod: what the fetcher must load, and whose proofs the server takes.
 PIN_VARIABLE, DEPLOYMENT_VARIABLE = "SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"
+PROGRESS_VARIABLE = "SLIPWAY_PROGRESS_PORT"
 HttpPath = Annotated[str, Field(max_length=256, pattern=r"^/[-A-Za-z0-9._~/]*$")]
 MetricName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")]
 

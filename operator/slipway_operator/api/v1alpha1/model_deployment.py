@@ -209,7 +209,7 @@ class ModelDeploymentSpec(InputsRecord):
                 "Reason",
                 "string",
                 ".status.reason",
-                "Reason of a failure, otherwise the state of the rollout. Empty in the normal state.",
+                "Reason of a failure, otherwise progress of a download, or state of the rollout. Normally empty.",
             ),
             PrinterColumn(
                 "Step", "string", ".status.step", "Current step of the rollout in flight, and the number of steps."

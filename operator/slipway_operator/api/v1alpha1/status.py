@@ -179,6 +179,28 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchingPod:
+    """Pod that downloads the model. Numbers are those of the pod, rounded and some seconds old."""
+
+    pod: Annotated[str, AtMost(253)]
+    """Name of the pod."""
+    node: Annotated[str, AtMost(253)] | None = None
+    """Node of the pod."""
+    percent: Annotated[Int32, Field(ge=0, le=100)] | None = None
+    """Downloaded share in percent. Absent while the size is not known."""
+    downloaded_bytes: Int64 = 0
+    """Bytes on the disk of the pod, with those of an interrupted download."""
+    size_bytes: Int64 | None = None
+    """Bytes of the model. Absent while it is not known."""
+    bytes_per_second: Int64 = 0
+    """Speed of the last seconds."""
+    seconds_left: Int64 | None = None
+    """Seconds that the rest takes at this speed. Absent while the size or the speed is not known."""
+    waiting: bool | None = None
+    """Whether another pod downloads the model into the cache of both. Absent if not."""
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionStatus:
     """Revision that has pods."""
 
@@ -208,6 +230,8 @@ class RevisionStatus:
     StatefulSet."""
     engine: EngineStatus | None = None
     """Engine of the revision. Absent for slipway."""
+    fetching: Annotated[tuple[FetchingPod, ...], AtMost(4)] = ()
+    """Some of the pods that download the model now."""
 
 
 @required("type", "status", "last_transition_time", "reason", "message")
@@ -270,7 +294,8 @@ class Status:
     """One-word summary, derived from the conditions."""
     reason: Annotated[str, AtMost(64)] | None = None
     """Most specific reason in CamelCase: of a failure, otherwise the state of the rollout, for example ImagePullFailed,
-    InsufficientCapacity or Paused. Absent in the normal state."""
+    InsufficientCapacity or Paused. While pods download the model it is Fetching, with the percentage of the pod that
+    has least, for example Fetching 43 %. Absent in the normal state."""
     message: Message = ""
     """Human-readable description of the current activity, what it waits for, and why."""
     step: str | None = None

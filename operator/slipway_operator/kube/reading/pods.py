@@ -16,13 +16,25 @@ def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
     address = (pod.get("status") or {}).get("podIP") or ""
     ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
     node = str((pod.get("spec") or {}).get("nodeName") or "")
-    return Pod(metadata["name"], made, ready, restarts, address, _loaded(pod), node in leaving, node=node)
+    return Pod(
+        name=metadata["name"],
+        created_at=made,
+        ready=ready,
+        restarts=restarts,
+        address=address,
+        weights=_loaded(pod),
+        leaving=node in leaving,
+        node=node,
+        fetching="running" in _fetcher_state(pod),
+    )
 
 
 def _loaded(pod: Object) -> Weights | None:
     """Return the weights that the fetcher of a pod reported when it succeeded; else None."""
-    for container in (pod.get("status") or {}).get("initContainerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated") or {}
-        if container.get("name") == "fetch" and ended.get("exitCode") == 0:
-            return reported(str(ended.get("message") or ""))
-    return None
+    ended = _fetcher_state(pod).get("terminated") or {}
+    return reported(str(ended.get("message") or "")) if ended.get("exitCode") == 0 else None
+
+
+def _fetcher_state(pod: Object) -> Object:
+    containers = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    return next((item.get("state") or {} for item in containers if item.get("name") == "fetch"), {})

@@ -1,15 +1,18 @@
-"""What template version 2 adds to a pod: the pin of its weights, tenant keys, and limits of all that it writes.
+"""What template versions 2 and 3 add to a pod.
 
-It extends the pod of version 1, so existing revisions are rendered as before.
+Version 2: the pin of its weights, tenant keys, and limits of all that it writes. Version 3: the port on which the
+fetcher serves its progress. Each extends the one before, so existing revisions are rendered as before.
 """
 
 from math import ceil, floor
 from typing import Any
 
-from slipway_operator.api.inputs.pod_inputs import PIN_VARIABLE
+from slipway_operator.api.inputs.pod_inputs import PIN_VARIABLE, PROGRESS_VARIABLE
+from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods import environment, tenant_key
 from slipway_operator.model import labels, quantity
+from slipway_operator.model.cluster import downloads
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY
@@ -63,9 +66,17 @@ def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
         **fetcher,
         "args": [*fetcher["args"], *(("--max-bytes", str(limit)) if limit else ())],
         # In the environment: the fetcher of an older image ignores it, and would refuse an argument.
-        "env": environment.merged(fetcher["env"], [{"name": PIN_VARIABLE, "value": f"{PIN_DIR}/{FILE}"}]),
+        "env": environment.merged(
+            _progress(snapshot), fetcher["env"], [{"name": PIN_VARIABLE, "value": f"{PIN_DIR}/{FILE}"}]
+        ),
         "volumeMounts": [*fetcher["volumeMounts"], {"name": "weights", "mountPath": PIN_DIR, "readOnly": True}],
     }
+
+
+def _progress(snapshot: Snapshot) -> list[environment.Variable]:
+    """The port of the progress, that of the server, which starts later. The user may set another one, or 0."""
+    served = downloads.is_served(snapshot)
+    return [{"name": PROGRESS_VARIABLE, "value": str(HTTP_PORT)}] if served else []
 
 
 def _with_resources(container: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
 from slipway_operator.manifests.job import job_name
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import pod_template
@@ -53,12 +54,13 @@ def prefetch_job(owner: Owner, snapshot: Snapshot, node: str) -> dict[str, Any]:
 
 
 def _alone(fetcher: dict[str, Any]) -> dict[str, Any]:
-    """Without a lease: what it brought may be evicted before a pod uses it."""
+    """Without a lease: what it brought may be evicted before a pod uses it. Without a port: no policy is around it."""
     args, limits = list(fetcher["args"]), fetcher["resources"].get("limits", {})
     start = args.index("--cache-pod")
     del args[start : start + 2]
     requests = {**_REQUESTS, **{name: limits[name] for name in limits if name == "ephemeral-storage"}}
-    return {**fetcher, "args": args, "resources": {**fetcher["resources"], "requests": requests}}
+    variables = [item for item in fetcher["env"] if item["name"] != PROGRESS_VARIABLE]
+    return {**fetcher, "args": args, "env": variables, "resources": {**fetcher["resources"], "requests": requests}}
 
 
 def _on(node: str) -> dict[str, Any]:

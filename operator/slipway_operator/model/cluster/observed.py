@@ -64,6 +64,17 @@ class Pod:
     leaving: bool = False  # its node is drained or unreachable
     group: str = ""  # index of its group
     node: str = ""  # its name, once it has one
+    fetching: bool = False  # its init container `fetch` runs
+
+
+@dataclass(frozen=True, slots=True)
+class PodDownload:
+    """How far the fetcher of a pod is, in its own words: numbers within bounds, and otherwise any."""
+
+    done_bytes: int
+    size_bytes: int | None  # None where it is not known
+    bytes_per_second: int
+    waiting: bool  # another pod downloads the model into the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +202,8 @@ class Observed:
     serves_claims: bool = True  # whether the API server has ResourceClaims; read only where a spec names a template
     metrics_providers: dict[str, str] = field(default_factory=dict)  # the server of each metrics API group; "" is ours
     pages: tuple[MetricsPage, ...] | None = None  # of metrics of ready pods; None: no sampler reads them
+    # By pod, of some whose fetcher runs. None: it cannot be read; pods that were not read yet are missing.
+    downloads: dict[str, PodDownload | None] = field(default_factory=dict)
     no_groups: str = ""  # why LeaderWorkerSets cannot be used, where they are needed: a reason; empty: they can
 
     def ready(self, revision: str | None) -> int:

@@ -12,7 +12,7 @@ from slipway_operator.model.inputs.pod_inputs import Model, PodInputs
 from slipway_operator.planning.facts import weights
 
 HASH_VERSION = "v1"  # a new algorithm gets a new prefix; existing revisions are found by snapshot, so nothing restarts
-TEMPLATE_VERSION = 2  # how new revisions are rendered; see manifests/pods/workload.py
+TEMPLATE_VERSION = 3  # how new revisions are rendered; see manifests/pods/workload.py
 HASH_LENGTH = 10
 KEPT = 1024  # hashes of step lists
 

@@ -2,7 +2,7 @@
 
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Condition, SleepState, State
-from slipway_operator.planning.facts import causes, scheduling, serving
+from slipway_operator.planning.facts import causes, downloads, scheduling, serving
 from slipway_operator.planning.facts.conditions import condition
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import model_name
@@ -73,7 +73,8 @@ def _availability(revision: str | None, at: Situation) -> tuple[bool, str, str]:
     if ready >= wanted:
         return wanted > 0, "PodsReady" if wanted > 0 else causes.PLAIN, counted
     cause = at.cause(revision)
-    return False, cause.reason if cause else causes.PLAIN, f"{counted}; {cause.message}" if cause else counted
+    why = cause.message if cause else downloads.sentence(at, revision)
+    return False, cause.reason if cause else causes.PLAIN, f"{counted}; {why}" if why else counted
 
 
 def _canary_health(course: Course, at: Situation, sizes: Sizes) -> tuple[bool, str, str]:

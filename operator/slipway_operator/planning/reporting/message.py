@@ -7,7 +7,7 @@ from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model import wire
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import findings, runs
-from slipway_operator.planning.facts import serving
+from slipway_operator.planning.facts import downloads, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.reporting import model_name
 from slipway_operator.planning.rollout import hooks
@@ -190,8 +190,7 @@ def _pods(revision: str | None, wanted: int, at: Situation) -> str:
 
 
 def _why(at: Situation, revision: str | None) -> str:
-    why = at.trouble(revision)
-    return f"; {why}" if why else ""
+    return "".join(f"; {why}" for why in (at.trouble(revision), downloads.sentence(at, revision)) if why)
 
 
 def stable_sentence(course: Course, at: Situation, sizes: Sizes) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Rollout, State
+from slipway_operator.model.cluster import downloads
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.facts import serving, weights
@@ -22,6 +23,7 @@ NO_GATEWAY_POLL_S = 5.0  # all ModelDeployments wait for a gateway then, so they
 DRAIN_POLL_S = 2.0
 # No event of ours reports why the kubelet creates no container: soon for young pods, and seldom after a minute.
 CREATING_POLL_S, STILL_CREATING_POLL_S, YOUNG = 5.0, 30.0, timedelta(minutes=1)
+FETCHING_POLL_S = 5.0  # no event reports how far a download is
 RESTART_POLL_S = 5.0  # no event reports that a disruption budget allows an eviction again
 
 
@@ -40,6 +42,8 @@ def _polls(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None)
     for creating in (item for item in at.observed.workloads.values() if item.creating):
         young = any(at.now - pod.created_at < YOUNG for pod in creating.pods if not pod.ready)
         yield CREATING_POLL_S if young else STILL_CREATING_POLL_S
+    if downloads.fetching(at.observed):
+        yield FETCHING_POLL_S
     if replacement.extra_pods(course, at, course.stable or ""):
         yield RESTART_POLL_S
     if weights.evictions(at.observed):

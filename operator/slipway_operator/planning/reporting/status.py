@@ -16,7 +16,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.engine_types import capabilities_of
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY, PodInputs
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import groups, weights
+from slipway_operator.planning.facts import downloads, groups, weights
 from slipway_operator.planning.facts.conditions import carry_over
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.reporting import foreign, model_name, summary
@@ -66,7 +66,7 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
         controller_pause=argo.controller_pause(course),
         ended=decided.ended,
         conditions=shown,
-        reason=summary.reason(shown, course.rollout),
+        reason=summary.reason(shown, course.rollout, at),
         lease=settings.lease or None,
     )
 
@@ -111,6 +111,7 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
         commit=(loaded.commit or None) if loaded else None,
         digest=loaded.digest if loaded else None,
         engine=_engine(at, name),
+        fetching=downloads.shown(at, name),
     )
 
 

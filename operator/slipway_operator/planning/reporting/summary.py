@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.status import Condition, Phase, Rollout, SleepState, State
 from slipway_operator.planning.analysis import runs
-from slipway_operator.planning.facts import causes, serving
+from slipway_operator.planning.facts import causes, downloads, serving
 from slipway_operator.planning.facts.conditions import (
     ENGINE_METRICS,
     FOREIGN_OBJECTS,
@@ -41,16 +41,18 @@ def step(rollout: Rollout | None) -> str | None:
     return f"{min(rollout.step_index + 1, rollout.steps)}/{rollout.steps}"
 
 
-def reason(shown: Sequence[Condition], rollout: Rollout | None) -> str | None:
-    """The reason, for `kubectl get`: of the first condition with a problem, else the state of a rollout."""
+def reason(shown: Sequence[Condition], rollout: Rollout | None, at: Situation) -> str | None:
+    """The reason, for `kubectl get`: of a condition with a problem, else how far a download is, else the state."""
     ill = {item.type: item.reason for item in shown if is_ill(item) and item.reason not in _UNSAID}
-    return next((ill[kind] for kind in _TELLING if kind in ill), str(rollout.state) if rollout else None)
+    coming = downloads.word(at) if rollout is None or rollout.state in _AWAITS_PODS else None
+    return next((ill[kind] for kind in _TELLING if kind in ill), coming or (str(rollout.state) if rollout else None))
 
 
 # Conditions, the most specific first, and reasons that only mean that something is in progress.
 _OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
 _OF_SCALING = (ENGINE_METRICS, "Autoscaling")
 _TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", *_OF_SCALING, FOREIGN_OBJECTS, UNKNOWN_FIELD)
+_AWAITS_PODS = frozenset({State.INITIALIZING, State.PROVISIONING, State.PROMOTING})
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 
 

@@ -7,6 +7,7 @@ from slipway_operator.api.v1alpha1.analysis_run import Reason
 from slipway_operator.api.v1alpha1.status import Abort, State
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.analysis import runs
+from slipway_operator.planning.facts import downloads
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.progress import HELD, LOST, has_none
@@ -95,10 +96,15 @@ def analysis_lost(course: Course, at: Situation, sizes: Sizes) -> Outcome | None
 
 def _without_progress(course: Course, at: Situation, sizes: Sizes) -> Outcome:
     target = rollout_of(course).revision
-    why = at.trouble(target) or "its pods give no reason"
+    why = at.trouble(target) or _slow_download(at, target) or "its pods give no reason"
     ready = f"{at.ready(target)} of {sizes.needed} pods ready"
     message = f"{ready} and no progress for {at.spec.progress_deadline_s} s: {why}"
     return rejected(course, at, "ProgressDeadlineExceeded", message)
+
+
+def _slow_download(at: Situation, target: str) -> str:
+    found = downloads.sentence(at, target)
+    return f"{found}; a download must fit in spec.progressDeadlineSeconds" if found else ""
 
 
 @row(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import obstore
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from ...telemetry.downloads import FETCH, DownloadProgress
 from .. import folder
-from ..folder import DownloadProgress, FetchError
+from ..folder import FetchError
 from . import failures, listing
 from .failures import PassingStoreError, StoreErrors
 from .journal import Journal
@@ -61,7 +62,7 @@ class ObjectDownload:
         needed = total - sum(_size(files[name], number) for name, numbers in done.items() for number in numbers)
         folder.check_room(self._target, needed)
         self._prepare(files)
-        progress = DownloadProgress("fetched", total, total - needed)
+        progress = DownloadProgress("fetched", total, total - needed, FETCH)
         if needed < total:
             log.info("continuing: %d of %d MB are here", (total - needed) // 10**6, total // 10**6)
         parts = (part for name, stored in files.items() for part in _parts(name, stored))
@@ -133,16 +134,21 @@ class ObjectDownload:
         answer = obstore.get(self._store, part.stored.key, options=options)
         self._check(answer, part)
         at = part.begin
-        for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
-            size = len(chunk)
-            if at + size > part.end:
-                raise FetchError(f"{self._errors.location.shown}: the store sends more of {part.name} than it lists.")
-            with folder.writing(path):
-                _write_at(file, memoryview(chunk), at)
-            at += size
-            progress.add(size)
-        if at != part.end:
-            raise PassingStoreError(f"{part.name} broke off after byte {at} of {part.end}.")
+        try:
+            for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
+                size = len(chunk)
+                if at + size > part.end:
+                    shown = self._errors.location.shown
+                    raise FetchError(f"{shown}: the store sends more of {part.name} than it lists.")
+                with folder.writing(path):
+                    _write_at(file, memoryview(chunk), at)
+                at += size
+                progress.add(size)
+            if at != part.end:
+                raise PassingStoreError(f"{part.name} broke off after byte {at} of {part.end}.")
+        except BaseException:
+            progress.correct(part.begin - at)  # the next try gets the part from its beginning
+            raise
 
     def _check(self, answer: "GetResult", part: _ObjectPart) -> None:
         """Not every store honours If-Match: what it answers must be of the object that the list names."""

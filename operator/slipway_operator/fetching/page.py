@@ -1,0 +1,28 @@
+"""Parses a fetcher's page of metrics; pure.
+
+The page comes from a tenant's pod: of it there are four numbers at most, each a plain integer within bounds.
+"""
+
+import re
+
+from slipway_operator.model.cluster.observed import PodDownload
+
+LARGEST_BYTES = 4096
+_LARGEST = 1 << 50  # bytes: above any model
+_SAMPLE = re.compile(r"slipway_fetch_(downloaded_bytes|size_bytes|speed_bytes_per_second|waiting) ([0-9]{1,16})")
+
+
+def parse(page: bytes) -> PodDownload | None:
+    """Parse a page; None where it is not what a fetcher sends."""
+    values: dict[str, int] = {}
+    for line in page.decode("ascii", "replace").split("\n"):
+        found = _SAMPLE.fullmatch(line)
+        if found and found[1] in values:
+            return None
+        if found:
+            values[found[1]] = min(int(found[2]), _LARGEST)
+    if len(page) > LARGEST_BYTES or not values.keys() >= {"downloaded_bytes", "speed_bytes_per_second", "waiting"}:
+        return None
+    size = values.get("size_bytes") or None
+    done = values["downloaded_bytes"] if size is None else min(values["downloaded_bytes"], size)
+    return PodDownload(done, size, values["speed_bytes_per_second"], values["waiting"] == 1)

@@ -1,0 +1,101 @@
+"""Serves how far a fetch is, in Prometheus' text format, while the fetcher runs.
+
+Any pod of the cluster may connect where no NetworkPolicy forbids it. So it reads one packet of a request, answers few
+connections at a time and few in a second, and keeps none. It uses no HTTP library: what it does not parse does no harm.
+"""
+
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
+
+from .downloads import DownloadState
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 4  # at a time, each with a thread; as many more wait
+TIMEOUT_S = 1.0  # of the request, of the response, and until the client closes
+PAUSE_S = 0.1  # of a thread after each response: together they send at most 40 in a second
+REQUEST_BYTES = 2048
+# A connection that is closed like this leaves no TIME_WAIT, with which some servers could not bind the port again.
+_RESET = struct.pack("ii", 1, 0)
+
+
+@contextlib.contextmanager
+def served(port: int, state: Callable[[], DownloadState]) -> Iterator[int]:
+    """Serve on `port` meanwhile; yields the port, 0 where it cannot be bound, which is no reason not to fetch."""
+    try:
+        listener = _listener(port)
+    except OSError as error:
+        log.warning("the progress of the download cannot be read: port %d cannot be bound: %s", port, error)
+        yield 0
+        return
+    ended = Event()
+    threads = [
+        Thread(target=_serve, args=(listener, state, ended), name=f"progress {number}", daemon=True)
+        for number in range(CONNECTIONS)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        ended.set()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the threads: close alone does not
+        listener.close()
+        for thread in threads:
+            thread.join(3 * TIMEOUT_S)
+
+
+def page(state: DownloadState) -> str:
+    """The metrics; that of the size is missing while it is not known."""
+    gauges = {
+        "slipway_fetch_downloaded_bytes": (state.done_bytes, "Bytes of the model that are on the disk."),
+        "slipway_fetch_size_bytes": (state.size_bytes, "Bytes of the model, once they are known."),
+        "slipway_fetch_speed_bytes_per_second": (state.bytes_per_second, "Speed of the last ten seconds."),
+        "slipway_fetch_waiting": (int(state.waiting), "Whether another pod downloads the model into the cache."),
+    }
+    return "".join(
+        f"# HELP {name} {text}\n# TYPE {name} gauge\n{name} {value}\n"
+        for name, (value, text) in gauges.items()
+        if value is not None
+    )
+
+
+def _listener(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, backlog=CONNECTIONS, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=CONNECTIONS)
+
+
+def _serve(listener: socket.socket, state: Callable[[], DownloadState], ended: Event) -> None:
+    while not ended.is_set():
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it was shut down, or the client has left again
+            ended.wait(PAUSE_S)
+            continue
+        with connection, contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.settimeout(TIMEOUT_S)
+            connection.sendall(_response(connection.recv(REQUEST_BYTES), state))
+            connection.recv(1)  # the client closes: it has read the response
+        ended.wait(PAUSE_S)
+
+
+def _response(request: bytes, state: Callable[[], DownloadState]) -> bytes:
+    words = request.partition(b"\r\n")[0].split(b" ")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+        return _written("400 Bad Request", "")
+    if words[0] != b"GET":
+        return _written("405 Method Not Allowed", "", "Allow: GET\r\n")
+    if words[1].partition(b"?")[0] != b"/metrics":
+        return _written("404 Not Found", "")
+    return _written("200 OK", page(state()), "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
+
+
+def _written(status: str, body: str, headers: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\n{headers}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
