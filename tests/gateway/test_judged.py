@@ -157,6 +157,16 @@ async def test_embeddings_have_no_text_to_miss() -> None:
         assert judged(gate) == (2, {"empty": 1})
 
 
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+async def test_what_no_model_computes_is_no_evidence(path: str) -> None:
+    """A client that tokenizes before each chat would leave the judge nothing else to look at."""
+    async with served(whole({"choices": []})) as (gate, _):
+        assert await ask(gate, {"model": "chat"}, path=path) == 200
+        assert judged(gate) == (0, {})
+        assert await ask(gate, {"model": "chat"}, path="/v1/completions") == 200
+        assert judged(gate) == (1, {"empty": 1})
+
+
 async def test_bytes_pass_unchanged_whatever_is_read_from_them() -> None:
     events = [WORD] * 400
     async with served(saying(*events, end("length"))) as (gate, _):

@@ -500,10 +500,10 @@ def balancer_of(clock: Clock, ttl_s: float = 0.0, rule: CutOffRule | None = None
     return made
 
 
-def ask(balancer: LoadBalancer, key: str, *, by_split: bool = True) -> OutcomeRecorder:
+def ask(balancer: LoadBalancer, key: str, *, is_sample: bool = True) -> OutcomeRecorder:
     endpoint = balancer.pick("chat", key, ())
     assert endpoint
-    return balancer.first_attempts.record(endpoint, key, AT, 0.0, by_split=by_split)
+    return balancer.first_attempts.record(endpoint, key, AT, 0.0, is_sample=is_sample)
 
 
 def requests(balancer: LoadBalancer) -> dict[str, int]:
@@ -543,8 +543,8 @@ async def test_hanging_request_counts_when_the_operator_polls(clock: Clock) -> N
     balancer.publish(table(1, ("c", 50, [URLS["c"]]), ("s", 50, [URLS["s"]])))
     endpoint = balancer.pick("chat", "k", ())
     assert endpoint
-    stream = balancer.first_attempts.record(endpoint, "k", AT, 0.0, by_split=True, stream=True)
-    whole = balancer.first_attempts.record(endpoint, "k", "b<4k,whole", 0.0, by_split=True)
+    stream = balancer.first_attempts.record(endpoint, "k", AT, 0.0, is_sample=True, stream=True)
+    whole = balancer.first_attempts.record(endpoint, "k", "b<4k,whole", 0.0, is_sample=True)
     totals = []
     for clock.now_s in (30.0, 31.0, 150.0, 151.0, 500.0):
         totals.append(sum(requests(balancer).values()))
@@ -561,7 +561,7 @@ async def test_hanging_request_counts_when_the_operator_polls(clock: Clock) -> N
 
 async def test_requests_not_assigned_by_weight_are_not_counted(clock: Clock) -> None:
     balancer = balancer_of(clock)
-    ask(balancer, "k", by_split=False).fail(0.0)
+    ask(balancer, "k", is_sample=False).fail(0.0)
     assert balancer.report()["default/chat"]["samples"] == []
     assert 'kind="errors"' in balancer._metrics.render().decode()
 
@@ -608,7 +608,7 @@ async def test_a_route_that_is_gone_while_a_request_runs(clock: Clock) -> None:
     recorder = ask(balancer, "k")
     balancer.publish(table(1, ("x", 100, []), model="other"))
     recorder.fail(0.0)
-    balancer.first_attempts.record(endpoint, "k", AT, 0.0, by_split=True).fail(0.0)
+    balancer.first_attempts.record(endpoint, "k", AT, 0.0, is_sample=True).fail(0.0)
     assert balancer.report()["default/other"]["samples"] == []
     # Its memory is free again.
     assert not balancer.first_attempts.samples._epochs

@@ -42,14 +42,14 @@ class FirstAttempts:
         stratum: str,
         now_s: float,
         *,
-        by_split: bool,
+        is_sample: bool,
         stream: bool = False,
         client: str = "",
         excused: frozenset[str] = frozenset(),
     ) -> OutcomeRecorder:
         """A first attempt begins: the recorder follows it and counts its outcome.
 
-        `by_split` False: a header or a pin chose the revision, so the attempt is no sample. Nor is it while the
+        `is_sample` False: a header or a pin chose the revision, or no model computes it. Nor is it a sample while the
         failsafe changes the weights. If the assigned revision has no endpoint and another one serves the request, its
         session counts as assigned, and the outcome counts for neither revision. `stream`: the client requested one.
         `excused`: failures that the request itself provokes.
@@ -57,7 +57,7 @@ class FirstAttempts:
         table = self._published.current
         route = table.routes.get(endpoint.route) if table else None
         published = table is not None and route is not None and self._failsafe.uses_published_weights(table, route)
-        own = assign_revision(route, key) if by_split and route is not None and published else ""
+        own = assign_revision(route, key) if is_sample and route is not None and published else ""
         generation = self.samples.epoch(route, now_s) if route and own else None
         counts = bool(generation and generation.assign(own, key, client, now_s))
         here = generation if own == endpoint.revision else None

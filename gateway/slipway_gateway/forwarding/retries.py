@@ -97,7 +97,7 @@ class Retries:
             outgoing.key,
             outgoing.stratum,
             self._clock(),
-            by_split=outgoing.by_split,
+            is_sample=outgoing.is_sample,
             stream=outgoing.stream,
             client=outgoing.client,
             excused=outgoing.excused,

@@ -10,7 +10,7 @@ from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
 from ..routing.router import RouteEndpoint
-from ..wire.responses import WITHOUT_TEXT
+from ..wire.responses import WITHOUT_MODEL, WITHOUT_TEXT
 from ..wire.sse import CONTENT_TYPE
 
 
@@ -53,9 +53,9 @@ class UpstreamRequest:
         return self.path_qs.partition("?")[0]
 
     @property
-    def by_split(self) -> bool:
-        """Whether weights alone choose its revision."""
-        return not (self.revision or self.preferred)
+    def is_sample(self) -> bool:
+        """Whether its outcome is evidence: weights alone choose its revision, and the model computes it."""
+        return not (self.revision or self.preferred or self.path in WITHOUT_MODEL)
 
     @property
     def stratum(self) -> str:

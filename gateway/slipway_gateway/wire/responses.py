@@ -20,7 +20,8 @@ ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
     "invalid_json",
     "hung",
 )
-WITHOUT_TEXT = ("/v1/embeddings", "/api/v1/embed", "/tokenize", "/detokenize")
+WITHOUT_MODEL = ("/tokenize", "/detokenize")
+WITHOUT_TEXT = ("/v1/embeddings", "/api/v1/embed", *WITHOUT_MODEL)
 TAIL_BYTES = 16 << 10
 # A loop is text that compresses so well. Whisper takes 2.4 for a loop of speech; but 1 KiB of code or prose reaches
 # 3.1, a JSON list of small objects 5.2. At 6, what repeats itself after 200 bytes is found in 1 KiB of text, and what
