@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from bench.engine.models import ensure_model
+from bench.engine.shapes import TINY as SMALL
 from bench.engine.shapes import WIDE
 from bench.sampling import alone
 from bench.sampling.loads import DEFAULT, FOLLOWING, GREEDY, NUCLEUS, TOP_K, Load, Loaded
@@ -15,6 +16,9 @@ from testkit.report import Bar, Json, report, write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = REPOSITORY / "examples" / "models" / "tiny-v1"
+# The examples' one, one of a wide vocabulary, and one whose steps take as long as those of small models do.
+MODELS = {"tiny": None, "wide": WIDE, "small": SMALL}
+DEFAULTS = {"sampling": "tiny,wide", "grammars": "small"}
 SAMPLING_RATIO, GRAMMAR_RATIO = 0.97, 0.95
 BATCHES = (1, 8, 32)
 
@@ -22,19 +26,20 @@ BATCHES = (1, 8, 32)
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.argument("what", type=click.Choice(["sampling", "grammars"]))
 @click.option("--turns", type=click.IntRange(4, 4096), default=128, show_default=True, help="Of four times four steps.")
-@click.option("--models", default="tiny,wide", show_default=True, help="tiny: the examples' one; wide.")
+@click.option("--models", default="", help=f"Of {', '.join(MODELS)}. Without: {DEFAULTS}.")
 def main(what: str, turns: int, models: str) -> None:
     """Token rates of one engine with sampling or grammars, and of one without, in turns: the ratio and its spread."""
-    names = [name.strip() for name in models.split(",")]
-    places = {"tiny": lambda: TINY, "wide": lambda: ensure_model(WIDE, Console(soft_wrap=True))}
-    if unknown := [name for name in names if name not in places]:
-        raise click.BadParameter(f"{', '.join(unknown)}: known are {', '.join(places)}")
+    names = [name.strip() for name in (models or DEFAULTS[what]).split(",")]
+    if unknown := [name for name in names if name not in MODELS]:
+        raise click.BadParameter(f"{', '.join(unknown)}: known are {', '.join(MODELS)}")
     rows = alone.rows() if what == "sampling" else []
     for row in rows:
         print(row, flush=True)
     measure = sampling if what == "sampling" else grammars
     for name in names:
-        rows += measure(name, places[name](), turns)
+        shape = MODELS[name]
+        model = ensure_model(shape, Console(soft_wrap=True)) if shape else TINY
+        rows += measure(name, model, turns)
     bars = bars_of(rows)
     path = write(report(what, rows, bars))
     for bar in bars:

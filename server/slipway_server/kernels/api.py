@@ -151,6 +151,10 @@ class Kernels(Protocol):
         """In place: minus infinity for tokens that are not allowed. Whether all numbers of these rows were finite."""
         ...
 
+    def rest(self) -> None:
+        """Leaves the cores to other processes until the next step."""
+        ...
+
     @property
     def bytes_per_block(self) -> int:
         """Of keys and values in all attention layers made so far."""

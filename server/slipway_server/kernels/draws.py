@@ -81,12 +81,13 @@ class _Drawing:
     def __init__(
         self, logits: torch.Tensor, top: torch.Tensor, given: NDArray[numpy.void], positions: NDArray[numpy.int64]
     ) -> None:
-        def here(name: str) -> torch.Tensor:
-            return torch.from_numpy(given[name].astype(given[name].dtype.str.replace("u", "i"))).to(logits.device)
+        def here(numbers: NDArray[numpy.generic]) -> torch.Tensor:
+            return torch.from_numpy(numbers).to(logits.device)
 
         self._logits, self._top = logits, top
-        self._inverse, self._top_p, self._min_p = here("inverse_temperature"), here("top_p"), here("min_p")
-        self._seed, self._position = here("seed"), torch.from_numpy(positions).to(logits.device)
+        self._inverse = here(given["inverse_temperature"].copy())
+        self._top_p, self._min_p = here(given["top_p"].copy()), here(given["min_p"].copy())
+        self._seed, self._position = here(given["seed"].astype(numpy.int64)), here(positions)
         self._top_k = numpy.where(given["top_k"] < logits.shape[1], given["top_k"], 0)
         self._places = torch.arange(logits.shape[1], device=logits.device)
         weights = torch.exp((logits - top[:, None]) * self._inverse[:, None])

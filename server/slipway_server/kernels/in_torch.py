@@ -74,6 +74,9 @@ class TorchKernels:
     def mask(self, logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
         return mask(logits, masks)
 
+    def rest(self) -> None:
+        pass  # torch's own threads decide
+
     @property
     def bytes_per_block(self) -> int:
         def of_one(size: int) -> int:

@@ -162,6 +162,9 @@ class NativeKernels:
         self._library.slipway_mask(byref(job))
         return finite
 
+    def rest(self) -> None:
+        self._library.slipway_rest()
+
     @property
     def bytes_per_block(self) -> int:
         return sum(layer.bytes_per_block for layer in self._layers)

@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 import torch
 
-from slipway_server.kernels.draws import LIKELIEST, Draws, draw_by, philox, sample
+from slipway_server.kernels.draws import LIKELIEST, Draws, TokenMasks, draw_by, philox, sample
+from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.native import NativeKernels
 
 from .batches import needs_native
@@ -160,3 +161,23 @@ def test_a_row_depends_on_nothing_else_in_the_batch() -> None:
     together, _ = in_c(logits, Draws(rows, list(range(9))))
     alone = [int(in_c(logits[i : i + 1], Draws([rows[i]], [i]))[0]) for i in range(9)]
     assert together.tolist() == alone
+
+
+@pytest.mark.parametrize("size", [1, 31, 33, 100, 1024, 1500])
+@pytest.mark.parametrize("kernels", [pytest.param("c", marks=needs_native), "torch"])
+def test_masks_leave_the_tokens_whose_bits_are_set(kernels: str, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    wide = torch.randn(5, size + 3, generator=generator)
+    wide[1, 0], wide[2, size - 1] = torch.nan, torch.inf
+    logits, before = wide[:, :size], wide.clone()
+    bits = torch.randint(-(2**31), 2**31, (4, -(-size // 32) + 1), generator=generator, dtype=torch.int32).numpy()
+    masks = TokenMasks(bits, {0: 3, 1: 0, 2: 2, 4: 3})
+    made = NativeKernels(1) if kernels == "c" else TorchKernels(torch.float32, "cpu")
+    assert made.mask(logits, masks).tolist() == [True, False, False, True]
+    for row in range(5):
+        allowed = set(masks.allowed(row, size).tolist()) if row in masks.rows else set(range(size))
+        for token in range(size):
+            expected = before[row, token] if token in allowed else torch.tensor(-torch.inf)
+            assert torch.equal(logits[row, token].isnan(), expected.isnan())
+            assert expected.isnan() or logits[row, token] == expected
+    assert torch.equal(wide[:, size:], before[:, size:])

@@ -99,6 +99,8 @@ class DecoderRunner:
         chosen = logits if len(rows) == len(logits) else logits[rows]
         sequences = [sequence for sequence, _ in sampling]
         tokens = iter(self._sampler.sample(chosen, sequences, self._token_masks(sequences, masks)))
+        if masks:
+            self._model.kernels.rest()  # the next masks are computed while this process prepares its next step
         results = []
         for scheduled, needed, end in zip(batch, positions, ends, strict=True):
             if not needed:

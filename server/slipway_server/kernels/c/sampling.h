@@ -187,6 +187,15 @@ static i64 count_above(const float *x, i64 n, float value) {
     return whole_sum_of(count);
 }
 
+static float largest_up_to(const float *x, i64 n, float value) {
+    vf most = splat(-INFINITY);
+    for (i64 i = 0; i < n; i += LANES) {
+        const vf v = within(0, n - i, load_some(x + i, n - i), splat(-INFINITY));
+        most = pick((v <= splat(value)) & (v > most), v, most);
+    }
+    return largest_of(most);
+}
+
 // Floats as whole numbers in the same order, and back.
 ALWAYS i64 order_of(float x) {
     int32_t bits;
@@ -208,7 +217,9 @@ static float kth_largest(const float *x, i64 n, i64 k, float top) {
     if (count_above(x, n, -INFINITY) < k) return -INFINITY;
     while (high - low > 1) {
         const i64 middle = low + (high - low) / 2;
-        if (count_above(x, n, float_of(middle)) < k) high = middle;
+        const i64 above = count_above(x, n, float_of(middle));
+        if (above == k - 1) return largest_up_to(x, n, float_of(middle));
+        if (above < k) high = middle;
         else low = middle;
     }
     return float_of(high);
