@@ -81,9 +81,8 @@ static i64 token_with(const Row *row, float value, i64 others) {
         const i64 end = end_of(row, s * STRETCH, STRETCH);
         for (i64 i = s * STRETCH; i < end; i += LANES) {
             const vf v = numbers(row, i, end);
-            if (!any_of(v == splat(value))) continue;
-            for (int lane = 0; lane < LANES; lane++)
-                if (v[lane] == value && others-- == 0) return i + lane;
+            for (uint32_t lanes = lanes_of(v == splat(value)); lanes; lanes &= lanes - 1)
+                if (others-- == 0) return i + __builtin_ctz(lanes);
         }
     }
     return 0;
@@ -232,13 +231,10 @@ static i64 gather(const Row *row, float least, float *to) {
         if (row->most[s] < least) continue;
         const i64 first = s * STRETCH, end = end_of(row, first, STRETCH);
         for (i64 i = first; i < end; i += LANES) {
-            const vf v = numbers(row, i, end);
-            if (!any_of(v >= splat(least))) continue;
-            for (int lane = 0; lane < LANES; lane++)
-                if (v[lane] >= least) {
-                    if (count == GATHERED) return -1;
-                    to[count++] = v[lane];
-                }
+            for (uint32_t lanes = lanes_of(numbers(row, i, end) >= splat(least)); lanes; lanes &= lanes - 1) {
+                if (count == GATHERED) return -1;
+                to[count++] = row->x[i + __builtin_ctz(lanes)];
+            }
         }
     }
     return count;
