@@ -165,6 +165,10 @@ fuzz: setup ## hostile requests against a live engine, directly and through a ga
 bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (45 minutes; QUICK=1: five; ARGS=--help)
 	UV=$(UV) $(PY) -m bench.engine $(ARGS)
 
+bench-sampling: setup ## what sampling and grammars cost the engine at batch 32, in turns with and without (5 minutes; ARGS=--help)
+	$(PY) -m bench.sampling sampling $(ARGS)
+	$(PY) -m bench.sampling grammars $(ARGS)
+
 bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers and vLLM beside it, tokens (10 minutes)
 	$(PY) -m bench.gpu $(ARGS)
 

@@ -52,7 +52,8 @@ class Shape:
 
 QWEN06 = Shape("qwen06", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936)
 TINY = Shape("tiny", "llama", 10, 512, 8, 4, 64, 1408, 32000)
-SHAPES = {shape.name: shape for shape in (QWEN06, TINY)}
+WIDE = Shape("wide", "qwen3", 10, 512, 8, 4, 64, 1408, 151936)
+SHAPES = {shape.name: shape for shape in (QWEN06, TINY, WIDE)}
 
 
 def ceiling_tokens_per_s(shape: Shape, gflops: float, prompt_tokens: int, output_tokens: int, requests: int) -> float:

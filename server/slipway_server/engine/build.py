@@ -76,7 +76,7 @@ def masks_for(start: Start, vocabulary: int, slots: int) -> Masks:
     """Starts nothing yet. A generation_config.json may name tokens that the model has no row for."""
     stops = tuple(token for token in start.stop_token_ids if token < vocabulary)
     source = GrammarSource(Path(start.model) / "tokenizer.json", vocabulary, stops)
-    return Masks(GrammarProcess(source, rows=2 * slots), vocabulary, rows=2 * slots)
+    return Masks(GrammarProcess(source, rows=2 * slots), rows=2 * slots)
 
 
 def build_encoder(start: Start) -> tuple[EngineCore, Ready]:

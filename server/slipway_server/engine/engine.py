@@ -121,6 +121,8 @@ class EngineCore:
         events += failed + self.scheduler.complete(batch, results)
         if self.masks:
             self._forget_ended(self.masks, events)
+            # Of those that go on, while everything else until the next choice is done.
+            self.masks.begin(item for item in batch if item.sequence.slot >= 0)
         tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
         if batch and not self._errors:  # else its seconds are those of more than one try
             self._budget.observe(tokens, seconds)

@@ -110,6 +110,7 @@ class Sequence:
     block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks
     num_cached_blocks: int = 0  # its first blocks that are in the prefix cache
     output: list[int] = field(default_factory=list)
+    draw: bytes = b""  # how its tokens are drawn, as kernels read it: made when the first one is
     started: bool = False
     num_prompt_logprobs: int = 0  # prompt tokens whose log probabilities were returned; a preemption keeps them
 

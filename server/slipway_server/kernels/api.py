@@ -6,6 +6,8 @@ from typing import Protocol
 
 import torch
 
+from .draws import Draws, TokenMasks
+
 BLOCK_TOKENS = 32  # of the KV cache; the C kernels are built for it
 
 Map = Callable[[torch.Tensor], torch.Tensor]
@@ -137,8 +139,20 @@ class Kernels(Protocol):
         """All of a decoder's, one after the other."""
         ...
 
-    def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of float32 [R, vocabulary], for each row: the id of the largest number, and whether all are finite."""
+    def sample(self, logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of float32 [R, vocabulary], for each row: the token that its draw chooses, and whether all are finite.
+
+        The first one of the likeliest for a greedy row; -1 where no number is above minus infinity. A row's token
+        depends on nothing else in the batch.
+        """
+        ...
+
+    def mask(self, logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
+        """In place: minus infinity for tokens that are not allowed. Whether all numbers of these rows were finite."""
+        ...
+
+    def rest(self) -> None:
+        """Leaves the cores to other processes until the next step."""
         ...
 
     @property

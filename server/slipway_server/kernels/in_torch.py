@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, Rotary
+from .draws import Draws, TokenMasks, mask, sample
 from .layers import in_sequence
 
 SCALE_BYTES = 4  # of a float32
@@ -67,9 +68,14 @@ class TorchKernels:
     def layers(self, layers: Sequence[Layer]) -> Layers:
         return in_sequence(layers)
 
-    def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # A sum is finite only when no number is infinite or none at all, and costs one pass.
-        return logits.argmax(dim=-1), torch.isfinite(logits.sum(dim=-1))
+    def sample(self, logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+        return sample(logits, draws)
+
+    def mask(self, logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
+        return mask(logits, masks)
+
+    def rest(self) -> None:
+        pass  # torch's own threads decide
 
     @property
     def bytes_per_block(self) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Linear, Map
 from .c.library import KernelsUnavailable, Library, library
+from .draws import STRETCH, Draws, TokenMasks, mask
 from .pages import in_large_pages, populate
 
 TILE_ROWS, MAX_HEAD = 32, 256
@@ -37,8 +38,12 @@ class _Rows(Structure):
     _fields_ = [*_fields(c_void_p, "w ids y"), *_fields(c_int64, "m k")]
 
 
-class _Largest(Structure):
-    _fields_ = [*_fields(c_void_p, "x ids finite"), *_fields(c_int64, "m n stride")]
+class _Sample(Structure):
+    _fields_ = [*_fields(c_void_p, "x draws positions room ids finite"), *_fields(c_int64, "m n stride room_each")]
+
+
+class _Mask(Structure):
+    _fields_ = [*_fields(c_void_p, "x rows bits which finite"), *_fields(c_int64, "m n stride words")]
 
 
 class _Norm(Structure):
@@ -131,14 +136,34 @@ class NativeKernels:
     def layers(self, layers: Sequence[Layer]) -> "NativeLayers":
         return NativeLayers(self._library, layers)
 
-    def largest(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def sample(self, logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
         count, size = logits.shape
         if logits.stride(1) != 1:
             logits = logits.contiguous()
         ids, finite = torch.empty(count, dtype=torch.int64), torch.empty(count, dtype=torch.bool)
-        job = _Largest(logits.data_ptr(), ids.data_ptr(), finite.data_ptr(), count, size, logits.stride(0))
-        self._library.slipway_largest(byref(job))
+        room_each = 18 * -(-size // STRETCH) + 32
+        room = torch.empty(count, room_each)
+        job = _Sample(
+            logits.data_ptr(), draws.rows.ctypes.data, draws.positions.ctypes.data, room.data_ptr(), ids.data_ptr(),
+            finite.data_ptr(), count, size, logits.stride(0), room_each,
+        )  # fmt: skip
+        self._library.slipway_sample(byref(job))
         return ids, finite
+
+    def mask(self, logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
+        if logits.stride(1) != 1:
+            return mask(logits, masks)
+        rows, which = masks.of_logits, masks.of_bits
+        finite = torch.empty(len(rows), dtype=torch.bool)
+        job = _Mask(
+            logits.data_ptr(), rows.ctypes.data, masks.bits.ctypes.data, which.ctypes.data, finite.data_ptr(),
+            len(rows), logits.shape[1], logits.stride(0), masks.bits.shape[1],
+        )  # fmt: skip
+        self._library.slipway_mask(byref(job))
+        return finite
+
+    def rest(self) -> None:
+        self._library.slipway_rest()
 
     @property
     def bytes_per_block(self) -> int:

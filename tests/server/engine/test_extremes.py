@@ -15,7 +15,7 @@ from slipway_server.kernels.in_torch import TorchKernels
 pytestmark = [pytest.mark.integration, pytest.mark.finding(1)]
 
 VOCABULARY = 40
-SAMPLER = Sampler(TorchKernels(torch.float32, "cpu").largest)
+SAMPLER = Sampler(TorchKernels(torch.float32, "cpu"))
 
 ids = st.integers(0, VOCABULARY - 1)
 finite = st.floats(allow_nan=False, allow_infinity=False)

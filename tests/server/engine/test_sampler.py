@@ -7,7 +7,7 @@ from slipway_server.engine.execution.sampler import Sampler
 from slipway_server.engine.request import Request, SamplingParams, Sequence
 from slipway_server.kernels.in_torch import TorchKernels
 
-LARGEST = TorchKernels(torch.float32, "cpu").largest
+SAMPLER = Sampler(TorchKernels(torch.float32, "cpu"))
 
 pytestmark = pytest.mark.integration
 
@@ -18,7 +18,7 @@ def sequence(output: tuple[int, ...] = (), prompt: tuple[int, ...] = (1,), **par
 
 
 def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int | None]:
-    return [result.token for result in Sampler(LARGEST).sample(logits, sequences)]
+    return [result.token for result in SAMPLER.sample(logits, sequences)]
 
 
 def draws(logits: torch.Tensor, count: int, **params: object) -> torch.Tensor:
@@ -117,10 +117,10 @@ def test_truncation_is_the_same_where_only_a_part_of_the_vocabulary_is_sorted() 
 def test_logprobs_are_those_of_the_model_before_any_rule() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0]])
     biased = sequence(temperature=0.0, logprobs=2, logit_bias=((2, 50.0),))
-    (result,) = Sampler(LARGEST).sample(logits, [biased])
+    (result,) = SAMPLER.sample(logits.clone(), [biased])
     assert result.token == 2 and result.logprobs is not None
     assert result.logprobs.tokens == (2, 0, 1) and result.logprobs.rank == 3
     expected = torch.log_softmax(logits[0], dim=-1)[[2, 0, 1]]
     assert torch.allclose(torch.tensor(result.logprobs.values), expected)
-    (silent,) = Sampler(LARGEST).sample(logits, [sequence(temperature=0.0)])
+    (silent,) = SAMPLER.sample(logits, [sequence(temperature=0.0)])
     assert silent.logprobs is None

@@ -115,7 +115,7 @@ def test_kernels_run_on_an_emulated_cpu(machine: str, kind: str, cpu: str, tmp_p
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
-KERNEL_TESTS = ("tests/server/kernels/test_native.py", "tests/server/kernels/test_layers.py")
+KERNEL_TESTS = tuple(f"tests/server/kernels/test_{name}.py" for name in ("native", "layers", "sampling"))
 
 
 def _run(module: str, *arguments: str, **variables: str) -> None:

@@ -98,19 +98,6 @@ def test_int8_is_exact_on_whole_numbers_and_near_on_others() -> None:
     assert kernels.linear(weight)(torch.zeros(2, 512, dtype=BF16)).abs().max() == 0
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 33, 1000])
-def test_the_largest_of_a_row_is_that_of_torch(size: int) -> None:
-    wide = torch.randn(7, size + 5)
-    wide[1, :size] = 0.5  # the first one of many
-    wide[2, size - 1], wide[3, 0], wide[4, size // 2] = math.nan, math.inf, -math.inf
-    wide[:, size:] = 1e9  # beyond the end of the rows
-    ours, exact = native.NativeKernels(2), TorchKernels(torch.float32, "cpu")
-    for logits in (wide[:, :size], wide[:, :size].contiguous(), wide[:0, :size]):
-        (ids, finite), (same, all_finite) = ours.largest(logits), exact.largest(logits)
-        assert torch.equal(finite, all_finite)
-        assert torch.equal(ids[finite], same[finite])
-
-
 def test_norms() -> None:
     weight, x = torch.rand(96) + 0.5, bf16(17, 96) * 3
     exact = TorchKernels(torch.float32, "cpu").norm(weight, 1e-6)(x.float())

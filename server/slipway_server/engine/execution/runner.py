@@ -7,6 +7,7 @@ import numpy
 import torch
 
 from ...kernels.api import BLOCK_TOKENS, Batch, CausalLM
+from ...kernels.draws import TokenMasks
 from ...kernels.packing import Ints, Packed
 from ..grammars.masks import Mask, Masks, grammar_of
 from ..request import Request, Sampled, SamplingParams, ScheduledSequence, Sequence
@@ -21,7 +22,7 @@ class DecoderRunner:
     ) -> None:
         self._model = model
         self._masks = masks
-        self._sampler = Sampler(model.kernels.largest)
+        self._sampler = Sampler(model.kernels)
         width = -(-context_tokens // BLOCK_TOKENS)
         self._block_tables = _BlockTables(slots + 1, width)
         self._probe_slot = slots
@@ -96,9 +97,10 @@ class DecoderRunner:
         ]
         rows = [row for _, row in sampling]
         chosen = logits if len(rows) == len(logits) else logits[rows]
-        masked = [(row, masks.get(sequence.request.id)) for row, (sequence, _) in enumerate(sampling)]
-        allowed = {row: mask.allowed for row, mask in masked if mask and mask.allowed is not None}
-        tokens = iter(self._sampler.sample(chosen, [sequence for sequence, _ in sampling], allowed))
+        sequences = [sequence for sequence, _ in sampling]
+        tokens = iter(self._sampler.sample(chosen, sequences, self._token_masks(sequences, masks)))
+        if masks:
+            self._model.kernels.rest()  # the next masks are computed while this process prepares its next step
         results = []
         for scheduled, needed, end in zip(batch, positions, ends, strict=True):
             if not needed:
@@ -113,12 +115,18 @@ class DecoderRunner:
             results.append(result)
         return results
 
+    def _token_masks(self, sequences: list[Sequence], masks: dict[str, Mask]) -> TokenMasks | None:
+        if self._masks is None or not masks:
+            return None
+        found = [masks.get(sequence.request.id) for sequence in sequences]
+        return TokenMasks(self._masks.bits, {row: mask.row for row, mask in enumerate(found) if mask})
+
 
 def _held_back(mask: Mask) -> Sampled | None:
     """What takes the place of a token where a mask allows to choose none."""
     if mask.refusal:
         return Sampled(refusal=mask.refusal)
-    return Sampled(late=True) if mask.allowed is None else None
+    return Sampled(late=True) if mask.row < 0 else None
 
 
 def _logits_positions(scheduled: ScheduledSequence) -> list[int]:

@@ -18,7 +18,7 @@ import numpy
 from numpy.typing import NDArray
 
 from ... import environment
-from .messages import PACKET_BYTES, Advance, Drop, FromGrammars, Hello, Prepare, encode, from_grammars
+from .messages import PACKET_BYTES, Advances, Drop, FromGrammars, Hello, Prepare, encode, from_grammars
 
 log = logging.getLogger("slipway.engine")
 
@@ -94,7 +94,7 @@ class GrammarProcess:
             env=environment.for_grammars(),
         )
 
-    def send(self, message: Prepare | Advance | Drop) -> None:
+    def send(self, message: Prepare | Advances | Drop) -> None:
         self._outbox.append(encode(message))
         self._flush()
 
@@ -138,11 +138,11 @@ class GrammarProcess:
             log.warning("the process of grammars ended", extra={"status": status})
             self.start()
 
-    def allowed(self, row: int, vocabulary: int) -> NDArray[numpy.bool_]:
-        """Whether each token of the vocabulary is allowed, as the mask in this row says."""
+    @property
+    def bits(self) -> Words:
+        """The masks [rows, words], one bit for each token that is allowed. The process writes to them."""
         assert self._masks is not None, "it has sent a mask"
-        bits = numpy.unpackbits(self._masks[row].view(numpy.uint8), bitorder="little", count=vocabulary)
-        return bits.view(numpy.bool_)
+        return self._masks
 
     def stop(self) -> None:
         """It ends by itself when the engine does; this is for a process that goes on without its engine."""

@@ -7,7 +7,6 @@ repeated and an answer that began on another pod need nothing of their own, and 
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy
 from numpy.typing import NDArray
@@ -15,8 +14,10 @@ from numpy.typing import NDArray
 from ..request import FinishReason, Grammar, Request, RequestOutput, ScheduledSequence, Sequence
 from .client import GrammarProcess, GrammarsGone
 from .messages import (
+    SEQUENCES_PER_ADVANCE,
     TOKENS_PER_ADVANCE,
     Advance,
+    Advances,
     Drop,
     FromGrammars,
     Hello,
@@ -25,8 +26,6 @@ from .messages import (
     Prepared,
     digest_of,
 )
-
-Allowed: TypeAlias = NDArray[numpy.bool_]
 
 # A step waits so long for masks that are late, and longer when it would compute nothing without them. A sequence whose
 # mask is later gets no token in this step.
@@ -64,17 +63,17 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which tokens a sequence may get next; or why it ends; or neither: it gets no token in this step."""
+    """In which row is what a sequence may get next; or why it ends; or neither: it gets no token in this step."""
 
-    allowed: Allowed | None = None
+    row: int = -1
     refusal: str = ""
 
 
 class Masks:
-    def __init__(self, process: GrammarProcess, vocabulary: int, rows: int) -> None:
+    def __init__(self, process: GrammarProcess, rows: int) -> None:
         """`rows`: of the process. At least twice the slots: sequences that are preempted keep theirs, as long as no
         other one needs it."""
-        self._process, self._vocabulary = process, vocabulary
+        self._process = process
         self._free_rows = list(range(rows))
         self._retired: dict[int, int] = {}  # rows of sequences that are gone, whose masks are still being computed
         self._followed: dict[str, _Followed] = {}
@@ -140,15 +139,36 @@ class Masks:
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
+    @property
+    def bits(self) -> NDArray[numpy.int32]:
+        """[rows, words of 32 tokens]; whoever has a `Mask` with a row may read that row until `begin` is called."""
+        return self._process.bits
+
     def begin(self, batch: Iterable[ScheduledSequence]) -> None:
-        """Has the masks computed that this step needs, beside the model."""
+        """Has the next masks of these sequences computed, beside the model: when their tokens are sampled, so that it
+        is done while the engine prepares its next step; and before a step, for those that join or start over."""
         needed = [(item.sequence, grammar) for item in batch if (grammar := grammar_of(item))]
         if not needed:
             return
         running = {sequence.request.id for sequence, _ in needed}
         followed = [(self._follow(sequence, grammar, running), sequence) for sequence, grammar in needed]
+        advances: list[Advance] = []
         for one, sequence in sorted(followed, key=lambda pair: pair[0].slow):
-            self._advance(one, sequence)
+            advances += self._advance(one, sequence)
+        self._send(advances)
+
+    def _send(self, advances: list[Advance]) -> None:
+        """In as few messages as the limits allow."""
+        together: list[Advance] = []
+        tokens = 0
+        for one in advances:
+            if tokens + len(one.tokens) > TOKENS_PER_ADVANCE or len(together) == SEQUENCES_PER_ADVANCE:
+                self._process.send(Advances(self._process.generation, together))
+                together, tokens = [], 0
+            together.append(one)
+            tokens += len(one.tokens)
+        if together:
+            self._process.send(Advances(self._process.generation, together))
 
     def collect(self, batch: Iterable[ScheduledSequence]) -> dict[str, Mask]:
         """The masks of this step by request, as far as they have come."""
@@ -176,20 +196,20 @@ class Masks:
         while not self._free_rows:  # all are being computed for sequences that are gone
             self._receive(IDLE_PATIENCE_S)
 
-    def _advance(self, one: _Followed, sequence: Sequence) -> None:
+    def _advance(self, one: _Followed, sequence: Sequence) -> list[Advance]:
+        """What the process has to be sent for the mask of its next token."""
         length = len(sequence.output)
         if one.refusal or one.ready == length or one.awaited >= 0 or not self._process.serves:
-            return
+            return []
         if one.sent > length:
             one.sent = 0  # never in practice: tokens are not taken back
-        tokens, generation = sequence.output[one.sent :], self._process.generation
         one.awaited, one.ready = length, -1
-        while len(tokens) > TOKENS_PER_ADVANCE:
-            first, tokens = tokens[:TOKENS_PER_ADVANCE], tokens[TOKENS_PER_ADVANCE:]
-            self._process.send(Advance(generation, one.number, one.digest, one.row, one.sent, first, mask=False))
-            one.sent += len(first)
-        self._process.send(Advance(generation, one.number, one.digest, one.row, one.sent, tokens))
+        starts = range(one.sent, max(length, one.sent + 1), TOKENS_PER_ADVANCE)
         one.sent = length
+        return [
+            Advance(one.number, one.digest, one.row, start, sequence.output[start:end], mask=end >= length)
+            for start, end in ((start, start + TOKENS_PER_ADVANCE) for start in starts)
+        ]
 
     def _wait_for(self, needed: list[_Followed], *, others: bool) -> None:
         def late() -> list[_Followed]:
@@ -210,7 +230,7 @@ class Masks:
             return Mask(refusal=one.refusal)
         if one.ready != len(sequence.output):
             return Mask()
-        return Mask(self._process.allowed(one.row, self._vocabulary))
+        return Mask(one.row)
 
     # --- what the process says ----------------------------------------------------------------------------------------
 
@@ -229,7 +249,8 @@ class Masks:
         elif isinstance(message, Prepared):
             self._grammar_prepared(message)
         else:
-            self._masked(message)
+            for one in message.sequences:
+                self._masked(one)
 
     def _begin_again(self, hello: Hello) -> None:
         """A new process knows nothing: everything is sent again."""

@@ -11,6 +11,7 @@ from ..request import Grammar
 PACKET_BYTES: Final = 192 << 10
 MAX_GRAMMAR_BYTES: Final = 128 << 10
 TOKENS_PER_ADVANCE: Final = 8192
+SEQUENCES_PER_ADVANCE: Final = 512
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -22,16 +23,22 @@ class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
     text: str
 
 
-class Advance(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Engine to grammars: tokens of one sequence after its first `position` ones, and whether to compute a mask."""
+class Advance(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens of one sequence after its first `position` ones, and whether to compute a mask."""
 
-    generation: int
     sequence: int
     digest: bytes
     row: int  # of the shared memory, that the mask is to be written to
     position: int
     tokens: list[int]
     mask: bool = True
+
+
+class Advances(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Engine to grammars: what was sampled in a step, at most so many tokens and sequences as the limits above."""
+
+    generation: int
+    sequences: list[Advance]
 
 
 class Drop(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -60,8 +67,8 @@ class Prepared(msgspec.Struct, frozen=True, tag=True, array_like=True):
     refusal: str = ""
 
 
-class Masked(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Grammars to engine: the mask after so many tokens is in its row; or why there is none.
+class Masked(msgspec.Struct, frozen=True, array_like=True):
+    """The mask after so many tokens is in its row; or why there is none.
 
     `missing`: its grammar or its earlier tokens are not known here (any more).
     """
@@ -73,8 +80,14 @@ class Masked(msgspec.Struct, frozen=True, tag=True, array_like=True):
     missing: bool = False
 
 
-ToGrammars = Prepare | Advance | Drop
-FromGrammars = Hello | Prepared | Masked
+class MaskedRows(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Grammars to engine: masks that were computed since the last one of these."""
+
+    sequences: list[Masked]
+
+
+ToGrammars = Prepare | Advances | Drop
+FromGrammars = Hello | Prepared | MaskedRows
 
 to_grammars: Final[msgspec.msgpack.Decoder[ToGrammars]] = msgspec.msgpack.Decoder(ToGrammars)
 from_grammars: Final[msgspec.msgpack.Decoder[FromGrammars]] = msgspec.msgpack.Decoder(FromGrammars)

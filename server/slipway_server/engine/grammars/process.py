@@ -28,10 +28,12 @@ from .compiler import GrammarError, check, compile_grammar, load_tokenizer
 from .messages import (
     PACKET_BYTES,
     Advance,
+    Advances,
     Drop,
     FromGrammars,
     Hello,
     Masked,
+    MaskedRows,
     Prepare,
     Prepared,
     encode,
@@ -46,6 +48,7 @@ CACHE_BYTES = 64 << 20  # of compiled grammars
 MAX_REFUSED = 1024  # grammars that are known to be refused
 MAX_TRIALS = 2  # at once; others wait
 MEMORY_BYTES = 1 << 30  # of all matchers together
+TOGETHER_S = 0.002  # masks of so long are sent in one message
 POLL_S = 0.1  # between looks at the time of trials
 SHORT_LIFE_S = 1.0
 FOREIGN = "The tokens of this answer do not follow its grammar."
@@ -125,8 +128,8 @@ class Worker:
         if message.generation == self._generation:
             if isinstance(message, Prepare):
                 self._prepare(message)
-            elif isinstance(message, Advance):
-                self._advance(message)
+            elif isinstance(message, Advances):
+                self._advance_all(message.sequences)
             else:
                 self._drop(message)
         return True
@@ -182,18 +185,31 @@ class Worker:
 
     # --- sequences ----------------------------------------------------------------------------------------------------
 
-    def _advance(self, message: Advance) -> None:
-        self._memory.computing = message.sequence
+    def _advance_all(self, sequences: list[Advance]) -> None:
+        """The results are sent together, but those that are there do not wait for one that takes long."""
+        done: list[Masked] = []
+        sent_s = time.perf_counter()
+        for one in sequences:
+            self._memory.computing = one.sequence
+            result = self._advance(one)
+            self._memory.computing = -1
+            done += [result] if result else []
+            now_s = time.perf_counter()
+            if done and (done[-1].refusal or now_s - sent_s > TOGETHER_S):
+                self._send(MaskedRows(done))
+                done, sent_s = [], now_s
+        if done:
+            self._send(MaskedRows(done))
+
+    def _advance(self, message: Advance) -> Masked | None:
         started_s = time.perf_counter()
         following = self._find(message)
         if following is None:
-            self._send(Masked(message.sequence, message.position + len(message.tokens), missing=True))
-        else:
-            refusal = self._compute(following, message)
-            if message.mask or refusal:
-                seconds = time.perf_counter() - started_s
-                self._send(Masked(message.sequence, following.position, seconds, refusal))
-        self._memory.computing = -1
+            return Masked(message.sequence, message.position + len(message.tokens), missing=True)
+        refusal = self._compute(following, message)
+        if not message.mask and not refusal:
+            return None
+        return Masked(message.sequence, following.position, time.perf_counter() - started_s, refusal)
 
     def _find(self, message: Advance) -> Following | None:
         if message.position == 0 and message.digest in self._grammars:

@@ -21,6 +21,7 @@ ALWAYS vi splat_word(uint32_t x) { return (vi)_mm256_set1_epi32((int)x); }
 ALWAYS vf fma_of(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 ALWAYS vi rounded(vf x) { return (vi)_mm256_cvtps_epi32((__m256)x); }
 ALWAYS vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+ALWAYS uint32_t lanes_of(vi mask) { return (uint32_t)_mm256_movemask_ps((__m256)mask); }
 ALWAYS vf nearest(vf x) { return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 ALWAYS vf load_bf16(const bf16 *from) {

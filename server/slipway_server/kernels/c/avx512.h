@@ -27,6 +27,7 @@ ALWAYS float sum_of(vf x) { return _mm512_reduce_add_ps((__m512)x); }
 ALWAYS int32_t whole_sum_of(vi x) { return _mm512_reduce_add_epi32((__m512i)x); }
 ALWAYS float largest_of(vf x) { return _mm512_reduce_max_ps((__m512)x); }
 ALWAYS vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+ALWAYS uint32_t lanes_of(vi mask) { return _mm512_movepi32_mask((__m512i)mask); }
 
 // Lanes from `first` to before `end` of `yes`, the others of `no`.
 ALWAYS vf within(i64 first, i64 end, vf yes, vf no) {

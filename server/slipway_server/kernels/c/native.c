@@ -1,5 +1,5 @@
-// The decoder's kernels for CPUs: linear layers, paged attention, RMSNorm, and rotary embedding with the write into the
-// KV cache; and all layers of a decoder, made of them. Called from native.py, one call at a time.
+// The decoder's kernels for CPUs: linear layers, paged attention, RMSNorm, rotary embedding with the write into the KV
+// cache, and sampling; and all layers of a decoder, made of them. Called from native.py, one call at a time.
 //
 // Compiled once for each instruction set: build.py names them. All of them share this code; what differs are the
 // vectors (avx512.h, avx2.h, neon.h) and the two inner products. bf16 values are uint16_t. Both matrices of a product
@@ -30,6 +30,7 @@ typedef int64_t i64;
 #include "products.h"
 #include "linear.h"
 #include "weights.h"
+#include "sampling.h"
 #include "pointwise.h"
 #include "scores.h"
 #include "attention.h"

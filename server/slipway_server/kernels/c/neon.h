@@ -18,6 +18,7 @@ ALWAYS vi splat_word(uint32_t x) { return (vi)vdupq_n_u32(x); }
 ALWAYS vf fma_of(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 ALWAYS vi rounded(vf x) { return (vi)vcvtnq_s32_f32((float32x4_t)x); }
 ALWAYS vf larger(vf a, vf b) { return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
+ALWAYS uint32_t lanes_of(vi mask) { return vaddvq_u32(vandq_u32((uint32x4_t)mask, (uint32x4_t){1, 2, 4, 8})); }
 ALWAYS vf nearest(vf x) { return (vf)vrndnq_f32((float32x4_t)x); }
 
 ALWAYS vf load_bf16(const bf16 *from) { return (vf)vshll_n_u16(vld1_u16(from), 16); }

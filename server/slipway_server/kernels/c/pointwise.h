@@ -1,41 +1,6 @@
-// The largest number of a row, RMSNorm, and rotary embedding with the write into the cache.
+// RMSNorm, and rotary embedding with the write into the cache.
 
 #define ROW_CHUNK 8 // rows of one part
-
-typedef struct {
-    const float *x;  // [m, n], rows `stride` numbers apart
-    int64_t *ids;    // [m], out: the first of the largest
-    uint8_t *finite; // [m], out: whether all are
-    i64 m, n, stride;
-} Largest;
-
-static void largest_part(void *given, i64 row) {
-    const Largest *job = given;
-    const float *x = job->x + row * job->stride;
-    vf most = splat(-INFINITY);
-    vi where = {0}, odd = {0};
-    for (i64 i = 0; i < job->n; i += LANES) {
-        vf v = within(0, job->n - i, load_some(x + i, job->n - i), most);
-        // Before the end of the row: not a number, or infinite. After it `most` may be.
-        vi bits = ((vi)v & 0x7f800000) == 0x7f800000;
-        odd |= job->n - i >= LANES ? bits : (vi)within(0, job->n - i, (vf)bits, splat(0.0f));
-        vi more = v > most;
-        most = pick(more, v, most);
-        where = (splat_word((uint32_t)i) & more) | (where & ~more);
-    }
-    i64 best = 0;
-    float top = -INFINITY;
-    for (int lane = 0; lane < LANES; lane++) {
-        const i64 id = where[lane] + lane;
-        if (most[lane] > top || (most[lane] == top && id < best)) top = most[lane], best = id;
-    }
-    job->ids[row] = best < job->n ? best : 0;
-    job->finite[row] = whole_sum_of(odd) == 0;
-}
-
-void slipway_largest(const Largest *job) { run(largest_part, (void *)job, job->m); }
-
-// --- RMSNorm -----------------------------------------------------------------------------------------------------------
 
 typedef struct {
     const bf16 *x;

@@ -11,6 +11,7 @@ static struct {
     atomic_llong ticket; // parts << 32 | next
     atomic_llong done;
     atomic_int sleeping;
+    atomic_int resting; // nothing comes soon
     Task task;
     void *job;
     pthread_mutex_t lock;
@@ -36,7 +37,7 @@ static void take_parts(void) {
 static void *worker(void *unused) {
     (void)unused;
     for (;;) {
-        for (int spin = 0; spin < SPINS && !open_parts(); spin++) PAUSE();
+        for (int spin = 0; spin < SPINS && !open_parts() && !atomic_load(&pool.resting); spin++) PAUSE();
         if (!open_parts()) {
             pthread_mutex_lock(&pool.lock);
             atomic_fetch_add(&pool.sleeping, 1);
@@ -59,12 +60,16 @@ int slipway_start(int threads) {
     return pool.threads;
 }
 
+// The workers sleep at once: another process needs their cores until the next job.
+void slipway_rest(void) { atomic_store(&pool.resting, 1); }
+
 static void run(Task task, void *job, i64 parts) {
     if (pool.threads == 1 || parts == 1) {
         for (i64 part = 0; part < parts; part++) task(job, part);
         return;
     }
     pool.task = task, pool.job = job;
+    atomic_store(&pool.resting, 0);
     atomic_store(&pool.done, 0);
     atomic_store(&pool.ticket, parts << 32);
     if (atomic_load(&pool.sleeping)) {
