@@ -1,6 +1,7 @@
 """Weights that are kept on the nodes: one download for each node, whatever the pods (`make nodes`)."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -19,13 +20,15 @@ UP_S = 300.0
 HUB = "hub"
 HOSTNAMES = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
 SPREAD = {"topologySpreadConstraints": [HOSTNAMES]}
-# A hub with two repositories, which differ in one file; it counts the requests for weights.
+SLOW_MIB, SLOW_PAUSE_S = 40, 0.4  # of the third repository: so much, with so long a pause after each
+# A hub with two repositories that differ in one file, and a slow one; it counts the requests for weights.
 SCRIPT = """
-import hashlib, http.server, json, pathlib, threading
+import hashlib, http.server, json, pathlib, sys, threading, time
 FOLDER = pathlib.Path("/opt/slipway/models/tiny-v1")
-COMMITS = {"tiny": "a" * 40, "other": "b" * 40}
+COMMITS = {"tiny": "a" * 40, "other": "b" * 40, "slow": "c" * 40}
 tiny = {path.name: path.read_bytes() for path in FOLDER.iterdir()}
-files = {"tiny": tiny, "other": {**tiny, "note.txt": b"another version"}}
+slow = {"config.json": b"{}", "model.safetensors": bytes(int(sys.argv[1]) << 20)}
+files = {"tiny": tiny, "other": {**tiny, "note.txt": b"another version"}, "slow": slow}
 def listed(name, body):
     large = {"size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
     return {"rfilename": name, "size": len(body), **({"lfs": large} if name.endswith(".safetensors") else {})}
@@ -47,7 +50,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.send_response(404 if body is None else 200)
         self.send_header("Content-Length", str(len(body or b"")))
         self.end_headers()
-        self.wfile.write(body or b"")
+        for start in range(0, len(body or b""), 1 << 20):
+            self.wfile.write(body[start : start + (1 << 20)])
+            time.sleep(float(sys.argv[2]) if body is slow["model.safetensors"] else 0)
     def log_message(self, *_): pass
 http.server.ThreadingHTTPServer(("", 8000), Hub).serve_forever()
 """
@@ -142,6 +147,25 @@ def test_nodes_of_stable_pods_download_while_the_canary_is_paused(
         assert row["downloads"] == 3
 
 
+def test_the_status_shows_how_far_a_download_is(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment], hub: str, stages: Stages
+) -> None:
+    with stages.stage("a download of 16 s") as row:
+        spec = spec_of(hub, namespace, server_of(slipway))
+        chat = deploy("v1", **spec | {"model": {**spec["model"], "uri": "hf://org/slow", "cache": "none"}})
+        seen: list[str] = []
+
+        def is_up(status: Json) -> bool:
+            seen.append(str(status.get("reason")))
+            return status.get("ready") == "1/1"
+
+        chat.until("its pod is ready", is_up, UP_S)
+        row["reasons"] = list(dict.fromkeys(seen))
+        percents = [int(word.split()[1]) for word in row["reasons"] if re.fullmatch(r"Fetching \d+ %", word)]
+        assert len(percents) >= 2 and percents == sorted(percents)
+        assert "fetching" not in chat.status["revisions"][0], "nothing is left of it"
+
+
 def ended_jobs(slipway: Installation, namespace: str) -> int:
     jobs = slipway.kube.api.items("batch/v1/jobs", namespace)
     return sum((job.get("status") or {}).get("succeeded", 0) for job in jobs)
@@ -176,7 +200,7 @@ def fetch_s(pod: Json) -> int:
 
 def hub_pod(image: str) -> Json:
     container = {
-        "name": HUB, "image": image, "command": ["python3", "-c", SCRIPT],
+        "name": HUB, "image": image, "command": ["python3", "-c", SCRIPT, str(SLOW_MIB), str(SLOW_PAUSE_S)],
         "readinessProbe": {"httpGet": {"path": "/fetched", "port": 8000}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }  # fmt: skip

@@ -79,7 +79,7 @@ async def test_the_report_has_them() -> None:
     balancer.publish(build([ROUTE], [RevisionEndpoints("default/chat", "s", ("http://10.0.0.1:8000",))]))
     endpoint = balancer.pick("chat", "k1", ())
     assert endpoint and endpoint.revision == assign_revision(ROUTE, "k1") == "s"
-    balancer.first_attempts.record(endpoint, "k1", stratum(0, stream=False), 0.0, by_split=True).fail(0.0)
+    balancer.first_attempts.record(endpoint, "k1", stratum(0, stream=False), 0.0, is_sample=True).fail(0.0)
     (reported,) = balancer.report()["default/chat"]["samples"]
     assert (reported["generation"], reported["revisions"]["s"]["events"]["errors"]) == (41, 1)
 
