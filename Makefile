@@ -77,7 +77,7 @@ histories: setup ## 10,000 random histories of a rollout against its invariants 
 # Tests wait as much as they compute, so that three at a time fill two cores; in no order but chance's, because the files
 # that wait longest have the fewest tests, and xdist would put those last.
 unit: setup ## what needs no other process and no torch
-	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 3 --dist worksteal
+	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 3 --dist worksteal --durations=12
 
 integration: tools ## against real components: a kube-apiserver on loopback, processes, torch, whole models
 	$(VENV)/bin/pytest tests -m "integration and not extended" -n 3 --dist loadfile --no-loadscope-reorder --durations=12
@@ -107,9 +107,9 @@ faults: setup ## six bad versions on a real cluster, each rolled back by itself 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_faults.py -s $(if $(WRITE),--faults-table docs/faults.md)
 
-judged: setup ## on a real cluster: kills during analyses, mirrored requests, baseline pods (about a quarter of an hour)
+judged: setup ## on a real cluster: kills during analyses, mirrored requests, twin shadows, baseline pods (about twenty minutes)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_baseline.py -s
+	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_twin_shadow.py e2e/test_baseline.py -s
 
 promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour)
 	$(PY) -m devcluster up
@@ -171,6 +171,9 @@ bench-sampling: setup ## what sampling and grammars cost the engine at batch 32,
 
 bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers and vLLM beside it, tokens (10 minutes)
 	$(PY) -m bench.gpu $(ARGS)
+
+bench-gateway: setup ## the gateway beside nginx, aiohttp, LiteLLM, vLLM's router: CPU, latency, streams (8 minutes; QUICK=1; ARGS=--help)
+	UV=$(UV) $(PY) -m bench.gateway $(ARGS)
 
 bench-gateway-memory: setup ## a gateway at its memory limit among hostile clients: sheds, is never killed (10 minutes; QUICK=1)
 	$(PY) -P bench/gateway_memory.py

@@ -46,6 +46,7 @@ def _kubernetes_variables(version: str) -> tuple[tuple[str, str], ...]:
 
 SIMULATOR = "llm-d-inference-sim"  # answers as vLLM does, without a model
 LWS = "cmd"
+GCS = "fake-gcs-server"  # answers as Google Cloud Storage does
 OLDEST_API_SERVER = "kube-apiserver-oldest"
 _CNI = "github.com/containernetworking/plugins/plugins"
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
@@ -101,6 +102,7 @@ MODULES: dict[str, GoModule] = {
         ),
         # LeaderWorkerSet's controller; the name of its binary is that of its package.
         GoModule("lws", ((LWS, "sigs.k8s.io/lws/cmd"),)),
+        GoModule("gcs", ((GCS, f"github.com/fsouza/{GCS}"),)),
         GoModule("simulator", ((SIMULATOR, f"github.com/llm-d/{SIMULATOR}/cmd/{SIMULATOR}"),)),
     )
 }

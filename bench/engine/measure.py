@@ -11,6 +11,7 @@ from bench.engine.figures import Objective, Row, figures, goodput
 from bench.engine.load import Run, Target, closed_loop, open_loop
 from bench.engine.models import warm
 from bench.engine.peers import Peer, Place
+from bench.engine.shapes import Shape
 from bench.engine.workload import Prompt, closed, requests_at
 from bench.engine.workload import open_loop as arrivals
 from testkit.world.program import DidNotStart, Server, running
@@ -24,15 +25,17 @@ FIRST_LIMIT_S = 240.0  # for the first answers: some peers load or compile then
 class Plan:
     """What every peer goes through in a round. `rate_per_s`: of the open loop; 0 leaves it out."""
 
+    shape: Shape
     concurrencies: tuple[int, ...]
+    sampled: tuple[int, ...]  # concurrencies of the loads that are sampled
     level_limit_s: float  # a slower peer's load is cut off, and the report notes it
     rate_per_s: float
     open_s: float
     objective: Objective
 
-    def prompts(self, concurrency: int, round_number: int) -> list[Prompt]:
-        """The same for all peers of a round."""
-        return closed(requests_at(concurrency), f"{round_number}-{concurrency}")
+    def prompts(self, concurrency: int, round_number: int, kind: str) -> list[Prompt]:
+        """The same for all peers of a round, and no words of one load in another: prefixes are cached."""
+        return closed(requests_at(concurrency), f"{kind}-{round_number}-{concurrency}", self.shape)
 
 
 def turn(peer: Peer, place: Place, plan: Plan, round_number: int, log: Path) -> list[Row]:
@@ -55,20 +58,24 @@ class WrongAnswers(Exception):
 
 def _measured(server: Server, target: Target, plan: Plan, round_number: int) -> Iterator[Row]:
     began = time.perf_counter()
-    first = asyncio.run(closed_loop(target, closed(1, f"first-{round_number}"), 1, FIRST_LIMIT_S))
+    first = asyncio.run(closed_loop(target, closed(1, f"first-{round_number}", plan.shape), 1, FIRST_LIMIT_S))
     _check(first)
     first_token_s = server.ready_s + first.answers[0].token_times_s[0] - began
-    asyncio.run(closed_loop(target, closed(WARM_PROMPTS, f"warm-{round_number}"), WARM_PROMPTS, FIRST_LIMIT_S))
+    asyncio.run(
+        closed_loop(target, closed(WARM_PROMPTS, f"warm-{round_number}", plan.shape), WARM_PROMPTS, FIRST_LIMIT_S)
+    )
     yield {
         "kind": "start",
         "ready_s": round(server.ready_s, 2),
         "first_token_s": round(first_token_s, 2),
         "pss_mib": round(server.pss_mib()),
     }
-    for concurrency in plan.concurrencies:
-        prompts = plan.prompts(concurrency, round_number)
-        run, seen = _watched(server, closed_loop(target, prompts, concurrency, plan.level_limit_s))
-        yield {"kind": "closed", "concurrency": concurrency, **figures(run), **seen}
+    loads = [("closed", target, plan.concurrencies), ("sampled", target.sampling(), plan.sampled)]
+    for kind, requests_to, concurrencies in loads:
+        for concurrency in concurrencies:
+            prompts = plan.prompts(concurrency, round_number, kind)
+            run, seen = _watched(server, closed_loop(requests_to, prompts, concurrency, plan.level_limit_s))
+            yield {"kind": kind, "concurrency": concurrency, **figures(run, sampled=kind == "sampled"), **seen}
     if plan.rate_per_s:
         prompts = arrivals(plan.rate_per_s, plan.open_s, f"open-{round_number}")
         run, seen = _watched(server, open_loop(target, prompts, plan.open_s + plan.level_limit_s))

@@ -18,6 +18,7 @@ from devcluster.steps.progress import run_steps
 from devcluster.steps.schedule import Step
 
 RECIPE = 1  # goes up with every change of what is made here
+LARGE = 2e9  # parameters: of such a model nothing is kept that another file was made of
 END = "<|endoftext|>"
 
 
@@ -28,6 +29,18 @@ def ensure_model(shape: Shape, console: Console) -> Path:
     command = [sys.executable, "-m", "bench.engine.models", shape.name, str(folder)]
     make = Step(f"make {shape.name} with random weights", folder.exists, lambda: run(command, env=_no_hub()))
     run_steps([make], console)
+    return folder
+
+
+def ensure_w8a8(shape: Shape, model: Path, console: Console) -> Path:
+    """The same weights in int8 with activations in int8, as vLLM reads them. Raises Unavailable."""
+    folder = model.with_name(f"{model.name}-w8a8")
+    command = [sys.executable, "-m", "bench.engine.w8a8", str(model), str(folder)]
+    make = Step(f"convert {shape.name} to W8A8", folder.exists, lambda: run(command, env=_no_hub()))
+    try:
+        run_steps([make], console)
+    except DevclusterError as error:
+        raise Unavailable(f"The model could not be converted: {str(error).splitlines()[-1].strip()}") from error
     return folder
 
 
@@ -44,9 +57,11 @@ def ensure_gguf(shape: Shape, model: Path, kind: str, llama: Path, console: Cons
     def shrink() -> None:
         with appears_whole(wanted) as path:
             run([quantize, str(plain), str(path), kind])
+        if shape.parameters > LARGE:
+            plain.unlink()
 
     try:
-        run_steps([Step(f"convert {shape.name} to GGUF", plain.exists, convert)], console)
+        run_steps([Step(f"convert {shape.name} to GGUF", lambda: plain.exists() or wanted.exists(), convert)], console)
         run_steps([Step(f"convert {shape.name} to {kind}", wanted.exists, shrink)], console)
     except DevclusterError as error:
         raise Unavailable(f"The model could not be converted: {str(error).splitlines()[-1].strip()}") from error

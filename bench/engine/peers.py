@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench.engine import environments
 from bench.engine.load import Target
-from bench.engine.models import ensure_gguf
+from bench.engine.models import ensure_gguf, ensure_w8a8
 from bench.engine.shapes import Shape
 from devcluster.ports import reserve_port
 from testkit.world.program import Launch
@@ -24,6 +24,8 @@ TRANSFORMERS_PAGE = 256
 OURS, INT8 = "slipway", "slipway-int8"
 KV_DTYPES = {"none": "auto", "int8": "int8"}  # of ours: who wants whole numbers wants them in the cache too
 USAGE = {"ignore_eos": True, "stream_options": {"include_usage": True}}
+# Some cut the tokens to a few dozen before top_p, unless a request says otherwise.
+ALL_TOKENS = {"top_k": 0, "min_p": 0.0}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -51,6 +53,7 @@ class Peer:
     command: Callable[[Place, int], tuple[list[str], Mapping[str, str], str]]  # with the path of the readiness probe
     fields: Mapping[str, Any]
     start_limit_s: float = 120.0
+    sampled: Mapping[str, Any] = field(default_factory=dict)  # what keeps it from adding rules of its own
 
     def prepare(self, shape: Shape, model: Path, console: Console) -> Place:
         environment = self.install(console)
@@ -63,7 +66,7 @@ class Peer:
         url = f"http://127.0.0.1:{port}"
         ready_url = f"http://127.0.0.1:{probe_port if self.ours else port}{ready}"
         name = str(place.model) if self.name == "transformers" else "m"
-        return Launch(command, variables, url, ready_url), Target(url, name, dict(self.fields))
+        return Launch(command, variables, url, ready_url), Target(url, name, dict(self.fields), dict(self.sampled))
 
 
 def cores() -> int:
@@ -89,7 +92,8 @@ def _vllm(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
     """Through its module: its command looks for a distribution called vllm, which this build is not."""
     flags = {
         "model": str(place.files), "served-model-name": "m", "dtype": "bfloat16", "host": "127.0.0.1",
-        "port": str(port), "max-model-len": str(4 * CONTEXT_TOKENS), "max-num-seqs": str(SLOTS),
+        "port": str(port), "generation-config": "vllm", "max-model-len": str(4 * CONTEXT_TOKENS),
+        "max-num-seqs": str(SLOTS),
         "kv-cache-memory-bytes": str(KV_TOKENS * place.shape.kv_bytes_per_token),
     }  # fmt: skip
     caches = place.environment / "caches"
@@ -107,9 +111,15 @@ def _vllm(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
     return [python, "-m", "vllm.entrypoints.openai.api_server", *_as_flags(flags)], variables, "/health"
 
 
-def _llama(place: Place, port: int) -> tuple[list[str], Mapping[str, str], str]:
+def _llama(cache: str) -> Callable[[Place, int], tuple[list[str], Mapping[str, str], str]]:
+    """`cache`: the type of its keys and values."""
+    return lambda place, port: _llama_server(place, port, cache)
+
+
+def _llama_server(place: Place, port: int, cache: str) -> tuple[list[str], Mapping[str, str], str]:
     threads = str(place.cores)
     flags = {
+        "cache-type-k": cache, "cache-type-v": cache, "flash-attn": "on",
         "model": str(place.files), "alias": "m", "host": "127.0.0.1", "port": str(port), "threads": threads,
         "threads-batch": threads, "parallel": str(SLOTS), "ctx-size": str(KV_TOKENS), "cache-ram": "0",
     }  # fmt: skip
@@ -140,6 +150,10 @@ def _the_model(_shape: Shape, model: Path, _environment: Path, _console: Console
     return model
 
 
+def _w8a8(shape: Shape, model: Path, environment: Path, console: Console) -> Path:
+    return ensure_w8a8(shape, model, console)
+
+
 def _gguf(kind: str) -> Callable[[Shape, Path, Path, Console], Path]:
     return lambda shape, model, llama, console: ensure_gguf(shape, model, kind, llama, console)
 
@@ -150,16 +164,27 @@ def _made(make: Callable[[], environments.Environment]) -> Callable[[Console], P
 
 _IN_LLAMA, _IN_VLLM, _IN_TRANSFORMERS = map(_made, (environments.llama, environments.vllm, environments.transformers))
 _IN_LLAMA_AVX2 = _made(environments.llama_avx2)
+
+
+def _llama_peer(
+    name: str, title: str, weight_bytes: float, weights: str, cache: str, install: Callable[[Console], Path]
+) -> Peer:
+    """`weights` and `cache`: types of llama.cpp."""
+    command = _llama(cache)
+    return Peer(name, title, False, weight_bytes, install, _gguf(weights), command, USAGE, 240.0, ALL_TOKENS)
+
+
 PEERS = {
     peer.name: peer
     for peer in (
         Peer(OURS, "**Slipway bf16**", True, 2, _own_environment, _the_model, _slipway("none"), USAGE),
         Peer(INT8, "**Slipway int8, KV int8**", True, 1, _own_environment, _the_model, _slipway("int8"), USAGE),
-        Peer("vllm", "vLLM-CPU bf16", False, 2, _IN_VLLM, _the_model, _vllm, USAGE, 420.0),
-        Peer("llama", "llama.cpp bf16", False, 2, _IN_LLAMA, _gguf("bf16"), _llama, USAGE),
-        Peer("llama-q8", "llama.cpp q8_0", False, 34 / 32, _IN_LLAMA, _gguf("q8_0"), _llama, USAGE),
-        Peer("llama-avx2", "llama.cpp bf16, AVX2", False, 2, _IN_LLAMA_AVX2, _gguf("bf16"), _llama, USAGE),
-        Peer("llama-avx2-q8", "llama.cpp q8_0, AVX2", False, 34 / 32, _IN_LLAMA_AVX2, _gguf("q8_0"), _llama, USAGE),
+        Peer("vllm", "vLLM-CPU bf16", False, 2, _IN_VLLM, _the_model, _vllm, USAGE, 420.0, ALL_TOKENS),
+        Peer("vllm-w8a8", "vLLM-CPU W8A8", False, 1, _IN_VLLM, _w8a8, _vllm, USAGE, 420.0, ALL_TOKENS),
+        _llama_peer("llama", "llama.cpp bf16", 2, "bf16", "f16", _IN_LLAMA),
+        _llama_peer("llama-q8", "llama.cpp q8_0, KV q8_0", 34 / 32, "q8_0", "q8_0", _IN_LLAMA),
+        _llama_peer("llama-avx2", "llama.cpp bf16, AVX2", 2, "bf16", "f16", _IN_LLAMA_AVX2),
+        _llama_peer("llama-avx2-q8", "llama.cpp q8_0, KV q8_0, AVX2", 34 / 32, "q8_0", "q8_0", _IN_LLAMA_AVX2),
         # It refuses fields that it does not know.
         Peer("transformers", "transformers CB bf16", False, 2, _IN_TRANSFORMERS, _the_model, _transformers, {}, 240.0),
     )

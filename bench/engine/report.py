@@ -26,8 +26,10 @@ def markdown(result: Result, commit: str, day: str) -> str:
         tables.throughput(result),
         r"\* cut off at the time limit: tokens until then." if any(row.get("cut") for row in result.rows) else "",
         tables.ratios(result),
+        _sampled_part(result),
         tables.totals(result),
         tables.latency(result),
+        _trades(result),
         tables.start_and_memory(result),
         *_open_parts(result),
         "### Ceilings of the machine",
@@ -55,18 +57,49 @@ def _method_line(result: Result) -> str:
     counts = ", ".join(f"{requests_at(at)} requests at {at}" for at in result.concurrencies)
     return (
         f"Model: {shape.name}, {shape.parameters / 1e6:.0f} M parameters with random weights, the same for all; room "
-        f"for {KV_TOKENS} tokens of keys and values in each peer. Closed loop: prompts of 32 to 512 tokens, exactly 64 "
-        f"tokens out, greedy, streamed over HTTP; {counts} in each round, the same for all peers of a round, words "
-        f"drawn separately for each. Rounds: {result.rounds}, the order of peers reversed each time. Figures are "
-        "medians over rounds, with each round in brackets. Before each start memory is touched and freed, so that no "
+        f"for {KV_TOKENS} tokens of keys and values in each peer. Closed loop: prompts of {shape.prompt_tokens[0]} to "
+        f"{shape.prompt_tokens[1]} tokens, exactly {shape.output_tokens} tokens out, streamed over HTTP; {counts} in "
+        "each round, the same for all peers of a round, words drawn separately for each. Rounds: "
+        f"{result.rounds}, the order of peers reversed each time. Figures are medians over rounds, with each round in "
+        "brackets; ratios are those of each round. Before each start memory is touched and freed, so that no "
         "peer pays for pages that the machine's host had taken back. Only figures of one run are comparable, and with "
         "samples this small p99 is nearly the maximum."
     )
 
 
+def _sampled_part(result: Result) -> str:
+    if not any(row["kind"] == "sampled" for row in result.rows):
+        return ""
+    return (
+        "Sampled: temperature 0.8, top_p 0.95, the other rules switched off in all peers, other words in the prompts. "
+        "The models are random: nearly all tokens of the vocabulary are likely: for top_p that is the worst case.\n\n"
+    ) + tables.sampled(result)
+
+
+def _trades(result: Result) -> str:
+    """Who waits where, in words: one peer is better at the first token and the other between tokens."""
+    mine = [peer for peer in result.peers if PEERS[peer].ours]
+    others = [peer for peer in result.peers if not PEERS[peer].ours]
+    found = [_trade(result, ours, theirs, at) for ours in mine for theirs in others for at in result.concurrencies]
+    lines = [f"- {line}" for line in found if line]
+    return "\n".join(["Trades between the first token and the others:", "", *lines]) if lines else ""
+
+
+def _trade(result: Result, ours: str, theirs: str, at: int) -> str:
+    first, other_first = (result.value(peer, "closed", "ttft_p50_s", at) for peer in (ours, theirs))
+    gap, other_gap = (result.value(peer, "closed", "itl_p99_ms", at) for peer in (ours, theirs))
+    # Nothing is larger than what was not measured.
+    if not ((first > other_first and gap < other_gap) or (first < other_first and gap > other_gap)):
+        return ""
+    return (
+        f"At {at}, {_plain(ours)} gives the first token after {first:.2f} s and {_plain(theirs)} after "
+        f"{other_first:.2f} s; the longest waits between tokens (p99) are {gap:.0f} and {other_gap:.0f} ms."
+    )
+
+
 def _disturbance_line(result: Result) -> str:
     found = result.disturbed()
-    loads = sum(row["kind"] in ("closed", "open") for row in result.rows)
+    loads = sum(row["kind"] in (*tables.LOADS, "open") for row in result.rows)
     if not found:
         return ""
     return (
@@ -92,16 +125,17 @@ def _ceiling_parts(result: Result) -> list[str]:
     if not result.ceilings:
         return []
     looks = [
-        f"{when}: memory read {each.read_gb_per_s} GB/s (best {each.read_best_gb_per_s}), products in bf16 "
+        f"Look {number}: memory read {each.read_gb_per_s} GB/s (best {each.read_best_gb_per_s}), products in bf16 "
         f"{each.bf16_gflops} GFLOP/s (best {each.bf16_best_gflops}), in int8 {each.int8_gflops} (best "
         f"{each.int8_best_gflops})."
-        for when, each in zip(("Before", "After"), result.ceilings, strict=False)
+        for number, each in enumerate(result.ceilings, 1)
     ]
     formula = (
         "The ceiling of a load is its output tokens divided by the time of its linear layers alone: prompt + output - "
         "requests tokens through the layers and a row of the head for each output token, two operations for each "
         "weight, at the measured rate of torch's products. Attention comes on top. The one at batch 1: every weight is "
-        "read once for each token, at the measured bandwidth. Where the two looks differ, the higher median counts."
+        "read once for each token, at the measured bandwidth. Of the looks before, "
+        "between and after the rounds the highest median counts."
     )
     return [" ".join(looks), formula, tables.ceilings(result)]
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from bench.engine.figures import Row, ratio
+from bench.engine.figures import Row, middle
 from bench.engine.peers import INT8, OURS, PEERS
 from bench.engine.result import Result
 from testkit.report import Bar
 
 NOTHING = "–"
+LOADS = ("closed", "sampled")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,12 +27,35 @@ def number(value: float, digits: int = 1) -> str:
 def throughput(result: Result) -> str:
     """Output tokens per second: the median, then each round."""
 
-    def cell(peer: str, concurrency: int) -> str:
-        rows = result.of(peer, "closed", concurrency)
+    def cell(peer: str, concurrency: int, kind: str = "closed") -> str:
+        rows = result.of(peer, kind, concurrency)
         each = " / ".join(number(row["output_tokens_per_s"]) + ("\\*" if row["cut"] else "") for row in rows)
-        return f"{number(result.rate(peer, concurrency))} ({each})" if rows else NOTHING
+        return f"{number(result.rate(peer, concurrency, kind))} ({each})" if rows else NOTHING
 
-    return _by_concurrency(result, "output tok/s", cell)
+    columns = sorted({(row["kind"] == "sampled", row["concurrency"]) for row in result.rows if row["kind"] in LOADS})
+    head = ["output tok/s", *(f"{'sampled' if sampled else 'greedy'}, conc {at}" for sampled, at in columns)]
+    return table(
+        head,
+        ([PEERS[peer].title, *(cell(peer, at, LOADS[sampled]) for sampled, at in columns)] for peer in result.peers),
+    )
+
+
+def sampled(result: Result) -> str:
+    """What sampling leaves of the throughput: medians of the rounds' ratios, with least and most."""
+    at = sorted({row["concurrency"] for row in result.rows if row["kind"] == "sampled"})
+    head = ["sampled / greedy", *(f"conc {each}" for each in at)]
+    return table(
+        head,
+        ([PEERS[peer].title, *(spread(result.sampled_ratios(peer, each)) for each in at)] for peer in result.peers),
+    )
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and least and most where there are several."""
+    if not values:
+        return NOTHING
+    middle_one = number(middle(values), 2)
+    return f"{middle_one} ({number(min(values), 2)} to {number(max(values), 2)})" if len(values) > 1 else middle_one
 
 
 def totals(result: Result) -> str:
@@ -42,12 +66,12 @@ def totals(result: Result) -> str:
 
 
 def ratios(result: Result) -> str:
-    """How many times ours is each peer, concurrency by concurrency."""
+    """How many times ours is each peer: medians of the rounds' ratios, with least and most."""
     mine = [peer for peer in result.peers if PEERS[peer].ours]
     columns = [(peer, concurrency) for peer in mine for concurrency in result.concurrencies]
     head = ["ratio of output tok/s to", *(f"{peer}, conc {concurrency}" for peer, concurrency in columns)]
     rows = [
-        [PEERS[peer].title, *(number(ratio(result.rate(own, at), result.rate(peer, at)), 2) for own, at in columns)]
+        [PEERS[peer].title, *(spread(result.ratios(own, peer, at)) for own, at in columns)]
         for peer in result.peers
         if not PEERS[peer].ours
     ]
@@ -115,7 +139,7 @@ def ceilings(result: Result) -> str:
         rows.append([f"ceiling {label}, tok/s", *map(number, limits), number(roof)])
         if peer in result.peers:
             shares = [result.rate(peer, at) / limit for at, limit in zip(result.concurrencies, limits, strict=True)]
-            rows.append([f"{PEERS[peer].title}, share", *map(_percent, [*shares, result.decode_rate(peer) / roof])])
+            rows.append([f"{PEERS[peer].title}, share", *map(_percent, [*shares, result.roofline_share(peer)])])
     return table(head, rows)
 
 
@@ -144,13 +168,17 @@ def _run_cells(row: Row) -> list[str]:
         return [str(row["round"]), row["peer"], *[NOTHING] * 9, _plain(row["why"])]
     noticed = [*row["miscounts"], *(["cut off"] if row["cut"] else []), row["first_error"]]
     return [
-        *(str(cell) for cell in (row["round"], row["peer"], row.get("concurrency", "open"))),
+        *(str(cell) for cell in (row["round"], row["peer"], _load(row))),
         *(str(row[name]) for name in ("requests", "gaps")),
         *(number(row[name]) for name in ("seconds", "output_tokens_per_s")),
         *(f"{row[name]:.1%}" for name in ("steal_share", "idle_share", "foreign_share")),
         number(row["client_cpu_s"], 2),
         _plain("; ".join(filter(None, noticed))) or NOTHING,
     ]
+
+
+def _load(row: Row) -> str:
+    return f"{row['concurrency']} sampled" if row["kind"] == "sampled" else str(row.get("concurrency", "open"))
 
 
 def _plain(text: str) -> str:

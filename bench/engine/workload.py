@@ -8,8 +8,8 @@ from functools import cache
 from itertools import product
 from statistics import mean
 
-OUTPUT_TOKENS = 64
-PROMPT_TOKENS = (32, 512)
+from bench.engine.shapes import QWEN06, Shape
+
 REQUESTS = {1: 4, 8: 16, 32: 32}  # of the closed loop at each concurrency: at 8 in two waves
 WORDS = 4000
 ONSETS = "b d f g k l m n p r s t v z br dr gr kr pl tr"
@@ -37,13 +37,13 @@ def words() -> tuple[str, ...]:
     return tuple(random.Random(0).sample(pairs, WORDS))
 
 
-def closed(requests: int, salt: str) -> list[Prompt]:
-    """The first `requests` of the fixed lengths. Words are drawn for each salt, so that no prefix is shared."""
+def closed(requests: int, salt: str, shape: Shape = QWEN06) -> list[Prompt]:
+    """The first `requests` of the shape's lengths. Words are drawn for each salt, so that no prefix is shared."""
     lengths = random.Random(0)
     known = words()
     return [
-        Prompt(_text(known, length, f"{salt}-{number}"), length, OUTPUT_TOKENS)
-        for number, length in enumerate(lengths.randint(*PROMPT_TOKENS) for _ in range(requests))
+        Prompt(_text(known, length, f"{salt}-{number}"), length, shape.output_tokens)
+        for number, length in enumerate(lengths.randint(*shape.prompt_tokens) for _ in range(requests))
     ]
 
 

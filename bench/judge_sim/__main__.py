@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.judge_sim import plot, report
+from bench.judge_sim import margins, plot, report
 from bench.judge_sim.cells import ALTERNATIVES, NULLS
 from bench.judge_sim.kept import Kept
 from bench.judge_sim.report import Outcome
@@ -33,7 +33,7 @@ def main(quick: bool, seed: int, only: str) -> None:
     console = Console(soft_wrap=True)
     runs = (QUICK_RUNS, QUICK_RUNS) if quick else (NULL_RUNS, ALTERNATIVE_RUNS)
     outcome = simulate(console, Kept(KEPT, seed), runs, only)
-    if not outcome.nulls and not outcome.alternatives:
+    if not outcome.nulls and not outcome.alternatives and not outcome.bounded:
         raise click.UsageError(f"no cell has {only!r} in its name")
     made = report.bars(outcome)
     page = report.markdown(outcome, made)
@@ -70,7 +70,8 @@ def simulate(console: Console, kept: Kept, runs: tuple[int, int], only: str = ""
 
         healthy = [kept.null(null, runs[0], show_progress) for null in nulls]
         bad = [kept.alternative(cell, runs[1], show_progress) for cell in alternatives]
-    return Outcome(healthy, bad, kept.seed)
+        bounded = [margins.result(cell, runs[0], kept.seed) for cell in margins.CELLS if only in cell.name]
+    return Outcome(healthy, bad, kept.seed, bounded)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.judge_sim import peers
+from bench.judge_sim import margins, peers
 from bench.judge_sim.cells import ALTERNATIVE_RATE
 from bench.judge_sim.intervals import wilson
 from bench.judge_sim.running import (
@@ -38,6 +38,7 @@ class Outcome:
     nulls: Sequence[NullResult]
     alternatives: Sequence[AlternativeResult]
     seed: int
+    bounded: Sequence[margins.MarginResult] = ()
 
     @property
     def cpu_s(self) -> float:
@@ -46,15 +47,18 @@ class Outcome:
 
 
 def bars(outcome: Outcome) -> list[Bar]:
-    """One for each figure that the simulation promises."""
+    """One for each figure that the simulation promises: it is not held where more than chance is against it."""
     found = [bar for item in outcome.nulls for bar in _null_bars(item)]
+    found += [made for item in outcome.bounded if (made := margins.bar(item))]
     seen = [item for item in outcome.alternatives if is_held(item)]
     for name in KAYENTAS if seen else ():
-        ratio = math.exp(sum(math.log(times_faster(item, name)) for item in seen) / len(seen))
-        found.append(_at_least(f"times faster than {name}, geometric mean", ratio, FASTER))
+        ratios, highest = [times_faster(item, name) for item in seen], [most_times_faster(item, name) for item in seen]
+        title = f"times faster than {name}, geometric mean"
+        found.append(_at_least(title, _geometric_mean(ratios), FASTER, _geometric_mean(highest)))
     for item in seen:
-        ratio = times_faster(item, peers.ONCE)
-        found += [_at_least(f"times faster than {peers.ONCE}, {item.cell.name}", ratio, FASTER), _harm_bar(item)]
+        ratio, highest_ratio = times_faster(item, peers.ONCE), most_times_faster(item, peers.ONCE)
+        title = f"times faster than {peers.ONCE}, {item.cell.name}"
+        found += [_at_least(title, ratio, FASTER, highest_ratio), _harm_bar(item)]
     for item in outcome.alternatives:
         if item.evidence_requests is not None and not item.cell.beside:
             label = f"canary requests, {item.cell.name}"
@@ -72,7 +76,7 @@ def _null_bars(item: NullResult) -> list[Bar]:
     found: list[Bar] = []
     hits, name = item.rollbacks[OURS], f"false rollbacks, {item.null.name}"
     if item.null.gated:
-        found.append(_at_most(name, hits / item.runs, MOST_ROLLBACKS))
+        found.append(_at_most(name, hits / item.runs, MOST_ROLLBACKS, wilson(hits, item.runs)[0]))
         if item.runs >= FEWEST_RUNS:
             found.append(_at_most(f"{name}, upper limit", wilson(hits, item.runs)[1], MOST_UPPER))
     if item.null.name == RESTART:
@@ -81,17 +85,22 @@ def _null_bars(item: NullResult) -> list[Bar]:
 
 
 def _harm_bar(item: AlternativeResult) -> Bar:
-    mine, theirs = item.judges[OURS].harm, item.judges[TUNED_RULE].harm
-    limit = f"< {theirs:.1f} of the best tuned rule"
-    return Bar(f"bad responses, {item.cell.name}", round(mine, 1), limit, mine < theirs)
+    """Not held only where the difference is more than chance explains; a difference within its interval is a tie."""
+    mine, theirs = item.judges[OURS], item.judges[TUNED_RULE]
+    limit, error = f"< {theirs.harm:.1f} of the best tuned rule", math.hypot(mine.harm_error, theirs.harm_error)
+    if abs(mine.harm - theirs.harm) <= error:
+        limit += f"; a tie, the difference is within ± {error:.1f}"
+    return Bar(f"bad responses, {item.cell.name}", round(mine.harm, 1), limit, mine.harm <= theirs.harm + error)
 
 
-def _at_most(name: str, value: float, limit: float) -> Bar:
-    return Bar(name, round(value, 5), f"<= {limit:g}", value <= limit)
+def _at_most(name: str, value: float, limit: float, low: float | None = None) -> Bar:
+    """`low`: the lower end of the value's interval. The bar is not held only where even that is above the limit."""
+    return Bar(name, round(value, 5), f"<= {limit:g}", (value if low is None else low) <= limit)
 
 
-def _at_least(name: str, value: float, limit: float) -> Bar:
-    return Bar(name, round(value, 2), f">= {limit:g}", value >= limit)
+def _at_least(name: str, value: float, limit: float, high: float | None = None) -> Bar:
+    """`high`: the upper end of the value's interval, as above."""
+    return Bar(name, round(value, 2), f">= {limit:g}", (value if high is None else high) >= limit)
 
 
 def times_faster(item: AlternativeResult, judge: str) -> float:
@@ -99,6 +108,16 @@ def times_faster(item: AlternativeResult, judge: str) -> float:
     cap = cap_s(item)
     mine, theirs = (min(item.judges[name].median_s, cap) for name in (OURS, judge))
     return theirs / mine
+
+
+def most_times_faster(item: AlternativeResult, judge: str) -> float:
+    """The same at those ends of both medians' intervals that favour ours."""
+    cap = cap_s(item)
+    return min(item.judges[judge].median_high_s, cap) / min(item.judges[OURS].median_low_s, cap)
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 # -- for people
@@ -134,6 +153,10 @@ def markdown(outcome: Outcome, made: Sequence[Bar]) -> str:
         "canaries that is named, found from as many healthy runs of that very row: what Slipway rejects of these "
         "(the upper end of its 95 % interval), or 1 % if that is less. Threshold rules know stable's true rates "
         "besides, and of 18 the one that served least is shown. ± is half of the 95 % interval of the mean.",
+        "## Margins on live requests",
+        table(("canary", "runs", "passed in an hour, %", "median, s", "p90, s"), [*map(margins.row, outcome.bounded)]),
+        "Stable has 0.5 % of bad responses; weight 50 where none is named; a look at each reading, for an hour. No "
+        "warm-up and no minimum of samples: these come on top. Beyond the margin no canary should pass.",
         "## Bars",
         bar_table(made),
     ]  # fmt: skip

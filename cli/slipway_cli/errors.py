@@ -13,6 +13,10 @@ class ObjectNotFound(CommandError):
     """The object does not exist."""
 
 
+class Conflict(CommandError):
+    """Another client changed the object meanwhile."""
+
+
 class Forbidden(CommandError):
     """The user may not do this."""
 

@@ -16,6 +16,7 @@ SECONDS = {
     "compile kwok": 120,
     "compile prometheus": 100,
     "compile simulator": 220,
+    "compile gcs": 180,
     "compile lws": 100,
     "compile kube-oldest": 180,
     "kind's own files": 1,

@@ -9,7 +9,7 @@ from e2e import faults, weights
 from e2e.conftest import devcluster
 from e2e.engines.released import ANSWERS, START_S, until_promoted, until_rejected
 from e2e.stages import Stages
-from testkit.cluster.deployment import Deployment, Json
+from testkit.cluster.deployment import MODELS, Deployment, Json
 from testkit.cluster.installation import Installation
 from testkit.load.closed import Load
 from testkit.load.flow import Flow, Shape
@@ -89,4 +89,40 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
         report = steady.stop()
         stages.load(report)
         assert report.failures == ()
+    stages.write()
+
+
+@pytest.mark.timeout(3600, func_only=True)
+def test_a_canary_between_slipway_and_vllm_is_judged_right_both_ways(
+    slipway: Installation,
+    namespace: str,
+    image: str,
+    deploy: Callable[..., Deployment],
+    flow: Callable[[Deployment, Shape], Flow],
+) -> None:
+    """From each engine to the other: the same model is promoted, one with a context of 24 tokens is rolled back."""
+    stages = Stages("engines-both-ways")
+    slipway.kube.apply(faults.template("answers", **ANSWERS), namespace)
+    chat = deploy("v1", strategy=faults.strategy(50, "answers"), progressDeadlineSeconds=int(START_S))
+    chat.until_stable("v1")
+    running = flow(chat, Shape(rate=4, streamed=0.5, max_tokens=None))
+    running.wait_for(lambda seen: len(seen) >= 20, 60, "requests of stable")
+    model_in_slipway = {"uri": f"{MODELS}/tiny-v1"}  # each image has it in a folder of its own
+    for source, target, engine, folder in (
+        ("slipway", "vllm", vllm(image), {}),
+        ("vllm", "slipway", None, model_in_slipway),
+    ):
+        with stages.stage(f"canary from {source} to {target} with a context of 24 tokens: rolled back"):
+            chat.edit(model=in_image("tiny-v1", f"{target}-short") | {"maxModelLen": 24} | folder, engine=engine)
+            abort = until_rejected(chat)
+            assert abort["reason"] == "AnalysisFailed" and re.search("truncated: .* evidence e=", abort["message"]), (
+                abort
+            )
+        with stages.stage(f"canary from {source} to {target}, the same model: promoted"):
+            chat.edit(model=in_image("tiny-v1", target) | {"maxModelLen": None} | folder)
+            status = until_promoted(chat, target)
+            [shown] = [item for item in status["revisions"] if item["revision"] == status["stableRevision"]]
+            assert shown.get("engine", {"type": "slipway"})["type"] == target
+            chat.until_alone()
+    stages.requests(running.stop())
     stages.write()

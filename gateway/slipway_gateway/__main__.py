@@ -3,38 +3,57 @@
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import uuid
+from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from aiohttp import http_parser, web
 
 from slipway_process import logs
 
+from .authentication.authenticator import Authenticator
+from .authentication.issuers import IssuerKeys
+from .authentication.known_tenants import KnownTenants
+from .authentication.last_tenants import LastTenants
+from .authentication.pepper import PepperFile
 from .balancing.failsafe import CutOffRule
 from .balancing.failsafe_state import FailsafeSettings
 from .balancing.load_balancer import LoadBalancer
 from .balancing.outlier import OutlierDetection
 from .forwarding.proxy import Proxy, max_sessions
+from .identity.authenticate import OFF
+from .ledger.store import LedgerStore
+from .ledger.writer import Ledger
 from .routing.last_table import LastTable
 from .routing.routes_file import FileSource
 from .serving.admin import AdminApi, TableSource
+from .serving.admission import Admission
 from .serving.api import PublicApi
 from .serving.listener import ConnectionLimiter, listen
 from .serving.operator_token import OperatorToken
+from .serving.tls import server_tls
 from .settings import GatewaySettings
+from .sharing.counters import SharedCounters
+from .sharing.limiter import Limiter
+from .sharing.ready_gateways import ReadyGateways
 from .telemetry.metrics import GatewayMetrics
 from .upstream.session import open_session
 from .upstream.warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
+Run = Callable[[], Coroutine[None, None, None]]
 # For error events to reach clients after the drain's time is over.
 _FAREWELL_S = 2.0
+_COLLECTED_AFTER = 10_000  # objects more, in place of 700
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10  # of mallopt
 
 
@@ -48,7 +67,11 @@ def main() -> None:
         )
     _raise_file_limit()
     _return_memory()
-    sys.exit(asyncio.run(run(settings)))
+    try:
+        store = LedgerStore(_ledger_url(settings))
+    except ValueError as error:
+        sys.exit(f"slipway-gateway: --ledger-url: {error}")
+    sys.exit(asyncio.run(run(settings, store)))
 
 
 def _raise_file_limit() -> None:
@@ -61,6 +84,13 @@ def _return_memory() -> None:
     # By default glibc keeps freed memory once it saw large blocks; this threshold returns large blocks at once.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def _spare_collector() -> None:
+    # What the process is made of stays: the collector need not walk it again and again, and requests leave few cycles.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER, 20, 50)
 
 
 def _version() -> str:
@@ -82,12 +112,70 @@ def _source(settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayM
     return ClusterSource(settings.kubeconfig, settings.namespaces, last.publish, metrics, names)
 
 
+def _watch_gateways(settings: GatewaySettings, gateways: ReadyGateways, metrics: GatewayMetrics) -> Run | None:
+    if settings.routes or settings.auth_mode == OFF or not settings.gateway_service:
+        return None
+    from .sharing.gateway_source import GatewaySource  # for the same reason
+
+    service = (settings.own_namespace, settings.gateway_service)
+    return GatewaySource(settings.kubeconfig, service, gateways, metrics).run
+
+
+def _counters(settings: GatewaySettings, metrics: GatewayMetrics) -> SharedCounters | None:
+    """
+    Raises:
+        ValueError: the URL is none of a Redis server.
+    """
+    if not (url := settings.redis_url.get_secret_value()):
+        return None
+    from .sharing.redis_counters import RedisCounters  # as above: the client takes a while to load
+
+    return RedisCounters(url, settings.redis_prefix, settings.redis_timeout_s, metrics)
+
+
+def _limiter(
+    settings: GatewaySettings, metrics: GatewayMetrics
+) -> tuple[Limiter, ReadyGateways, SharedCounters | None]:
+    gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
+    counters = _counters(settings, metrics)
+    return Limiter(asyncio.get_running_loop().time, gateways, counters), gateways, counters
+
+
+def _watch_tenants(settings: GatewaySettings, known: KnownTenants, metrics: GatewayMetrics) -> Run | None:
+    if settings.auth_mode == OFF:
+        return None
+    if settings.routes:
+        known.publish(())  # without a cluster there are no Tenants
+        return None
+    from .authentication.tenant_source import TenantSource  # for the same reason
+
+    return TenantSource(settings.kubeconfig, known, metrics).run
+
+
+async def _follow(*runs: Run | None) -> None:
+    """Runs all of them; when one ends, so does this."""
+    async with asyncio.TaskGroup() as group:
+        for run in runs:
+            if run is not None:
+                group.create_task(run())
+
+
+def _ledger_url(settings: GatewaySettings) -> str:
+    if given := settings.ledger_url.get_secret_value():
+        return given
+    return f"sqlite:///{Path(settings.state_dir).absolute()}/ledger.db" if settings.state_dir else "sqlite://"
+
+
 def _outlier_detection(settings: GatewaySettings) -> OutlierDetection:
     return OutlierDetection(**{field.name: getattr(settings, field.name) for field in fields(OutlierDetection)})
 
 
-async def run(settings: GatewaySettings) -> int:
+async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
+    try:
+        tls = server_tls(settings, metrics)
+    except (OSError, ValueError) as error:
+        sys.exit(f"slipway-gateway: {error}")
     rule = CutOffRule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
     failsafe = FailsafeSettings(rule, settings.failsafe_ttl_s)
     incarnation = uuid.uuid4().hex
@@ -100,28 +188,47 @@ async def run(settings: GatewaySettings) -> int:
         max_sessions=max_sessions(settings),
     )
     async with open_session(settings) as session:
-        edge = PublicApi(settings, balancer, Proxy(settings, balancer, metrics, session), metrics)
+        known = KnownTenants(PepperFile(settings.key_pepper_file, asyncio.get_running_loop().time).read)
+        issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers)
+        ledger = Ledger(store, metrics)
+        limiter, gateways, counters = _limiter(settings, metrics)
+        admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)
+        known.on_publish = admission.tenants_changed
+        proxy = Proxy(settings, balancer, metrics, session)
+        edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         # A file of routes is its own memory.
         last = LastTable(
             "" if settings.routes else settings.state_dir, settings.state_max_age_s, balancer.publish, metrics
         )
         source = _source(settings, balancer, metrics, last)
+        tenants = _watch_tenants(settings, known, metrics)
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, source, incarnation, token, last)
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
         door = edge.door()
-        runner = await listen(edge.app(), settings.host, settings.port, settings, door)
-        log.info("listening", extra={"api": runner.addresses, "admin": admin_runner.addresses})
-        routing = asyncio.create_task(source.run())
+        runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
+        _spare_collector()
+        log.info("listening", extra={"tls": tls is not None, "api": runner.addresses, "admin": admin_runner.addresses})
+        others = _watch_gateways(settings, gateways, metrics)
+        routing = asyncio.create_task(_follow(source.run, tenants, others, counters.run if counters else None))
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
         warming = asyncio.create_task(warmup.run(balancer))
         keeping = asyncio.create_task(last.run())
+        folder = settings.state_dir if tenants is not None else ""
+        keeping_tenants = asyncio.create_task(LastTenants(folder, settings.state_max_age_s, known).run())
+        charging = asyncio.create_task(ledger.run())
         try:
             return await Shutdown(settings, edge, door).wait(runner, routing)
         finally:
-            for task in (routing, warming, keeping):
+            tasks = (routing, warming, keeping, keeping_tenants, charging)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(routing, warming, keeping, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await issuers.close()
+            if counters:
+                await counters.close()
+            await ledger.close_down()
             await admin_runner.cleanup()
 
 

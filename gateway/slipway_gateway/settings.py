@@ -1,7 +1,7 @@
 """Settings of the gateway: `--drain-timeout` is SLIPWAY_GATEWAY_DRAIN_TIMEOUT."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
@@ -22,6 +22,7 @@ from slipway_process.values import (
     Variable,
 )
 
+from .identity.authenticate import AUTH_MODES
 from .wire.request_fields import SHARE_SOURCES, STICKY_SOURCES, TENANT_SOURCES
 
 
@@ -32,6 +33,22 @@ def _among(sources: Sequence[str]) -> Callable[[tuple[str, ...]], tuple[str, ...
         return chosen
 
     return check
+
+
+def _one_of(values: Sequence[str]) -> Callable[[str], str]:
+    def check(chosen: str) -> str:
+        if chosen not in values:
+            raise ValueError(f"unknown {chosen}; choose from {', '.join(values)}")
+        return chosen
+
+    return check
+
+
+def _redis_url(url: SecretStr) -> SecretStr:
+    text = url.get_secret_value()
+    if text and not text.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("must begin with redis://, rediss:// or unix://")
+    return url
 
 
 class GatewaySettings(ProcessSettings):
@@ -62,6 +79,15 @@ class GatewaySettings(ProcessSettings):
     )
     host: Address = Field("", description="address of the API port; without one every interface")
     port: Port = Field(8000, description="port of the API")
+    tls_cert_file: FilePath = Field(
+        "",
+        description="certificate of the API port with its chain, in PEM, read again when it changes; without one HTTP",
+    )
+    tls_private_key_file: FilePath = Field("", description="private key of that certificate")
+    tls_min_version: Literal["1.2", "1.3"] = Field("1.2", description="oldest version of TLS that clients may use")
+    tls_client_ca_file: FilePath = Field(
+        "", description="certificates by which clients must be signed; without them they need no certificate"
+    )
     admin_host: Address = Field("", description="address of the admin port; without one every interface")
     admin_port: Port = Field(
         8001, description="port of /healthz, /readyz, /metrics and /internal/routes; keep it private"
@@ -74,6 +100,17 @@ class GatewaySettings(ProcessSettings):
     )
     tenant_salt: Annotated[SecretStr, Flag("SECRET")] = Field(
         SecretStr(""), description="secret that hashes the names of tenants; the same at all gateways"
+    )
+    auth_mode: Annotated[str, AfterValidator(_one_of(AUTH_MODES))] = Field(
+        "auto",
+        description="whether requests need an API key of a Tenant: required, optional, off; auto: required as soon as "
+        "there is a Tenant",
+    )
+    oidc_ca_file: FilePath = Field(
+        "", description="certificates that issuers of tokens are verified by; without them the system's"
+    )
+    key_pepper_file: FilePath = Field(
+        "", description="file with the pepper that API keys are hashed with; without it no key is accepted"
     )
     priority_limit: Annotated[int, Flag("N")] = Field(
         0, description="most urgent `priority` that clients may set, lower is more urgent; -1000: any"
@@ -144,6 +181,9 @@ class GatewaySettings(ProcessSettings):
     mirror_compare_percentage: Percentage = Field(
         25, description="share of mirrored requests whose responses are compared"
     )
+    twin_max_inflight: Count = Field(
+        128, description="concurrent pairs of a twin shadow, which are two requests each; 0: there are none"
+    )
     consecutive_5xx: Count = Field(5, description="consecutive 5xx responses that eject an endpoint; 0: never")
     consecutive_gateway_failure: Count = Field(
         5, description="consecutive failed connections, resets, 502, 503 and 504 that eject an endpoint; 0: never"
@@ -166,6 +206,27 @@ class GatewaySettings(ProcessSettings):
         0.0,
         description="weights return to the stable revision when they are not renewed for this time; 0: never; the "
         "operator renews at least every 300 s",
+    )
+    ledger_url: Annotated[SecretStr, Flag("URL")] = Field(
+        SecretStr(""),
+        description="database of tenants' usage: sqlite:////path/ledger.db or postgresql://user:password@host/database "
+        "(gateways share it); without one ledger.db in the state folder, and without that folder the memory",
+    )
+    redis_url: Annotated[SecretStr, AfterValidator(_redis_url), Flag("URL")] = Field(
+        SecretStr(""),
+        description="Redis or Valkey server where gateways count the limits of tenants together: "
+        "redis://user:password@host:6379/0 or rediss://… for TLS; without one each gateway has its part of them",
+    )
+    redis_prefix: Name = Field("slipway", description="beginning of its keys; gateways with the same one share limits")
+    redis_timeout_s: Seconds = Field(
+        0.1,
+        gt=0,
+        description="longest wait for one answer of Redis; after it limits are divided until it answers again",
+    )
+    gateway_service: Name = Field(
+        "",
+        description="Service of the gateways in the own namespace, whose ready pods divide what they do not share; "
+        "without one a gateway counts as the only one",
     )
     operator_token_file: FilePath = Field(
         "",

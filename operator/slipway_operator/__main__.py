@@ -34,6 +34,7 @@ from slipway_operator.kube.writing.aggregation import Host
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
+from slipway_operator.kube.writing.pepper import Pepper
 from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
@@ -46,6 +47,7 @@ from slipway_operator.reconcile import CallRunners, Readers, Reconciler, Scaling
 from slipway_operator.settings import Command, OperatorSettings, parse, product_version
 from slipway_operator.telemetry import health
 from slipway_operator.telemetry.metrics import Metrics
+from slipway_operator.tenants.runner import TenantRunner
 from slipway_process import logs
 
 SPREAD_S = 2.0  # reconciles of all ModelDeployments, after gateways came or left
@@ -141,7 +143,7 @@ async def _run(settings: OperatorSettings) -> int:
         hooks = HookRunner(poster, queue.add, metrics.called)
         providers = Providers(client, Dialer(settings.outbound, "analyses"))
         measurements = MeasurementRunner(providers, queue.add, metrics.measured)
-        downloads = DownloadReader(pods)
+        downloads = DownloadReader(pods, queue.add)
         try:
             network_policies = NetworkPolicies(client, settings.network_policy) if settings.network_policy else None
             keys = _keys(settings, client, cache)
@@ -251,8 +253,10 @@ async def _serve(
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(cache.run(client, queue.add), name="cache"))
         tasks.append(asyncio.create_task(readers.names.run(), name="names"))
-        if readers.keys:
-            tasks.append(asyncio.create_task(readers.keys.run(), name="keys"))
+        tasks += _keepers(settings, client, readers.keys)
+        if settings.tenant_status:
+            tenants = TenantRunner(client, gateways, session, lease.held, lambda: datetime.now(UTC))
+            tasks.append(asyncio.create_task(tenants.run(), name="tenants"))
         for key in cache.deployments():
             queue.add(key)
         listed.set()
@@ -266,6 +270,15 @@ async def _serve(
         await _end(tasks, queue)
         await lease.release()
         await runner.cleanup()
+
+
+def _keepers(settings: OperatorSettings, client: Client, keys: Keys | None) -> list[asyncio.Task[None]]:
+    """What keeps the Secrets of the release."""
+    tasks = [asyncio.create_task(keys.run(), name="keys")] if keys else []
+    if settings.key_pepper_secret:
+        pepper = Pepper(client, settings.own_namespace, settings.key_pepper_secret)
+        tasks.append(asyncio.create_task(pepper.run(), name="pepper"))
+    return tasks
 
 
 async def _may_watch_nodes(client: Client) -> bool:

@@ -192,7 +192,8 @@ class Reconciler:
             await self._budgets.keep(obj, planned.min_available)
         if self._keys:
             await self._keys.keep(obj["metadata"]["namespace"])
-        await self._prefetches.start(self._client, planned.prefetch)
+        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        await self._prefetches.start(self._client, key, planned.prefetch)
         try:
             return await apply.execute(self._client, obj, planned, now)
         except apply.NameTaken as error:
@@ -220,6 +221,7 @@ class Reconciler:
         return replace(
             seen,
             downloads=self._downloads.read(key, fetching) if self._downloads else {},
+            prefetches=self._prefetches.states(key),
             standing=self._names.of(key, obj) if self._names else None,
             hooks=self._runners.hooks.answers(key),
             measured=self._runners.measurements.answers(key),
@@ -230,6 +232,7 @@ class Reconciler:
     def _forget(self, key: ObjectKey) -> None:
         self._metrics.rollouts.forget(key)
         self._metrics.costs.forget(key)
+        self._prefetches.forget(key)
         if self._names:
             self._names.gone(key)
         if self._capacity.sampler:

@@ -19,7 +19,7 @@ from slipway_operator.model.deployment import admin_policy
 from slipway_operator.model.deployment.admin_policy import AcceleratorType, AdminPolicy, PodPolicyRule
 from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
 from slipway_process import settings as process
-from slipway_process.values import Flag, Name, Names, OnOff, OptionalFile, Port, Variable, split_items
+from slipway_process.values import Flag, Name, Names, OnOff, OptionalFile, Port, Switch, Variable, split_items
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # a busy machine would lose a shorter one
@@ -116,6 +116,14 @@ class OperatorSettings(process.ProcessSettings):
         "",
         description="Secret in the own namespace with the release's keys, made and rotated by the operator; gateways "
         "prove tenants and know the operator by them; without one there are no keys",
+    )
+    tenant_status: Switch = Field(
+        False, description="write the status of Tenants: use against limits, and conditions; needs rights on tenants"
+    )
+    key_pepper_secret: Name = Field(
+        "",
+        description="Secret in the own namespace with the pepper of API keys, made by the operator; without one no "
+        "pepper is made",
     )
     key_rotation_s: Annotated[float, Field(ge=MIN_ROTATION_S, allow_inf_nan=False), Flag("SECONDS")] = Field(
         30 * 86_400.0, description=f"how long a key signs before the next one; at least {MIN_ROTATION_S:.0f}"

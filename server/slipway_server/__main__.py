@@ -32,6 +32,9 @@ def main() -> None:
     settings = parse(sys.argv[1:])
     logs.configure(settings.log_level, model_version=settings.model_version)
     try:
+        if settings.task == "predict":
+            predict(settings)
+            return
         checkpoint = read(settings.model, task=settings.task)
         asyncio.run(run(settings, checkpoint, context_length(settings, checkpoint)))
     except (CheckpointError, TokenizerError, ModelRefused) as error:
@@ -43,6 +46,14 @@ def main() -> None:
     except OSError as error:
         last_words(f"The server cannot start: {error}.")
         sys.exit(FAILED)
+
+
+def predict(settings: ServerSettings) -> None:
+    """A classic model: nothing of a language model's server is imported for it, and the other way round."""
+    from .http.predict.app import serve as serve_model
+    from .predict import model_file
+
+    asyncio.run(serve_model(settings, model_file.find(settings.model, settings.format)))
 
 
 def context_length(settings: ServerSettings, checkpoint: Checkpoint) -> int:
@@ -99,6 +110,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         slots=settings.max_num_seqs,
         step_tokens=settings.max_num_batched_tokens,
         step_s=settings.max_step_s,
+        inter_token_s=settings.max_inter_token_s,
         kv_tokens=settings.max_kv_tokens,
         prefix_cache=settings.prefix_caching,
         revision=settings.model_version,
@@ -107,6 +119,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         gpu_memory=settings.gpu_memory_utilization,
         kernels=settings.kernels,
         allow_slow=settings.allow_slow,
+        eager=settings.enforce_eager,
         log_level=settings.log_level,
         stop_token_ids=checkpoint.stop_token_ids,
     )

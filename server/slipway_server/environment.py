@@ -46,6 +46,22 @@ def for_grammars() -> dict[str, str]:
     return dict(os.environ) | {"OMP_NUM_THREADS": "1"}
 
 
+# --- the process of a classic model ----------------------------------------------------------------------------------
+
+_OF_MODELS = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+
+
+def for_model(threads: int) -> dict[str, str]:
+    """All that the process of a model knows of the environment: no credential and no address is in it."""
+    package_root = str(Path(__file__).parents[1])
+    paths = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
+    kept = {name: os.environ[name] for name in _OF_MODELS if name in os.environ}
+    pools = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    # onnxruntime reports its use to its maker unless it is switched off.
+    fixed = {"HOME": "/nonexistent", "JOBLIB_MULTIPROCESSING": "0", "ORT_DISABLE_TELEMETRY": "1"}
+    return kept | pools | fixed | {"PYTHONPATH": paths}
+
+
 @contextlib.contextmanager
 def hidden(kept: Container[str]) -> Iterator[None]:
     """No variable but these, for a library that reads its own settings from there."""

@@ -31,7 +31,7 @@ Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"
 
 ToolCallParser = Literal["auto", "none", "hermes", "llama3", "mistral", "json"]
 ReasoningParser = Literal["auto", "none", "qwen3", "deepseek_r1"]
-CKernels = Literal["auto", "native", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2", "neon"]
+CKernels = Literal["auto", "native", "torch", "amx", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2", "neon"]
 
 
 class ServerSettings(ProcessSettings):
@@ -46,7 +46,31 @@ class ServerSettings(ProcessSettings):
         "", description="`model` of requests, another name is 404; without one the folder's name"
     )
     model_version: Version = Field("unversioned", description="`model_version` in responses")
-    task: Literal["auto", "generate", "embed"] = Field("auto", description="what the model does")
+    model_revision: Annotated[str, Flag("HASH")] = Field(
+        "", description="the revision of the ModelDeployment: requests may pin it in place of the version"
+    )
+    task: Literal["auto", "generate", "embed", "predict"] = Field(
+        "auto", description="what the model does; predict: a classic model, which is never found by itself"
+    )
+    format: Literal["auto", "onnx", "xgboost", "lightgbm", "skops"] = Field(
+        "auto", description="of a classic model; auto: by the names and first bytes of its files"
+    )
+    max_batch_size: PositiveCount = Field(64, description="rows of one batch of a classic model")
+    max_queue_delay_microseconds: Count = Field(
+        0, description="time that an idle classic model waits for more rows; 0: never"
+    )
+    max_queue_size: PositiveCount = Field(256, description="requests that may wait for a classic model; more get 429")
+    request_timeout_ms: Count = Field(
+        0,
+        description="time of a request to a classic model, from arrival to response; one that would miss it gets 429; "
+        "0: none",
+    )
+    max_batch_s: Seconds = Field(
+        30.0, description="time of one batch; a classic model that takes longer hangs, and its process is started again"
+    )
+    max_model_memory_bytes: Bytes = Field(
+        0, description="memory that the process of a classic model may allocate; 0: 80 % of what is free at the start"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="type of the weights; auto is the folder's own (float16 becomes float32 on CPUs)"
     )
@@ -70,6 +94,9 @@ class ServerSettings(ProcessSettings):
         False,
         description="for trials: a GPU computes without its kernels, or with transformers; else the server ends with "
         "the reason",
+    )
+    enforce_eager: Switch = Field(
+        False, description="on a GPU: no step is captured as a graph; slower, for drivers that refuse captures"
     )
     max_model_len: Annotated[PositiveCount | None, Flag("N")] = Field(
         None, description="tokens of prompt and answer together; without it the model's own"
@@ -104,6 +131,11 @@ class ServerSettings(ProcessSettings):
         0.0,
         description="time that a step may take while prompts wait: so many of their tokens go in, found by measuring; "
         "0: 0.4 on a CPU, 0.05 on a GPU",
+    )
+    max_inter_token_s: Seconds = Field(
+        0.0,
+        description="the same while answers wait for their next token and up to eight requests are there; with more "
+        "of them it grows in proportion, up to --max-step-s; 0: 0.17 on a CPU, 0.05 on a GPU",
     )
     prefix_caching: OnOff = Field(True, description="off: equal beginnings of prompts are computed each time")
     max_kv_tokens: Count = Field(

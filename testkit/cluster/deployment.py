@@ -41,7 +41,8 @@ class Deployment:
         self.kube.apply(self.manifest(version, **spec), self.namespace)
 
     def manifest(self, version: str = "v1", *, uri: str = "", **spec: Any) -> Json:
-        """With two pauses and short delays; keywords replace fields of the spec, and the model's URI."""
+        """With two pauses and short delays; keywords replace fields of the spec, and the model's URI. Any model has the
+        deployment's own name."""
         defaults = {
             "model": model_of(version) | {"name": self.model} | ({"uri": uri} if uri else {}),
             "strategy": canary({"setWeight": 10}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}),
@@ -51,7 +52,7 @@ class Deployment:
             "apiVersion": "slipway.dev/v1alpha1",
             "kind": "ModelDeployment",
             "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": defaults | spec,
+            "spec": defaults | spec | {"model": {"name": self.model} | spec.get("model", defaults["model"])},
         }
 
     def edit(self, **spec: Any) -> None:

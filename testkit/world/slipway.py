@@ -32,6 +32,8 @@ class Cluster:
         folder: Path,
         *,
         operator_flags: Sequence[str] = (),
+        # Tenants belong to no namespace: with those of other tests at this API server, requests would need keys.
+        gateway_flags: Sequence[str] = ("--auth-mode=off",),
     ) -> None:
         self.client, self.namespace = client, namespace
         self.admin_port, self.gateway_admin_port, self.port = (reserve_port() for _ in range(3))
@@ -55,6 +57,7 @@ class Cluster:
                 f"--own-namespace={namespace}",
                 f"--port={self.port}",
                 f"--admin-port={self.gateway_admin_port}",
+                *gateway_flags,
             ],
             kubeconfig,
             folder / "gateway.log",

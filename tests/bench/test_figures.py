@@ -50,6 +50,14 @@ def test_several_tokens_in_one_event_are_reported() -> None:
     assert figures(Run([together], 1.0, False))["miscounts"] == ["1 events for 2 tokens"]
 
 
+def test_sampled_tokens_may_share_an_event() -> None:
+    together = answer(1.0, 2.0, usage={"prompt_tokens": 10, "completion_tokens": 2})
+    together.token_times_s.pop()
+    assert figures(Run([together], 1.0, False), sampled=True)["miscounts"] == []
+    shorter = answer(1.0, 2.0, usage={"prompt_tokens": 10, "completion_tokens": 1})
+    assert figures(Run([shorter], 1.0, False), sampled=True)["miscounts"] == ["1 output tokens for 2"]
+
+
 def test_goodput_counts_whole_answers_that_met_both_objectives() -> None:
     promise = Objective(ttft_s=1.0, token_s=0.2)
     good, late, slow = answer(0.9, 1.1, 1.3), answer(1.1, 1.2), answer(0.5, 0.6, 1.2)

@@ -34,6 +34,7 @@ READ, WRITE = ("get", "list", "watch"), ("create", "update", "patch", "delete", 
 GROUPS = {
     "modeldeployments": "slipway.dev",
     "analysistemplates": "slipway.dev",
+    "tenants": "slipway.dev",
     "replicasets": "apps",
     "controllerrevisions": "apps",
     "leaderworkersets": "leaderworkerset.x-k8s.io",
@@ -62,7 +63,7 @@ OPERATOR = {
     "statefulsets": ("get",),
     "services": (*READ, "create", "patch", "delete"),
     "horizontalpodautoscalers": (*READ, "create", "patch", "delete"),
-    "pods": READ,
+    "pods": (*READ, "patch"),
     "pods/eviction": ("create",),
     "nodes": ("list", "watch"),
     "configmaps": ("create",),
@@ -72,6 +73,8 @@ OPERATOR = {
     "endpointslices": READ,
     "events": ("get", "list", "create", "patch"),
     "namespaces": ("get", "list"),
+    "tenants": ("list",),
+    "tenants/status": ("update",),
 }
 # Those that register the metrics API, by name.
 REGISTRATIONS = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
@@ -80,12 +83,13 @@ NAMES_OBJECT = {"slipway-operator": {"get", "update"}, "slipway-gateway": set(RE
 # Secrets: in the release's namespace or in a served one, by name. `create` at home knows no names.
 KEYS: tuple[tuple[bool, str, set[str]], ...] = (
     (True, "slipway-keys", {"create", "get", "update"}),
+    (True, "slipway-key-pepper", {"create", "get"}),
     (True, "another", {"create"}),
     (False, "slipway-tenant-key", {"create", "patch"}),
     (False, "slipway-keys", set()),
     (False, "another", set()),
 )
-GATEWAY = {"modeldeployments": READ, "pods": READ, "endpointslices": READ}
+GATEWAY = {"modeldeployments": READ, "tenants": READ, "pods": READ, "endpointslices": READ}
 OTHERS = ("secrets", "configmaps", "nodes", "namespaces", "serviceaccounts", "serviceaccounts/token", "pods/exec")
 OTHERS += (
     "apiservices",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from slipway_gateway.settings import GatewaySettings
 from slipway_operator import settings as operator_settings
 from slipway_operator.manifests.network_policy import network_policy
 from slipway_operator.manifests.owner import Owner
@@ -78,6 +79,27 @@ def test_another_release_name_reaches_the_operator() -> None:
     assert find(rendered, "Service", "prod-slipway-gateway-admin")
 
 
+def test_tls_reaches_the_service_the_status_and_the_notes() -> None:
+    """Port 443 by default; a port of the user's own stays."""
+    for port, url in ((80, ".svc/v1"), (8443, ".svc:8443/v1")):
+        values = {"gateway": {"tls": {"secretName": "own", "clientCASecretName": "ca"}, "service": {"port": port}}}
+        rendered = objects(values=values)
+        [served] = find(rendered, "Service", "slipway-gateway")["spec"]["ports"]
+        assert (served["name"], served["port"]) == ("https", 443 if port == 80 else port)
+        args = _container(find(rendered, "Deployment", "slipway-operator"))["args"]
+        assert f"--endpoint=https://slipway-gateway.{NAMESPACE}{url}" in args
+        pod = find(rendered, "Deployment", "slipway-gateway")["spec"]["template"]["spec"]
+        secrets = {one["name"]: one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one}
+        mounted = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+        settings = GatewaySettings.parse(pod["containers"][0]["args"])
+        assert (secrets["tls"], secrets["client-ca"]) == ("own", "ca")
+        assert settings.tls_cert_file == mounted["tls"] + "/tls.crt"
+        assert settings.tls_private_key_file == mounted["tls"] + "/tls.key"
+        assert settings.tls_client_ca_file == mounted["client-ca"] + "/ca.crt"
+    done = helm("install", "slipway", str(CHART), "--dry-run=client", "--set=gateway.tls.secretName=own")
+    assert "8000:443" in done.stdout and "https://localhost:8000" in done.stdout
+
+
 def test_operator_is_alone_and_has_its_identity() -> None:
     deployment = find(objects(), "Deployment", "slipway-operator")
     assert deployment["spec"]["replicas"] == 1
@@ -144,6 +166,7 @@ def test_roles_hold_no_wildcard_and_no_secret_of_others(name: str) -> None:
                 names, verbs = rule.get("resourceNames"), rule["verbs"]
                 found = (names, verbs, role["metadata"].get("namespace") == NAMESPACE)
                 at_home = [(None, ["create"], True), (["slipway-keys"], ["get", "update"], True)]
+                at_home.append((["slipway-key-pepper"], ["get"], True))
                 assert found in [*at_home, (["slipway-tenant-key"], ["create", "patch"], False)]
 
 

@@ -49,6 +49,8 @@ def test_defaults_of_the_chart_are_those_of_the_gateway() -> None:
         "state_dir": "/var/lib/slipway-gateway",
         "operator_token_file": f"{keys}/operator-token",
         "tenant_keys_file": f"{keys}/tenant.json",
+        "key_pepper_file": "/etc/slipway/key-pepper/pepper",
+        "gateway_service": "slipway-gateway",
     }
     default = parsed(GatewaySettings.parse).model_copy(update=chosen)
     assert parsed(GatewaySettings.parse, _container("default", "gateway")["args"]) == default

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
+from slipway_operator.api.objects import ObjectKey
 from slipway_operator.fetching import page, reader
 from slipway_operator.fetching.reader import DownloadReader, new_session
 from slipway_operator.kube.reading.cache import ObjectCache
@@ -73,7 +74,8 @@ async def test_from_the_fetcher_to_the_status(monkeypatch: pytest.MonkeyPatch) -
     with download_page.served(0, lambda: states[0]) as port:
         monkeypatch.setattr(reader, "PORT", port)
         async with new_session() as session:
-            downloads = DownloadReader(session)
+            changed: list[ObjectKey] = []
+            downloads = DownloadReader(session, changed.append)
             readers = Readers(client, NoGateways(), cache, downloads=downloads)  # type: ignore[arg-type]
             runners = CallRunners(Hooks(), Hooks())  # type: ignore[arg-type]
             reconcile = Reconciler(readers, PlanSettings("image", "url"), Metrics("0"), lambda: NOW, runners)
@@ -85,6 +87,7 @@ async def test_from_the_fetcher_to_the_status(monkeypatch: pytest.MonkeyPatch) -
             assert client.made[CONTROLLER_REVISIONS]["data"]["templateVersion"] >= 3
             assert await reconcile(KEY, 0) <= NO_GATEWAY_POLL_S
             await asyncio.gather(*downloads._tasks)
+            assert changed == [KEY], "the answer wakes the next reconcile"
             await reconcile(KEY, 0)
             status = client.obj["status"]
             assert status["reason"] == "Fetching 43 %"

@@ -88,6 +88,28 @@ def test_none_takes_the_name_of_another_or_of_the_demo() -> None:
     assert len(named) == len({*named, NAME}) - 1 and len(EXAMPLES) == len(named) >= 5
 
 
+ENGINES = _documents("examples/engines")
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_each_engine_listens_on_the_port_and_is_drained(name: str) -> None:
+    """Another port, or 127.0.0.1, and the pod never becomes ready."""
+    obj = ENGINES[name]
+    obj = {**obj, "metadata": {**obj["metadata"], "namespace": "default", "uid": "u1", "generation": 1}}
+    spec = parse(obj)
+    assert isinstance(spec, Spec), spec
+    snapshot = Snapshot(
+        "aaaaaaaaaa", 1, spec.inputs, spec.inputs.engine.image or "", spec.drain_timeout_s, TEMPLATE_VERSION,
+        fetcher_image="slipway-server:1",
+    )  # fmt: skip
+    pod = replica_set(Owner.of(obj), snapshot, 1)["spec"]["template"]["spec"]
+    [engine] = pod["containers"]
+    text = " ".join([*engine.get("command", []), *engine["args"], *(one.get("value", "") for one in engine["env"])])
+    assert re.search(r"SLIPWAY_PORT|0\.0\.0\.0:8000", text) and "SLIPWAY_MODEL_PATH" in text
+    assert "127.0.0.1" not in text and engine["readinessProbe"]["httpGet"]["path"] != "/"
+    assert {item["name"] for item in pod["volumes"]} >= {mount["name"] for mount in engine["volumeMounts"]}
+
+
 def test_llama_server_gets_each_value_as_an_argument_of_its_own() -> None:
     """`error: invalid argument: --model=/mnt/models/current/model.gguf`, from every pod of the example."""
     engine = _documents("examples")["qwen3-gguf"]["spec"]["engine"]

@@ -147,6 +147,10 @@ POSTS = {
     "/v1/generate",
     "/api/v1/generate",
     "/api/v1/embed",
+    "/api/v1/predict",
+    "/v1/models/{name:.+}:predict",
+    "/v2/repository/index",  # lists, and loads nothing
+    "{model}/infer",
 }
 
 

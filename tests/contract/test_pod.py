@@ -11,9 +11,10 @@ from slipway_operator.manifests.pods import workload
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.inputs.pod_inputs import Engine, Model, PodInputs, Resources
+from slipway_operator.model.inputs.pod_inputs import Batching, Engine, Model, PodInputs, Resources
 from slipway_server import fetcher
 from slipway_server.fetcher.pin import Report
+from slipway_server.fetcher.settings import parse as parse_fetcher
 from slipway_server.settings import parse
 from testkit import ROOT
 from testkit.cluster.api import Api
@@ -55,11 +56,12 @@ def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
     assert (settings.device, settings.allow_slow) == ("cuda", False)
 
 
-@pytest.mark.parametrize("field", ["task", "dtype"])
+@pytest.mark.parametrize("field", ["task", "format", "dtype"])
 def test_server_knows_every_choice_of_the_crd(field: str) -> None:
     choices = next(node["enum"] for path, node in walk() if path == f"spec.model.{field}")
     for choice in choices:
-        settings = parsed(parse, _pod(**{field: choice})["containers"][0]["args"])
+        more = {"task": "predict"} if field == "format" else {}
+        settings = parsed(parse, _pod(**{field: choice, **more})["containers"][0]["args"])
         assert getattr(settings, field) == choice
 
 
@@ -68,6 +70,22 @@ def test_crd_reserves_every_argument_that_the_operator_sets() -> None:
     rules = next(node for path, node in walk() if path == "spec.engine")["x-kubernetes-validations"]
     rule = next(item["rule"] for item in rules if "self.type != 'slipway'" in item["rule"])
     assert not [flag for flag in ours if flag.removeprefix("--") not in rule]
+
+
+def test_server_and_fetcher_parse_the_arguments_of_a_classic_model() -> None:
+    inputs = PodInputs(Model("hf://org/m", "m", task="predict", format="onnx"), batching=Batching(8, 0, 100, 50))
+    snapshot = Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)
+    settings = parsed(parse, slipway.profile(snapshot).args)
+    assert (settings.task, settings.format, settings.model_revision) == ("predict", "onnx", "abcdefgh22")
+    assert (settings.max_batch_size, settings.max_queue_delay_microseconds) == (8, 0)
+    assert (settings.max_queue_size, settings.request_timeout_ms) == (100, 50)
+    ours = {arg for arg in slipway.profile(snapshot).args if arg.startswith("--")}
+    rules = next(node for path, node in walk() if path == "spec.engine")["x-kubernetes-validations"]
+    rule = next(item["rule"] for item in rules if "self.type != 'slipway'" in item["rule"])
+    assert not [flag for flag in ours if flag.removeprefix("--") not in rule]
+    pod = workload.replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
+    fetched = parsed(parse_fetcher, pod["initContainers"][0]["args"])
+    assert (fetched.format, fetched.any_engine) == ("onnx", False)
 
 
 @pytest.mark.parametrize(("uri", "revision"), [("hf://org/m", "main"), ("pvc://claim/m", None), ("file:///m", None)])

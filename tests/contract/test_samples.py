@@ -8,15 +8,19 @@ import pytest
 
 from slipway_gateway.balancing.first_attempts import WHOLE_PATIENCE
 from slipway_gateway.balancing.load_balancer import LoadBalancer
-from slipway_gateway.judging import samples, units
+from slipway_gateway.judging import pairs, samples, units
 from slipway_gateway.judging.outcome import OutcomeRecorder, RequestOutcome
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
+from slipway_gateway.mirror.shadow_request import STATELESS_PATHS
 from slipway_gateway.routing.router import assign_revision
 from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build
+from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
-from slipway_gateway.wire.request_fields import SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS
+from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
+from slipway_operator.kube.reading.samples import samples as read_samples
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
 from slipway_server.http.responses.delta import Delta
@@ -74,6 +78,33 @@ def test_comparisons_have_the_documented_shape() -> None:
     assert shape(reported["shadow"]) == shape(documented()["shadow"])
 
 
+def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
+    limits = (TwinLatencyRule("ttft", 15, (TailRule("b<4k,stream", 814_000),)),)
+    shadow = TwinShadowRule("9d04aa31c2", "6b2f1c77e0", 25, 10, 2, limits)
+    counters = Samples()
+    counts = counters.epoch(ROUTE).twins("9d04aa31c2")
+    counts.begin()
+    counts.begin()
+    legs = RequestOutcome(("empty",), {"ttft": 0.9}), RequestOutcome((), {"ttft": 0.7})
+    counts.end(shadow, "b<4k,stream", *legs)
+    counts.withheld |= {"busy": 3, "twin_refused": 1}
+    (reported,) = counters.report(ROUTE, 0.0)
+    assert shape(reported["twins"]) == shape(documented()["twins"])
+    (sample,) = read_samples([reported], {})
+    found = sample.twins["9d04aa31c2"]
+    assert (found.open, found.pairs, found.starved) == (1, 1, 4)
+    assert found.events["bad"] == found.events["empty"] == Discordance(canary_only=1)
+    assert found.latencies == {"ttft": PairedTimes(pairs=1, over=1, tail_pairs=1, tail_canary_only=1)}
+
+
+def test_reasons_of_pairs_that_are_withheld_are_the_documented_ones() -> None:
+    rows = TEXT[TEXT.index("| withheld | because |") :].split("\n\n")[0].splitlines()[2:]
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])] == list(pairs.WITHHELD)
+    assert set(documented()["twins"]["9d04aa31c2"]["events"]) == set(pairs.EVENTS)
+    paths = TEXT[TEXT.index("Copied are `") :].split(";")[0]
+    assert all(f"`{path}`" in paths for path in STATELESS_PATHS)
+
+
 async def test_the_report_has_them() -> None:
     balancer = LoadBalancer(GatewayMetrics("test"), clock=lambda: 0.0)
     balancer.publish(build([ROUTE], [RevisionEndpoints("default/chat", "s", ("http://10.0.0.1:8000",))]))
@@ -90,7 +121,7 @@ def test_numbers_of_the_document_are_those_of_the_code() -> None:
     assert f"remembers {units.MAX_SESSIONS:,} sessions and {units.MAX_CLIENTS:,} clients" in document
     assert f"{units.FREE_UNITS:.0f} and {units.FREE_UNITS_PER_S:.0f} more each second" in document
     assert f"by {units.BALANCE_SIGMAS:.0f} standard deviations and {units.BALANCE_UNITS:.0f} units" in document
-    assert f"`max_tokens` below {SHORT_LIMIT_TOKENS}" in document and f"below {TINY_LIMIT_TOKENS}" in document
+    assert f"not with a `max_tokens`. `empty`: not with one below {TINY_LIMIT_TOKENS}" in document
     assert f"last {responses.TAIL_BYTES >> 10} KiB of a stream" in document
     assert (
         f"the last {responses.LOOP_BYTES >> 10} KiB of the text (at least {responses.LOOP_MIN_BYTES} bytes)" in document

@@ -243,3 +243,39 @@ def test_pod_has_the_tenant_settings_that_its_server_checks() -> None:
     assert (secret["secretName"], secret["optional"]) == (tenant_key.NAME, True)
     assert "tenant-key" not in {one["name"] for one in fetcher["volumeMounts"]}
     assert labels.MANAGED_BY in tenant_key.namespace_secret("team", ())["metadata"]["labels"]
+
+
+def weighted(world: World, weight: int, tenant: str = "a" * 32) -> CIMultiDict[str]:
+    headers = gateway.to_upstream(CIMultiDict({gateway.WEIGHT: "1000"}), "id", tenant, weight=weight)
+    world.gateway.sign(headers, "team/chat")
+    return headers
+
+
+def test_a_weight_is_honoured_for_its_tenant_and_deployment_alone(world: World) -> None:
+    assert gateway.WEIGHT == server.WEIGHT and f"`{server.WEIGHT}: " in TEXT
+    chat, other = world.server("team/chat"), world.server("team/other")
+    headers = weighted(world, 7)
+    assert chat.of(headers) == "a" * 32 and chat.weight_of("a" * 32) == 7.0
+    assert chat.weight_of("b" * 32) == 1.0
+    assert other.of(headers) == "" and other.weight_of("a" * 32) == 1.0
+    # Signed again, for another attempt, and in another window.
+    world.now += 3600
+    world.gateway.sign(headers, "team/chat")
+    assert chat.of(headers) == "a" * 32 and chat.weight_of("a" * 32) == 7.0
+    assert gateway.WEIGHT not in weighted(world, 1)
+    chat.of(weighted(world, 1))
+    assert chat.weight_of("a" * 32) == 1.0
+
+
+@pytest.mark.attack_class(9, 19)
+@pytest.mark.parametrize("forged", ["1000", "1000.{signature}", "7.{zeros}", "0.{signature}", "99999.{signature}", "x"])
+def test_a_weight_that_no_gateway_signed_counts_as_none(world: World, forged: str) -> None:
+    chat, headers = world.server("team/chat"), weighted(world, 7)
+    signature = headers[gateway.WEIGHT].partition(".")[2]
+    headers[gateway.WEIGHT] = forged.format(signature=signature, zeros="0" * 64)
+    assert chat.of(headers) == "a" * 32 and chat.weight_of("a" * 32) == 1.0
+
+
+def test_a_server_behind_a_proxy_of_its_own_takes_a_weight_without_a_signature() -> None:
+    trusting = server.Tenants(trust=True)
+    assert trusting.of({server.TENANT: "a" * 32, server.WEIGHT: "3"}) and trusting.weight_of("a" * 32) == 3.0

@@ -7,9 +7,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from slipway_gateway.balancing.load_balancer import LoadBalancer
-from slipway_gateway.routing import table
+from slipway_gateway.routing import table, twin_shadow
 from slipway_gateway.telemetry.metrics import GatewayMetrics
-from slipway_operator.api.v1alpha1.routes import Backend, HeaderMatch, HeaderRoute, MirrorRoute, Traffic
+from slipway_operator.api.v1alpha1.routes import (
+    Backend,
+    HeaderMatch,
+    HeaderRoute,
+    MirrorRoute,
+    TailThreshold,
+    Traffic,
+    TwinLatency,
+    TwinShadow,
+)
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
@@ -26,7 +35,9 @@ from tests.support.report import as_report
 HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)
 BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
 MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact="qa"),)),)
-TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS)
+LATENCIES = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)), TwinLatency("itl", 10))
+TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES)
+TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS, TWINS)
 
 
 def _object() -> dict[str, Any]:
@@ -59,8 +70,17 @@ def test_gateway_reads_mirrors_as_the_operator_writes_them() -> None:
     assert [(match.name, match.exact, match.prefix) for match in mirror.match] == [("x-team", "qa", None)]
 
 
+def test_gateway_reads_a_twin_shadow_as_the_operator_writes_it() -> None:
+    route = table.parse_route(_object())
+    assert isinstance(route, table.Route), route
+    tail = (twin_shadow.TailRule("b<4k,stream", 814_000),)
+    latencies = (twin_shadow.TwinLatencyRule("ttft", 15, tail), twin_shadow.TwinLatencyRule("itl", 10))
+    assert route.twin_shadow == twin_shadow.TwinShadowRule("abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies)
+
+
 def test_both_sides_read_the_document_alike() -> None:
     written = traffic()
+    assert status_room.render(status_room.parse({"traffic": written}))["traffic"]["twinShadow"] == written["twinShadow"]
     route = table.parse_route({**_object(), "status": {"traffic": written}})
     read = status_room.parse({"traffic": written}).traffic
     assert isinstance(route, table.Route)
@@ -86,6 +106,7 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     balancer.start_attempt(endpoint, first=True)
     about = gateways.Answer("gw", True, True, as_report(balancer.report())).about("default", "chat", "u-1")
     assert (about.generation, about.inflight["abcdefgh22"]) == (41, 1)
+    assert about.at_pods["abcdefgh22"] == {"10.0.0.1": 1}
     assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
     assert (about.service.answered, about.service.refused, about.service.unserved_s) == (0, 0, None)
 

@@ -16,6 +16,10 @@ def _model(**fields: Any) -> Change:
     return {"model": fields}
 
 
+def _predict(**fields: Any) -> dict[str, Any]:
+    return {**_model(task="predict"), **fields}
+
+
 def _uri(*uris: str) -> tuple[Change, ...]:
     return tuple(_model(uri=uri) for uri in uris)
 
@@ -398,13 +402,49 @@ CEL_CASES = (
         good=_uri("file:///models/a..b", "pvc://claim/..hidden"),
     ),
     Case(
+        "format-predicts",
+        "spec.model.format is for task: predict",
+        bad=(_model(format="onnx"), _model(task="embed", format="onnx")),
+        good=(_model(format="auto"),),
+    ),
+    Case(
+        "predict-no-language-model",
+        "spec.model.dtype, quantization and maxModelLen are for language models",
+        bad=tuple(
+            _model(task="predict", **one)
+            for one in ({"dtype": "float16"}, {"quantization": "int8"}, {"maxModelLen": 16})
+        ),
+        good=(_model(task="predict", dtype="auto", quantization="none"),),
+    ),
+    Case(
+        "batching-predicts",
+        "spec.batching is for spec.model.task: predict",
+        bad=({"batching": {"maxBatchSize": 8}},),
+        good=(_predict(batching={"maxBatchSize": 8}), _predict(batching={})),
+    ),
+    Case(
+        "predict-engine",
+        "spec.model.task predict is for the engine type slipway",
+        bad=(
+            _predict(engine={"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"}),
+            _predict(engine={"toolParser": "hermes"}),
+        ),
+        good=(_predict(engine={"args": ["--max-batch-s", "5"]}),),
+    ),
+    Case(
+        "predict-cpu",
+        "spec.model.task predict uses CPUs",
+        bad=(_predict(resources={"accelerator": {"resource": "nvidia.com/gpu", "count": 1}}),),
+        good=(_predict(resources={"cpu": 2}),),
+    ),
+    Case(
         "args-reserved",
         "spec.engine.args must not set --model",
         bad=tuple(
             _args(arg)
             for arg in (
                 *("--model", "--model=/x", "--served-model-name=x", "--model-version", "--task", "--dtype=auto"),
-                "--quantization=int8",
+                *("--quantization=int8", "--format=onnx", "--model-revision", "--max-batch-size=1", "--max-queue-size"),
                 *("--max-model-len", "--port=1", "--probe-port", "--drain-timeout", "--host=0.0.0.0"),
             )
         ),
@@ -538,6 +578,24 @@ CEL_CASES = (
             _canary(**_analysis("mine", startingStep=2)),
             _around("prePromotionAnalysis", "mine"),
             _around("postPromotionAnalysis", untilVerdict=False),
+        ),
+    ),
+    Case(
+        "twin-shadow-without-baseline",
+        "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true",
+        bad=(_steps(_analysis(twinShadow={})), _canary(baselinePod=False, steps=[_analysis(twinShadow={})])),
+        good=(_beside(_analysis(twinShadow={})), _beside(_analysis(twinShadow={"percentage": 25}))),
+    ),
+    Case(
+        "twin-shadow-after-weight",
+        "an analysis with twinShadow comes before the first setWeight above 0",
+        bad=(
+            _beside({"setWeight": 5}, _analysis(twinShadow={})),
+            _beside({"setWeight": 5}, {"pause": {}}, _analysis(), _analysis(twinShadow={})),
+        ),
+        good=(
+            _beside({"setWeight": 0}, _analysis(twinShadow={}), {"setWeight": 5}, _analysis()),
+            _beside({"setCanaryScale": {"replicas": 2}}, _analysis(twinShadow={"maxPairsPerSecond": 5})),
         ),
     ),
     Case(
@@ -689,7 +747,42 @@ SCHEMA_CASES = (
         bad=tuple(_model(version=version) for version in ("", ".1", "1.", "a/b", "x" * 64)),
         good=tuple(_model(version=version) for version in ("3.1", "2026-11-21", "v2_b")),
     ),
-    Case("model.task", "spec.model.task", bad=(_model(task="classify"),), good=(_model(task="embed"),)),
+    Case(
+        "model.task",
+        "spec.model.task",
+        bad=(_model(task="classify"),),
+        good=(_model(task="embed"), _model(task="predict")),
+    ),
+    Case(
+        "model.format",
+        "spec.model.format",
+        bad=(_model(task="predict", format="pickle"),),
+        good=tuple(_model(task="predict", format=name) for name in ("auto", "onnx", "xgboost", "lightgbm", "skops")),
+    ),
+    Case(
+        "batching.maxBatchSize",
+        "spec.batching.maxBatchSize",
+        bad=tuple(_predict(batching={"maxBatchSize": size}) for size in (0, 65537, "8")),
+        good=tuple(_predict(batching={"maxBatchSize": size}) for size in (1, 65536)),
+    ),
+    Case(
+        "batching.maxQueueDelayMicroseconds",
+        "spec.batching.maxQueueDelayMicroseconds",
+        bad=tuple(_predict(batching={"maxQueueDelayMicroseconds": time}) for time in (-1, 10_000_001)),
+        good=tuple(_predict(batching={"maxQueueDelayMicroseconds": time}) for time in (0, 5000)),
+    ),
+    Case(
+        "batching.maxQueueSize",
+        "spec.batching.maxQueueSize",
+        bad=tuple(_predict(batching={"maxQueueSize": size}) for size in (0, 100_001)),
+        good=(_predict(batching={"maxQueueSize": 1}),),
+    ),
+    Case(
+        "batching.timeoutMilliseconds",
+        "spec.batching.timeoutMilliseconds",
+        bad=tuple(_predict(batching={"timeoutMilliseconds": time}) for time in (0, 86_400_001)),
+        good=(_predict(batching={"timeoutMilliseconds": 50}),),
+    ),
     Case("model.cache", "spec.model.cache", bad=(_model(cache="disk"),), good=(_model(cache="node"),)),
     Case(
         "model.cacheClaimName",

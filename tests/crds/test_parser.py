@@ -16,7 +16,7 @@ from tests.crds.objects import model_deployment
 
 KINDS = {"ModelDeployment": ModelDeployment, "AnalysisTemplate": AnalysisTemplate}
 # A revision may have been recorded by a release with more of them.
-OPEN = ("spec.model.task", "spec.model.dtype", "spec.model.quantization", "spec.model.cache")
+OPEN = ("spec.model.task", "spec.model.format", "spec.model.dtype", "spec.model.quantization", "spec.model.cache")
 UNIQUE = "engine.env.unique"  # keys of lists are compared by the API server alone
 
 REFUSED = [

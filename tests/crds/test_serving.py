@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRun, Measurement, MetricRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.provider import AnalysisPhase, Measurement, MetricRun
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
 from slipway_operator.model.analysis.measure import MOST_KEPT
 from slipway_operator.model.deployment.compact import expanded
@@ -30,7 +31,10 @@ def test_defaults(api: Api) -> None:
     change = {"resources": {"accelerator": {"count": 1}}, "strategy": {"canary": {}}, "drain": {}}
     spec = dry_run(api, model_deployment(change)).body["spec"]
     assert spec == {
-        "model": {"uri": "hf://org/model", "task": "auto", "dtype": "auto", "quantization": "none", "cache": "none"},
+        "model": {
+            "uri": "hf://org/model", "task": "auto", "format": "auto", "dtype": "auto", "quantization": "none",
+            "cache": "none",
+        },
         "resources": {"accelerator": {"count": 1, "resource": "nvidia.com/gpu"}},
         "replicas": 1,
         "strategy": {"canary": {"scaleDownDelaySeconds": 30, "abortScaleDownDelaySeconds": 30}},
@@ -38,7 +42,7 @@ def test_defaults(api: Api) -> None:
         "paused": False,
         "progressDeadlineSeconds": 600,
         "revisionHistoryLimit": 5,
-    }
+    }  # fmt: skip
 
 
 def test_defaults_of_blue_green(api: Api) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipway_operator.model.analysis.template import LLM_DEFAULT, SHADOW_DRIFT, parse
+from slipway_operator.model.analysis.template import LLM_DEFAULT, LLM_RELEASE, SHADOW_DRIFT, parse
 from testkit import ROOT
 from testkit.cluster.api import Answer, Api
 from tests.crds.objects import path
@@ -55,6 +55,14 @@ def volume(**source: Any) -> dict[str, Any]:
 TOKEN = {"secretKeyRef": {"name": "token", "key": "bearer"}}
 STABLE = {"podTemplateHashValue": "Stable"}
 
+PAIRED: dict[str, Any] = {"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 0.5, "maxExtra": 10}
+SLOWER = "Slower(ttft, stable.p95)"
+
+
+def paired(**fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**PAIRED, **fields}.items() if value is not None}
+
+
 # The start of a message: the templates that it refuses, and those that it accepts.
 RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "an analysis Job shares nothing with its node": (
@@ -96,13 +104,65 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [spec(metric(), metric(name="b", share=None))],
         [spec(metric(), metric(name="b", share=None, dryRun=True))],
     ),
+    "maxExtra goes with an event of split requests": (
+        [
+            spec(metric(event="Slower(ttft, stable.p95)", maxExtra=10)),
+            spec(metric(kind="PairedDrift", event="AnswerDiffers", maxExtra=10)),
+            spec(rate(maxExtra=10)),
+        ],
+        [spec(metric(event="BadResponse", maxExtra=10)), spec(metric(maxExtra=0.5))],
+    ),
+    "maxSlowdown goes with a latency": (
+        [spec(metric(event="BadResponse", maxSlowdown=0.15)), spec(rate(maxSlowdown=0.15))],
+        [spec(metric(event="Slower(ttft, stable.p95)", maxSlowdown=0.15))],
+    ),
+    "a metric passes by okBelow and maxRatio, or by": (
+        [spec(metric(okBelow=0.01, maxExtra=10))],
+        [spec(metric(okBelow=0.01)), spec(metric(maxExtra=10))],
+    ),
+    "onInconclusive: PromoteIf and promoteIf go together": (
+        [
+            spec(metric(maxExtra=10), onInconclusive="PromoteIf"),
+            spec(metric(maxExtra=10), promoteIf={"maxExtra": 30}),
+        ],
+        [spec(metric(maxExtra=10), onInconclusive="PromoteIf", promoteIf={"maxExtra": 30})],
+    ),
+    "promoteIf needs a bound to compare with": (
+        [spec(onInconclusive="PromoteIf", promoteIf={"maxExtra": 30})],
+        [spec(metric(maxExtra=10), onInconclusive="PromoteIf", promoteIf={"maxExtra": 30})],
+    ),
     "tolerateRatio must be below maxRatio": (
         [spec(metric(tolerateRatio=2.0)), spec(metric(maxRatio=1.0))],
         [spec(metric(tolerateRatio=1.25, maxRatio=1.5))],
     ),
-    "kind is BadEvent, Threshold or PairedDrift": (
+    "kind is BadEvent, Threshold, PairedDrift or PairedEvent": (
         [spec(metric(kind=kind)) for kind in ("Web", "")],
-        [spec(metric(kind="BadEvent"), rate(kind="Threshold"))],
+        [spec(metric(kind="BadEvent"), rate(kind="Threshold"), paired())],
+    ),
+    "a metric of kind PairedEvent passes by maxExtra or maxSlowdown": (
+        [spec(paired(**fields)) for fields in ({"okBelow": 0.01, "maxExtra": None}, {"maxRatio": 3.0})]
+        + [spec(paired(tolerateRatio=1.25))],
+        [spec(paired()), spec(paired(event=SLOWER, maxExtra=None, maxSlowdown=0.15))],
+    ),
+    "a latency of kind PairedEvent is compared with that of the twin": (
+        [spec(paired(event=SLOWER, maxExtra=None)), spec(paired(event=SLOWER, maxExtra=None, dryRun=True))],
+        [spec(paired(event=SLOWER, maxExtra=None, maxSlowdown=0.15))],
+    ),
+    "a metric of kind PairedEvent could never pass": (
+        [
+            spec(paired(maxExtra=None)),
+            spec(paired(), paired(name="b", event="TruncatedAnswer", maxExtra=None)),
+            spec(paired(dryRun=True), paired(name="b", event="EmptyAnswer", maxExtra=None)),
+            spec(metric(event="BadResponse", maxExtra=10), paired(name="b", event="EmptyAnswer", maxExtra=None)),
+        ],
+        [
+            spec(paired(), paired(name="b", event="EmptyAnswer", maxExtra=None)),
+            spec(paired(), paired(name="b", event="TruncatedAnswer", maxExtra=None, dryRun=True)),
+        ],
+    ),
+    "the shares of the metrics of kind PairedEvent must add up to 1 at most": (
+        [spec(paired(share=0.6), paired(name="b", share=0.5))],
+        [spec(paired(share=0.6), metric(share=0.5))],
     ),
     "AnswerDiffers and TokensFlip go with kind: PairedDrift": (
         [
@@ -111,6 +171,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
                 ("PairedDrift", METRIC["event"]),
                 ("BadEvent", "AnswerDiffers"),
                 ("BadEvent", "TokensFlip"),
+                ("PairedEvent", "AnswerDiffers"),
             )
         ],
         [spec(metric(event=event)) for event in ("AnswerDiffers", "TokensFlip")]
@@ -230,11 +291,12 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [argument(valueFrom={}), argument(valueFrom={**STABLE, "fieldRef": {"fieldPath": "metadata.name"}})],
         [argument(valueFrom={"fieldRef": {"fieldPath": "metadata.namespace"}})],
     ),
-    "event is FirstAttemptError, EmptyAnswer": (
+    "event is BadResponse, FirstAttemptError": (
         [spec(metric(event=event)) for event in ("", "Errors", "Slower(ttft, stable.p0)", "Slower(tpot, stable.p95)")],
         [
             spec(metric(event=event))
             for event in (
+                "BadResponse",
                 "NonFiniteLogits",
                 "InvalidJSON",
                 "HungAnswer",
@@ -386,7 +448,7 @@ def test_templates_of_the_documentation_are_accepted_and_parsed(api: Api) -> Non
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("built_in", [LLM_DEFAULT, SHADOW_DRIFT])
+@pytest.mark.parametrize("built_in", [LLM_DEFAULT, LLM_RELEASE, SHADOW_DRIFT])
 def test_built_in_templates_would_be_accepted(api: Api, built_in: dict[str, Any]) -> None:
     answer = dry_run(api, dict(built_in))
     assert answer.ok, answer.message

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +10,26 @@ import aiohttp
 from aiohttp import web
 
 from devcluster.ports import reserve_port
+from slipway_gateway.authentication.authenticator import Authenticator
+from slipway_gateway.authentication.issuers import IssuerKeys
+from slipway_gateway.authentication.known_tenants import KnownTenants
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.forwarding.proxy import Proxy
+from slipway_gateway.identity.tenants import KnownTenant
+from slipway_gateway.ledger.store import LedgerStore
+from slipway_gateway.ledger.writer import Ledger
 from slipway_gateway.limits.budget import MemoryBudget
 from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, WeightedBackend, build
 from slipway_gateway.serving.admin import AdminApi
+from slipway_gateway.serving.admission import Admission
 from slipway_gateway.serving.api import PublicApi
 from slipway_gateway.serving.listener import listen
 from slipway_gateway.serving.operator_token import OperatorToken
+from slipway_gateway.serving.tls import server_tls
 from slipway_gateway.settings import GatewaySettings
+from slipway_gateway.sharing.limiter import Limiter
+from slipway_gateway.sharing.ready_gateways import ReadyGateways
+from slipway_gateway.sharing.redis_counters import RedisCounters
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.upstream.session import open_session
 
@@ -76,6 +87,9 @@ class Gateway:
     admin_url: str
     client: aiohttp.ClientSession
     upstreams: aiohttp.ClientSession
+    known: KnownTenants
+    admission: Admission
+    ledger: Ledger
     generation: int = 0
     counted: dict[tuple[str, ...], float] = field(default_factory=dict)
 
@@ -120,26 +134,69 @@ class NoSource:
         await asyncio.Event().wait()
 
 
+def shared_counters(settings: GatewaySettings, metrics: GatewayMetrics) -> RedisCounters | None:
+    url = settings.redis_url.get_secret_value()
+    return RedisCounters(url, settings.redis_prefix, settings.redis_timeout_s, metrics) if url else None
+
+
 @contextlib.asynccontextmanager
-async def gateway(**changes: Any) -> AsyncIterator[Gateway]:
+async def gateway(
+    tenants: Iterable[KnownTenant] | None = (),
+    pepper: bytes = b"",
+    gateways: ReadyGateways | None = None,
+    **changes: Any,
+) -> AsyncIterator[Gateway]:
     settings = GatewaySettings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
     metrics = GatewayMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
         proxy = Proxy(settings, balancer, metrics, session)
-        edge = PublicApi(settings, balancer, proxy, metrics)
+        known = KnownTenants(lambda: pepper)
+        if tenants is not None:
+            known.publish(tenants)
+        issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers)
+        ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
+        counters = shared_counters(settings, metrics)
+        sharing = asyncio.create_task(counters.run()) if counters else None
+        limiter = Limiter(asyncio.get_running_loop().time, gateways, counters)
+        admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)
+        known.on_publish = admission.tenants_changed
+        edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
-        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door())
-        admin_runner = await listen(admin.app(), "127.0.0.1", 0, settings)
-        url, admin_url = (f"http://127.0.0.1:{one.addresses[0][1]}" for one in (runner, admin_runner))
+        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), server_tls(settings, metrics))
+        admin_host = settings.admin_host or "127.0.0.1"
+        admin_runner = await listen(admin.app(), admin_host, 0, settings)
+        scheme = "https" if settings.tls_cert_file else "http"
+        url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
+        admin_url = f"http://{admin_host}:{admin_runner.addresses[0][1]}"
         try:
-            yield Gateway(edge, balancer, proxy.budget, metrics, runner, url, admin_url, client, session)
+            yield Gateway(
+                edge,
+                balancer,
+                proxy.budget,
+                metrics,
+                runner,
+                url,
+                admin_url,
+                client,
+                session,
+                known,
+                admission,
+                ledger,
+            )
         finally:
             await client.close()
+            await issuers.close()
             await edge.stop_mirroring()
             await runner.cleanup()
             await admin_runner.cleanup()
+            if counters and sharing:
+                sharing.cancel()
+                await asyncio.gather(sharing, return_exceptions=True)
+                await counters.close()
+            await ledger.close_down()
 
 
 @contextlib.asynccontextmanager
@@ -155,18 +212,22 @@ async def upstream(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[U
 @contextlib.asynccontextmanager
 async def raw_upstream(*writes: bytes, abort: bool = True) -> AsyncIterator[str]:
     """A server that reads a request's head, writes these bytes, and dies."""
+    serving: set[asyncio.Task[None] | None] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
-            for part in writes:
-                writer.write(part)
-                await writer.drain()
-                # The bytes must leave before the reset discards them.
-                await asyncio.sleep(0.05)
-        if abort:
-            writer.transport.abort()
-        writer.close()
+        serving.add(asyncio.current_task())
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")
+                for part in writes:
+                    writer.write(part)
+                    await writer.drain()
+                    # The bytes must leave before the reset discards them.
+                    await asyncio.sleep(0.05)
+        finally:
+            if abort:
+                writer.transport.abort()
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
@@ -174,6 +235,8 @@ async def raw_upstream(*writes: bytes, abort: bool = True) -> AsyncIterator[str]
     finally:
         server.close()
         await server.wait_closed()
+        # A gateway that leaves at once must not leave a server behind that the loop ends with.
+        await asyncio.wait([task for task in serving if task], timeout=1) if serving else None
 
 
 async def until_quiet(reader: asyncio.StreamReader, turns: int = 25) -> bytes:

@@ -207,8 +207,15 @@ async def test_routes_report_is_the_contract() -> None:
         async with gate.client.get(gate.admin_url + "/internal/routes") as answer:
             report = await answer.json()
         revisions = {
-            "rev": {"weight": 100, "endpoints": 1, "inflight": 1, "requests": 1, "failures": 0},
-            "old": {"weight": 0, "endpoints": 0, "inflight": 0, "requests": 0, "failures": 0},
+            "rev": {
+                "weight": 100,
+                "endpoints": 1,
+                "inflight": 1,
+                "pods": {"127.0.0.1": 1},
+                "requests": 1,
+                "failures": 0,
+            },
+            "old": {"weight": 0, "endpoints": 0, "inflight": 0, "pods": {}, "requests": 0, "failures": 0},
         }
         failsafe = {"cut_off": "", "reason": "", "expired": False}
         (sample,) = report["routes"]["default/chat"].pop("samples")

@@ -81,7 +81,11 @@ def counts(gate: Gateway, revision: str = "rev") -> dict[str, Any]:
 def judged(gate: Gateway, revision: str = "rev") -> tuple[int, dict[str, int]]:
     """Requests, and events by kind."""
     found = counts(gate, revision)
-    return (found["requests"], {kind: n for kind, n in found["events"].items() if n}) if found else (0, {})
+    return (
+        (found["requests"], {kind: n for kind, n in found["events"].items() if n and kind != "bad"})
+        if found
+        else (0, {})
+    )
 
 
 def between(gate: Gateway, measure: str, at: str) -> tuple[float, float]:

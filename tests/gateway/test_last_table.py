@@ -20,6 +20,7 @@ from slipway_gateway.routing.table import (
     WeightedBackend,
     build,
 )
+from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.until import until_async
@@ -33,6 +34,7 @@ ROUTE = Route(
     "default/chat", "u1", "chat", "2026-01-01T00:00:00Z", 41, "salt",
     (WeightedBackend("r1", 25, "v2"), WeightedBackend("r2", 75)), (HeaderRouteRule("t", "r1", MATCH),),
     (MirrorRouteRule("m", "r1", 20, MATCH),),
+    TwinShadowRule("r1", "r2", 50, 2, 7, (TwinLatencyRule("ttft", 15, (TailRule("s", 900_000),)),)),
     30.0, 2, False, None, ("cookie",),
 )  # fmt: skip
 TABLE = build([ROUTE], [RevisionEndpoints("default/chat", "r1", ("http://10.0.0.1:8000", "http://[::1]:8000"))])

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from devcluster.ports import reserve_port
+from slipway_gateway.routing.twin_shadow import TwinLatencyRule, TwinShadowRule
 from testkit.until import until_async
 from tests.server.process import ServerProcess
 
 from .harness import Gateway, gateway
 from .test_mirror import compared, mirroring, results
+from .test_twins import counts, events, shadowing, until_results
+from .test_twins import results as results_of_twins
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -64,3 +68,26 @@ async def test_a_copy_of_stable_differs_in_nothing_and_another_model_in_all(
                 assert text["canary_only"] >= 28 and tokens["canary_only"] > 3 * tokens.get("second_only", 0)
             else:
                 assert not {"canary_only", "second_only"} & {*text, *tokens}
+
+
+async def test_twins_of_real_servers_differ_in_nothing_and_a_dead_canary_in_all(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    stable, _ = servers
+    one, two, three = (stable.url.replace("127.0.0.1", name) for name in ("127.0.0.1", "localhost", "0.0.0.0"))
+    absent = f"http://127.0.0.1:{reserve_port()}"
+    for canary, legs in ((three, {}), (absent, {"bad": {"canary_only": 16}, "errors": {"canary_only": 16}})):
+        async with gateway() as gate:
+            limits = (TwinLatencyRule("ttft", 15), TwinLatencyRule("itl", 10), TwinLatencyRule("e2e", 15))
+            shadow = TwinShadowRule("c", "s", 100, 1000, latencies=limits)
+            gate.balancer.publish(shadowing([canary], [one], shadow, baseline=[two]))
+            for n, verse in enumerate(VERSES * 4):
+                sampling = {"temperature": (0, 1.0)[n % 2], "stream": n % 4 < 2}
+                async with await gate.post(COMMON | {"prompt": verse} | sampling, "/v1/completions") as answer:
+                    assert (answer.status, answer.headers["X-Slipway-Revision"]) == (200, "s")
+                    await answer.read()
+                await until_results(gate, n + 1)
+            assert results_of_twins(gate) == {"paired": 16} and counts(gate)["pairs"] == 16
+            assert events(gate) == legs
+            measured = {measure: times["pairs"] for measure, times in counts(gate)["latencies"].items()}
+            assert measured == ({"ttft": 8, "itl": 8, "e2e": 16} if canary == three else {})

@@ -177,6 +177,7 @@ async def test_upstream_dies_mid_stream() -> None:
             "weight": 100,
             "endpoints": 1,
             "inflight": 0,
+            "pods": {},
             "requests": 1,
             "failures": 1,
         }
@@ -221,7 +222,7 @@ async def test_stream_that_crashes_every_server_ends_soon() -> None:
         assert [seen.headers["X-Slipway-Resume-Bytes"] for seen in server.seen[1:]] == [size for _, size in tails]
         assert gate.outcomes() == {"upstream_error": 1} and gate.edge.running == 0
         (counts,) = gate.balancer.report()["default/chat"]["revisions"].values()
-        assert counts == {"weight": 100, "endpoints": 1, "inflight": 0, "requests": 1, "failures": 1}
+        assert counts == {"weight": 100, "endpoints": 1, "inflight": 0, "pods": {}, "requests": 1, "failures": 1}
 
 
 async def test_a_stream_waits_for_its_server_to_come_back() -> None:

@@ -46,7 +46,9 @@ def opened(epoch: samples.GenerationSamples, recorder: OutcomeRecorder, key: str
 
 
 def events(epoch: samples.GenerationSamples, revision: str = "c") -> dict[str, int]:
-    return {kind: count for kind, count in epoch.report(0.0)["revisions"][revision]["events"].items() if count}
+    """By kind; `test_a_unit_that_is_bad_in_several_ways_counts_once` has the composite."""
+    found = epoch.report(0.0)["revisions"][revision]["events"]
+    return {kind: count for kind, count in found.items() if count and kind != samples.BAD}
 
 
 # -- one first attempt
@@ -314,7 +316,16 @@ def test_events_and_times_are_counted_for_their_revision() -> None:
     assert (report["generation"], report["weights"]) == (1, {"c": 10, "s": 90, "old": 0})
     assert {name: counts["requests"] for name, counts in report["revisions"].items()} == {"c": 2, "s": 1}
     assert events(epoch) == {"errors": 1, "empty": 1, "truncated": 1} and events(epoch, "s") == {}
-    assert set(report["revisions"]["c"]["events"]) == set(KINDS)
+    assert set(report["revisions"]["c"]["events"]) == {*KINDS, samples.BAD}
+
+
+def test_a_unit_that_is_bad_in_several_ways_counts_once_as_bad() -> None:
+    epoch = Samples().epoch(route())
+    count(epoch, "c", "k1", RequestOutcome(("errors", "hung")))
+    count(epoch, "c", "k1", RequestOutcome(("empty",)))
+    count(epoch, "c", "k2", RequestOutcome(("repetition",)))
+    count(epoch, "c", "k3", RequestOutcome(("truncated",), {E2E: 1.0}))
+    assert epoch.report(0.0)["revisions"]["c"]["events"][samples.BAD] == 2, "truncated is not bad by itself"
 
 
 def test_a_session_is_one_event_of_a_kind() -> None:

@@ -42,14 +42,14 @@ def test_the_last_of_equal_flags_counts() -> None:
 
 
 def test_the_salt_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
-    environment = {"SLIPWAY_GATEWAY_TENANT_SALT": "pepper"}
+    environment = {"SLIPWAY_GATEWAY_TENANT_SALT": "canary-salt"}
     settings = parsed(GatewaySettings.parse, [], environment)
-    assert settings.tenant_salt.get_secret_value() == "pepper"
+    assert settings.tenant_salt.get_secret_value() == "canary-salt"
     for arguments in (["--help"], ["--port", "x"]):
         with pytest.raises(SystemExit):
             parsed(GatewaySettings.parse, arguments, environment)
     shown = capsys.readouterr()
-    assert "pepper" not in f"{settings!r}{settings}{shown.out}{shown.err}"
+    assert "canary-salt" not in f"{settings!r}{settings}{shown.out}{shown.err}"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,7 @@ def test_the_salt_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
         ([], {"SLIPWAY_GATEWAY_PORT": "tcp://x"}, "SLIPWAY_GATEWAY_PORT: 'tcp://x' is not a whole number"),
         (["--sticky-by", "cookie"], {}, "--sticky-by: unknown cookie; choose from session, user, key"),
         (["--tenant-by", "session"], {}, "--tenant-by: unknown session"),
+        (["--redis-url", "http://x"], {}, "--redis-url: must begin with redis://, rediss:// or unix://"),
         (["--log-level", "loud"], {}, "--log-level: 'loud' is not one of 'debug', 'info', 'warning' or 'error'"),
         (["--hold-timeout", "-1"], {}, "--hold-timeout: '-1' is less than 0"),
         (["--max-client-percentage", "101"], {}, "--max-client-percentage: '101' is more than 100"),

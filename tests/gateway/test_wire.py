@@ -150,7 +150,8 @@ def test_error_events() -> None:
         ({}, set()),
         ({"max_tokens": 1}, {"truncated", "empty"}),
         ({"max_completion_tokens": 255}, {"truncated"}),
-        ({"max_tokens": 256}, set()),
+        ({"max_tokens": 100_000}, {"truncated"}),
+        ({"max_tokens": None}, set()),
         ({"max_tokens": "many"}, set()),
         ({"stop": ["a"]}, {"empty", "invalid_json"}),
         ({"stop": None, "stop_token_ids": [], "logit_bias": {}, "ignore_eos": False}, set()),
@@ -169,7 +170,7 @@ def test_error_events() -> None:
     ],
 )
 def test_failures_that_a_request_provokes_are_excused(given: dict[str, object], excused: set[str]) -> None:
-    """safety 18: `max_tokens: 1` counted as truncated."""
+    """safety 18, S12: what stops at the client's own `max_tokens` counted as truncated."""
     assert request_fields.parse(json.dumps({"model": "m"} | given).encode()).excused == excused
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.judge_sim import __main__ as program
-from bench.judge_sim import cells, kept, ours, peers, plot, report
+from bench.judge_sim import cells, kept, margins, ours, peers, plot, report
 from bench.judge_sim.intervals import wilson
 from bench.judge_sim.latencies import SLOW, Shape, slow
 from bench.judge_sim.running import (
@@ -217,6 +217,23 @@ def test_the_bar_for_harm_is_the_best_tuned_rule() -> None:
         result = AlternativeResult(cells.ALTERNATIVES[1], 1, everyone, 0.0, "", 0.01, None, 0.0)
         harm = next(bar for bar in report.bars(report.Outcome([], [result], 1)) if bar.bar.startswith("bad responses"))
         assert harm.ok is held
+
+
+def test_a_difference_within_its_interval_is_a_tie_and_no_fault() -> None:
+    mine, best = replace(NEVER, harm=36.3, harm_error=3.0), replace(NEVER, harm=32.3, harm_error=3.0)
+    everyone = {OURS: mine, TUNED_RULE: best} | dict.fromkeys((TUNED_KAYENTA, *peers.JUDGES), NEVER)
+    result = AlternativeResult(cells.ALTERNATIVES[1], 200, everyone, 0.0, "", 0.01, None, 0.0)
+    harm = next(bar for bar in report.bars(report.Outcome([], [result], 1)) if bar.bar.startswith("bad responses"))
+    assert harm.ok and "a tie" in harm.limit
+
+
+def test_canaries_at_a_margin_seldom_pass_and_healthy_ones_do() -> None:
+    found = {cell.name: margins.result(cell, 200, 1) for cell in margins.CELLS}
+    made = [bar for item in found.values() if (bar := margins.bar(item))]
+    assert len(made) == 4 and all(bar.ok for bar in made), made
+    assert found["maxExtra 10, healthy, 20 req/s"].passed >= 190
+    spoilt = replace(found["okBelow at its limit"], passed=40)
+    assert not margins.bar(spoilt).ok  # type: ignore[union-attr]
 
 
 NEVER = Detection(0.0, 0.0, math.inf, math.inf, math.inf, math.inf, math.inf, 9.0, 0.1)

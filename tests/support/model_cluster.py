@@ -228,6 +228,7 @@ class ModelCluster(WatchedWorld):
             assert item.reason in known, f"docs/status.yaml lacks {item.reason} of {item.type}"
         self._assert_weights(old.traffic, new.traffic, min(self._carriers(old), self._carriers(new)))
         self._assert_mirrors(old.traffic, new)
+        self._assert_shadow(old.traffic, new)
         self._assert_confirmed(old, new)
         self._assert_judged(old, new)
         self._assert_one_transition(old, new)

@@ -11,6 +11,7 @@ from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.model.cluster.samples import Pairs, Sample, Side
 from slipway_operator.model.labels import what_runs
+from tests.support.model_pairs import ModelPairs
 
 if TYPE_CHECKING:
     from tests.support.model_world import World
@@ -44,7 +45,7 @@ class Nature:
     @classmethod
     def of(cls, world: "World", revision: str) -> "Nature":
         uri = world.uri(revision)
-        times = 3 if uri in world.slow or world.is_cold(revision) else 1
+        times = world.slowness if uri in world.slow else 3 if world.is_cold(revision) else 1
         return cls(world.error_rate(revision), times, world.hangs.get(uri, 0.0), uri in world.mute)
 
 
@@ -65,7 +66,9 @@ class Tally:
 
     def side(self) -> Side:
         slow = {"ttft": {STRATUM: tuple(self.slow)}}
-        return Side(self.requests, self.requests, {"errors": self.errors}, slow, assigned=self.assigned)
+        return Side(
+            self.requests, self.requests, {"errors": self.errors, "bad": self.errors}, slow, assigned=self.assigned
+        )
 
 
 @dataclass
@@ -80,6 +83,7 @@ class ModelGateway:
     incarnation: str = field(default_factory=lambda: f"process-{next(_INCARNATIONS)}")
     samples: dict[int, Sample] = field(default_factory=dict)  # by generation
     open: list[Attempt] = field(default_factory=list)
+    pairs: ModelPairs = field(default_factory=ModelPairs)
     asleep: bool = False  # by its table
     holds: bool = False  # for longer than a moment, by its table
     since: datetime = START  # when it began to know the route
@@ -145,6 +149,8 @@ class ModelGateway:
             for mirror in table.mirror_routes:
                 if chosen != mirror.revision and chance.random() * 100 < mirror.percentage:
                     self._mirror(sample, mirror.revision, world.ready(what_runs(chosen)) > 1, world, chance)
+            if table.twin_shadow:
+                self.pairs.offer(sample, table.twin_shadow, world)
         sample.revisions.update({name: tally.side() for name, tally in tallies.items()})
         self.samples = dict(sorted(self.samples.items())[-4:])
 
@@ -160,13 +166,14 @@ class ModelGateway:
         sample.shadow[canary] = {"text": Pairs(*sums)}
 
     def look(self, now: datetime) -> None:
-        """What takes too long is counted as an error, once."""
+        """What takes too long is counted as an error, once; pairs end."""
+        self.pairs.end(self.samples, now)
         for one in self.open:
             sample = self.samples.get(one.generation)
             if sample and not one.hung and (now - one.begun).total_seconds() > HUNG_AFTER_S:
                 one.hung = True
                 side = sample.revisions[one.revision]
-                events = side.events | {"errors": side.events.get("errors", 0) + 1}
+                events = {kind: count + 1 for kind, count in side.events.items()}
                 sample.revisions[one.revision] = replace(
                     side, requests=side.requests + 1, units=side.units + 1, events=events
                 )
@@ -181,7 +188,7 @@ class ModelGateway:
                 buckets = [*side.late.get("ttft", {}).get(STRATUM, (0,) * 6)]
                 buckets[bisect_left(BOUNDS["ttft"], age_s)] += 1
                 sides[one.revision] = replace(side, late={"ttft": {STRATUM: tuple(buckets)}})
-        return replace(sample, revisions=sides, shadow=dict(sample.shadow))
+        return replace(sample, revisions=sides, shadow=dict(sample.shadow), twins=dict(sample.twins))
 
     def seen(self, inflight: dict[str, int], now: datetime) -> Gateway:
         """As the operator sees it."""

@@ -67,6 +67,17 @@ class WatchedWorld(World):
         if old and new.traffic and old.mirror_routes != mirrors:
             assert new.traffic.generation > old.generation, "what is mirrored is counted by generation"
 
+    def _assert_shadow(self, old: Traffic | None, new: Status) -> None:
+        """Pairs are compared in an analysis, before any client is served: a revision under test beside its twin."""
+        shadow = new.traffic.twin_shadow if new.traffic else None
+        if shadow and new.traffic:
+            assert new.rollout and new.rollout.state is State.ANALYZING and new.rollout.analysis
+            assert (shadow.revision, shadow.twin) == (new.rollout.revision, new.stable_revision)
+            assert new.traffic.weight(shadow.revision) == 0, "no client is served while copies are compared"
+            assert self.pods[shadow.revision].ready and self.pods[baseline_of(shadow.twin)].ready, "both sides answer"
+        if old and new.traffic and old.twin_shadow != shadow:
+            assert new.traffic.generation > old.generation, "pairs are counted by generation"
+
     def _assert_confirmed(self, old: Status, new: Status) -> None:
         """Gates, as written before, are open for every higher weight of a revision under test."""
         if not (old.stable_revision and old.rollout and new.rollout and new.rollout.in_flight and new.traffic):

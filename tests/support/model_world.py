@@ -52,7 +52,10 @@ class World:
     inflight: dict[str, int] = field(default_factory=dict)
     rate: int = 0  # requests that each gateway gets in a second
     bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
-    slow: set[str] = field(default_factory=set)  # model URIs that answer three times slower
+    slow: set[str] = field(default_factory=set)  # model URIs that answer slower, by these times
+    slowness: int = 3
+    busy: float = 0.0  # part of the pairs of a twin shadow that gateways withhold
+    pair_seconds: int = 0  # time after which pairs end
     drained_before: datetime | None = None  # pods made before this moment are on a node that is drained
     sees_drains: bool = True
     no_groups: str = ""  # why LeaderWorkerSets cannot be used

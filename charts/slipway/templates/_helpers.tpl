@@ -60,6 +60,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* How gateways authenticate requests: Tenants are cluster-wide, so not by itself with rights in some namespaces only. */}}
+{{- define "slipway.authMode" -}}
+{{- if and (eq .Values.auth.mode "auto") (eq .Values.rbac.scope "namespaces") }}off{{ else }}{{ .Values.auth.mode }}{{ end -}}
+{{- end -}}
+
 {{/* Whether the metrics API is served: registrations are cluster-wide, so not with rights in some namespaces only. */}}
 {{- define "slipway.metricsApi" -}}
 {{- if and .Values.operator.metricsApi.enabled (eq .Values.rbac.scope "cluster") -}}true{{- end -}}
@@ -87,10 +92,18 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- join "," $prices -}}
 {{- end -}}
 
+{{/* Port of the gateways' Service. Its default is that of HTTP. */}}
+{{- define "slipway.gatewayPort" -}}
+{{- $port := int .Values.gateway.service.port -}}
+{{- if and .Values.gateway.tls.secretName (eq $port 80) }}443{{ else }}{{ $port }}{{ end -}}
+{{- end -}}
+
 {{/* Base URL for OpenAI clients inside the cluster, shown in every ModelDeployment's status. */}}
 {{- define "slipway.endpoint" -}}
-{{- $port := int .Values.gateway.service.port -}}
-http://{{ include "slipway.fullname" . }}-gateway.{{ .Release.Namespace }}.svc{{ if ne $port 80 }}:{{ $port }}{{ end }}/v1
+{{- $tls := ne .Values.gateway.tls.secretName "" -}}
+{{- $port := include "slipway.gatewayPort" . -}}
+{{ ternary "https" "http" $tls }}://{{ include "slipway.fullname" . }}-gateway.{{ .Release.Namespace }}.svc
+{{- if ne $port (ternary "443" "80" $tls) }}:{{ $port }}{{ end }}/v1
 {{- end -}}
 
 {{/* What both pods have in common after their containers. */}}

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import quote, urlencode
 
-from slipway_cli.api import GROUP_VERSION, KIND, MODEL_DEPLOYMENT_LABEL, Json
+from slipway_cli.api import COMPONENT_LABEL, GROUP_VERSION, KIND, MODEL_DEPLOYMENT_LABEL, TENANTS, Json
 from slipway_cli.cluster.access import Access
 from slipway_cli.cluster.transport import USER_AGENT, ApiResponse, Transport
-from slipway_cli.errors import CommandError, Forbidden, ObjectNotFound, Unreachable
+from slipway_cli.errors import CommandError, Conflict, Forbidden, ObjectNotFound, Unreachable
 
 FIELD_MANAGER = USER_AGENT
 ATTEMPTS = 4  # the first and three more
@@ -15,7 +15,7 @@ FIRST_PAUSE_S = 0.2
 
 _JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-# A conflict is the API server's own race with another writer; our patches have no precondition.
+# A conflict is the API server's own race with another writer, unless a patch has a precondition.
 _RETRIED = (409, 429, 500, 502, 503, 504)
 
 
@@ -86,12 +86,49 @@ class ClusterClient:
         except ObjectNotFound:
             return None
 
+    def tenant(self, name: str) -> Json:
+        """One Tenant."""
+        return self._call("GET", _tenant_path(name))
+
+    def tenants(self) -> Json:
+        """All Tenants, as a list object."""
+        return self._call("GET", _tenant_path())
+
+    def tenant_table(self, name: str | None) -> Json:
+        """The same as the table that kubectl prints."""
+        return self._call("GET", _tenant_path(name), accept=_TABLE)
+
+    def patch_tenant(self, name: str, body: Json) -> Json:
+        """Change a Tenant by merge patch.
+
+        Raises:
+            Conflict: when the patch has a resourceVersion that is not the present one.
+        """
+        return self._call("PATCH", _tenant_path(name) + f"?fieldManager={FIELD_MANAGER}", body, conditional=True)
+
+    def secret(self, namespace: str, name: str) -> Json | None:
+        """A Secret, of any namespace; None when there is none."""
+        try:
+            return self._call("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets/{quote(name, safe='')}")
+        except ObjectNotFound:
+            return None
+
     def pod(self, namespace: str, name: str) -> Json | None:
         """A pod, of any namespace; None when there is none."""
         try:
             return self._call("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}")
         except ObjectNotFound:
             return None
+
+    def gateway_pods(self, namespace: str) -> list[Json]:
+        """The pods of the gateways of releases in a namespace."""
+        query = urlencode({"labelSelector": f"{COMPONENT_LABEL}=gateway"})
+        return self._call("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?{query}").get("items") or []
+
+    def gateway(self, namespace: str, pod: str, path: str) -> Json:
+        """What a gateway answers at its admin port. `pod`: NAME:PORT. The API server forwards the request."""
+        where = f"namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe=':')}"
+        return self._call("GET", f"/api/v1/{where}/proxy/{path}")
 
     def now(self) -> datetime:
         """The API server's clock at its last answer: that of this machine may be wrong."""
@@ -119,7 +156,9 @@ class ClusterClient:
         path = f"{root}/namespaces/{quote(self.namespace, safe='')}/{kind}?{urlencode(query)}"
         return self._call("GET", path).get("items") or []
 
-    def _call(self, method: str, path: str, body: Json | None = None, accept: str = _JSON) -> Json:
+    def _call(
+        self, method: str, path: str, body: Json | None = None, accept: str = _JSON, *, conditional: bool = False
+    ) -> Json:
         # As in the transport: help and completion start without it.
         from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
@@ -127,17 +166,22 @@ class ClusterClient:
         retrying = Retrying(
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_exponential(multiplier=FIRST_PAUSE_S),
-            retry=retry_if_result(_is_passing),
+            retry=retry_if_result(
+                lambda response: _is_passing(response) and not (conditional and response.status == 409)
+            ),
             retry_error_callback=lambda state: state.outcome and state.outcome.result(),
         )
         response = retrying(self._transport.send, method, path, body, headers)
         self._now = _parse_date(response.headers.get("Date"))
+        if conditional and response.status == 409:
+            raise Conflict(str(response.body.get("message")))
         if response.status >= 400:
             raise self._error(response.status, response.body)
         return response.body
 
     def _error(self, status: int, answer: Json) -> CommandError:
-        message = str(answer.get("message") or f"status {status}")
+        # Gateways, to which the API server forwards, name it `error`.
+        message = str(answer.get("message") or answer.get("error") or f"status {status}")
         if status == 401:
             context = self._transport.connection.context
             who = f"the credentials of {context} are missing, wrong or have expired: log in again"
@@ -151,13 +195,20 @@ class ClusterClient:
         return CommandError(message)
 
     def _not_found(self, answer: Json) -> CommandError:
-        name = (answer.get("details") or {}).get("name")
+        details = answer.get("details") or {}
+        name = details.get("name")
+        if name and details.get("kind") == TENANTS:
+            return ObjectNotFound(f"there is no Tenant {name}: `slipway tenants` lists all there are")
         if name:
             where = f"namespace {self.namespace}"
             return ObjectNotFound(
                 f"there is no ModelDeployment {name} in {where}: `slipway get -A` lists all there are"
             )
         return CommandError(f"this cluster does not serve {KIND}.{GROUP_VERSION}: install Slipway's chart (README.md)")
+
+
+def _tenant_path(name: str | None = None) -> str:
+    return f"/apis/{GROUP_VERSION}/{TENANTS}" + (f"/{quote(name, safe='')}" if name else "")
 
 
 def _is_passing(response: ApiResponse) -> bool:

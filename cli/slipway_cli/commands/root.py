@@ -4,12 +4,13 @@ from typing import Any
 
 import click
 
-from slipway_cli.commands import look, steer, tool
+from slipway_cli.commands import look, steer, tenants, tool
 from slipway_cli.commands.options import add_cluster_options, merge
 
 COMMANDS = (
     *(look.get, look.status, look.history_, look.analyze, look.explain, look.wait),
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
+    *(tenants.tenants, tenants.keys, tenants.usage_),
     *(tool.version, tool.completion),
 )
 
@@ -26,7 +27,7 @@ class OrderedGroup(click.Group):
 @add_cluster_options
 @click.pass_context
 def cli(context: click.Context, /, **options: Any) -> None:
-    """Look at ModelDeployments and steer their rollouts."""
+    """Look at ModelDeployments, steer their rollouts, and administer Tenants."""
     context.obj = merge(None, options)
 
 

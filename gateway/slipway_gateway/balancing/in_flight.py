@@ -1,7 +1,8 @@
 """Counts of requests in flight, by endpoint and by revision."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
 from ..routing.router import RouteEndpoint
 from ..routing.table import RouteTable
@@ -47,6 +48,11 @@ class InFlight:
     def at(self, url: str) -> int:
         """Requests of clients in flight at an endpoint."""
         return self._by_url.get(url, 0)
+
+    def by_address(self, urls: Iterable[str]) -> dict[str, int]:
+        """Requests of clients in flight at those of the endpoints that have any, by their IP addresses."""
+        busy = {url: self._by_url[url] for url in urls if url in self._by_url}
+        return {urlsplit(url).hostname or url: count for url, count in busy.items()}
 
     def of_revision(self, route: str, revision: str) -> RequestCounts:
         return self._by_revision.get((route, revision), RequestCounts())

@@ -176,11 +176,12 @@ class LoadBalancer:
         revisions = {}
         weights = {backend.revision: backend.weight for backend in route.backends}
         for revision in dict.fromkeys([*table.revisions(route), *busy]):
-            counts = self.in_flight.of_revision(route.name, revision)
+            counts, urls = self.in_flight.of_revision(route.name, revision), table.urls(route, revision)
             revisions[revision] = {
                 "weight": weights.get(revision, 0),
-                "endpoints": len(table.urls(route, revision)),
+                "endpoints": len(urls),
                 "inflight": counts.inflight,
+                "pods": self.in_flight.by_address(urls) if counts.inflight else {},
                 "requests": counts.requests,
                 "failures": counts.failures,
             }

@@ -7,7 +7,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from ..limits.budget import SHARE, Account
 from ..settings import GatewaySettings
-from ..wire import errors
+from ..wire import errors, inference
 
 # In each of these windows a body must bring its minimum.
 WINDOW_S = 10.0
@@ -46,8 +46,10 @@ def make_body(body: bytes, tokens: bytes) -> bytes | SlicedBody:
 
 
 def check_length(request: web.Request, limit_bytes: int) -> None:
-    """Refuses by the headers alone."""
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+    """Refuses by the headers alone. Clients of the Open Inference Protocol compress; the server decompresses."""
+    encoding = request.headers.get("Content-Encoding", "identity").lower()
+    compresses = encoding in inference.ENCODINGS and inference.is_inference_protocol(request.path)
+    if encoding != "identity" and not compresses:
         raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
     if (request.content_length or 0) > limit_bytes:
         raise errors.too_large(limit_bytes)
@@ -64,7 +66,7 @@ async def read(request: web.Request, account: Account, settings: GatewaySettings
     reading = _BodyReader(account, settings, now() + settings.body_timeout_s)
     if request.content.is_eof():
         # Most bodies came with their head: nothing to wait for.
-        while chunk := request.content.read_nowait():
+        if chunk := request.content.read_nowait():
             reading.take(chunk)
         return reading.body()
     try:

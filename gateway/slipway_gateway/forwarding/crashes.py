@@ -66,6 +66,10 @@ class CrashTracker:
         if blamed >= POISON:
             raise self._refused(outgoing, record)
 
+    def is_suspect(self, outgoing: UpstreamRequest) -> bool:
+        """Whether an engine died with the same bytes in flight."""
+        return self._suspects.blamed(_suspect(outgoing)) > 0
+
     def completed(self, outgoing: UpstreamRequest) -> None:
         """A response has been sent to its end: its bytes are less likely the cause of a crash."""
         self._suspects.completed(_suspect(outgoing))
@@ -82,11 +86,8 @@ class CrashTracker:
         state.hold_until += self._clock() - began_s
 
     @contextlib.contextmanager
-    def trial(self, url: str, state: RetryState) -> Iterator[None]:
+    def trial(self, url: str) -> Iterator[None]:
         """From sending a suspect to the first byte of its response."""
-        if not state.suspect:
-            yield
-            return
         self._suspects.begin(url)
         try:
             yield

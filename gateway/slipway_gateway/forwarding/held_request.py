@@ -49,7 +49,9 @@ class HeldRequest:
         about = f" of about {route.wake_s} s" if route.wake_s else ""
         try:
             if self.out is None:
-                self.out = web.StreamResponse(headers={**_HEADERS, headers.REQUEST_ID: self._record.request_id})
+                limits = self._call.meter.limit_headers if self._call.meter else {}
+                sent = {**_HEADERS, headers.REQUEST_ID: self._record.request_id, **limits}
+                self.out = web.StreamResponse(headers=sent)
                 await self.out.prepare(self._request)
             await self.out.write(f": waking, {now_s - self.began_s:.0f} s{about}\n\n".encode())
         except ConnectionError:

@@ -10,10 +10,14 @@ from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
 from ..limits.budget import MemoryBudget
 from ..limits.container import budget_bytes, memory_limit_bytes
+from ..mirror.endpoints import MirrorEndpoints
+from ..mirror.leg import LegSender
 from ..mirror.queue import MirrorQueue
+from ..mirror.twins import TwinShadows
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
+from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors
 from .crashes import CrashTracker
@@ -41,14 +45,18 @@ class Proxy:
         self.budget = _budget(settings, metrics, clock)
         signer = TenantSigner(settings.tenant_keys_file)
         self._crashes = CrashTracker(metrics, clock)
-        sender = Sender(balancer, session, signer, clock)
+        sender = Sender(balancer, session, open_direct(session, settings), signer, clock)
         self._retries = Retries(settings, balancer, metrics, sender, self._crashes, clock=clock)
         memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, self.budget)
         metrics.remembered.set_function(lambda: memory.size_bytes)
         self.resumption = Resumption(settings, self._retries, memory, metrics, clock)
-        account = self.budget.open("")
+        account, endpoints = self.budget.open(""), MirrorEndpoints(balancer.in_flight, clock)
         self.mirror_queue = MirrorQueue(
-            settings, balancer, metrics, session, self._is_busy, account=account, signer=signer
+            settings, balancer, metrics, session, self._is_busy, account=account, signer=signer, endpoints=endpoints
+        )
+        legs = LegSender(settings, session, account, endpoints, clock)
+        self.twins = TwinShadows(
+            settings, balancer, metrics, legs, self._is_busy, is_suspect=self._crashes.is_suspect, signer=signer
         )
         self._shared = RelayContext(self.resumption, self.mirror_queue, self._crashes, clock, settings.stall_timeout_s)
 
@@ -88,6 +96,7 @@ class Proxy:
             if state.recorder:
                 state.recorder.abandon(self._clock())
             self._balancer.activity.leave(activity)
+            self.twins.offer(outgoing, record.request_id)
 
     def cut(self) -> None:
         """Ends running requests: a stream with an error event, any other one with an error response."""

@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from ..mirror.queue import MirrorQueue
+from ..quotas.meter import Meter
 from ..routing.split import tag
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
@@ -16,6 +17,7 @@ from ..wire.resume import StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
 from .bodies import SLICE_BYTES
 from .crashes import CrashTracker
+from .resume_memory import stream_key
 from .resumption import Resumption
 
 _MESSAGES = {
@@ -27,6 +29,8 @@ _MESSAGES = {
 _OUTCOMES = {"upstream_died": "upstream_error", "request_crashed_engine": errors.POISON}
 # Memory of a stream is counted in steps of this size.
 _STEP_BYTES = 4 << 10
+# What is written at once into an empty buffer: half of what the transport takes before a write waits for its client.
+_AT_ONCE_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,11 @@ class Relay:
         crossing = headers.to_client(
             response.headers, record.request_id, response.endpoint.revision, forwarded=outgoing.forwarded
         )
-        self._out = opened or web.StreamResponse(status=response.status, headers=crossing)
+        self._meter = self._begin_meter(outgoing, response)
+        if outgoing.meter:
+            crossing.update(outgoing.meter.limit_headers)
+        made = web.StreamResponse if self._aligner or response.rest else _WholeResponse
+        self._out = opened or made(status=response.status, headers=crossing)
 
     async def run(self) -> web.StreamResponse:
         out = self._out
@@ -84,9 +92,10 @@ class Relay:
         return out
 
     async def _open(self) -> None:
-        if not self._progress and (length := self._answer.length) is not None:
+        rewritten = self._progress or (self._meter and self._meter.strips_usage)
+        if not rewritten and (length := self._answer.length) is not None:
             self._out.content_length = length
-        await self._send(self._out.prepare(self._request))
+        await self._out.prepare(self._request)  # it never waits
 
     async def end(self, code: str) -> web.StreamResponse:
         """A broken stream ends with an error event; any other one is aborted, so it never looks complete."""
@@ -115,6 +124,14 @@ class Relay:
         endpoint = response.endpoint
         return StreamProgress.begin(response.headers, endpoint.revision, tag(endpoint.url), self._call.tokens)
 
+    def _begin_meter(self, outgoing: UpstreamRequest, response: UpstreamResponse) -> Meter | None:
+        """None where no tenant is charged: there is none, or no success."""
+        if outgoing.meter is None or response.status != 200:
+            return None
+        response_id = stream_key(self._progress.stream, outgoing).hex() if self._progress else ""
+        outgoing.meter.begin(response.endpoint.revision, response.headers, response_id)
+        return outgoing.meter
+
     async def _stream(self) -> None:
         while gone := await self._copy():
             try:
@@ -127,7 +144,9 @@ class Relay:
         # The server is done: whatever the client does now does not change the outcome.
         self._complete()
         if self._aligner and (rest := self._aligner.flush()):
-            await self._send(self._out.write(rest))
+            if self._meter:
+                self._meter.add_events(rest)
+            await self._send(self._out.write(rest), len(rest))
         await self._send(self._out.write_eof())
         self._done = True
         self._record.end(self._answer.outcome, self._answer.status)
@@ -177,12 +196,16 @@ class Relay:
 
     def _ready(self, chunk: bytes) -> bytes:
         if self._aligner is None:
+            if self._meter:
+                self._meter.add_body(chunk)
             return chunk
         events, self._crashed = split_crash_comment(self._aligner.feed(chunk))
         if events and (recorder := self._answer.recorder):
             recorder.add_events(events, self._clock())
         if events and self._mirrored:
             self._mirrored.add_part(events)
+        if events and self._meter:
+            events = self._meter.add_events(events)
         if events and self._progress:
             events = self._progress.add_ids(events)
         self._count(self._aligner.held_bytes + (self._progress.size_bytes if self._progress else 0))
@@ -203,13 +226,13 @@ class Relay:
         """Sends long data in slices, because a transport copies what it cannot send. A client that does not read may be
         evicted when others need the room."""
         if len(data) <= SLICE_BYTES:
-            await self._send(self._out.write(data))
+            await self._send(self._out.write(data), len(data))
             return
         account = self._call.account
         account.waits(self._abort)
         try:
             for begin in range(0, len(data), SLICE_BYTES):
-                await self._send(self._out.write(data[begin : begin + SLICE_BYTES]))
+                await self._send(self._out.write(data[begin : begin + SLICE_BYTES]), SLICE_BYTES)
                 account.moved()
         finally:
             account.goes_on()
@@ -237,7 +260,12 @@ class Relay:
         self._aligner.drop()
         return True
 
-    async def _send(self, write: Awaitable[object]) -> None:
+    async def _send(self, write: Awaitable[object], size_bytes: int = 0) -> None:
+        transport = self._request.transport
+        if transport is not None and size_bytes <= _AT_ONCE_BYTES and not transport.get_write_buffer_size():
+            # It does not wait for the client, so it needs no time limit: most writes are such.
+            await write
+            return
         try:
             async with asyncio.timeout(self._context.stall_timeout_s):
                 await write
@@ -251,6 +279,12 @@ class Relay:
     def _abort(self) -> None:
         if self._request.transport is not None:
             self._request.transport.abort()
+
+
+class _WholeResponse(web.StreamResponse):
+    """Its head is sent together with its body, as aiohttp's own `Response` does it."""
+
+    _send_headers_immediately = False
 
 
 class _StalledClient(Exception):

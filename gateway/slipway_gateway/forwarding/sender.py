@@ -4,7 +4,6 @@ import errno
 from collections.abc import Callable
 
 import aiohttp
-from multidict import CIMultiDict
 from yarl import URL
 
 from ..balancing.attempt import Attempt
@@ -12,11 +11,12 @@ from ..balancing.load_balancer import LoadBalancer
 from ..judging.outcome import OutcomeRecorder
 from ..limits.budget import Account
 from ..routing.router import RouteEndpoint
-from ..upstream.exchange import UpstreamRequest, UpstreamResponse
+from ..upstream.direct import DirectSender
+from ..upstream.exchange import Reply, UpstreamRequest, UpstreamResponse
 from ..upstream.session import read_at_least
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, responses
-from .bodies import make_body
+from .bodies import SlicedBody, make_body
 from .retry_state import BAD_RESPONSE, AttemptFailure
 
 RETRIED_STATUSES = frozenset({429, 502, 503})
@@ -34,10 +34,17 @@ class Sender:
     """Sends attempts and counts how they went."""
 
     def __init__(
-        self, balancer: LoadBalancer, session: aiohttp.ClientSession, signer: TenantSigner, clock: Callable[[], float]
+        self,
+        balancer: LoadBalancer,
+        session: aiohttp.ClientSession,
+        direct: DirectSender,
+        signer: TenantSigner,
+        clock: Callable[[], float],
     ) -> None:
+        """`direct`: for bodies that are written at once; the session writes longer ones while it reads the response."""
         self._balancer = balancer
         self._session = session
+        self._direct = direct
         self._signer = signer
         self._clock = clock
 
@@ -48,10 +55,10 @@ class Sender:
         attempt = self._balancer.start_attempt(
             endpoint, first=recorder is not None, recorder=recorder, client=outgoing.client
         )
-        raw: aiohttp.ClientResponse | None = None
+        raw: Reply | None = None
         done = False
         try:
-            raw = await self._post(outgoing, endpoint)
+            raw = await self._send(outgoing, endpoint)
             if not 200 <= raw.status <= 599:
                 # aiohttp passes on 101 without a request to upgrade, and numbers that are no status at all.
                 return self._bad_response(endpoint, attempt)
@@ -99,25 +106,31 @@ class Sender:
     def _ready_urls(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
         return self._balancer.published.urls(endpoint.model, endpoint.revision)
 
-    async def _post(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> aiohttp.ClientResponse:
+    async def _send(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> Reply:
+        if outgoing.meter:
+            outgoing.meter.sent = True
         self._signer.sign(outgoing.headers, endpoint.route)
-        return await self._session.post(
+        body = make_body(outgoing.body, outgoing.tokens)
+        if outgoing.method == "POST" and not isinstance(body, SlicedBody):
+            return await self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body)
+        return await self._session.request(
+            outgoing.method,
             URL(endpoint.url + outgoing.path_qs, encoded=True),
-            data=make_body(outgoing.body, outgoing.tokens),
+            data=body or None,
             headers=outgoing.headers,
             allow_redirects=False,
             skip_auto_headers=_AUTOMATIC_HEADERS,
         )
 
     async def _read_start(
-        self, endpoint: RouteEndpoint, raw: aiohttp.ClientResponse, attempt: Attempt, account: Account
+        self, endpoint: RouteEndpoint, raw: Reply, attempt: Attempt, account: Account
     ) -> UpstreamResponse | AttemptFailure:
         status = raw.status
         whole = raw.content_length is not None or raw.content_type == "application/json"
         wanted = _MAX_REFUSAL_BYTES if status in RETRIED_STATUSES else _MAX_WHOLE_BYTES if whole else 1
         start = await read_at_least(raw, wanted, account)
         failed = responses.is_servers_failure(status, start)
-        response = UpstreamResponse(endpoint, status, CIMultiDict(raw.headers), start, failed=failed)
+        response = UpstreamResponse(endpoint, status, raw.headers, start, failed=failed)
         if failed:
             attempt.failed(start)
         elif status != 200 and attempt.recorder:

@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..routing.table import Route
+from ..routing.twin_shadow import TwinShadowRule
 from ..wire.responses import KINDS
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
+from .pairs import BAD, BAD_KINDS, TwinCounts
 from .units import SessionMemory, Units
 
 GENERATIONS = 4
@@ -81,7 +83,7 @@ class RevisionSamples:
     assigned: int = 0
     requests: int = 0
     units: int = 0
-    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    events: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*KINDS, BAD), 0))
     slow: LatencyHistograms = field(default_factory=LatencyHistograms)
     late: LatencyHistograms = field(
         default_factory=LatencyHistograms
@@ -146,12 +148,17 @@ class GenerationSamples:
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: RevisionSamples() for backend in route.backends if backend.weight}
         self._shadow: dict[str, dict[str, ShadowCounts]] = {}
+        self._twins: dict[str, TwinCounts] = {}
         self._units = Units(self._weights, begun_s, room)
         self._open: dict[OutcomeRecorder, CountedAttempt] = {}
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
         self._shadow.setdefault(revision, {}).setdefault(by, ShadowCounts()).count(canary, second)
+
+    def twins(self, revision: str) -> TwinCounts:
+        """Counts of pairs of `revision` and a twin."""
+        return self._twins.setdefault(revision, TwinCounts())
 
     def assign(self, revision: str, key: str, client: str, now_s: float) -> bool:
         """The split gave a request to this revision, whether it has an endpoint for it or not: whether it may count."""
@@ -184,6 +191,9 @@ class GenerationSamples:
         counts.units += self._units.first_end(attempt.key)
         for kind in outcome.bad:
             counts.events[kind] += self._units.first(attempt.key, kind)
+        # A unit with any failure of these counts once here too: sums over kinds would count it more than once.
+        if not BAD_KINDS.isdisjoint(outcome.bad):
+            counts.events[BAD] += self._units.first(attempt.key, BAD)
         for measure in attempt.measures & outcome.seconds.keys():
             counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
 
@@ -199,8 +209,13 @@ class GenerationSamples:
             _add_late(late[attempt.revision], attempt, recorder.seconds_so_far(now_s))
         revisions = {revision: counts.report(late[revision]) for revision, counts in self._revisions.items()}
         shadow = {name: {by: asdict(pairs) for by, pairs in found.items()} for name, found in self._shadow.items()}
-        weights = dict(self._weights)
-        return {"generation": self.generation, "weights": weights, "revisions": revisions, "shadow": shadow}
+        return {
+            "generation": self.generation,
+            "weights": dict(self._weights),
+            "revisions": revisions,
+            "shadow": shadow,
+            "twins": {name: found.report() for name, found in self._twins.items()},
+        }
 
 
 def _add_late(late: LatencyHistograms, attempt: CountedAttempt, waited: Mapping[str, float]) -> None:
@@ -217,6 +232,18 @@ class Samples:
         """`max_entries`: sessions, and pairs of session and kind, that are remembered in all."""
         self._room = SessionMemory(max_entries)
         self._epochs: dict[tuple[str, str], list[GenerationSamples]] = {}
+        # Sessions that gave a pair to a twin shadow, across generations: which shadow and epoch, and which sessions.
+        self._paired: dict[tuple[str, str], tuple[tuple[str, ...], Units]] = {}
+
+    def paired(self, route: Route, shadow: TwinShadowRule) -> Units:
+        """Sessions that gave a pair in the present epoch of a twin shadow."""
+        key, epoch = (route.name, route.uid), (route.salt, shadow.revision, shadow.twin, str(shadow.epoch))
+        known = self._paired.get(key)
+        if known is None or known[0] != epoch:
+            if known:
+                known[1].end()
+            known = self._paired[key] = (epoch, Units({}, 0.0, self._room))
+        return known[1]
 
     def epoch(self, route: Route, now_s: float = 0.0) -> GenerationSamples | None:
         """Samples of the route's present generation. A request that outlives its generation still counts there.
@@ -239,6 +266,8 @@ class Samples:
         for gone in self._epochs.keys() - kept:
             for epoch in self._epochs.pop(gone):
                 epoch.end()
+        for unpaired in [key for key in self._paired if key not in kept or not routes[key[0]].twin_shadow]:
+            self._paired.pop(unpaired)[1].end()
 
     def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
         """The oldest first; the shape is in docs/contracts.md."""

@@ -109,6 +109,15 @@ class Units:
             self._remember(hash(key), self._bit(_COUNTS) if counts else 0)
         return counts, counts
 
+    def has(self, key: str) -> bool:
+        """Whether a session is remembered."""
+        return hash(key) in self._sessions
+
+    def remember(self, key: str) -> None:
+        """A session without a side. A request without a session is not remembered: it does not return."""
+        if not key.startswith(ALONE) and not self.has(key):
+            self._remember(hash(key), 0)
+
     def first_end(self, key: str) -> bool:
         """A request of a session that counts ended: whether it is the first one of the session that did."""
         return self.first(key, _ENDED)

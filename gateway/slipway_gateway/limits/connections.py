@@ -3,6 +3,7 @@
 All clients behind an ingress share its address and so one share, half of the limit by default.
 """
 
+import functools
 from collections import Counter
 from ipaddress import IPv6Address, ip_address
 
@@ -39,6 +40,7 @@ class ConnectionCounts:
             del self._addresses[address]
 
 
+@functools.lru_cache(maxsize=4096)
 def address_owner(host: str) -> str:
     """The owner of an address: with IPv6 one customer has 2^64 addresses."""
     try:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import TEXT, TOKENS
 from ..limits.budget import Account, unlimited
 from ..routing.mirroring import is_compared
-from ..routing.split import affinity
 from ..routing.table import equivalent_revisions
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..upstream.tenant_proof import TenantSigner
 from ..wire.sse import CONTENT_TYPE
+from .endpoints import BUSY_STATUSES, MirrorEndpoints
 from .mirrored_request import MirroredRequest, read
 from .scoring import build_scoring_request, count_flips
 from .shadow_request import RepeatableRequest, ShadowRequest, make_repeatable, make_shadow
@@ -33,8 +33,6 @@ COMPARED, ANSWERED, REFUSED, FAILED, TIMEOUT = "compared", "answered", "refused"
 BUSY, QUEUE_FULL, TOO_LARGE, NO_ENDPOINT = "busy", "queue_full", "too_large", "no_endpoint"
 WITHDRAWN, CANCELLED = "withdrawn", "cancelled"
 
-_BUSY_STATUSES = frozenset({429, 503})
-_REST_S = 1.0  # a busy server gets no mirrored requests for this long
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -57,8 +55,10 @@ class MirrorQueue:
         metrics: GatewayMetrics,
         session: aiohttp.ClientSession,
         busy: Callable[[], bool],
+        *,
         account: Account | None = None,
         signer: TenantSigner | None = None,
+        endpoints: MirrorEndpoints | None = None,
     ) -> None:
         """`account`: where the bytes that are held are counted."""
         self._signer = signer or TenantSigner("")
@@ -72,8 +72,7 @@ class MirrorQueue:
         self._running: set[asyncio.Task[str]] = set()
         self._account = account or unlimited()
         self._passing = 0
-        self._asking: Counter[str] = Counter()
-        self._rests_until_s: dict[str, float] = {}
+        self._endpoints = endpoints or MirrorEndpoints(balancer.in_flight, self._clock)
         self._closed = False
 
     # -- what a client's request sees of it: nothing here waits
@@ -82,7 +81,13 @@ class MirrorQueue:
         self, outgoing: UpstreamRequest, response: UpstreamResponse, request_id: str, headers: Mapping[str, str]
     ) -> MirroredRequest | None:
         """Of a request that is mirrored when its client has the response; None for most. `headers`: the client's."""
-        if response.status != 200 or outgoing.revision or self._closed or not self._settings.mirror_max_inflight:
+        if (
+            response.status != 200
+            or outgoing.revision
+            or outgoing.method != "POST"
+            or self._closed
+            or not self._settings.mirror_max_inflight
+        ):
             return None
         found = self._balancer.mirror(response.endpoint, request_id, headers)
         if found is None:
@@ -170,7 +175,7 @@ class MirrorQueue:
         if not self._balancer.mirrors(mirrored.endpoint, mirrored.mirror):
             return WITHDRAWN
         urls = self._balancer.published.urls(mirrored.endpoint.route, mirrored.mirror.revision)
-        canary = self._endpoint(urls, mirrored)
+        canary = self._endpoints.choose(urls, mirrored.outgoing.key)
         if not canary:
             return BUSY if urls else NO_ENDPOINT
         shadow = make_shadow(
@@ -186,7 +191,7 @@ class MirrorQueue:
         """Canary's answer with stable's, and beside it what a second stable pod answers: the floor."""
         same = self._balancer.published.urls(mirrored.endpoint.route, *equivalent_revisions(mirrored.endpoint.revision))
         others = [url for url in same if url != mirrored.endpoint.url]
-        second = self._endpoint(others, mirrored)
+        second = self._endpoints.choose(others, mirrored.outgoing.key)
         again = mirrored.endpoint.url if repeatable.repeat_stable else ""
         responses = await self._ask_all(repeatable.request, canary, second, again)
         texts = responses[again].texts if again else await mirrored.texts()
@@ -207,13 +212,6 @@ class MirrorQueue:
                 mirrored.epoch.compared(revision, TOKENS, found[0], found[1])
         return COMPARED
 
-    def _endpoint(self, urls: tuple[str, ...] | list[str], mirrored: MirroredRequest) -> str:
-        """The least loaded endpoint that was not busy a moment ago; empty when there is none."""
-        now_s = self._clock()
-        awake = [url for url in urls if self._rests_until_s.get(url, 0.0) <= now_s]
-        load, key = self._balancer.in_flight.at, mirrored.outgoing.key
-        return min(awake, key=lambda url: (self._asking[url] + load(url), affinity(url, key)), default="")
-
     async def _ask_all(self, shadow: ShadowRequest, *urls: str) -> dict[str, ShadowResponse]:
         """At once, so that all of them meet the same moment."""
         repeatable = [url for url in urls if url]
@@ -223,19 +221,15 @@ class MirrorQueue:
 
     async def _ask(self, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
         """Reads one server's response to its end and keeps it if `keep` is set. Failures are a result too."""
-        self._asking[url] += 1
         try:
-            async with asyncio.timeout(self._settings.mirror_timeout_s):
-                return await self._read(url, shadow, keep=keep)
+            with self._endpoints.asking(url):
+                async with asyncio.timeout(self._settings.mirror_timeout_s):
+                    return await self._read(url, shadow, keep=keep)
         except TimeoutError:
             return ShadowResponse(TIMEOUT)
         # Invalid HTTP raises one of these too.
         except (aiohttp.ClientError, OSError, ValueError):
             return ShadowResponse(FAILED)
-        finally:
-            self._asking[url] -= 1
-            if not self._asking[url]:
-                del self._asking[url]
 
     async def _read(self, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
         posting = self._session.post(
@@ -246,8 +240,8 @@ class MirrorQueue:
             skip_auto_headers=_AUTOMATIC_HEADERS,
         )
         async with posting as response:
-            if response.status in _BUSY_STATUSES:
-                self._rest(url)
+            if response.status in BUSY_STATUSES:
+                self._endpoints.rest(url)
                 return ShadowResponse(REFUSED)
             if response.status != 200:
                 return ShadowResponse(FAILED)
@@ -263,8 +257,3 @@ class MirrorQueue:
                 return ShadowResponse(ANSWERED, transcript.texts() if keep else None, body)
             finally:
                 self._account.shrink(counted)
-
-    def _rest(self, url: str) -> None:
-        now_s = self._clock()
-        self._rests_until_s = {name: until_s for name, until_s in self._rests_until_s.items() if until_s > now_s}
-        self._rests_until_s[url] = now_s + _REST_S

@@ -12,6 +12,10 @@ from ..wire.headers import SHADOW, TENANT
 
 # Endpoints that take a seed; the others refuse a field that they do not know.
 SEEDED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/generate")
+# Endpoints that store nothing and act on nothing. Only requests of these are copied to pairs.
+STATELESS_PATHS = (*SEEDED_PATHS, "/v1/embeddings", "/api/v1/generate", "/api/v1/embed")
+_BY_MODEL = ("/api/v1/models/", "/generate")
+_IDEMPOTENCY = "idempotency-key"  # names the client's own call; a copy is another one
 _LEFT_OUT = ("x-slipway-", "accept-encoding")
 _MAX_SEED = (1 << 31) - 1  # of the smallest integers that servers keep seeds in
 
@@ -47,6 +51,16 @@ class _SamplingFields(msgspec.Struct):
     seed: Any = None
 
 
+class _EffectFields(_SamplingFields):
+    """Fields by which a request stores something, or has its server call something."""
+
+    store: Any = None
+    background: Any = None
+    tools: Any = None
+    web_search_options: Any = None
+
+
+_EFFECTS = msgspec.json.Decoder(_EffectFields)
 _CHANCE = msgspec.json.Decoder(_SamplingFields)
 
 
@@ -58,6 +72,35 @@ def make_shadow(request: ShadowRequest) -> ShadowRequest:
     headers[SHADOW] = "1"
     headers[TENANT] = hashlib.sha256(f"shadow:{request.headers.get(TENANT, '')}".encode()).hexdigest()[:32]
     return ShadowRequest(request.path_qs, headers, request.body)
+
+
+def make_pair_copy(request: ShadowRequest, request_id: str) -> ShadowRequest | None:
+    """What both legs of a pair get: a shadow that stores nothing, with one seed. None when a copy could act twice.
+
+    Tools of the client are safe, because the client calls them. Other tools are called by the server.
+    """
+    if not _is_stateless(request.path):
+        return None
+    fields = _EFFECTS.decode(request.body)
+    if fields.background or fields.web_search_options is not None or not _are_functions(fields.tools):
+        return None
+    shadow = make_shadow(request)
+    shadow.headers.popall(_IDEMPOTENCY, None)
+    body = _with_field(shadow.body, b'"store":false') if fields.store else shadow.body
+    drawn = fields.seed is None and not _is_zero(fields.temperature) and request.path in SEEDED_PATHS
+    body = _with_seed(body, xxh64_intdigest(request_id.encode()) & _MAX_SEED) if drawn else body
+    return ShadowRequest(shadow.path_qs, shadow.headers, body)
+
+
+def _is_stateless(path: str) -> bool:
+    begin, end = _BY_MODEL
+    return path in STATELESS_PATHS or (path.startswith(begin) and path.endswith(end))
+
+
+def _are_functions(tools: object) -> bool:
+    if not isinstance(tools, list):
+        return tools is None
+    return all(isinstance(tool, dict) and tool.get("type", "function") == "function" for tool in tools)
 
 
 def make_repeatable(request: ShadowRequest, request_id: str) -> RepeatableRequest | None:
@@ -78,7 +121,11 @@ def _is_zero(temperature: object) -> bool:
 
 
 def _with_seed(body: bytes, seed: int) -> bytes:
+    return _with_field(body, b'"seed":%d' % seed)
+
+
+def _with_field(body: bytes, field: bytes) -> bytes:
     """One more field at the end of the object, so that nothing else of it changes; the last one of a name counts."""
     opened = body.rstrip().removesuffix(b"}").rstrip()
     comma = b"" if opened.endswith(b"{") else b","
-    return opened + comma + b'"seed":%d}' % seed
+    return opened + comma + field + b"}"

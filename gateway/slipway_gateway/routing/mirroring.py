@@ -15,6 +15,12 @@ def choose_mirror(route: Route, answering: str, request_id: str, headers: Mappin
     return next((one for one in route.mirror_routes if _takes(one, route, answering, request_id, headers)), None)
 
 
+def is_paired(route: Route, key: str) -> bool:
+    """Whether the session `key` is copied to a canary pod and its twin: a share of sessions, whole ones."""
+    shadow = route.twin_shadow
+    return shadow is not None and choose([shadow.percentage], f"{route.salt}\0twins", key) is not None
+
+
 def is_compared(route: Route, request_id: str, percentage: int) -> bool:
     """Whether the answers to a mirrored request are among those that are compared."""
     return choose([percentage], f"{route.salt}\0compare", request_id) is not None

@@ -118,11 +118,15 @@ async def _load(settings: Any, kubeconfig: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ResourceCallbacks:
-    """`seen` and `gone` receive changes; `contacted` is called for every response of the API server."""
+    """`seen` and `gone` receive changes; `contacted` is called for every response of the API server.
+
+    `absent`: the API server does not know the resource, and no object of it was seen before.
+    """
 
     seen: Callable[[KubernetesObject], None]
     gone: Callable[[str], None]
     contacted: Callable[[str], None]
+    absent: Callable[[], None] = lambda: None
 
 
 class Reflector:
@@ -237,6 +241,8 @@ class Reflector:
         if error.status == _EXPIRED and had_version:
             log.info("the version of %s is too old: listing again", self.name)
         elif error.status == 404:
+            if not self._keys:
+                self._owner.absent()
             self._warn(f"the API server does not know {self.name}: is the CRD installed?")
         elif error.status == 403:
             self._warn(f"not allowed to list and watch {self.name}: check the RBAC rules of the gateway")
@@ -265,4 +271,5 @@ def _error_of(state: RetryCallState) -> BaseException:
 
 
 def key_of(item: KubernetesObject) -> str:
-    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+    """Of an object without a namespace: `/name`."""
+    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"

@@ -56,6 +56,8 @@ def assign_revision(route: Route, key: str) -> str:
 def order_backends(route: Route, key: str) -> list[WeightedBackend]:
     """Backends in the order in which a key tries them: its own, one that runs the same, those with weight, the rest."""
     backends = route.backends
+    if len(backends) < 2:
+        return list(backends)
     chosen = choose([backend.weight for backend in backends], route.salt, key)
     if chosen is None:
         return list(backends)
@@ -77,7 +79,8 @@ def pick(
 
     The `avoided` revision comes last: better a bad one than none.
     """
-    for backend in sorted(order_backends(route, key), key=lambda backend: backend.revision == avoided):
+    order = order_backends(route, key)
+    for backend in sorted(order, key=lambda backend: backend.revision == avoided) if avoided else order:
         if endpoint := pick_in_revision(table, route, backend.revision, key, inflight, excluded=excluded):
             return endpoint
     return None
@@ -101,5 +104,6 @@ def pick_in_revision(
     if not urls:
         return None
     holders = [url for url in urls if tag(url) == holder] if holder else []
-    url = min(holders or urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
+    urls = holders or urls
+    url = urls[0] if len(urls) == 1 else min(urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
     return RouteEndpoint(route.name, table.id_of(route), revision, url)

@@ -23,6 +23,7 @@ from .table import (
     build,
     check_backends,
 )
+from .twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -41,12 +42,29 @@ class FileMirror(MirrorRouteRule, frozen=True, forbid_unknown_fields=True):
     """Which requests one of the revisions gets copies of."""
 
 
+class FileTail(TailRule, frozen=True, forbid_unknown_fields=True):
+    """A latency of one stratum above which a response is in the tail."""
+
+
+class FileTwinLatency(TwinLatencyRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How the latencies of a pair are compared."""
+
+    tail: tuple[FileTail, ...] = ()
+
+
+class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which sessions two of the revisions get copies of."""
+
+    latencies: tuple[FileTwinLatency, ...] = ()
+
+
 class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """One model."""
 
     backends: list[FileBackend]
     salt: str = ""
     mirror_routes: tuple[FileMirror, ...] = ()
+    twin_shadow: FileTwinShadow | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -74,7 +92,7 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
         mirrors = entry.mirror_routes
         passed = entry.forward_headers
         route = Route(name, "file", model, "", generation, entry.salt, backends, mirror_routes=mirrors)
-        routes.append(replace(route, forward_headers=passed))
+        routes.append(replace(route, forward_headers=passed, twin_shadow=entry.twin_shadow))
         endpoints += [
             RevisionEndpoints(name, b.revision, tuple(url.rstrip("/") for url in b.endpoints)) for b in entry.backends
         ]
@@ -84,7 +102,15 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
 def _check_mirrors(entry: FileModel) -> Problem | None:
     known = {backend.revision for backend in entry.backends}
     unknown = [mirror.revision for mirror in entry.mirror_routes if mirror.revision not in known]
-    return Problem(f"a mirror's revision {unknown[0]!r} is none of the backends") if unknown else None
+    if unknown:
+        return Problem(f"a mirror's revision {unknown[0]!r} is none of the backends")
+    shadow = entry.twin_shadow
+    if shadow is None:
+        return None
+    for name, revision in (("revision", shadow.revision), ("twin", shadow.twin)):
+        if revision not in known:
+            return Problem(f"twinShadow.{name} {revision!r} is none of the backends")
+    return Problem("twinShadow.twin must be another revision") if shadow.twin == shadow.revision else None
 
 
 def _check_urls(urls: list[str]) -> Problem | None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from .twin_shadow import TwinShadowRule
+
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
 LABEL_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"  # 0 in the leader of a group
@@ -65,6 +67,7 @@ class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):
     backends: tuple[WeightedBackend, ...] = ()
     header_routes: tuple[HeaderRouteRule, ...] = ()
     mirror_routes: tuple[MirrorRouteRule, ...] = ()
+    twin_shadow: TwinShadowRule | None = None
     hold_seconds: int | None = None
     asleep: bool = False
     wake_seconds: int | None = None
@@ -100,6 +103,7 @@ class Route:
     backends: tuple[WeightedBackend, ...] = ()
     header_routes: tuple[HeaderRouteRule, ...] = ()
     mirror_routes: tuple[MirrorRouteRule, ...] = ()
+    twin_shadow: TwinShadowRule | None = None
     hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
     replicas: int = 0  # that the spec requests; 0: not known
     asleep: bool = False  # its endpoints get no requests, even if there are some
@@ -276,6 +280,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         backends=traffic.backends,
         header_routes=traffic.header_routes,
         mirror_routes=traffic.mirror_routes,
+        twin_shadow=traffic.twin_shadow,
         hold_s=traffic.hold_seconds,
         asleep=traffic.asleep,
         wake_s=traffic.wake_seconds,

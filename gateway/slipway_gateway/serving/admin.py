@@ -7,6 +7,8 @@ from aiohttp import web
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import BOUNDS
+from ..ledger.store import MAX_ROWS_READ
+from ..ledger.writer import UNAVAILABLE
 from ..routing.last_table import LastTable
 from ..telemetry.metrics import GatewayMetrics
 from .api import PublicApi
@@ -54,6 +56,8 @@ class AdminApi:
         app.router.add_get("/internal/routes", self._routes)
         app.router.add_post("/internal/routes", self._renewed_routes)
         app.router.add_get("/internal/calls", self._calls)
+        app.router.add_get("/internal/usage", self._usage)
+        app.router.add_get("/internal/tenants", self._tenants)
         return app
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -64,6 +68,8 @@ class AdminApi:
             return web.json_response({"status": "draining", "reason": "shutting down"}, status=503)
         if self._balancer.published.current is None:
             return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
+        if reason := self._edge.authenticator.waiting_for:
+            return web.json_response({"status": "waiting", "reason": reason}, status=503)
         if (age_s := self._last.age_s) is not None:
             reason = f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}"
             return web.json_response({"status": "ok", "reason": reason})
@@ -83,6 +89,28 @@ class AdminApi:
             "routes": self._balancer.report(),
         }
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        """Rows of the ledger, for `slipway usage`; gateways that share a ledger give the same id with it."""
+        try:
+            first, end = (int(request.query[name]) for name in ("first", "end"))
+            if not 0 <= first < end < 1 << 31:
+                raise ValueError
+        except (KeyError, ValueError):
+            message = "first and end are hours of Unix time, and first comes before end"
+            return web.json_response({"error": message}, status=400)
+        try:
+            id_, rows = await self._edge.ledger.usage(first, end, request.query.get("tenant", ""))
+        except UNAVAILABLE as error:
+            return web.json_response({"error": f"the ledger cannot be read: {error}"}, status=503)
+        shared = self._edge.ledger.is_shared
+        answer = {"ledger": id_, "shared": shared, "rows": rows, "whole": len(rows) < MAX_ROWS_READ}
+        body = msgspec.json.encode(answer)
+        return web.Response(body=body, content_type="application/json")
+
+    async def _tenants(self, request: web.Request) -> web.Response:
+        """Use of all tenants, and what hinders their requests, for the status of Tenants."""
+        return web.Response(body=msgspec.json.encode(self._edge.tenants_report()), content_type="application/json")
 
     async def _renewed_routes(self, request: web.Request) -> web.Response:
         """The same for the operator, and it renews the weights; a GET renews nothing."""

@@ -2,31 +2,35 @@
 
 import asyncio
 import logging
-import uuid
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
 
 from slipway_process import logs
 
+from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
 from ..limits.budget import Account
-from ..limits.connections import address_owner
 from ..routing.router import match_header_route
-from ..routing.table import Route, RouteTable
+from ..routing.table import Route
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
-from ..wire import errors, headers, request_fields, resume
-from . import expect
+from ..wire import errors, headers, inference, request_fields, resume
+from ..wire.inference import ModelPath
+from . import expect, requester
+from .admission import Admission
+from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter
+from .tenants_report import report
+from .visible import listed, may_use
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +43,8 @@ ROUTED_PATHS = (
     "/v1/generate",
     "/api/v1/generate",
     "/api/v1/embed",
+    inference.PREDICT,
 )
-ROUTED_BY_PATH = "/api/v1/models/{name:.+}/generate"
 
 Work = Callable[[web.Request, RequestRecord], Awaitable[web.StreamResponse]]
 
@@ -49,16 +53,29 @@ class PublicApi:
     """The API of the gateway."""
 
     def __init__(
-        self, settings: GatewaySettings, balancer: LoadBalancer, proxy: Proxy, metrics: GatewayMetrics
+        self,
+        settings: GatewaySettings,
+        balancer: LoadBalancer,
+        proxy: Proxy,
+        metrics: GatewayMetrics,
+        authenticator: Authenticator,
+        admission: Admission,
     ) -> None:
+        self._admission = admission
+        self.authenticator = authenticator
         self._settings = settings
         self._balancer = balancer
         self._proxy = proxy
         self._metrics = metrics
         self._clock = asyncio.get_running_loop().time
+        self.ledger = admission.ledger
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()
+
+    def tenants_report(self) -> dict[str, Any]:
+        """Of every tenant that this gateway knows."""
+        return report(self.authenticator, self._admission)
 
     def cut(self) -> None:
         """Running requests end within moments, with a reason where possible."""
@@ -73,6 +90,7 @@ class PublicApi:
     async def stop_mirroring(self) -> None:
         """Mirrored requests serve no client: they end first."""
         await self._proxy.mirror_queue.close()
+        await self._proxy.twins.close()
 
     async def idle(self) -> None:
         """Returns when no request runs."""
@@ -85,11 +103,31 @@ class PublicApi:
         app.on_response_prepare.append(self._announce_close)
         for path in ROUTED_PATHS:
             self._add(app, path, self._by_body, "POST")
-        self._add(app, ROUTED_BY_PATH, self._by_path, "POST")
+        self._add_paths(app)
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
         app.router.add_route("*", r"/{path:[\s\S]*}", self._accounted(self._unknown_url), expect_handler=self._expect)
         return app
+
+    def _add_paths(self, app: web.Application) -> None:
+        """Paths with a model in them, and those that the gateway answers for all models."""
+        self._add(app, "/api/v1/models/{name:.+}/generate", self._by_path(inference.generate), "POST")
+        self._add(app, "/api/v1/models/{name:.+}/predict", self._by_path(inference.named_predict), "POST")
+        self._add(app, "/v1/models/{name:.+}:predict", self._by_path(inference.v1_predict), "POST")
+        for path, (method, answer) in InferenceServer(self._balancer.published).answers().items():
+            self._add(app, path, self._answered(answer), method)
+        for path in INFER:
+            self._add(app, path, self._infer, "POST")
+        for path in DESCRIBE:
+            self._add(app, path, self._infer, "GET")
+
+    def _answered(self, answer: Answer) -> Work:
+        async def work(_: web.Request, record: RequestRecord) -> web.StreamResponse:
+            body = msgspec.json.encode(answer(record.identity.tenant if record.identity else None))
+            record.end("ok", 200)
+            return self._json(body, record)
+
+        return work
 
     def _add(self, app: web.Application, path: str, work: Work, *methods: str) -> None:
         async def wrong_method(request: web.Request, record: RequestRecord) -> web.StreamResponse:
@@ -115,9 +153,10 @@ class PublicApi:
         try:
             if self.running > self._settings.max_inflight:
                 raise errors.overloaded("The gateway is at its limit of requests in flight.")
+            record.identity = await self.authenticator.identify(request.headers, request.remote or "")
             return await work(request, record)
         except errors.RequestError as refusal:
-            response = self._refuse(record, refusal)
+            response = self._refuse(record, refusal, request.path)
             if not request.content.is_eof():
                 # Otherwise the rest of the body would be awaited, or read as the next request.
                 response.force_close()
@@ -130,7 +169,7 @@ class PublicApi:
             raise
         except Exception:
             log.exception("a request failed inside of the gateway")
-            return self._refuse(record, errors.internal())
+            return self._refuse(record, errors.internal(), request.path)
         finally:
             self.running -= 1
             self._ended.set()
@@ -160,13 +199,16 @@ class PublicApi:
         self._metrics.observe(record, record.started)
         return response
 
-    def _refuse(self, record: RequestRecord, refusal: errors.RequestError) -> web.Response:
+    def _refuse(self, record: RequestRecord, refusal: errors.RequestError, path: str = "") -> web.Response:
         record.end(refusal.outcome, refusal.status)
-        response = self._json(refusal.body(), record, status=refusal.status)
+        response = self._json(refusal.body(path), record, status=refusal.status)
         if record.revision:
             response.headers[headers.REVISION] = record.revision
         if refusal.allow:
             response.headers["Allow"] = refusal.allow
+        if refusal.challenge:
+            response.headers["WWW-Authenticate"] = refusal.challenge
+        response.headers.update(refusal.headers)
         if refusal.retry_after_s is not None:
             response.headers["Retry-After"] = str(refusal.retry_after_s)
         return response
@@ -188,47 +230,56 @@ class PublicApi:
     async def _by_body(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         return await self._routed(request, record, None)
 
-    async def _by_path(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
-        return await self._routed(request, record, request.match_info["name"])
+    def _by_path(self, path_of: Callable[[str], ModelPath]) -> Work:
+        async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
+            return await self._routed(request, record, path_of(request.match_info["name"]))
 
-    async def _routed(self, request: web.Request, record: RequestRecord, model: str | None) -> web.StreamResponse:
-        owner = address_owner(request.remote or "")
-        client = request_fields.client(request.headers, owner, self._settings.share_by)
+        return work
+
+    async def _infer(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
+        found = request.match_info
+        verb = "infer" if request.method == "POST" else found.get("verb", "")
+        return await self._routed(request, record, inference.v2(found["name"], found.get("version", ""), verb))
+
+    async def _routed(self, request: web.Request, record: RequestRecord, path: ModelPath | None) -> web.StreamResponse:
+        client = requester.client_of(request, record.identity, self._settings)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)
             if self._balancer.published.current is None:
                 # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
                 await self._balancer.published.changed(self._settings.hold_timeout_s)
-            outgoing = self._call(request, record, body, model, account)
+            outgoing = self._call(request, record, body, path, account)
             # Held by the call alone from here on.
             del body
-            return await self._proxy.forward(request, outgoing, record)
+            async with self._admission.admitted(outgoing.meter, record):
+                return await self._proxy.forward(request, outgoing, record)
 
     def _call(
-        self, request: web.Request, record: RequestRecord, body: bytes, model: str | None, account: Account
+        self, request: web.Request, record: RequestRecord, body: bytes, path: ModelPath | None, account: Account
     ) -> UpstreamRequest:
-        fields = request_fields.parse(body)
-        named, model = model, model or fields.model
+        fields = request_fields.RequestFields() if path and path.opaque else request_fields.parse(body)
+        model = path.name if path else fields.model
         if not model:
             message = "You must provide a model parameter."
             raise errors.invalid("missing_required_parameter", message, param="model")
         if self._balancer.published.current is None:
             raise errors.no_table()
-        route = self._balancer.published.find(model)
-        if route is None:
-            raise errors.model_not_found(model)
-        key = request_fields.sticky_key(request.headers, fields, record.request_id, self._settings.sticky_by)
-        salt = self._settings.tenant_salt.get_secret_value()
-        tenant = request_fields.tenant(request.headers, fields, self._settings.tenant_by, salt)
-        forwarded, limit = route.forward_headers, self._settings.priority_limit
+        route = self._find(model, record)
+        settings, identity = self._settings, record.identity
+        key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
+        tenant = requester.tenant_of(request, fields, identity, settings)
+        forwarded = requester.forwarded_for(identity, route.forward_headers)
+        limit, weight = requester.priority_limit_of(identity, settings), identity.weight if identity else 1
         sent = headers.to_upstream(
-            request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit
+            request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit, weight=weight
         )
         preferred = match_header_route(route, request.headers) if route.header_routes else ""
         path_qs = request.rel_url.raw_path_qs
+        pinned = self._pinned(route, path, body)
+        if path and (path.version or model != route.model):
+            path_qs = path.with_model(path_qs, route.model)
         if model != route.model:
             # Its server knows one name, the short one, whoever owns that here.
-            path_qs = _path_with_model(path_qs, route.model) if named else path_qs
             body = request_fields.with_model(body, route.model) if fields.model == model else body
         record.model = self._balancer.published.current.id_of(route)
         outgoing = UpstreamRequest(
@@ -237,8 +288,10 @@ class PublicApi:
             path_qs,
             sent,
             body,
+            revision=pinned,
             route=route.name,
             preferred=preferred,
+            method=request.method,
             stream=fields.stream is True,
             wants_json=fields.wants_json,
             excused=fields.excused,
@@ -247,7 +300,21 @@ class PublicApi:
             account=account,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
-        return self._taken_up(outgoing, last) if last is not None and outgoing.writes_text else outgoing
+        if last is not None and outgoing.writes_text:
+            outgoing = self._taken_up(outgoing, last)
+        return self._admission.prepare(outgoing, fields, record.model, identity)
+
+    def _pinned(self, route: Route, path: ModelPath | None, body: bytes) -> str:
+        """The revision of a version that the request names; "" without one. Raises RequestError 404."""
+        if path is None or path == inference.generate(path.name):
+            return ""
+        version = path.version or ("" if path.opaque else inference.version_in(body))
+        if not version:
+            return ""
+        for backend in route.backends:
+            if version in (backend.revision, backend.version):
+                return backend.revision
+        raise errors.version_not_found(path.name, version)
 
     def _taken_up(self, outgoing: UpstreamRequest, last_event_id: str) -> UpstreamRequest:
         place = resume.place(last_event_id)
@@ -260,23 +327,30 @@ class PublicApi:
             outgoing.headers[resume.RESUME_BYTES] = str(len(tokens))
         return replace(outgoing, revision=place.revision, holder=place.holder, tokens=tokens)
 
+    def _find(self, model: str, record: RequestRecord) -> Route:
+        """The route of a model. One that the tenant may not use does not exist for it."""
+        table, route = self._balancer.published.current, self._balancer.published.find(model)
+        tenant = record.identity.tenant if record.identity else None
+        if table is None or route is None or not may_use(tenant, table, route):
+            raise errors.model_not_found(model)
+        return route
+
     # -- what is served
 
     async def _models(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         table = self._balancer.published.current
         if table is None:
             raise errors.no_table()
-        listed = [self._describe(route, name) for name, route in sorted(_listed(table).items())]
+        tenant = record.identity.tenant if record.identity else None
+        models = [self._describe(route, name) for name, route in sorted(listed(table, tenant).items())]
         record.end("ok", 200)
-        return self._json(msgspec.json.encode({"object": "list", "data": listed}), record)
+        return self._json(msgspec.json.encode({"object": "list", "data": models}), record)
 
     async def _model(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         if self._balancer.published.current is None:
             raise errors.no_table()
         name = request.match_info["id"]
-        route = self._balancer.published.find(name)
-        if route is None:
-            raise errors.model_not_found(name)
+        route = self._find(name, record)
         record.model = self._balancer.published.current.id_of(route)
         record.end("ok", 200)
         return self._json(msgspec.json.encode(self._describe(route, name)), record)
@@ -290,17 +364,5 @@ class PublicApi:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
 
 
-def _listed(table: RouteTable) -> dict[str, Route]:
-    """Each model once: by its own name, or by `namespace/name` where that name is another's."""
-    return {table.id_of(route): route for route in table.routes.values()}
-
-
-def _path_with_model(path_qs: str, model: str) -> str:
-    """Of `ROUTED_BY_PATH`."""
-    _, mark, query = path_qs.partition("?")
-    begin, _, end = ROUTED_BY_PATH.partition("{name:.+}")
-    return f"{begin}{quote(model, safe=':@')}{end}{mark}{query}"
-
-
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()

@@ -2,23 +2,20 @@
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import http_exceptions, web
 
 from ..limits.connections import ADDRESS, ConnectionCounts, address_owner
-from ..limits.transports import read_in_small_pieces
+from ..limits.transports import bound_buffers
 from ..settings import GatewaySettings
 from ..wire import errors
+from .tls import Handshake, ServerTls
 
 Refuse = Callable[[errors.RequestError], web.Response]
 ConnectionHook = Callable[[int], None]
 
-# What one connection may have in the kernel, which doubles it: 2.5 MB/s over a way of a tenth of a second.
-_SOCKET_BUFFER_BYTES = 128 << 10
-_WRITE_BUFFER_BYTES = 32 << 10
 # At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
 _IDLE_S = 5.0
 _SWEPT_S = 1.0
@@ -50,10 +47,10 @@ class ConnectionLimiter:
         self._connections = ConnectionCounts(settings.max_connections, settings.max_connections_per_address)
         self._changed = changed
         self._turned_away = turned_away
-        self._inside: dict[_Connection, None] = {}
+        self._inside: dict[_Connection | Handshake, None] = {}
         self._swept_s = 0.0
 
-    def enter(self, connection: "_Connection", owner: str, now_s: float) -> errors.RequestError | None:
+    def enter(self, connection: "_Connection | Handshake", owner: str, now_s: float) -> errors.RequestError | None:
         """None when it is taken."""
         if self._connections.full and now_s - self._swept_s >= _SWEPT_S:
             self._swept_s = now_s
@@ -65,7 +62,7 @@ class ConnectionLimiter:
         self._changed(1)
         return None
 
-    def leave(self, connection: "_Connection", owner: str) -> None:
+    def leave(self, connection: "_Connection | Handshake", owner: str) -> None:
         if connection in self._inside:
             del self._inside[connection]
             self._connections.left(owner)
@@ -92,7 +89,12 @@ class ConnectionLimiter:
 
 
 async def listen(
-    app: web.Application, host: str, port: int, settings: GatewaySettings, door: ConnectionLimiter | None = None
+    app: web.Application,
+    host: str,
+    port: int,
+    settings: GatewaySettings,
+    door: ConnectionLimiter | None = None,
+    tls: ServerTls | None = None,
 ) -> web.AppRunner:
     """`door`: bounds connections and renders errors for malformed requests, which reach no route."""
     # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
@@ -101,6 +103,7 @@ async def listen(
     runner = _Runner(
         app,
         door or ConnectionLimiter(settings),
+        tls,
         access_log=None,
         logger=quiet,
         handler_cancellation=True,
@@ -139,7 +142,7 @@ class _Connection(web.RequestHandler):
             transport.write(_without_request(refusal))
             transport.close()
             return
-        _bound(transport)
+        bound_buffers(transport)
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -216,33 +219,27 @@ def _without_request(refusal: errors.RequestError) -> bytes:
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _bound(transport: asyncio.Transport) -> None:
-    """Small buffers: unread data waits at the sender, not here."""
-    read_in_small_pieces(transport)
-    transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-    if opened := transport.get_extra_info("socket"):
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
-
-
 class _Server(web.Server):
     """Makes our connections where aiohttp's makes its own."""
 
-    def __init__(self, made: web.Server, door: ConnectionLimiter, **options: Any) -> None:
+    def __init__(self, made: web.Server, door: ConnectionLimiter, tls: ServerTls | None, **options: Any) -> None:
         super().__init__(made.request_handler, request_factory=made.request_factory, **options)
         self._door = door
+        self._tls = tls
         self._options = {name: value for name, value in options.items() if name not in ("handler_cancellation", "loop")}
 
-    def __call__(self) -> web.RequestHandler:
-        return _Connection(self, self._door, loop=asyncio.get_running_loop(), **self._options)
+    def __call__(self) -> Any:
+        connection = _Connection(self, self._door, loop=asyncio.get_running_loop(), **self._options)
+        return Handshake(self._tls, self._door, connection) if self._tls else connection
 
 
 class _Runner(web.AppRunner):
-    __slots__ = ("_door",)
+    __slots__ = ("_door", "_tls")
 
-    def __init__(self, app: web.Application, door: ConnectionLimiter, **options: Any) -> None:
+    def __init__(self, app: web.Application, door: ConnectionLimiter, tls: ServerTls | None, **options: Any) -> None:
         super().__init__(app, **options)
         self._door = door
+        self._tls = tls
 
     async def _make_server(self) -> web.Server:
-        return _Server(await super()._make_server(), self._door, **self._kwargs)
+        return _Server(await super()._make_server(), self._door, self._tls, **self._kwargs)

@@ -19,6 +19,7 @@ class OperatorToken:
     def __init__(self, path: str) -> None:
         self._path = path
         self._trouble = ""
+        self._was_there = False
 
     def proves(self, authorization: str) -> bool:
         """Whether a header `Authorization: Bearer TOKEN` has one of the tokens. A file that cannot be read has none."""
@@ -32,8 +33,14 @@ class OperatorToken:
             lines = Path(self._path).read_bytes().split()
         except OSError as error:
             if str(error) != self._trouble:  # logged once, not for each request
-                log.error("the operator's token cannot be read, so the operator cannot renew the failsafe: %s", error)
+                self._report(error)
             self._trouble = str(error)
             return []
-        self._trouble = ""
+        self._trouble, self._was_there = "", True
         return [line for line in lines if len(line) >= _LEAST]
+
+    def _report(self, error: OSError) -> None:
+        if isinstance(error, FileNotFoundError) and not self._was_there:  # a new release: the operator makes its Secret
+            log.info("the operator's token is not there yet: %s", self._path)
+            return
+        log.error("the operator's token cannot be read, so the operator cannot renew the failsafe: %s", error)

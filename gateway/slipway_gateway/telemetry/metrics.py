@@ -2,11 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+
+from ..identity.authenticate import RequestIdentity
+from ..quotas.usage import Usage
+
+_Family = TypeVar("_Family", bound=MetricWrapperBase)
 
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
 _MAX_PAIRS = 1000
+_MAX_TENANTS = 1000
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -24,6 +32,7 @@ class RequestRecord:
     outcome: str = "internal"
     first_byte: float | None = None
     whole: bool = False  # the client got the last event of a stream
+    identity: RequestIdentity | None = None  # None: it is anonymous, or not authenticated yet
 
     def end(self, outcome: str, code: int) -> None:
         self.outcome, self.code = outcome, code
@@ -50,6 +59,10 @@ class GatewayMetrics:
         self._bad = self._counter("bad_answers_total", "First attempts that went wrong, by how", (*pair, "kind"))
         self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
         self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
+        self._paired = self._counter(
+            "twin_copies_total", "Requests of a twin shadow by what became of them", (*pair, "result")
+        )
+        self.pairing = self._gauge("twin_inflight", "Pairs of copies now at servers", ())
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
         self._applied: dict[str, int] = {}  # what the next line's gauge shows
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
@@ -66,13 +79,40 @@ class GatewayMetrics:
         self.memory_held = self._gauge("memory_held_bytes", "What requests hold", ())
         self._shed = self._counter("memory_shed_total", "Requests refused or ended for want of memory", ("reason",))
         self._connections = self._gauge("connections", "Connections of clients", ())
+        self._certificate = self._gauge(
+            "certificate_expiration_timestamp_seconds", "End of the validity of the API port's certificate", ()
+        )
         self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
+        self._authentications = self._counter(
+            "authentications_total", "Requests by how they were authenticated", ("method", "result")
+        )
         self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
+        self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
-        answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored)
+        answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired)
         counts = (*answers, self.ejections, self.crashes, self.poison)
         self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
+        self._of_tenants = (self._quota_refusals, self._tokens)
+        self._tenants: dict[str, None] = {}
+        # Looking one up in its family takes longer than counting.
+        self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
+
+    def _declare_tenants(self) -> None:
+        """What tenants use, and where it is counted."""
+        self._quota_refusals = self._counter("quota_refusals_total", "Requests refused by a limit", ("tenant", "limit"))
+        self._tokens = self._counter("tokens_total", "Tokens that tenants used", ("tenant", "model", "kind"))
+        self.ready_gateways = self._gauge("ready_gateways", "Gateways that divide what they do not share", ())
+        self.shared_limits = self._gauge("shared_limits", "1: limits are counted at Redis, for all gateways", ())
+        self.shared_limits_failures = self._counter(
+            "shared_limits_failures_total", "Calls to Redis that failed: limits are divided for a while", ()
+        )
+        self.settlements_lost = self._counter(
+            "settlements_lost_total", "Requests whose reservation at Redis stays: it was away for too long", ()
+        )
+        self.ledger_waiting = self._gauge("ledger_waiting", "Charges that are not in the ledger yet", ())
+        self.ledger_failures = self._counter("ledger_failures_total", "Writes that the ledger did not take", ())
+        self.ledger_lost = self._counter("ledger_lost_total", "Charges that no ledger has: too many waited", ())
 
     def _counter(self, name: str, help_: str, labels: tuple[str, ...]) -> Counter:
         return Counter(f"slipway_gateway_{name}", help_, labels, registry=self.registry)
@@ -88,17 +128,17 @@ class GatewayMetrics:
 
     def observe(self, record: RequestRecord, now: float) -> None:
         self._touch(record.model, record.revision)
-        self._requests.labels(record.model, record.revision, str(record.code), record.outcome).inc()
-        self._seconds.labels(record.model, record.revision).observe(now - record.started)
+        self._child(self._requests, record.model, record.revision, str(record.code), record.outcome).inc()
+        self._child(self._seconds, record.model, record.revision).observe(now - record.started)
         if record.first_byte is not None:
-            self._ttft.labels(record.model, record.revision).observe(record.first_byte - record.started)
+            self._child(self._ttft, record.model, record.revision).observe(record.first_byte - record.started)
 
     def first_attempt(self, model: str, revision: str, bad: Iterable[str], itl_s: float | None) -> None:
         """`bad`: kinds of failure. `itl_s`: mean inter-token latency of a stream."""
         for kind in bad:
             self._bad.labels(model, revision, kind).inc()
         if itl_s is not None:
-            self._itl.labels(model, revision).observe(itl_s)
+            self._child(self._itl, model, revision).observe(itl_s)
 
     def retried(self, model: str, revision: str, reason: str) -> None:
         """A further attempt begins. `revision`, `reason`: of the failed attempt before it."""
@@ -114,8 +154,13 @@ class GatewayMetrics:
         self._touch(model, revision)
         self._mirrored.labels(model, revision, result).inc()
 
+    def paired(self, model: str, revision: str, result: str) -> None:
+        """A request of a session that a twin shadow copies."""
+        self._touch(model, revision)
+        self._paired.labels(model, revision, result).inc()
+
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
-        self._inflight.labels(model, revision).inc(by)
+        self._child(self._inflight, model, revision).inc(by)
 
     def shed(self, reason: str) -> None:
         self._shed.labels(reason).inc()
@@ -123,8 +168,29 @@ class GatewayMetrics:
     def connections_changed(self, by: int) -> None:
         self._connections.inc(by)
 
+    def certificate_expires(self, unix_s: float) -> None:
+        self._certificate.set(unix_s)
+
     def turned_away(self, reason: str) -> None:
         self._turned_away.labels(reason).inc()
+
+    def authenticated(self, method: str, result: str) -> None:
+        self._authentications.labels(method, result).inc()
+
+    def quota_refused(self, tenant: str, limit: str) -> None:
+        self._touch_tenant(tenant)
+        self._quota_refusals.labels(tenant, limit).inc()
+
+    def tokens_used(self, tenant: str, model: str, usage: Usage) -> None:
+        self._touch_tenant(tenant)
+        kinds = {
+            "input": usage.input_tokens - usage.cached_tokens,
+            "cached_input": usage.cached_tokens,
+            "output": usage.output_tokens,
+        }
+        for kind, tokens in kinds.items():
+            if tokens:
+                self._tokens.labels(tenant, model, kind).inc(tokens)
 
     def routes_applied(self, generations: Mapping[str, int]) -> None:
         former, self._applied = self._applied, dict(generations)
@@ -143,6 +209,13 @@ class GatewayMetrics:
     def watch_event(self, resource: str) -> None:
         self._watch.labels(resource).set_to_current_time()
 
+    def _child(self, family: _Family, *labels: str) -> _Family:
+        """`family.labels`. Kept until a pair is forgotten."""
+        found = self._children.get((family, labels))
+        if found is None:
+            found = self._children[family, labels] = family.labels(*labels)
+        return cast("_Family", found)
+
     def _touch(self, model: str, revision: str) -> None:
         pair = (model, revision)
         self._pairs.pop(pair, None)
@@ -150,7 +223,17 @@ class GatewayMetrics:
         if len(self._pairs) > _MAX_PAIRS:
             self._forget(next(iter(self._pairs)))
 
+    def _touch_tenant(self, tenant: str) -> None:
+        self._tenants.pop(tenant, None)
+        self._tenants[tenant] = None
+        if len(self._tenants) > _MAX_TENANTS:
+            gone = next(iter(self._tenants))
+            del self._tenants[gone]
+            for family in self._of_tenants:
+                family.remove_by_labels({"tenant": gone})
+
     def _forget(self, pair: tuple[str, str]) -> None:
         del self._pairs[pair]
+        self._children.clear()
         for family in self._of_pairs:
             family.remove_by_labels({"model": pair[0], "revision": pair[1]})

@@ -1,5 +1,5 @@
 """The gateway's side towards model servers: requests, responses, connections.
 
 `exchange` is the request that every attempt sends and the response that comes back. `session` opens connections,
-`warmup` keeps some open, and `tenant_proof` signs the tenant.
+`direct` sends small requests over them, `warmup` keeps some open, and `tenant_proof` signs the tenant.
 """

@@ -3,15 +3,20 @@
 from dataclasses import dataclass, field
 
 import aiohttp
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 
 from ..balancing.attempt import Attempt
 from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import stratum
 from ..limits.budget import Account, unlimited
+from ..quotas.meter import Meter
 from ..routing.router import RouteEndpoint
+from ..wire.inference import is_predict
 from ..wire.responses import WITHOUT_MODEL, WITHOUT_TEXT
 from ..wire.sse import CONTENT_TYPE
+from .direct import DirectResponse
+
+Reply = aiohttp.ClientResponse | DirectResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class UpstreamRequest:
     `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`: tag of the endpoint
     that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
     `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
-    provokes. `account`: the memory that this request holds.
+    provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one.
     """
 
     model: str
@@ -42,6 +47,8 @@ class UpstreamRequest:
     forwarded: tuple[str, ...] = ()  # credentials of the client's that its server gets
     account: Account = field(default_factory=unlimited)
     route: str = ""
+    meter: Meter | None = None
+    method: str = "POST"
 
     @property
     def whose(self) -> str:
@@ -55,7 +62,12 @@ class UpstreamRequest:
     @property
     def is_sample(self) -> bool:
         """Whether its outcome is evidence: weights alone choose its revision, and the model computes it."""
-        return not (self.revision or self.preferred or self.path in WITHOUT_MODEL)
+        return self.computes and not (self.revision or self.preferred)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the model runs: not for what only describes it."""
+        return self.method == "POST" and self.path not in WITHOUT_MODEL
 
     @property
     def stratum(self) -> str:
@@ -63,7 +75,7 @@ class UpstreamRequest:
 
     @property
     def writes_text(self) -> bool:
-        return self.path not in WITHOUT_TEXT
+        return self.path not in WITHOUT_TEXT and not is_predict(self.path)
 
 
 def classify_status(status: int) -> str:
@@ -84,9 +96,9 @@ class UpstreamResponse:
 
     endpoint: RouteEndpoint
     status: int
-    headers: CIMultiDict[str]
+    headers: MultiMapping[str]
     start: bytes
-    rest: aiohttp.ClientResponse | None = None
+    rest: Reply | None = None
     attempt: Attempt | None = None
     failed: bool = False
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 import socket
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from aiohttp.client_proto import ResponseHandler
 from ..limits.budget import Account
 from ..limits.transports import read_in_small_pieces
 from ..settings import GatewaySettings
+from .direct import DirectResponse, DirectSender
 
 # Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
 _RECEIVE_BUFFER_BYTES = 64 << 10
@@ -20,7 +22,7 @@ _READ_BYTES = 16 << 10
 _TICK_S = 0.1
 
 
-async def read_at_least(response: aiohttp.ClientResponse, wanted: int, account: Account) -> bytes:
+async def read_at_least(response: aiohttp.ClientResponse | DirectResponse, wanted: int, account: Account) -> bytes:
     """Reads until `wanted` bytes are there, the response ended, or there is no room for more of it."""
     chunks: list[bytes] = []
     size = 0
@@ -71,12 +73,44 @@ async def lag_free_timeout(seconds: float) -> AsyncIterator[None]:
             ticking.cancel()
 
 
+class EndpointProtocol(ResponseHandler):
+    """One connection. One timer for its silence, which looks again when it is due: aiohttp makes one for each read."""
+
+    _silent_since_s = math.inf
+
+    def _reschedule_timeout(self) -> None:
+        if not self._read_timeout:
+            self._drop_timeout()
+            return
+        self._silent_since_s = self._loop.time()
+        if self._read_timeout_handle is None:
+            self._read_timeout_handle = self._loop.call_later(self._read_timeout, self._look)
+
+    def _drop_timeout(self) -> None:
+        self._silent_since_s = math.inf
+
+    def _look(self) -> None:
+        self._read_timeout_handle = None
+        due_s = self._silent_since_s + (self._read_timeout or math.inf)
+        if due_s <= self._loop.time():
+            self._on_read_timeout()
+        elif due_s < math.inf:
+            self._read_timeout_handle = self._loop.call_at(due_s, self._look)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self._read_timeout_handle is not None:
+            self._read_timeout_handle.cancel()
+            self._read_timeout_handle = None
+
+
 class _Connector(aiohttp.TCPConnector):
     """Limits the time of a connect by `lag_free_timeout`, in place of aiohttp's `sock_connect`."""
 
     def __init__(self, connect_timeout_s: float, **options: Any) -> None:
         super().__init__(**options)
         self._connect_timeout_s = connect_timeout_s
+        self._factory = functools.partial(EndpointProtocol, loop=self._loop)  # type: ignore[assignment]
 
     async def _create_connection(
         self,
@@ -106,3 +140,8 @@ def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         max_field_size=settings.max_header_bytes,
     )
+
+
+def open_direct(session: aiohttp.ClientSession, settings: GatewaySettings) -> DirectSender:
+    """Sends over the connections of this session, within the same bounds."""
+    return DirectSender(session, read_bytes=_READ_BYTES, max_header_bytes=settings.max_header_bytes)

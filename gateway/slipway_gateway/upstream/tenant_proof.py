@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from multidict import CIMultiDict
 
-from ..wire.headers import PROOF, TENANT
+from ..wire.headers import PROOF, TENANT, WEIGHT
 
 WINDOW_S = 60
 LOOK_AGAIN_S = 2.0  # at the file of the keys
@@ -40,7 +40,8 @@ class TenantSigner:
         self._key: tuple[str, bytes] | None = None
         self._version: tuple[int, int, int] | None = None  # of the file, as it was read
         self._looked_s = float("-inf")
-        self._kept: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
+        # By tenant, deployment and weight: the window, the proof, and the signature of the weight.
+        self._kept: OrderedDict[tuple[str, str, str], tuple[int, str, str]] = OrderedDict()
 
     def sign(self, headers: CIMultiDict[str], deployment: str) -> None:
         """Set the proof of the tenant in these headers, as they go to a server of `deployment` (namespace/name).
@@ -48,27 +49,31 @@ class TenantSigner:
         Just before they go: a request may have waited, or go on elsewhere after an hour.
         """
         tenant = headers.get(TENANT)
-        proof = self._proof(tenant, deployment) if tenant and self._path else ""
+        weight = headers.get(WEIGHT, "").partition(".")[0]
+        proof, signature = self._proof(tenant, deployment, weight) if tenant and self._path else ("", "")
         if proof:
             headers[PROOF] = proof
         else:
             headers.popall(PROOF, None)
+        if weight:
+            headers[WEIGHT] = f"{weight}.{signature}" if signature else weight
 
-    def _proof(self, tenant: str, deployment: str) -> str:
+    def _proof(self, tenant: str, deployment: str, weight: str) -> tuple[str, str]:
         now_s = self._clock()
         self._look(now_s)
         if self._key is None:
-            return ""
-        about, window = (tenant, deployment), int(now_s // WINDOW_S)
+            return "", ""
+        about, window = (tenant, deployment, weight), int(now_s // WINDOW_S)
         kept = self._kept.get(about)
         if kept and kept[0] == window:
-            return kept[1]
+            return kept[1], kept[2]
         made = proof(*self._key, tenant, deployment, window)
-        self._kept[about] = (window, made)
+        signature = sign_weight(self._key[1], tenant, deployment, window, weight) if weight else ""
+        self._kept[about] = (window, made, signature)
         self._kept.move_to_end(about)
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
-        return made
+        return made, signature
 
     def _look(self, now_s: float) -> None:
         if 0 <= now_s - self._looked_s < LOOK_AGAIN_S:
@@ -88,10 +93,19 @@ class TenantSigner:
 
 def proof(key_id: str, master: bytes, tenant: str, deployment: str, window: int) -> str:
     """The signature that servers verify, with a key of the deployment's namespace."""
-    namespace = deployment.partition("/")[0]
-    key = hmac.digest(master, b"slipway tenant key\0" + namespace.encode(), "sha256")
-    signed = hmac.digest(key, f"v1\0{tenant}\0{deployment}\0{window}".encode(), "sha256").hex()
+    signed = hmac.digest(_key_of(master, deployment), f"v1\0{tenant}\0{deployment}\0{window}".encode(), "sha256").hex()
     return f"v1.{key_id}.{window}.{signed}"
+
+
+def sign_weight(master: bytes, tenant: str, deployment: str, window: int, weight: str) -> str:
+    """The signature of a weight, by the same key."""
+    about = f"weight v1\0{tenant}\0{deployment}\0{window}\0{weight}".encode()
+    return hmac.digest(_key_of(master, deployment), about, "sha256").hex()
+
+
+def _key_of(master: bytes, deployment: str) -> bytes:
+    namespace = deployment.partition("/")[0]
+    return hmac.digest(master, b"slipway tenant key\0" + namespace.encode(), "sha256")
 
 
 def _version(path: str) -> tuple[int, int, int] | None:

@@ -1,10 +1,16 @@
 """Error responses in OpenAI's shape."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from . import inference
+
 _OUTCOMES = {
+    401: "unauthenticated",
+    403: "forbidden",
     410: "stream_gone",
     429: "refused",
     500: "internal",
@@ -17,6 +23,7 @@ _OUTCOMES_OF_CODES = {"draining": "drained", "request_crashed_engine": POISON}
 _FIRST_WAKE_S = 15
 # A server sends this if its engine died with the request in flight: as error code, or as a stream's last comment.
 ENGINE_CRASHED = "engine_crashed"
+_REALM = 'Bearer realm="slipway"'  # of the header WWW-Authenticate
 
 
 class _ErrorCode(msgspec.Struct):
@@ -24,7 +31,10 @@ class _ErrorCode(msgspec.Struct):
 
 
 class _ErrorBody(msgspec.Struct):
-    error: _ErrorCode
+    """`error` is a text in the Open Inference Protocol, with the code beside it."""
+
+    error: _ErrorCode | str
+    code: Any = None
 
 
 _ERROR_BODY = msgspec.json.Decoder(_ErrorBody)
@@ -42,9 +52,15 @@ class RequestError(Exception):
         param: str | None = None,
         retry_after_s: int | None = None,
         allow: str = "",
+        challenge: str = "",
+        kind: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.allow = allow
+        self.challenge = challenge
+        self.kind = kind  # the `type` of the error, where the status alone does not give it
+        self.headers = headers or {}
         self.status = status
         self.code = code
         self.param = param
@@ -54,16 +70,19 @@ class RequestError(Exception):
     def outcome(self) -> str:
         return _OUTCOMES_OF_CODES.get(self.code) or _OUTCOMES.get(self.status, "client_error")
 
-    def body(self) -> bytes:
-        return error_body(self.status, self.code, str(self), self.param)
+    def body(self, path: str = "") -> bytes:
+        """In the shape of the API that the path belongs to."""
+        if inference.is_inference_protocol(path):
+            return inference.error_body(self.code, str(self))
+        return error_body(self.status, self.code, str(self), self.param, self.kind)
 
 
-def error_body(status: int, code: str, message: str, param: str | None = None) -> bytes:
-    return msgspec.json.encode({"error": error_object(status, code, message, param)})
+def error_body(status: int, code: str, message: str, param: str | None = None, kind: str = "") -> bytes:
+    return msgspec.json.encode({"error": error_object(status, code, message, param, kind)})
 
 
-def error_object(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:
-    return {"message": message, "type": _type_of(status), "param": param, "code": code}
+def error_object(status: int, code: str, message: str, param: str | None = None, kind: str = "") -> dict[str, Any]:
+    return {"message": message, "type": kind or _type_of(status), "param": param, "code": code}
 
 
 def _type_of(status: int) -> str:
@@ -80,12 +99,66 @@ def model_not_found(model: str) -> RequestError:
     return invalid("model_not_found", f"The model '{model[:200]}' does not exist.", status=404, param="model")
 
 
+def version_not_found(model: str, version: str) -> RequestError:
+    message = f"Version '{version[:200]}' of '{model[:200]}' is not served now."
+    return invalid("version_not_found", message, status=404, param="version")
+
+
+def no_credentials() -> RequestError:
+    message = "You did not provide an API key: send it as Authorization: Bearer KEY."
+    return RequestError(401, "missing_api_key", message, challenge=_REALM)
+
+
+def bad_credentials() -> RequestError:
+    """The same for all that is wrong with credentials: a client does not learn which part is right."""
+    message = "Incorrect API key provided: it is mistyped, revoked, or of another gateway."
+    return RequestError(401, "invalid_api_key", message, challenge=f'{_REALM}, error="invalid_token"')
+
+
+def expired_credentials() -> RequestError:
+    message = "The API key has expired: ask the administrator of this gateway for another one."
+    return RequestError(401, "expired_api_key", message, challenge=f'{_REALM}, error="invalid_token"')
+
+
+def tenant_disabled() -> RequestError:
+    message = "The tenant of this API key is disabled: ask the administrator of this gateway."
+    return RequestError(403, "tenant_disabled", message)
+
+
+def too_many_failures() -> RequestError:
+    message = "Too many requests without a valid API key come from this address."
+    return RequestError(429, "too_many_failures", message, retry_after_s=2)
+
+
+def no_tenants() -> RequestError:
+    message = "The gateway cannot check API keys now; try again shortly."
+    return RequestError(503, "not_ready", message, retry_after_s=5)
+
+
 def too_large(limit_bytes: int) -> RequestError:
     return invalid("request_too_large", f"The request body exceeds {limit_bytes} bytes.", status=413)
 
 
 def overloaded(message: str) -> RequestError:
     return RequestError(429, "overloaded", message, retry_after_s=1)
+
+
+def rate_limited(kind: str, what: str, wait_s: float, headers: Mapping[str, str]) -> RequestError:
+    """`kind`: what OpenAI calls the type: requests or tokens. `what`: the limit, for people."""
+    message = f"Rate limit reached: this tenant's limit of {what}. Try again in {wait_s:.3g} s."
+    # Never 0: a client that rounds down would come too early. OpenAI's clients prefer the exact one.
+    exact = {"retry-after-ms": str(max(1, math.ceil(wait_s * 1000)))}
+    retry_after_s = max(1, math.ceil(wait_s))
+    return RequestError(
+        429, "rate_limit_exceeded", message, retry_after_s=retry_after_s, kind=kind, headers={**headers, **exact}
+    )
+
+
+def out_of_budget(period: str) -> RequestError:
+    """`period`: day or month. Clients do not try again by themselves."""
+    message = f"This tenant has spent its budget of this {period} (in UTC)."
+    kind = "insufficient_quota"
+    return RequestError(429, kind, message, kind=kind, headers={"x-should-retry": "false"})
 
 
 def no_endpoint(model: str) -> RequestError:
@@ -141,7 +214,9 @@ def reports_crash(body: bytes) -> bool:
     if ENGINE_CRASHED.encode() not in body:
         return False
     try:
-        return bool(_ERROR_BODY.decode(body).error.code == ENGINE_CRASHED)
+        found = _ERROR_BODY.decode(body)
+        code = found.code if isinstance(found.error, str) else found.error.code
+        return bool(code == ENGINE_CRASHED)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 

@@ -12,9 +12,11 @@ REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
 TENANT = "X-Slipway-Tenant"  # only the gateway sets it; a client's own is dropped
 PROOF = "X-Slipway-Tenant-Proof"  # signature of the tenant; tenant_proof.py sets it when a request is sent
+WEIGHT = "X-Slipway-Tenant-Weight"  # of the tenant; signed like the tenant, and absent where it is 1
 PRIORITY_LIMIT = "X-Slipway-Priority-Limit"  # the most urgent priority that a client may request
 # Credentials of clients. Pods get them only if the route lists them.
 CREDENTIALS = frozenset({"authorization", "cookie", "api-key", "x-api-key"})
+PROMPT_TOKENS = "X-Slipway-Prompt-Tokens"  # of a stream, from its server: a client may leave before its end
 SHADOW = "X-Slipway-Shadow"  # marks mirrored requests; only the gateway sets it
 
 _HOP_BY_HOP = frozenset(
@@ -37,7 +39,9 @@ _OF_REQUEST = (
     | _OF_RESUMING
     | {"host", "content-length", "expect", "x-request-id", TENANT.lower(), SHADOW.lower(), PRIORITY_LIMIT.lower()}
 )
-_OF_ANSWER = _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision"}
+_OF_ANSWER = (
+    _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision", PROMPT_TOKENS.lower()}
+)
 _OF_ANSWER_WITHOUT_COOKIES = _OF_ANSWER | {"set-cookie", "set-cookie2"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -55,11 +59,14 @@ def to_upstream(
     *,
     forwarded: Collection[str] = (),
     priority_limit: int | None = None,
+    weight: int = 1,
 ) -> CIMultiDict[str]:
     """`forwarded`: credentials that cross, in lower case. `priority_limit`: for the server to hold the client to."""
     added = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
     if priority_limit is not None:
         added[PRIORITY_LIMIT] = str(priority_limit)
+    if weight != 1:
+        added[WEIGHT] = str(weight)
     if RESUMABLE in headers or LAST_EVENT_ID in headers:
         added[RETURNS] = "1"
     # The gateway alone sends headers of this prefix.
@@ -88,7 +95,7 @@ def _crossing(
     kept: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         lower = name.lower()
-        if lower not in dropped and not lower.startswith(dropped_prefix) and _encodable(value):
+        if lower not in dropped and not lower.startswith(dropped_prefix) and (value.isascii() or _encodable(value)):
             kept.add(name, value)
     kept.update(added)
     return kept
@@ -96,4 +103,4 @@ def _crossing(
 
 def _encodable(value: str) -> bool:
     # Bytes that are not UTF-8 arrive as lone surrogates and cannot be written again.
-    return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+    return not any("\ud800" <= char <= "\udfff" for char in value)

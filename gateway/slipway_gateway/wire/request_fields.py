@@ -35,8 +35,8 @@ TENANT_BYTES = 16
 SHARE_SOURCES = ("key", "address")
 JSON_FORMATS = ("json_object", "json_schema")
 FREE_FORMATS = (None, "text", "json_object")
-# A limit below this is expected to cut answers short; one below the other may leave no text at all.
-SHORT_LIMIT_TOKENS, TINY_LIMIT_TOKENS = 256, 16
+# Any limit of the client's may cut an answer short; one below this may leave no text at all.
+TINY_LIMIT_TOKENS = 16
 _ABSENT = msgspec.Raw()
 _NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
 
@@ -46,14 +46,17 @@ class RequestFields(msgspec.Struct):
 
     model: str | None = None
     stream: Any = None
+    stream_options: Any = None
+    n: Any = None
     user: Any = None
     prompt_cache_key: Any = None
     conversation: Any = None
     # As it was written: the schema in it may be long, and only its type is looked at.
-    response_format: msgspec.Raw = msgspec.Raw(b"{}")
+    response_format: msgspec.Raw = _ABSENT
     # What a client decides of its response: only whether it is there, and a number of tokens, is looked at.
     max_tokens: Any = None
     max_completion_tokens: Any = None
+    max_output_tokens: Any = None
     stop: msgspec.Raw = _ABSENT
     stop_token_ids: msgspec.Raw = _ABSENT
     logit_bias: msgspec.Raw = _ABSENT
@@ -72,12 +75,24 @@ class RequestFields(msgspec.Struct):
     tool_choice: msgspec.Raw = _ABSENT
 
     @property
+    def output_limits(self) -> tuple[Any, ...]:
+        """Numbers of output tokens that the request sets itself, or whatever it wrote there."""
+        return (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the stream is to end with its usage."""
+        return isinstance(self.stream_options, dict) and self.stream_options.get("include_usage") is True
+
+    @property
     def wants_json(self) -> bool:
         """Whether the text of the response is to be JSON."""
         return self._format in JSON_FORMATS
 
     @property
     def _format(self) -> Any:
+        if self.response_format is _ABSENT:
+            return None
         try:
             return _FORMAT.decode(self.response_format).type
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -87,8 +102,9 @@ class RequestFields(msgspec.Struct):
     def excused(self) -> frozenset[str]:
         """Kinds of failure that the request itself provokes: they are no evidence against a version.
 
-        A low token limit gives truncated or empty text. Forbidden, forced or stop tokens may give no text, a loop, or
-        text that is no JSON. A schema or a grammar may demand a text without end, a loop, or (a grammar) none.
+        A token limit gives truncated text, a low one also empty text. Forbidden, forced or stop tokens may give no
+        text, a loop, or text that is no JSON. A schema or a grammar may demand a text without end, a loop, or (a
+        grammar) none.
         """
         limits = (self.max_tokens, self.max_completion_tokens)
         limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
@@ -100,7 +116,7 @@ class RequestFields(msgspec.Struct):
         grammar = grammar or self._dictates_calls
         dictated = grammar or self._format not in FREE_FORMATS
         found = (
-            (TRUNCATED, limit < SHORT_LIMIT_TOKENS or steers or dictated),
+            (TRUNCATED, limit < math.inf or steers or dictated),
             (EMPTY, limit < TINY_LIMIT_TOKENS or ends or steers or grammar),
             (REPETITION, steers or dictated),
             (INVALID_JSON, ends or steers),
@@ -117,7 +133,7 @@ class RequestFields(msgspec.Struct):
 
 def _given(*fields: msgspec.Raw) -> bool:
     """Whether any of these fields has a value that does something."""
-    return any(field is not _ABSENT and bytes(field).strip() not in _NOTHING for field in fields)
+    return any(bytes(field).strip() not in _NOTHING for field in fields if field is not _ABSENT)
 
 
 class _Format(msgspec.Struct):
@@ -156,8 +172,24 @@ def with_model(body: bytes, model: str) -> bytes:
     return msgspec.json.encode(fields)
 
 
-def sticky_key(headers: Mapping[str, str], fields: RequestFields, request_id: str, sources: Collection[str]) -> str:
-    """The key of the split: session header, then body fields, then API key, else this request alone."""
+def with_usage(body: bytes, fields: RequestFields) -> bytes:
+    """The body of a stream, with its usage requested; all other values keep their bytes."""
+    if fields.stream_options is None and b'"stream_options"' not in body:
+        # The usual case: nothing is parsed again.
+        return body.rstrip()[:-1] + b',"stream_options":{"include_usage":true}}'
+    options = fields.stream_options if isinstance(fields.stream_options, dict) else {}
+    written = _FIELDS.decode(body)
+    written["stream_options"] = msgspec.Raw(msgspec.json.encode(options | {"include_usage": True}))
+    return msgspec.json.encode(written)
+
+
+def sticky_key(
+    headers: Mapping[str, str], fields: RequestFields, request_id: str, sources: Collection[str], own: str = ""
+) -> str:
+    """The key of the split: session header, then body fields, then API key, else this request alone.
+
+    `own`: takes the place of the API key, for clients that the gateway knows.
+    """
     if "session" in sources:
         for name in SESSION_HEADERS:
             if value := headers.get(name):
@@ -166,6 +198,8 @@ def sticky_key(headers: Mapping[str, str], fields: RequestFields, request_id: st
         for value in (fields.user, fields.prompt_cache_key, _conversation(fields)):
             if isinstance(value, str) and value:
                 return f"user:{value}"
+    if "key" in sources and own:
+        return own
     if "key" in sources and _api_key(headers):
         # The key itself goes nowhere, not even into a hash that is not cryptographic.
         return client(headers, "", ("key",))
@@ -178,9 +212,9 @@ def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collectio
     The API key comes first: a client must not become many tenants by naming many users.
     """
     if "key" in sources and (key := _api_key(headers)):
-        return _pseudonym(f"key:{key}", salt)
+        return pseudonym(f"key:{key}", salt)
     if "user" in sources and isinstance(fields.user, str) and fields.user:
-        return _pseudonym(f"user:{fields.user}", salt)
+        return pseudonym(f"user:{fields.user}", salt)
     return ""
 
 
@@ -194,7 +228,8 @@ def client(headers: Mapping[str, str], owner: str, sources: Collection[str]) -> 
     return f"address:{owner}"
 
 
-def _pseudonym(name: str, salt: str) -> str:
+def pseudonym(name: str, salt: str) -> str:
+    """What servers know a name by."""
     return hmac.digest(salt.encode(), name.encode("utf-8", "surrogatepass"), "sha256")[:TENANT_BYTES].hex()
 
 

@@ -64,6 +64,7 @@ class _Part(msgspec.Struct):
     token: Any = None
     finish_reason: Any = None
     error: Any = None
+    code: Any = None  # of an error that is a text, in the Open Inference Protocol
 
     @property
     def known(self) -> bool:
@@ -93,6 +94,8 @@ class _ChoiceText:
         self.calls_tools |= bool(message.tool_calls or message.function_call) or isinstance(message.content, list)
         self.texts += _strings(choice.text, message.reasoning_content, message.content, message.refusal)
         self.content += _strings(choice.text, message.content)
+        if not (message.tool_calls or message.function_call):
+            return
         for place, piece in _arguments(message):
             self.arguments.setdefault(place, []).append(piece)
 
@@ -164,19 +167,22 @@ def is_servers_failure(status: int, body: bytes) -> bool:
 def is_deadline_exceeded(body: bytes) -> bool:
     """Whether an error means that the deadline of the client's own `timeout` is over."""
     try:
-        error = _WHOLE.decode(body).error
+        found = _WHOLE.decode(body)
     except _UNREADABLE:
         return False
-    return isinstance(error, dict) and error.get("code") == DEADLINE_EXCEEDED
+    code = found.error.get("code") if isinstance(found.error, dict) else found.code
+    return bool(code == DEADLINE_EXCEEDED)
 
 
 def _read(parts: list[_Part]) -> dict[int, _ChoiceText]:
     """The choices of a response by index."""
     choices_by_index: dict[int, _ChoiceText] = {0: _ChoiceText()}
     for part in parts:
-        alone = _Choice(text=part.text, finish_reason=part.finish_reason)
-        token = _Choice(text=part.token)
-        for choice in (alone, token, *(part.choices or ())):
+        choices = part.choices or []
+        if part.text is not None or part.token is not None or part.finish_reason is not None:
+            alone = _Choice(text=part.text, finish_reason=part.finish_reason)
+            choices = [alone, _Choice(text=part.token), *choices]
+        for choice in choices:
             index = choice.index if isinstance(choice.index, int) else 0
             choices_by_index.setdefault(index, _ChoiceText()).add(choice)
     return choices_by_index

@@ -46,6 +46,12 @@ def place(last_event_id: str) -> ResumePoint | None:
     return ResumePoint(unquote(found[1]), found[2], found[3] or "") if found else None
 
 
+def position_of(resume: str) -> int:
+    """Of a value of `X-Slipway-Resume`; 0 without one."""
+    parts = resume.split(".")
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else 0
+
+
 class StreamProgress:
     """What of one stream is with its client: the event that came last, and the tokens behind all of them."""
 

@@ -29,14 +29,14 @@ def manifest(kind: type) -> Node:
         "metadata": {"name": f"{definition.plural}.{definition.group}", "labels": _LABELS},
         "spec": {
             "group": definition.group,
-            "scope": "Namespaced",
+            "scope": "Cluster" if definition.cluster_scoped else "Namespaced",
             "names": {
                 "kind": kind.__name__,
                 "listKind": f"{kind.__name__}List",
                 "plural": definition.plural,
                 "singular": singular,
                 "shortNames": list(definition.short_names),
-                "categories": list(definition.categories),
+                **({"categories": list(definition.categories)} if definition.categories else {}),
             },
             "versions": [_version(kind, definition)],
         },

@@ -118,6 +118,7 @@ class Definition:
     categories: tuple[str, ...]
     columns: tuple[PrinterColumn, ...]
     status: bool = False
+    cluster_scoped: bool = False
     scale: ScaleSubresource | None = None
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
@@ -51,9 +51,14 @@ def new_session() -> aiohttp.ClientSession:
 class DownloadReader:
     """Keeps an entry for each ModelDeployment with pods that download."""
 
-    def __init__(self, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic) -> None:
-        """`session`: from `new_session`."""
-        self._session, self._clock = session, clock
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        changed: Callable[[ObjectKey], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`session`: from `new_session`; `changed` is called with a ModelDeployment whose pods have a new answer."""
+        self._session, self._changed, self._clock = session, changed, clock
         self._rounds: dict[ObjectKey, _Round] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CONCURRENCY)
@@ -72,12 +77,10 @@ class DownloadReader:
         item.known = {target: known for target, known in item.known.items() if target in targets}
         if item.task is None and self._clock() - item.began_at >= max(EVERY_S, len(self._rounds) / ROUNDS_PER_S):
             item.began_at = self._clock()
-            item.task = asyncio.create_task(
-                self._run(key[0], item, sorted(targets)), name=f"downloads of {'/'.join(key)}"
-            )
+            item.task = asyncio.create_task(self._run(key, item, sorted(targets)), name=f"downloads of {'/'.join(key)}")
             self._tasks.add(item.task)
             item.task.add_done_callback(self._tasks.discard)
-        return {name: known.download if known else None for (name, _), known in item.known.items()}
+        return _answers(item.known)
 
     def forget(self, key: ObjectKey) -> None:
         """Drop what is known of a ModelDeployment; reads in progress end by themselves."""
@@ -89,16 +92,18 @@ class DownloadReader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run(self, namespace: str, item: _Round, targets: Sequence[Target]) -> None:
+    async def _run(self, key: ObjectKey, item: _Round, targets: Sequence[Target]) -> None:
         """Read all of them, and then replace what is known: between two rounds nothing changes."""
         try:
-            own = self._slots_of.setdefault(namespace, asyncio.Semaphore(OF_A_NAMESPACE))
+            own = self._slots_of.setdefault(key[0], asyncio.Semaphore(OF_A_NAMESPACE))
             found = await asyncio.gather(*(self._answer(own, address) for _, address in targets))
-            now = self._clock()
+            now, former = self._clock(), _answers(item.known)
             item.known = {
                 target: _Known(download, now) if download else _kept(item.known.get(target), now)
                 for target, download in zip(targets, found, strict=True)
             }
+            if _answers(item.known) != former and self._rounds.get(key) is item:
+                self._changed(key)
         except Exception:
             log.exception("a bug: reading how far downloads are raised")
         finally:
@@ -119,6 +124,10 @@ class DownloadReader:
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 log.debug("the download of the pod at %s cannot be read: %s", address, error)
                 return None
+
+
+def _answers(known: Mapping[Target, _Known | None]) -> dict[str, PodDownload | None]:
+    return {name: answer.download if answer else None for (name, _), answer in known.items()}
 
 
 def _kept(known: _Known | None, now: float) -> _Known | None:

@@ -66,24 +66,28 @@ def ratio_exponents(
     ]
 
 
-def log_over_starts(exponents: Sequence[Sequence[Floats]]) -> Floats:
+def log_over_starts(
+    exponents: Sequence[Sequence[Floats]], prior: Floats | None = None, from_the_start: float = 0.5
+) -> Floats:
     """ln of the evidence of a bet spread over the epochs in which a regression may have begun, shape (...).
 
-    A bet that starts before the regression has to win back its losses first; a bet that starts later has none. Half of
-    the stake bets from the first epoch on, 1/(2*s*(s+1)) of it from epoch s on, and the part for later epochs keeps its
-    value: again an average of e-processes (cf. Shin, Ramdas and Rinaldo, "E-detectors", 2024). That costs ln 2 where
-    the regression was present from the start. Epochs must begin by clock or weight, never by a count.
+    A bet that starts before the regression has to win back its losses first; a bet that starts later has none. A part
+    p, half of the stake, bets from the first epoch on, (1-p)/(s*(s+1)) from epoch s on, and the part for later ones
+    keeps its value: again an average of e-processes (cf. Shin, Ramdas and Rinaldo, "E-detectors", 2024). That costs
+    ln 2 where the regression was present from the start. Epochs must begin by clock or weight, never by a count.
 
     Args:
-        exponents: logs of likelihood ratios by epoch, of which there is one at least, and by alternative, of equal
-            weight.
+        exponents: logs of likelihood ratios by epoch, of which there is one at least, and by alternative.
+        prior: weights of the alternatives, summing to 1; equal when left out.
+        from_the_start: p above.
     """
     running = list(exponents[-1])
-    logs = [log_mean_exp(running)]
+    logs = [log_mean_exp(running, prior)]
     for epoch in reversed(exponents[:-1]):
         running = [total + exponent for total, exponent in zip(running, epoch, strict=True)]
-        logs.insert(0, log_mean_exp(running))
-    stakes = [0.5, *(0.5 / (start * (start + 1)) for start in range(1, len(exponents)))]
+        logs.insert(0, log_mean_exp(running, prior))
+    later = 1 - from_the_start
+    stakes = [from_the_start, *(later / (start * (start + 1)) for start in range(1, len(exponents)))]
     kept = 1 - sum(stakes)
     return log_mean_exp([*logs, np.zeros_like(logs[0])], np.array([*stakes, kept]))
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging.evidence import FACTORS
+from slipway_operator.judging.margins.extra import FROM_THE_START as MARGIN_FROM_THE_START
+from slipway_operator.judging.margins.extra import GRID
 from slipway_operator.model.analysis.spec import MetricSpec
 
 MIXTURE_COST = math.log(len(FACTORS))  # the cost of an unknown size of the regression
@@ -75,6 +77,20 @@ def requests_until_pass(rates: Rates, max_ratio: float, ok_below: float | None, 
     return min(by_ratio, by_rate)
 
 
+def requests_until_below(rates: Rates, margin: float, false_promote_rate: float) -> float:
+    """Requests, to both sides together, until fewer extra bad events than `margin` are expected to be proved."""
+    weight = rates.weight
+    bad_canary, bad_stable = weight * rates.canary, (1 - weight) * rates.stable
+    growth = max(
+        bad_canary * math.log1p(size * weight * margin - size)
+        + bad_stable * math.log1p(size * weight * (margin + 1 / (1 - weight)))
+        + (1 - bad_canary - bad_stable) * math.log1p(size * weight * margin)
+        for size in GRID
+    )
+    needed = math.log(1 / false_promote_rate) + math.log(len(GRID)) - math.log(MARGIN_FROM_THE_START)
+    return needed / growth if growth > 0 else math.inf
+
+
 def observed(epochs: tuple[Epoch, ...]) -> Rates | None:
     """Rates so far, at the present weight, with half an event added to each side; None if a side has no requests."""
     nc, ns = sum(epoch.nc for epoch in epochs), sum(epoch.ns for epoch in epochs)
@@ -84,13 +100,28 @@ def observed(epochs: tuple[Epoch, ...]) -> Rates | None:
     return Rates((kc + 0.5) / (nc + 1), (ks + 0.5) / (ns + 1), epochs[-1].w / 100)
 
 
-def expected(spec: MetricSpec, epochs: tuple[Epoch, ...], false_rollback_rate: float, false_promote_rate: float) -> End:
-    """The expected end of this metric's analysis, counted from the first request."""
+def expected(
+    spec: MetricSpec,
+    epochs: tuple[Epoch, ...],
+    false_rollback_rate: float,
+    false_promote_rate: float,
+    slowdown: tuple[Epoch, ...] = (),
+) -> End:
+    """The expected end of this metric's analysis, counted from the first request.
+
+    `slowdown`: of a metric with max_slowdown, its counts by stable's median and canary's limit.
+    """
     rates = observed(epochs)
     if rates is None:
         return End(None, fails=False)
     stake = (spec.share or 1.0) * FROM_THE_START
     to_fail = requests_until_fail(rates, spec.tolerate_ratio, stake, false_rollback_rate)
-    to_pass = requests_until_pass(rates, spec.max_ratio, spec.ok_below, false_promote_rate)
+    if spec.max_extra is not None:
+        to_pass = requests_until_below(rates, spec.max_extra / 1000, false_promote_rate)
+    elif spec.max_slowdown is not None:
+        medians = observed(slowdown)
+        to_pass = requests_until_pass(medians, 1.0, None, false_promote_rate) if medians else math.inf
+    else:
+        to_pass = requests_until_pass(rates, spec.max_ratio, spec.ok_below, false_promote_rate)
     total = rates.weight * min(to_fail, to_pass)
     return End(math.ceil(total) if total < MOST_REQUESTS else None, fails=to_fail < to_pass)

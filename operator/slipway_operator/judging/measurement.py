@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, Measurement, MetricRun, Outcome, Reason
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
+from slipway_operator.api.v1alpha1.provider import AnalysisPhase, Measurement, MetricRun
 from slipway_operator.model.analysis import expression
 from slipway_operator.model.analysis.measure import MOST_KEPT, Measure, ProviderAnswer
 from slipway_operator.model.analysis.verdict import Verdict

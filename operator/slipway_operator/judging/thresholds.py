@@ -1,10 +1,10 @@
-"""Latency thresholds, one for each stratum: frozen from stable's own latencies when the warm-up is over.
+"""Latency thresholds, one for each stratum: from stable's own latencies.
 
 A threshold is the upper bound of a histogram bucket, so counters give the exact number of requests above it. The
 comparison is fair with any threshold, because it applies to both sides. A poor one only makes the judge slower.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST_SAMPLES = 100  # with fewer, a p95 is an estimate from five requests
@@ -32,17 +32,22 @@ class Histogram:
         return sum(self.counts)
 
 
-def frozen(histograms: Mapping[str, Histogram], quantile: float) -> dict[str, float]:
-    """Threshold in seconds of each stratum with enough requests of stable; the others are not compared.
-
-    A stratum whose quantile lies above the last bound has no threshold either: no bucket would count what exceeds it.
-    """
-    found = {name: quantile_bound(histogram, quantile) for name, histogram in histograms.items()}
-    return {name: bound for name, bound in found.items() if bound is not None}
+def median(histogram: Histogram) -> float | None:
+    """The median by linear interpolation in its bucket; None without latencies, or above the last bound."""
+    half, below, lower = histogram.samples / 2, 0, 0.0
+    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
+        if count and below + count >= half:
+            return lower + (bound - lower) * (half - below) / count
+        below, lower = below + count, bound
+    return None
 
 
 def quantile_bound(histogram: Histogram, quantile: float) -> float | None:
-    """Smallest bound that at least the share `quantile` of the latencies does not exceed; None if there is none."""
+    """Smallest bound that at least the share `quantile` of the latencies does not exceed; None if there is none.
+
+    A stratum with too few latencies has no threshold and is not compared, nor one whose quantile lies above the last
+    bound: no bucket would count what exceeds it.
+    """
     if histogram.samples < LEAST_SAMPLES:
         return None
     below = 0

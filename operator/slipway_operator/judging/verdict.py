@@ -8,18 +8,21 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
-from slipway_operator.judging import forecast
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, ExtraBound, Outcome, Reason, Symptom
+from slipway_operator.judging import forecast, sentences
 from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_upper
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
+from slipway_operator.judging.margins import shadow
+from slipway_operator.judging.margins.extra import live_extra_upper, log_ipw_below
 from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
-from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, without_floor
-from slipway_operator.model.analysis.template import UNITS
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, of_slowdown, without_floor
+from slipway_operator.model.analysis.template import COMPOSITE, INCLUDED
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading, Verdict
 
 
@@ -44,6 +47,10 @@ class Tally:
         )
 
 
+# A canary that is as fast as stable in the median may have a slow tail: so many more of its requests at most.
+TAIL = 0.05
+THOUSAND = 1000
+
 # Findings of rows that are no evidence against a canary.
 _NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED)
 
@@ -58,13 +65,34 @@ def log_evidence(spec: MetricSpec, tally: Tally) -> Floats:
     return log_over_starts(ratio_exponents(tally.kc, tally.ks, tally.weights, np.float64(spec.tolerate_ratio)))
 
 
-def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float) -> Flags:
-    """Whether this metric is proved not to be worse than its margin, shape (...)."""
+def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float, slowdown: Tally | None = None) -> Flags:
+    """Whether this metric is proved not to be worse than its margin, shape (...).
+
+    Args:
+        spec: the metric.
+        tally: its counts.
+        false_promote_rate: the chance that it passes beyond its margin.
+        slowdown: of a metric with max_slowdown, the counts above stable's median and canary's limit.
+    """
+    if spec.max_extra is not None:
+        return _extra_below(tally, spec.max_extra / THOUSAND, false_promote_rate)
+    if spec.max_slowdown is not None:
+        if slowdown is None:
+            return np.zeros(np.asarray(tally.kc).shape[:-1], dtype=np.bool_)
+        # A canary that is slower by the margin is above its limit as often as stable is above its median.
+        below = log_ratio_below(slowdown.kc, slowdown.ks, slowdown.weights, np.float64(1.0))
+        return np.asarray(below >= math.log(1 / false_promote_rate)) & _extra_below(tally, TAIL, false_promote_rate)
     by_ratio = log_ratio_below(tally.kc, tally.ks, tally.weights, np.float64(spec.max_ratio))
     by_rate = None
     if spec.ok_below is not None:
         by_rate = log_rate_below(np.asarray(tally.kc).sum(axis=-1), np.asarray(tally.nc).sum(axis=-1), spec.ok_below)
     return not_worse(by_ratio, by_rate, false_promote_rate)
+
+
+def _extra_below(tally: Tally, margin: float, false_promote_rate: float) -> Flags:
+    units = np.asarray(tally.nc) + np.asarray(tally.ns)
+    found = log_ipw_below(tally.kc, tally.ks, units, tally.weights, margin)
+    return np.asarray(found >= math.log(1 / false_promote_rate))
 
 
 def mismatched(tally: Tally) -> Flags:
@@ -77,19 +105,32 @@ def mismatched(tally: Tally) -> Flags:
 
 def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
     """The verdict at this moment. The same reading gives the same bits, in any process."""
+    verdict = _judged(spec, reading)
+    # Pairs that have not ended count against a pass. Where they alone prevent it, it is worth to wait for their end.
+    if verdict.outcome is Outcome.INCONCLUSIVE and shadow.open_pairs(reading):
+        settled = _judged(spec, shadow.without_open(reading))
+        if settled.outcome is Outcome.PASS:
+            text = shadow.settling(shadow.sentence(spec, reading, verdict.metrics), reading)
+            return dataclasses.replace(verdict, reason=Reason.PAIRS_OPEN, message=text, seconds_left=None)
+    return verdict
+
+
+def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
     rows = tuple(_row(spec, metric, reading) for metric in spec.metrics)
     gating = {metric.name for metric in spec.gating}
     deciding = [row for row in rows if row.name in gating]
+    bounded = next((row for row in deciding if row.extra), None)
     compared = [row for row in deciding if row.finding not in _NO_EVIDENCE and row.nc and row.ns]
     total = _total(row.log_evidence for row in compared)
     threshold = math.log(1 / spec.false_rollback_rate)
 
     def conclude(outcome: Outcome, reason: Reason, message: str, metric: str = "") -> Verdict:
         verdict = Verdict(outcome, reason, message, metric, total, threshold, metrics=rows)
+        verdict = dataclasses.replace(verdict, extra=bounded.extra if bounded else None)
         return _with_forecast(spec, reading, verdict)
 
     if veto := _veto(spec, reading.symptoms):
-        text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}{_unit(veto)}"
+        text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}{sentences.unit(veto)}"
         return conclude(Outcome.FAIL, Reason.VETOED, text, veto.veto)
     if not deciding:  # only metrics with a provider decide; see judging/measurement.py
         return conclude(Outcome.PASS, Reason.NOT_WORSE, "nothing is compared with stable")
@@ -97,26 +138,32 @@ def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
         return conclude(Outcome.INCONCLUSIVE, *doubt)
     if compared and total >= threshold:
         blamed = max(compared, key=lambda row: row.log_evidence)
-        return conclude(Outcome.FAIL, Reason.WORSE, _rejection(spec, blamed, total, threshold), blamed.name)
+        return conclude(
+            Outcome.FAIL, Reason.WORSE, sentences.rejection(spec, blamed, reading.paces, total, threshold), blamed.name
+        )
     if doubt := _doubt_of_passing(spec, reading, deciding):
         return conclude(Outcome.INCONCLUSIVE, *doubt)
+    if spec.compares_pairs:
+        return conclude(Outcome.PASS, Reason.NOT_WORSE, shadow.sentence(spec, reading, deciding))
     text = f"no metric is worse than stable by its margin ({len(compared)} compared)"
-    parts = [text, *_favoured(spec, reading), *_reports(reading, deciding)]
+    parts = [text, *sentences.proofs(spec, deciding), *_favoured(spec, reading), *_reports(reading, deciding)]
     return conclude(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
+    if metric.is_paired:
+        return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
     sums = _sums(epochs)
     threshold = math.log(1 / spec.false_rollback_rate)
     if finding := _drift_finding(metric, reading):
         shown = sums if sums["nc"] else _sums(_unfloored(metric.name, reading))
-        return MetricVerdict(metric.name, finding, **shown, log_threshold=threshold)
+        return _row_of(metric, finding, shown, log_threshold=threshold)
     burdened = metric.latency and reading.canary_load > 1 + spec.max_load_difference
     if not sums["nc"] or not sums["ns"]:
         # Latencies of a canary with more load than stable are not counted at all.
         none = Finding.NOT_COMPARED if burdened else Finding.NO_DATA
-        return MetricVerdict(metric.name, none, **sums, log_threshold=threshold)
+        return _row_of(metric, none, sums, log_threshold=threshold)
     tally = Tally.of(epochs)
     evidence = float(log_evidence(metric, tally)) + math.log(metric.share or 1.0)
     upper = ratio_upper(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
@@ -126,14 +173,50 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
         finding = Finding.WORSE
     elif burdened:
         finding = Finding.NOT_COMPARED
-    elif bool(passes(metric, tally, spec.false_promote_rate)):
+    elif _is_covered(spec, metric):
+        finding = Finding.COVERED
+    elif bool(passes(metric, tally, spec.false_promote_rate, _slowdown(metric, reading))):
         finding = Finding.NOT_WORSE
-    end = forecast.expected(metric, epochs, spec.false_rollback_rate, spec.false_promote_rate)
-    decided = finding in (Finding.WORSE, Finding.NOT_WORSE)
-    return MetricVerdict(
-        metric.name, finding, **sums, log_evidence=evidence, log_threshold=threshold, ratio_upper=float(upper),
-        samples_needed=sums["nc"] if decided else end.samples,
+    end = _forecast(spec, metric, reading)
+    decided = finding in (Finding.WORSE, Finding.NOT_WORSE, Finding.COVERED)
+    return _row_of(
+        metric, finding, sums, log_evidence=evidence, log_threshold=threshold, ratio_upper=float(upper),
+        samples_needed=sums["nc"] if decided else end.samples, extra=_extra(metric, tally, spec.false_promote_rate),
     )  # fmt: skip
+
+
+def _row_of(metric: MetricSpec, finding: Finding, sums: dict[str, int], **numbers: Any) -> MetricVerdict:
+    return MetricVerdict(metric.name, finding, sums["nc"], sums["ns"], sums["kc"], sums["ks"], **numbers)
+
+
+def _is_covered(spec: AnalysisSpec, metric: MetricSpec) -> bool:
+    """Whether another metric proves enough about it: that of the event which includes its own."""
+    bounds = any(one.event == COMPOSITE and one.max_extra is not None for one in spec.gating)
+    return bounds and metric.event in INCLUDED and metric.max_extra is None
+
+
+def _slowdown(metric: MetricSpec, reading: Reading) -> Tally | None:
+    epochs = reading.by_metric.get(of_slowdown(metric.name), Counts("")).epochs
+    return Tally.of(epochs) if any(epoch.nc and epoch.ns for epoch in epochs) else None
+
+
+def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> ExtraBound | None:
+    """The bound of a metric with max_extra, per 1,000, rounded up: what is shown is proved."""
+    if metric.max_extra is None:
+        return None
+    units = np.asarray(tally.nc) + np.asarray(tally.ns)
+    at_most = float(live_extra_upper(tally.kc, tally.ks, units, tally.weights, false_promote_rate))
+    (nc, ns), (kc, ks) = ((int(np.sum(a)), int(np.sum(b))) for a, b in ((tally.nc, tally.ns), (tally.kc, tally.ks)))
+    estimate = round(THOUSAND * (kc / nc - ks / ns), 1)
+    return ExtraBound(math.ceil(10 * THOUSAND * at_most) / 10, estimate, metric.max_extra)
+
+
+def _forecast(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> forecast.End:
+    if metric.is_paired:
+        return forecast.End(*shadow.expected(spec, metric, reading))
+    counts = (reading.by_metric.get(name, Counts(name)) for name in (metric.name, of_slowdown(metric.name)))
+    epochs, slowdown = (item.epochs for item in counts)
+    return forecast.expected(metric, epochs, spec.false_rollback_rate, spec.false_promote_rate, slowdown)
 
 
 def _sums(epochs: Sequence[Epoch]) -> dict[str, int]:
@@ -159,17 +242,19 @@ def _doubt_of_all(
     spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
 ) -> tuple[Reason, str, str] | None:
     """Why no comparison is valid, so that the verdict is neither pass nor fail; None if they are."""
+    if spec.compares_pairs:
+        return shadow.doubt_of_all(spec, reading, rows)
     if not any(row.nc and row.ns for row in rows):
         if reading.seconds < spec.min_samples.warmup_seconds:
-            return Reason.WARM_UP, _warming(spec, reading), ""
-        return Reason.NO_DATA, _nothing(reading, rows), ""
+            return Reason.WARM_UP, sentences.warming(spec, reading), ""
+        return Reason.NO_DATA, sentences.nothing(reading, rows), ""
     if reading.age_seconds > spec.stale_seconds:
         text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
         return Reason.STALE, text, ""
     # The number of requests that end, or have a latency, depends on the revision: a slow one ends fewer. So the test
     # takes the requests that the split assigned.
     if reading.assigned and bool(mismatched(Tally.of(reading.assigned))):
-        nc, ns = _given(reading)
+        nc, ns = sentences.given(reading)
         text = f"canary was given {nc} of {nc + ns} requests, which its weight does not explain"
         return Reason.SAMPLE_RATIO_MISMATCH, text, ""
     return None
@@ -180,14 +265,18 @@ def _doubt_of_passing(
 ) -> tuple[Reason, str, str] | None:
     """Why a canary that is not rejected does not pass; None if it passes."""
     least = spec.min_samples
+    early = reading.seconds < least.min_seconds
+    if spec.compares_pairs:
+        found = shadow.doubt_of_passing(spec, reading, rows)
+        return found or (sentences.too_early(spec, reading) if early else None)
     if reading.seconds < least.warmup_seconds:
-        return Reason.WARM_UP, _warming(spec, reading), ""
+        return Reason.WARM_UP, sentences.warming(spec, reading), ""
     waiting = {finding: [row for row in rows if row.finding is finding] for finding in Finding}
     if waiting[Finding.NOT_COMPARED]:
-        return Reason.LOAD_MISMATCH, _unequal(spec, reading), waiting[Finding.NOT_COMPARED][0].name
+        return Reason.LOAD_MISMATCH, sentences.unequal(spec, reading), waiting[Finding.NOT_COMPARED][0].name
     if waiting[Finding.NO_FLOOR]:
         row = waiting[Finding.NO_FLOOR][0]
-        return Reason.NO_FLOOR, f"{row.name}: {_differs(row)}", row.name
+        return Reason.NO_FLOOR, f"{row.name}: {sentences.differs(row)}", row.name
     if waiting[Finding.NO_DATA]:
         name = waiting[Finding.NO_DATA][0].name
         text = f"{name} has no requests on canary, or none on stable"
@@ -197,11 +286,11 @@ def _doubt_of_passing(
     undecided = [*waiting[Finding.WORSE], *waiting[Finding.UNDECIDED]]
     if undecided:
         slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
-        return Reason.UNDECIDED, _wait(slowest), slowest.name
+        return Reason.UNDECIDED, sentences.wait(slowest), slowest.name
     fewest = min(rows, key=lambda row: row.nc)
     if fewest.nc < least.canary_requests:
         return Reason.UNDECIDED, f"n={fewest.nc}, needs {least.canary_requests} canary requests at least", fewest.name
-    return None
+    return sentences.too_early(spec, reading) if early else None
 
 
 def _veto(spec: AnalysisSpec, symptoms: Iterable[Symptom]) -> Symptom | None:
@@ -231,13 +320,15 @@ def _total(logs: Iterable[float]) -> float:
 
 def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
     """The verdict with its samples, and with the samples and seconds to an end, where one is expected."""
-    counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in spec.gating]
+    deciding = [metric for metric in spec.gating if not _is_covered(spec, metric)]
+    if spec.compares_pairs and reading.seconds < spec.min_samples.warmup_seconds:
+        deciding = [metric for metric in deciding if not metric.latency]  # which are counted after it
+    counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in deciding]
     samples = [sum(epoch.nc for epoch in item.epochs) for item in counts]
     verdict = dataclasses.replace(verdict, samples=min(samples, default=0))
     if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.samples or reading.seconds <= 0:
         return verdict
-    rates = spec.false_rollback_rate, spec.false_promote_rate
-    ends = [forecast.expected(metric, item.epochs, *rates) for metric, item in zip(spec.gating, counts, strict=True)]
+    ends = [_forecast(spec, metric, reading) for metric in deciding]
     left = [None if end.samples is None else max(1, end.samples - n) for end, n in zip(ends, samples, strict=True)]
     waits = [(more, n) for more, n in zip(left, samples, strict=True) if more is not None]
     # One metric that fails ends the wait; a pass needs a decision on every metric.
@@ -248,6 +339,8 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
     more, n = min(failing, key=_part) if failing else max(waits, key=_part)
     fewest = min(samples)
     needed, seconds = fewest + math.ceil(fewest * more / n), math.ceil(more * reading.seconds / n)
+    if not failing:
+        seconds = max(seconds, math.ceil(spec.min_samples.min_seconds - reading.seconds))
     return dataclasses.replace(verdict, samples_needed=needed, seconds_left=seconds)
 
 
@@ -261,70 +354,7 @@ def _reports(reading: Reading, rows: Sequence[MetricVerdict]) -> list[str]:
     remark = "reported only, for the weights differ"
     reported = [row for row in rows if row.finding is Finding.REPORTED]
     paired = {name for name, counts in reading.by_metric.items() if any(epoch.nc for epoch in counts.epochs)}
-    return [f"{row.name}: {_drifts(row) if row.name in paired else _differs(row)}; {remark}" for row in reported]
-
-
-def _differs(row: MetricVerdict) -> str:
-    return f"{row.kc} of {row.nc} answers differ from stable's; how many would anyway needs a second stable pod"
-
-
-def _drifts(row: MetricVerdict) -> str:
-    return f"of {row.nc} mirrored prompts {row.kc} on canary alone, {row.ks} on a second stable pod alone"
-
-
-def _rejection(spec: AnalysisSpec, row: MetricVerdict, total: float, threshold: float) -> str:
-    if any(metric.name == row.name and metric.kind is Kind.PAIRED_DRIFT for metric in spec.metrics):
-        return f"{row.name}: {_drifts(row)}; evidence e={_times(total)}, {_times(threshold)} rejects"
-    return (
-        f"{row.name}: {_rate(row.kc, row.nc)} on canary, {_rate(row.ks, row.ns)} on stable; "
-        f"evidence e={_times(total)}, {_times(threshold)} rejects"
-    )
-
-
-def _wait(row: MetricVerdict) -> str:
-    needed = row.samples_needed
-    rest = (
-        "no end is in sight at this rate" if needed is None else f"needs about {max(needed, row.nc + 1)} at this rate"
-    )
-    return f"{row.name}: n={row.nc}, {rest}"
-
-
-def _given(reading: Reading) -> tuple[int, int]:
-    """Requests that the split assigned to canary and to stable."""
-    return sum(epoch.nc for epoch in reading.assigned), sum(epoch.ns for epoch in reading.assigned)
-
-
-def _nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
-    """The missing data where no metric can be compared yet."""
-    for side, given, ended in zip(
-        ("canary", "stable"), _given(reading), (max(row.nc for row in rows), max(row.ns for row in rows)), strict=True
-    ):
-        if given and not ended:
-            return f"{side} was given {given} requests, and none of them has ended yet"
-    return "no metric has requests on both canary and stable"
-
-
-def _unequal(spec: AnalysisSpec, reading: Reading) -> str:
-    """The load that prevents a comparison of latencies, and the remedy."""
-    return (
-        f"pods of canary carry {reading.canary_load:.2f} times the load of stable's: beyond "
-        f"{spec.max_load_difference:.0%} of difference latencies are not comparable; give it more pods by "
-        "setCanaryScale, another weight, or the template another maxLoadDifference"
-    )
-
-
-def _unit(symptom: Symptom) -> str:
-    unit = UNITS.get(symptom.veto)
-    return f" ({unit})" if unit else ""
-
-
-def _warming(spec: AnalysisSpec, reading: Reading) -> str:
-    return f"{reading.seconds:.0f} s of {spec.min_samples.warmup_seconds} s of warm-up"
-
-
-def _rate(bad: int, requests: int) -> str:
-    return f"{bad} of {requests} bad ({bad / requests:.2%})"
-
-
-def _times(log: float) -> str:
-    return f"{math.exp(log):.3g}" if log < 100 else f"10^{log / math.log(10):.0f}"
+    return [
+        f"{row.name}: {sentences.drifts(row) if row.name in paired else sentences.differs(row)}; {remark}"
+        for row in reported
+    ]

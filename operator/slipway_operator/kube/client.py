@@ -161,7 +161,7 @@ class Client:
         """Replace the status of an object that was read; raises Stale when it has changed since."""
         # The API server maintains managedFields, and keeps them when they are left out.
         metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-        path = resource.path(metadata["namespace"], metadata["name"], "status")
+        path = resource.path(metadata.get("namespace"), metadata["name"], "status")
         whole = {**body, "metadata": metadata}
         return await self._write("update", resource, "PUT", path, [_FIELD_MANAGER], whole)
 

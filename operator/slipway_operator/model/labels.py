@@ -18,6 +18,8 @@ METRICS_PATH = f"{GROUP}/metrics-path"  # annotation of pods whose engine has it
 
 SERVER = "server"  # component of what belongs to a revision
 WORKER = "worker"  # component of pods of a group that take no requests
+# Of a pod, for its ReplicaSet: pods with a lower one are removed first.
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 LEADER_WORKER_SET, GROUPS_API_VERSION = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"
 # Labels that LeaderWorkerSet gives its pods, and StatefulSets to the records of their own revisions.
 GROUP_SET, GROUP_INDEX = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"

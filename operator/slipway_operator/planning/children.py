@@ -67,10 +67,25 @@ def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot 
 def scalings(at: Situation, desired: Mapping[str, int]) -> tuple[Scale, ...]:
     """Workloads whose replica count changes."""
     return tuple(
-        Scale(item.name, desired[name], item.kind)
+        Scale(item.name, desired[name], item.kind, _costs(at, item, desired[name]))
         for name, item in sorted(at.observed.workloads.items())
         if desired[name] != item.desired and not item.stuck_deleting
     )
+
+
+def _costs(at: Situation, item: Workload, desired: int) -> tuple[tuple[str, int], ...]:
+    """Deletion costs of pods that change before some of them go, so that those with the fewest requests go first.
+
+    Pods that are not ready go before all others, whatever their cost. Where the requests are not known, nothing
+    changes. The pods of groups go by their index.
+    """
+    if not 0 < desired < item.desired or item.kind == labels.LEADER_WORKER_SET:
+        return ()
+    busy = at.observed.inflight_by_address(item.revision)
+    if busy is None:
+        return ()
+    wanted = ((pod, busy.get(pod.address, 0)) for pod in item.pods)
+    return tuple((pod.name, cost) for pod, cost in wanted if cost != pod.deletion_cost)
 
 
 def _is_gone(at: Situation, name: str) -> bool:

@@ -17,11 +17,11 @@ from .execution.sizing import limits_for, num_blocks_that_fit
 from .grammars.client import GrammarProcess, GrammarSource
 from .grammars.masks import Masks
 from .messages import Ready, Start
-from .scheduling.budget import TokenBudget
+from .scheduling.budget import StepTimes, TokenBudget
 from .scheduling.scheduler import Scheduler
 
-CPU_STEP_S, GPU_STEP_S = 0.4, 0.05
-LEAST_PREFILL_TOKENS = 64  # of a step beside its decodes, however slow the machine is
+CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.17), StepTimes(0.05, 0.05)
+LEAST_PREFILL_TOKENS = 16  # of a step beside its decodes, however slow the machine is
 
 
 def build_engine(start: Start, threads: int) -> tuple[EngineCore, Ready]:
@@ -58,14 +58,15 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
         context_tokens=start.context_tokens,
         blocks=limits.kv_tokens // BLOCK_TOKENS,
         masks=masks,
+        captures=not start.eager,
     )
     self_test(decoder, decoder.vocab_size)
     if start.kv_tokens:  # a requested size; the default is half of the free memory, which others may need sooner
         kernels.populate()
     scope = f"{start.revision}/{kernels.dtype}/{start.quantization}/{start.kv_cache_dtype}"
-    least = min(limits.step_tokens, start.slots + LEAST_PREFILL_TOKENS)
-    default_s = CPU_STEP_S if kernels.device.type == "cpu" else GPU_STEP_S
-    budget = TokenBudget(least, limits.step_tokens, start.step_s or default_s)
+    default = CPU_TIMES if kernels.device.type == "cpu" else GPU_TIMES
+    times = StepTimes(start.step_s or default.prefill_s, start.inter_token_s or default.decode_s)
+    budget = TokenBudget(min(limits.step_tokens, LEAST_PREFILL_TOKENS), limits.step_tokens, times)
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
     scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)

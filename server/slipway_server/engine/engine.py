@@ -12,7 +12,7 @@ from ..kernels import cuda
 from .grammars.masks import Masks
 from .messages import Step
 from .request import FinishReason, Request, RequestOutput, Sampled, ScheduledSequence
-from .scheduling.budget import TokenBudget
+from .scheduling.budget import StepTimes, TokenBudget
 from .scheduling.scheduler import Scheduler
 from .validation import validate_request
 
@@ -65,7 +65,7 @@ class EngineCore:
         self.announce = announce
         self.masks = masks
         self._runner = runner
-        self._budget = budget or TokenBudget(least=limit, most=limit, target_s=0.0)
+        self._budget = budget or TokenBudget(least=1, most=limit, times=StepTimes(0.0, 0.0))
         self._clock = clock
         self._vocab_size = vocab_size
         self._reported = (0, 0, 0)
@@ -112,7 +112,7 @@ class EngineCore:
         started_s = self._clock()
         self._admit_prepared()
         events, self._refused = self._refused + self.scheduler.expire(started_s), []
-        batch = self.scheduler.schedule(started_s, self._budget.tokens())
+        batch = self.scheduler.schedule(started_s, self._budget.tokens(self.scheduler.decodes, self.scheduler.requests))
         started = self._announce_started(self.scheduler.take_started())
         # This batch may write to these blocks already: they are cleared first.
         if invalid := self.scheduler.block_manager.take_blocks_to_clear():
@@ -142,13 +142,18 @@ class EngineCore:
     def _run(self, batch: list[ScheduledSequence]) -> StepOutcome:
         """A failed batch is run again in halves. Steps are repeatable: they write to the cache by position.
 
-        Only a request that fails alone, while the engine can compute others, ends.
+        Without memory for one request's tokens, half of them are computed, and later steps have less room. Only a
+        request that fails alone, while the engine can compute others, ends.
         """
         try:
             return batch, list(self._runner.run(batch)), []
         except Exception as error:
             log.warning("a step failed and is tried in parts", extra={"requests": len(batch), "error": repr(error)})
             _free_tensors(error)
+            if is_out_of_memory(error):
+                self._budget.shrink(sum(scheduled.tokens for scheduled in batch) // 2)
+                if len(batch) == 1 and batch[0].tokens > 1 and self.scheduler.limits.chunked:
+                    return self._run([batch[0].first_half])
             if len(batch) == 1:
                 return [], [], [self._fail_request(batch[0], error)]
         middle = len(batch) // 2

@@ -20,7 +20,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     context_tokens: int
     slots: int
     step_tokens: int  # 0: what suits the device
-    step_s: float  # target time of a step; 0: no target
+    step_s: float  # target time of a step; 0: what suits the device
     kv_tokens: int  # 0: what fits into memory
     prefix_cache: bool = True
     revision: str = ""  # of the model: cached blocks of another revision are not reused
@@ -29,7 +29,9 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
     kernels: str = "auto"  # or native, torch, an instruction set
     allow_slow: bool = False  # a GPU may compute without its kernels
+    eager: bool = False  # no step of a GPU is captured
     log_level: str = "info"
+    inter_token_s: float = 0.0  # target time of a step with answers of few requests; 0: what suits the device
     stop_token_ids: tuple[int, ...] = ()  # of the model, by which an answer with a grammar ends
 
 

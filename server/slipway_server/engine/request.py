@@ -155,6 +155,11 @@ class ScheduledSequence:
         return self.end - self.start
 
     @property
+    def first_half(self) -> "ScheduledSequence":
+        """Of its tokens; a later step computes the others."""
+        return ScheduledSequence(self.sequence, self.start, self.start + self.tokens // 2, samples=False)
+
+    @property
     def prompt_logprob_positions(self) -> range:
         """Positions whose logits give the log probability of the prompt token after them."""
         sequence = self.sequence

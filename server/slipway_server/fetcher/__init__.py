@@ -17,11 +17,13 @@ from slipway_process import logs
 from ..model_cache.locks import CacheError
 from ..models import checkpoint
 from ..models.checkpoint import CheckpointError
+from ..predict import model_file
 from ..telemetry.downloads import FETCH
 from ..telemetry.termination import DATA_ERROR, NO_INPUT, last_words, leave
 from . import folder, guard, marker, pin, web
 from . import hub as hubs
 from .cached import CachedFetch, CacheUse, ModelSource
+from .checksums import known
 from .folder import FetchError, Formats, Resolved, UnusableError
 from .guard import EgressRules
 from .hub import Hub
@@ -32,7 +34,7 @@ from .objects.access import StoreAccess
 from .oci import pulling
 from .oci.registry import RegistryAccess
 from .pin import ModelPin, Report
-from .settings import SCHEMES, parse
+from .settings import SCHEMES, FetcherSettings, parse
 
 log = logging.getLogger("slipway.fetcher")
 
@@ -76,7 +78,7 @@ def main() -> None:
     shown = guard.shown(settings.uri)
     try:
         rules = EgressRules.of(settings.allow_host, [*settings.allow_network, *settings.allow_networks])
-        formats = folder.ANY_ENGINE if settings.any_engine else folder.SLIPWAY
+        formats = _formats(settings)
         hub = Hub(settings.hub_endpoint, settings.hub_token.get_secret_value())
         registry = RegistryAccess(settings.registry_config.get_secret_value())
         sources = Sources(rules, hub, settings.store_access(), registry, formats=formats)
@@ -97,6 +99,12 @@ def main() -> None:
         log.debug("failed", exc_info=True)
         last_words(f"{shown} cannot be fetched: {type(error).__name__}: {error}")
         sys.exit(NO_INPUT)
+
+
+def _formats(settings: FetcherSettings) -> Formats:
+    if settings.format:
+        return folder.classic(settings.format)
+    return folder.ANY_ENGINE if settings.any_engine else folder.SLIPWAY
 
 
 def _progress_served(port: int) -> AbstractContextManager[int]:
@@ -156,7 +164,7 @@ def _fetched(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin
         return done
     found = _find(uri, revision, dest, max_bytes, kept, sources)
     _check_usable(found.path, dest, uri, sources.formats)
-    files = folder.digests(found.path, sources.formats)
+    files = known.of_folder(found.path, sources.formats)
     digest = pin.digest_of(files)
     where = f"{guard.shown(uri)} at commit {found.commit}" if found.commit else guard.shown(uri)
     if urlsplit(uri).scheme in _PINNED_BY_FILES and (wanted := pin.sha256_pin(revision)):
@@ -172,6 +180,8 @@ def _fetched(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin
 def _check_usable(path: Path, dest: Path, uri: str, formats: Formats) -> None:
     if formats is folder.SLIPWAY:
         _look_at_code(checkpoint.read(path).config, guard.shown(uri))
+    elif formats.classic:
+        model_file.find(path, formats.classic)
     else:
         formats.require_weights(folder.names_in(path), guard.shown(uri))
         folder.link(dest / LINK, path)

@@ -1,6 +1,7 @@
 """Unpacks a .tar of a model folder: plain files and folders only, checked before anything is written."""
 
 import gzip
+import hashlib
 import io
 import tarfile
 import zlib
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from . import folder
+from .checksums.known import KNOWN
 from .folder import Formats, UnusableError
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -65,11 +67,14 @@ def extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
     assert content is not None, "only plain files are chosen"
     with folder.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
         with content, path.open("xb") as file:
             while chunk := content.read(folder.CHUNK_BYTES):
                 file.write(chunk)
+                digest.update(chunk)
     if path.stat().st_size != member.size:
         raise UnusableError(f"The archive ends in the middle of {member.name}.")
+    KNOWN.note(path, digest.hexdigest())
 
 
 class _Bounded(io.RawIOBase):

@@ -2,16 +2,14 @@
 
 import contextlib
 import errno
-import hashlib
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ..models.checkpoint import MARKER, PICKLE_SUFFIXES
-from ..telemetry.downloads import DownloadProgress
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +17,7 @@ log = logging.getLogger(__name__)
 Resolved = Callable[[str, int], None]
 
 CHUNK_BYTES = 1 << 20
+_MODELS = frozenset({".onnx", ".ubj", ".skops"})  # a file that is a whole model
 MAX_FILES = 10_000
 MAX_NAME_BYTES, MAX_PART_BYTES = 1024, 255  # of a path below the folder, and of a name in it
 NAMED = 5  # names in a sentence
@@ -44,6 +43,8 @@ class Formats:
 
     weights: frozenset[str]
     other: frozenset[str] = frozenset({".json", ".jinja", ".txt", ".model", ".md"})
+    advice: str = "convert them to safetensors"
+    classic: str = ""  # format of a classic model, or auto
 
     def is_kept(self, name: str) -> bool:
         pure = PurePosixPath(name)
@@ -60,7 +61,7 @@ class Formats:
         if pickles and not self._has_weights(names):
             raise UnusableError(
                 f"{source} has only pickled weights ({', '.join(pickles[:3])}), which can run any code when loaded: "
-                "convert them to safetensors."
+                f"{self.advice}."
             )
         if pickles:
             log.warning("%s has pickled files, which are left out: %s", source, few(pickles))
@@ -79,6 +80,17 @@ SLIPWAY = Formats(frozenset({".safetensors"}))
 ANY_ENGINE = Formats(
     frozenset({".safetensors", ".gguf", ".onnx"}), SLIPWAY.other | {".tiktoken", ".yaml", ".yml", ".onnx_data"}
 )
+
+_CLASSIC = Formats(
+    frozenset({".onnx", ".ubj", ".skops", ".json", ".txt"}),
+    frozenset({".onnx_data", ".data", ".md"}),
+    "save the model with skops.io.dump, or convert it to ONNX",
+)
+
+
+def classic(wanted: str) -> Formats:
+    """Of a classic model: all of them have the same files, so that a pin says nothing of the format."""
+    return replace(_CLASSIC, classic=wanted)
 
 
 def is_pickle(name: str) -> bool:
@@ -139,7 +151,8 @@ def keep_only(target: Path, names: Iterable[str]) -> None:
 def only_folder(target: Path) -> Path:
     """Archives often hold one folder with everything in it."""
     inner = [path for path in target.iterdir() if path.is_dir()]
-    return inner[0] if len(inner) == 1 and not (target / "config.json").exists() else target
+    own = (target / "config.json").exists() or any(path.suffix in _MODELS for path in target.iterdir())
+    return inner[0] if len(inner) == 1 and not own else target
 
 
 def check(folder: Path) -> Path:
@@ -203,33 +216,3 @@ def link(path: Path, target: Path) -> None:
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target.absolute())
     fresh.replace(path)
-
-
-def digests(folder: Path, formats: Formats = SLIPWAY) -> dict[str, dict[str, object]]:
-    """Size and sha256 of every kept file, by its name below the folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and formats.is_kept(path.name))
-    progress = DownloadProgress("checked", sum(path.stat().st_size for path in files))
-    found: dict[str, dict[str, object]] = {}
-    for path in files:
-        name = path.relative_to(folder).as_posix()
-        found[name] = {"size": path.stat().st_size, "sha256": sha256_of(path, progress)}
-    return found
-
-
-def sha256_of(path: Path, progress: DownloadProgress | None = None) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-            if progress:
-                progress.add(len(chunk))
-    return digest.hexdigest()
-
-
-def blob_of(path: Path) -> str:
-    """The id that git gives a file."""
-    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

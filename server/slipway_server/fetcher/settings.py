@@ -1,7 +1,7 @@
 """Settings of the fetcher. Only flags set what it downloads and from where: users control the variables of pods."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
@@ -38,6 +38,9 @@ class FetcherSettings(ProcessSettings):
         False,
         description="for another engine than slipway-server: takes GGUF and ONNX files too, requires no config.json, "
         "and links `current` in --dest to the folder of the model",
+    )
+    format: Annotated[Literal["", "auto", "onnx", "xgboost", "lightgbm", "skops"], Variable(), Flag("FORMAT")] = Field(
+        "", description="for a classic model: takes the files of these formats, and requires one of them"
     )
     cache_dir: Annotated[OptionalFile, Variable(), Flag("DIR")] = Field(
         None, description="folder with models that outlives the pod: what is there is not downloaded"

@@ -10,12 +10,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from ..telemetry.downloads import FETCH, DownloadProgress
 from . import folder, guard
+from .checksums import known
+from .checksums.growing import GrowingDigest, GrowingFile
+from .checksums.known import KNOWN
 from .folder import CHUNK_BYTES, FetchError, UnusableError
 
 log = logging.getLogger(__name__)
@@ -121,6 +124,8 @@ class Transfer:
         if difference:
             path.unlink(missing_ok=True)
             raise UnusableError(f"{name} of {source} does not have the size and checksum of its list: {difference}.")
+        if file.sha256:
+            KNOWN.note(path, file.sha256)  # of a file that an earlier run left, too
 
     def _whole(self, url: str, limit_bytes: int) -> bytes:
         with closing(self._open(url, {})) as answer:
@@ -139,18 +144,17 @@ class Transfer:
                 progress.correct(size - state.counted)
             state.counted = size
             with state.file(size) as file:
-                while chunk := answer.read(CHUNK_BYTES):
-                    size += len(chunk)
+                buffer = memoryview(bytearray(CHUNK_BYTES))
+                while count := answer.readinto(buffer):
+                    size += count
                     folder.check_size(size, max_bytes, guard.shown(url))
-                    with folder.writing(state.path):
-                        file.write(chunk)
+                    file.write(buffer[:count])
                     state.counted = size
                     if progress:
-                        progress.add(len(chunk))
-                with folder.writing(state.path):
-                    file.flush()
+                        progress.add(count)
         if expected is not None and size < expected:
             raise http.client.IncompleteRead(b"", expected - size)
+        state.digest.note()
 
     def _open(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         parts = guard.check_url(self._rules, url, insecure=self._insecure)
@@ -180,12 +184,14 @@ class _Partial:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.counted = 0  # bytes of it that the progress has
+        self.digest = GrowingDigest(path)
         self._version: str | None = None  # of the file that this process has begun to download
 
     def range_headers(self) -> dict[str, str]:
         have = self.path.stat().st_size if self.path.exists() else 0
         if not have:
             return {}
+        self.digest.keep(have)  # before the request: the server would wait for it
         same = {"If-Range": self._version} if self._version else {}
         return {"Range": f"bytes={have}-", **same}
 
@@ -200,9 +206,8 @@ class _Partial:
             raise http.client.HTTPException(f"requested the rest after byte {have}, got a response from byte {begins}")
         return have if answer.status == 206 else 0
 
-    def file(self, size: int) -> IO[bytes]:
-        with folder.writing(self.path):
-            return self.path.open("ab" if size else "wb")
+    def file(self, size: int) -> GrowingFile:
+        return GrowingFile(self.path, size, self.digest)
 
     def drop(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -266,8 +271,8 @@ def _differs(path: Path, file: Listed) -> str:
     size = path.stat().st_size if path.is_file() else 0
     if size != file.size or not path.is_file():
         return f"it has {size} bytes, the list says {file.size}"
-    if file.sha256 and (found := folder.sha256_of(path)) != file.sha256:
+    if file.sha256 and (found := known.sha256_of(path)) != file.sha256:
         return f"it has sha256:{found}, the list says sha256:{file.sha256}"
-    if file.blob and (found := folder.blob_of(path)) != file.blob:
+    if file.blob and (found := known.blob_of(path)) != file.blob:
         return f"it is blob {found} of git, the list says {file.blob}"
     return ""

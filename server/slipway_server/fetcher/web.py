@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from ..telemetry.downloads import FETCH, DownloadProgress
 from . import archive, folder, guard
+from .checksums import known
 from .folder import Formats, Resolved, UnusableError
 from .pin import sha256_pin
 from .transfer import Listed, Transfer
@@ -87,7 +88,7 @@ def _get_listed(
     kept = {name: file for name, file in files.items() if formats.is_kept(name)}
     size = sum(file.size for file in kept.values())
     folder.check_size(size, max_bytes, guard.shown(base))
-    resolved(folder.sha256_of(manifest), size)
+    resolved(known.sha256_of(manifest), size)
     transfer.get_all(kept, target, guard.shown(base))
     manifest.unlink()
     folder.keep_only(target, kept)
@@ -110,6 +111,6 @@ def _listed(manifest: Path, base: str) -> dict[str, Listed]:
 
 
 def _check_digest(path: Path, pinned: str | None, uri: str) -> None:
-    if pinned and (found := folder.sha256_of(path)) != pinned:
+    if pinned and (found := known.sha256_of(path)) != pinned:
         path.unlink()
         raise UnusableError(f"{guard.shown(uri)} has sha256:{found}; spec.model.revision is sha256:{pinned}.")

@@ -1,165 +1,31 @@
-"""The HTTP server: routes, one guard around every request, start, drain and end."""
+"""The server of a language model: its routes, and what it runs on."""
 
 import asyncio
-import contextlib
-import logging
-import signal
-import time
-from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
-from slipway_process import logs
-
-from ..engine.client import EngineClient, EngineError
+from ..engine.client import EngineClient
 from ..settings import ServerSettings
 from .debug import profiles
-from .errors import HttpError
 from .openai import OpenAI
 from .openapi import document
-from .probes import Health, ProbeServer
 from .responses.replay import ReplayLimits, ReplayStore
-from .responses.sse import OUTCOME
 from .service import ModelService
+from .serving import Guard, complete_routes, run_server, shared_routes
 from .slipway import Slipway
 from .tokenization import Tokenization
 
-log = logging.getLogger("slipway.http")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-LOOP_BEAT_S = 1.0
-REQUEST_ID_CHARACTERS = 128  # in the log
-IDLE_S = 75.0  # for a connection without a request, or with the beginning of one; longer than a gateway keeps its own
-ERROR_EVENTS_S = 2.0  # for error events to reach clients after the engine died
-
-
-class Guard:
-    """Counts each API request once by its outcome, and turns every exception into a response."""
-
-    def __init__(self, service: ModelService) -> None:
-        self._service = service
-        self.in_flight = 0
-        self.idle = asyncio.Event()
-        self.idle.set()
-
-    @web.middleware
-    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method != "POST":
-            return await self._answer(request, handler)
-        with logs.about(request_id=request.headers.get("X-Request-Id", "")[:REQUEST_ID_CHARACTERS]):
-            return await self._count(request, handler)
-
-    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self.in_flight += 1
-        self.idle.clear()
-        self._service.metrics.arrived()
-        resource, status = request.match_info.route.resource, 0
-        route = resource.canonical if resource else "*"
-        with self._service.tracing.request(request.headers, request.method, route) as ended:
-            try:
-                response = await self._answer(request, handler)
-                if self._service.health.draining:
-                    response.force_close()
-                status = response.status
-                return response
-            finally:
-                self.in_flight -= 1
-                if not self.in_flight:
-                    self.idle.set()
-                outcome = request.get(OUTCOME, "cancelled")
-                self._service.metrics.outcome(outcome)
-                ended(outcome, status)
-
-    async def _answer(self, http: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            _check_encoding(http)
-            response = await handler(http)
-        except HttpError as error:
-            return _refuse(http, error)
-        except web.HTTPException as error:
-            return _refuse(http, HttpError(error.status, _sentence(http, error)))
-        except ConnectionError:
-            raise  # the client disconnected: still "cancelled"
-        except Exception:
-            log.exception("a request failed", extra={"path": http.path})
-            return _refuse(
-                http, HttpError(500, "The server failed on this request.", code="internal_error", outcome="error")
-            )
-        http.setdefault(OUTCOME, "completed")  # a stream that ended with an error event has its own
-        return response
-
-
-def _check_encoding(http: web.Request) -> None:
-    """Bodies are taken as they are: what decompresses to more than its limit must not be read first."""
-    encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise HttpError(415, "Send the body without Content-Encoding.", param="Content-Encoding")
-
-
-def _refuse(http: web.Request, error: HttpError) -> web.Response:
-    http[OUTCOME] = error.outcome
-    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-    return web.Response(status=error.status, body=error.encode(), headers=headers, content_type="application/json")
-
-
-def _sentence(http: web.Request, error: web.HTTPException) -> str:
-    if error.status == 404:
-        return f"There is no {http.method} {http.path} here."
-    if error.status == 405:
-        return f"{http.path} does not take {http.method}."
-    return error.reason
-
 
 def build(service: ModelService, replays: ReplayStore, max_body_bytes: int) -> tuple[web.Application, Guard]:
-    async def probe(http: web.Request) -> web.Response:
-        status, body = service.health.answer(http.path)
-        return web.Response(status=status, body=body, content_type="application/json")
-
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=service.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
     async def openapi(_: web.Request) -> web.Response:
         return web.Response(body=document(), content_type="application/json")
 
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    routes = [web.get("/healthz", probe), web.get("/readyz", probe), web.get("/metrics", metrics)]
-    routes.append(web.get("/openapi.json", openapi))
     apis = (OpenAI(service, replays), Slipway(service, replays), Tokenization(service))
-    app.add_routes(_complete_routes([*routes, *(route for api in apis for route in api.routes())]))
+    routes = [*shared_routes(service), web.get("/openapi.json", openapi)]
+    app.add_routes(complete_routes([*routes, *(route for api in apis for route in api.routes())]))
     return app, guard
-
-
-def _complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
-    """These routes and a fallback for everything else. All handle Expect headers, unlike aiohttp's own fallback."""
-
-    async def not_found(http: web.Request) -> web.StreamResponse:
-        raise web.HTTPNotFound
-
-    async def wrong_method(http: web.Request) -> web.StreamResponse:
-        raise web.HTTPMethodNotAllowed(http.method, ())
-
-    paths = dict.fromkeys(route.path for route in routes)
-    rest = [*(web.route("*", path, wrong_method) for path in paths), web.route("*", r"/{path:[\s\S]*}", not_found)]
-    expecting = {"expect_handler": _expect}
-    return [
-        web.RouteDef(route.method, route.path, route.handler, {**route.kwargs, **expecting})
-        for route in [*routes, *rest]
-    ]
-
-
-async def _expect(http: web.Request) -> web.StreamResponse | None:
-    """aiohttp's own handler repeats the header in a text, which fails for bytes that are no text."""
-    if http.headers.get("Expect", "").lower() == "100-continue":
-        await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        http.writer.output_size = 0
-        return None
-    error = HttpError(417, "The only expectation that is met is 100-continue.", param="Expect")
-    answer = _refuse(http, error)
-    answer.force_close()
-    return answer
 
 
 async def serve(
@@ -169,82 +35,5 @@ async def serve(
     limits = ReplayLimits(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
     replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
-    # By default aiohttp does not cancel handlers of clients that disconnected.
-    runner = web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        shutdown_timeout=1.0,
-        keepalive_timeout=IDLE_S,
-        auto_decompress=False,
-    )
-    await runner.setup()
-    site = web.TCPSite(runner, settings.host, settings.port)
-    await site.start()
     debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug else None
-    probes = ProbeServer(service.health, settings.host, settings.probe_port, debug)
-    probes.start()
-    log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port})
-    stop = _stop_on_signals()
-    beat = asyncio.create_task(_beat(service.health))
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait([stopping, engine_life], return_when=asyncio.FIRST_COMPLETED)
-        if not engine_life.done():
-            replays.close()
-            await _drain(settings, service.health, engine, guard, engine_life)
-        if engine_life.done():
-            await _wait(guard.idle, ERROR_EVENTS_S)
-            await engine_life
-    finally:
-        beat.cancel()
-        stopping.cancel()
-        engine.stop()
-        await runner.cleanup()
-        probes.stop()
-        engine_life.cancel()
-        with contextlib.suppress(asyncio.CancelledError, EngineError):
-            await engine_life
-
-
-async def _drain(
-    settings: ServerSettings, health: Health, engine: EngineClient, guard: Guard, engine_life: asyncio.Task[None]
-) -> None:
-    """Refuses new requests and lets running ones finish. At the timeout the rest ends with an error event."""
-    health.draining = True
-    log.info("draining", extra={"in_flight": guard.in_flight, "timeout_s": settings.drain_timeout_s})
-    idle = asyncio.create_task(guard.idle.wait())
-    await asyncio.wait([idle, engine_life], timeout=settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    idle.cancel()
-    if guard.in_flight:
-        engine.end_streams("The server is shutting down and the time for its last requests is over.")
-        await _wait(guard.idle, ERROR_EVENTS_S)
-    log.info("drained", extra={"cut_off": guard.in_flight})
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-
-
-async def _beat(health: Health) -> None:
-    while True:
-        health.loop_beat_s = time.monotonic()
-        await asyncio.sleep(LOOP_BEAT_S)
-
-
-def _stop_on_signals() -> asyncio.Event:
-    """The first signal starts the drain; a second SIGINT, from an impatient person, ends it at once."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def interrupt() -> None:
-        if stop.is_set():
-            loop.remove_signal_handler(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-        stop.set()
-
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    return stop
+    await run_server(settings, app, guard, engine, engine_life, debug=debug, on_drain=replays.close)

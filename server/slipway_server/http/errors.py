@@ -1,4 +1,4 @@
-"""Refusals and failures in OpenAI's shape, and the outcome that each is counted as."""
+"""Refusals and failures, in OpenAI's shape or the Open Inference Protocol's, and what each is counted as."""
 
 import msgspec
 
@@ -32,8 +32,17 @@ class HttpError(Exception):
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else _kind(self.status)
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
-    def encode(self) -> bytes:
+    def encode(self, path: str = "") -> bytes:
+        """In the shape of the API that the path belongs to."""
+        if is_inference_protocol(path):
+            # Clients of the protocol read `error` as a text; gateways read the code.
+            return msgspec.json.encode({"error": str(self), "code": self.code})
         return msgspec.json.encode(self.body)
+
+
+def is_inference_protocol(path: str) -> bool:
+    """Whether a path is of the Open Inference Protocol (v2), or of KServe's V1."""
+    return path == "/v2" or path.startswith("/v2/") or (path.startswith("/v1/models/") and path.endswith(":predict"))
 
 
 def _printable(text: str) -> str:

@@ -130,7 +130,7 @@ class OpenAI:
             if body.stream:
                 with_usage = body.stream_options is not None and body.stream_options.include_usage
                 chunks = shape.chunks(deltas, with_usage=with_usage, progress=progress)
-                return await stream_events(http, chunks, progress=progress)
+                return await stream_events(http, chunks, progress=progress, prompt_tokens=shape.prompt_tokens)
             choices = [Choice() for _ in range(num_answers)]
             async for index, delta in deltas:
                 choices[index].add(delta)

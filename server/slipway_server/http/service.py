@@ -177,7 +177,9 @@ class ModelService:
             raise stream_gone()
         timeout_s = sampling.timeout if isinstance(sampling, FullSampling) else None
         name = f"gen-{uuid.uuid4().hex}"
-        return Request(name, prompt, params, generation.priority, resumed, generation.tenant, timeout_s=timeout_s)
+        tenant = generation.tenant
+        weight = self.tenants.weight_of(tenant)
+        return Request(name, prompt, params, generation.priority, resumed, tenant, weight, timeout_s=timeout_s)
 
     def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
         """Each choice has its own seed."""
@@ -250,7 +252,7 @@ class ModelService:
         return await gather_all([self._embed_one(prompt, slots, tenant) for prompt in prompts])
 
     async def _embed_one(self, prompt: tuple[int, ...], slots: asyncio.Semaphore, tenant: str) -> Vector:
-        request = Request(f"emb-{uuid.uuid4().hex}", prompt, tenant=tenant)
+        request = Request(f"emb-{uuid.uuid4().hex}", prompt, tenant=tenant, weight=self.tenants.weight_of(tenant))
         async with slots, aclosing(self._events(request)) as events:
             async for event in events:
                 if event.embedding is not None:

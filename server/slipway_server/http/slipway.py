@@ -51,7 +51,9 @@ class Slipway:
         async with aclosing(answer) as deltas:
             if body.stream:
                 events = typed_events(deltas, len(prompt), progress)
-                return await stream_events(http, events, done=False, error=typed_error, progress=progress)
+                return await stream_events(
+                    http, events, done=False, error=typed_error, progress=progress, prompt_tokens=len(prompt)
+                )
             choice = await collect(deltas)
         return json_response(
             {
@@ -113,7 +115,9 @@ class Slipway:
         answer = self._replays.answer(incoming, identity, source, progress=progress, known=incoming.resumed_tokens)
         async with aclosing(answer) as deltas:
             if stream:
-                return await stream_events(http, token_events(deltas, progress), progress=progress)
+                return await stream_events(
+                    http, token_events(deltas, progress), progress=progress, prompt_tokens=len(prompt)
+                )
             choice = await collect(deltas)
         return json_response(
             {

@@ -41,8 +41,10 @@ class CudaSteps:
     replayed. So the server is ready before any graph exists, and sizes that never occur cost nothing.
     """
 
-    def __init__(self, model: CausalLM, *, slots: int, table_width: int, scratch: int) -> None:
+    def __init__(self, model: CausalLM, *, slots: int, table_width: int, scratch: int, captures: bool = True) -> None:
+        """`captures`: without, every step runs directly."""
         self._model, self._device = model, model.kernels.device
+        self._captures = captures and model.kernels.replays
         self._width, self._scratch = table_width, scratch
         self._sizes = sizes(slots)
         self._graphs: dict[int, _Decodes] = {}
@@ -51,7 +53,7 @@ class CudaSteps:
 
     def logits(self, packed: Packed) -> torch.Tensor:
         """float32 [R, vocabulary] on the device. The next step overwrites them."""
-        if not (self._model.kernels.replays and packed.decodes_only):
+        if not (self._captures and packed.decodes_only):
             layout = Layout.of(packed)
             buffer = torch.empty(layout.ints, dtype=torch.int32, device=self._device)
             self._staging.send(layout, packed, buffer)
@@ -135,8 +137,13 @@ class _Decodes:
             # Only this thread is captured: other threads of the process may use the device.
             with torch.cuda.graph(graph, pool=self._shared.pool, capture_error_mode="thread_local"):
                 logits.copy_(self._model.logits(self._batch))
-        except torch.OutOfMemoryError:
-            log.warning("no memory to capture steps of a size: they stay slower", extra={"size": len(logits)})
+        # Any exception: drivers and kernels refuse captures in many ways, and a step that runs directly needs none. A
+        # device that is broken fails this very step again.
+        except Exception as error:
+            log.warning(
+                "steps of a size cannot be captured: they stay slower",
+                extra={"size": len(logits), "error": repr(error)},
+            )
             self._can_capture = False
         else:
             self._replay, self._first = (graph, logits), None

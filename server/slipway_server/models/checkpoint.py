@@ -63,6 +63,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def resolve(folder: Path) -> Path:
+    folder = follow_marker(folder)
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} is not a model folder: it has no config.json.")
+    return folder
+
+
+def follow_marker(folder: Path) -> Path:
+    """The folder of the model, which the fetcher's marker may name."""
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}.")
     marker = folder / MARKER
@@ -71,8 +79,6 @@ def resolve(folder: Path) -> Path:
         folder = target if target.is_absolute() else folder / target
         if not folder.is_dir():
             raise CheckpointError(f"The marker {marker} names {folder}, which is not there.")
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} is not a model folder: it has no config.json.")
     return folder
 
 

@@ -36,7 +36,7 @@ def test_absent_field_has_its_default() -> None:
         ({"metrics": [{**METRIC, "name": "a" * 64}]}, "spec.metrics[0].name: must have at most 63 characters"),
         (
             {"metrics": [METRIC], "onInconclusive": "Wait"},
-            "spec.onInconclusive: must be 'Pause', 'Continue' or 'Abort', and is 'Wait'",
+            "spec.onInconclusive: must be 'Pause', 'Continue', 'Abort' or 'PromoteIf', and is 'Wait'",
         ),
         ({"metrics": [METRIC], "minSamples": 3}, "spec.minSamples: must be an object, and is '3'"),
         ({"metrics": [METRIC], "staleSeconds": 10**30}, "spec.staleSeconds: must be at most 86400"),

@@ -67,8 +67,9 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 async def reader() -> Any:
     async with new_session() as session:
-        reader: Any = DownloadReader(session, Clock())
-        reader.clock = reader._clock
+        changed: list[tuple[str, str]] = []
+        reader: Any = DownloadReader(session, changed.append, Clock())
+        reader.clock, reader.changed = reader._clock, changed
         yield reader
         await reader.close()
 
@@ -87,6 +88,22 @@ async def test_a_reconcile_does_not_wait_and_the_next_one_has_the_answer(reader:
     await asyncio.gather(*reader._tasks)
     assert reader.read(CHAT, pods("a", "b")) == {"a": READ, "b": READ}
     assert server.requests == 2
+
+
+async def test_a_new_answer_wakes_the_reconcile_and_the_same_one_does_not(reader: Any, server: Any) -> None:
+    await round_of(reader, "a")
+    await round_of(reader, "a")
+    assert reader.changed == [CHAT]
+    server.page = PAGE.replace("430", "431")
+    await round_of(reader, "a")
+    assert reader.changed == [CHAT, CHAT]
+
+
+async def test_an_answer_that_comes_too_late_wakes_nothing(reader: Any, server: Any) -> None:
+    reader.read(CHAT, pods("a"))
+    reader.forget(CHAT)
+    await asyncio.gather(*reader._tasks)
+    assert not reader.changed and server.requests == 1
 
 
 async def test_pods_are_read_once_in_a_while_however_often_it_reconciles(reader: Any, server: Any) -> None:

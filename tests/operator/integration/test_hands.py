@@ -11,19 +11,26 @@ from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.observe import observe
+from slipway_operator.kube.reading.pods import parse_pod
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
     EVENTS,
+    JOBS,
     MODEL_DEPLOYMENTS,
     PODS,
     REPLICA_SETS,
     SERVICES,
 )
 from slipway_operator.kube.writing import apply, events
-from slipway_operator.model.cluster.observed import Observed, PodTrouble
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods.prefetch import prefetch_job
+from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import Observed, PodTrouble, Snapshot
 from slipway_operator.model.cluster.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.deployment import status
+from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.facts.revision import TEMPLATE_VERSION
 from slipway_operator.planning.plan import plan
 
 pytestmark = pytest.mark.integration
@@ -114,6 +121,44 @@ async def test_scaling_touches_replicas_alone(client, chat):
     assert after["spec"] == before["spec"] | {"replicas": 4}
     with pytest.raises(Stale):
         await apply.execute(client, live, Plan(status.parse(live["status"]), scale=(Scale("chat-gone", 4),)), NOW)
+
+
+async def test_deletion_costs_are_written_before_pods_may_go(client, chat):
+    live, revision = await made(client, chat)
+    namespace, name = chat["metadata"]["namespace"], f"chat-{revision}"
+    template = (await client.get(REPLICA_SETS, namespace, name))["spec"]["template"]
+    metadata = {**template["metadata"], "name": "busy", "namespace": namespace}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    await client.create(PODS, pod)
+    smaller = Scale(name, 2, costs=(("gone", 9), ("busy", 3)))
+    await apply.execute(client, live, Plan(status.parse(live["status"]), scale=(smaller,)), NOW)
+    there = await client.get(PODS, namespace, "busy")
+    assert there["metadata"]["annotations"][labels.DELETION_COST] == "3"
+    assert parse_pod(there, ()).deletion_cost == 3
+    assert (await client.get(REPLICA_SETS, namespace, name))["spec"]["replicas"] == 2
+
+
+async def test_a_role_without_the_right_to_write_costs_scales_all_the_same(client, chat, monkeypatch):
+    live, revision = await made(client, chat)
+    patch = client.patch
+
+    async def without_pods(resource, *others):
+        if resource is PODS:
+            raise Refused(403, "pods is forbidden")
+        return await patch(resource, *others)
+
+    monkeypatch.setattr(client, "patch", without_pods)
+    smaller = Scale(f"chat-{revision}", 2, costs=(("busy", 3),))
+    await apply.execute(client, live, Plan(status.parse(live["status"]), scale=(smaller,)), NOW)
+    assert (await client.get(REPLICA_SETS, chat["metadata"]["namespace"], smaller.name))["spec"]["replicas"] == 2
+
+
+async def test_the_api_server_takes_a_prefetch_with_the_image_of_another_engine(client, chat):
+    model, engine = {"uri": "hf://org/m", "cache": "node"}, {"type": "custom", "image": "a/b:1"}
+    inputs = parse_inputs({"model": model, "engine": engine}, "chat")
+    snapshot = Snapshot("aaaaaaaaaa", 1, inputs, "a/b:1", 600, TEMPLATE_VERSION, fetcher_image="fetcher:1")
+    job = await client.create(JOBS, prefetch_job(Owner.of(chat), snapshot, "node-a"))
+    assert [one["image"] for one in job["spec"]["template"]["spec"]["containers"]] == ["fetcher:1", "a/b:1"]
 
 
 def deletion(live, name, kind="Service", version="v1"):

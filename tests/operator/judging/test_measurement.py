@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, Measurement, MetricRun, Outcome, Reason
+from slipway_operator.api.v1alpha1.analysis_run import Outcome, Reason
+from slipway_operator.api.v1alpha1.provider import AnalysisPhase, Measurement, MetricRun
 from slipway_operator.judging.measurement import Measured, composed, measured, noted
 from slipway_operator.model.analysis.measure import MOST_KEPT, Job, Measure, ProviderAnswer, Web
 from slipway_operator.model.analysis.verdict import Verdict

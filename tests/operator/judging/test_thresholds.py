@@ -1,8 +1,8 @@
-"""Thresholds are frozen at bounds of buckets, per stratum, and not guessed from a handful of requests."""
+"""Thresholds are bounds of buckets, per stratum, and not guessed from a handful of requests."""
 
 import pytest
 
-from slipway_operator.judging.thresholds import Histogram, frozen, quantile_bound, stratum
+from slipway_operator.judging.thresholds import Histogram, median, quantile_bound, stratum
 
 BOUNDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 
@@ -20,7 +20,13 @@ def test_no_threshold_from_few_requests_nor_above_the_last_bound() -> None:
         "p<8000,stream": Histogram(BOUNDS, (9, 9, 9, 9, 9, 9)),
         "p>=8000,stream": Histogram(BOUNDS, (0, 0, 0, 0, 0, 1000)),
     }
-    assert frozen(strata, 0.95) == {"p<1000,stream": 1.0}
+    assert [quantile_bound(histogram, 0.95) for histogram in strata.values()] == [1.0, None, None]
+
+
+def test_the_median_lies_in_its_bucket() -> None:
+    assert median(Histogram(BOUNDS, (50, 30, 14, 5, 1, 0))) == pytest.approx(0.1)
+    assert median(Histogram(BOUNDS, (0, 0, 10, 0, 0, 0))) == pytest.approx(0.35)
+    assert median(Histogram(BOUNDS, (0,) * 6)) is None and median(Histogram(BOUNDS, (0, 0, 0, 0, 0, 9))) is None
 
 
 @pytest.mark.parametrize(("bounds", "counts"), [((1.0, 0.5), (1, 1, 1)), ((1.0, 1.0), (1, 1, 1)), ((1.0,), (1,))])

@@ -77,6 +77,23 @@ async def ask(session, *slices):
     return [answer.about("default", "chat", "u1") for answer in await gateways(session, *slices).answers()]
 
 
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [({"10.0.0.7": 2, "::1": 1 << 40}, {"10.0.0.7": 2, "::1": 1 << 20}), ({"10.0.0.7": -3}, {"10.0.0.7": 0}), ({}, {})],
+)
+async def test_requests_of_each_pod_are_read_within_bounds(pods, expected):
+    revisions = {"rev1": {"inflight": 3, "pods": pods}, "old": {"inflight": 1}}
+    routes = as_report({"default/chat": {"uid": "u1", "generation": 41, "revisions": revisions}})
+    assert Answer("gw", True, True, routes).about("default", "chat", "u1").at_pods == {"rev1": expected}
+
+
+@pytest.mark.parametrize("pods", [["10.0.0.7"], {"10.0.0.7": "many"}, {"10.0.0.7": {}}, 3])
+async def test_malformed_requests_of_pods_are_no_response(pods):
+    revisions = {"rev1": {"inflight": 3, "pods": pods}}
+    routes = as_report({"default/chat": {"uid": "u1", "generation": 41, "revisions": revisions}})
+    assert not Answer("gw", True, True, routes).about("default", "chat", "u1").reachable
+
+
 async def test_generation_and_inflight_come_from_the_gateway(session, gateway):
     assert await ask(session, slice_of(entry(name="gw-1", ready=True), port=gateway.port)) == [
         Gateway(

@@ -5,20 +5,28 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.kube.errors import Exists, Fenced, Leaving, Refused, Unavailable
-from slipway_operator.kube.writing.prefetches import KEPT, Prefetches
+from slipway_operator.kube.errors import Exists, Fenced, Leaving, NotFound, Refused, Unavailable
+from slipway_operator.kube.resources import JOBS
+from slipway_operator.kube.writing.prefetches import KEPT, READ_EVERY_S, Prefetches
+from slipway_operator.model.cluster.plan import Prefetch
 
-NODE = {"key": "metadata.name", "operator": "In", "values": ["a"]}
-AFFINITY = {
-    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [NODE]}]}}
-}
+KEY = ("team", "chat")
 
 
 class Client:
-    """Only the creation of Jobs."""
+    """Only what is called: the creation of Jobs, and reading one."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error, self.created = error, list[str]()
+    def __init__(self, error: Exception | None = None, *read: str | Exception) -> None:
+        """`read`: conditions of the Job, or errors, as they are read one after the other."""
+        self.error, self.created, self.to_read, self.reads = error, list[str](), list(read), 0
+
+    async def get(self, resource: object, namespace: str, name: str) -> dict[str, Any]:
+        assert (resource, namespace, name) == (JOBS, "team", "chat-1")
+        self.reads += 1
+        found = self.to_read.pop(0) if self.to_read else ""
+        if isinstance(found, Exception):
+            raise found
+        return {"status": {"conditions": [{"type": found, "status": "True"}]}} if found else {}
 
     async def create(self, resource: object, job: dict[str, Any]) -> None:
         self.created.append(job["metadata"]["name"])
@@ -26,13 +34,13 @@ class Client:
             raise self.error
 
 
-def job(name: str = "chat-1", uid: str = "1") -> dict[str, Any]:
+def job(name: str = "chat-1", uid: str = "1", node: str = "a") -> Prefetch:
     metadata = {"name": name, "namespace": "team", "ownerReferences": [{"uid": uid}]}
-    return {"metadata": metadata, "spec": {"template": {"spec": {"affinity": AFFINITY}}}}
+    return Prefetch("bbbb", node, {"metadata": metadata})
 
 
-def start(prefetches: Prefetches, client: Client, *jobs: dict[str, Any]) -> None:
-    asyncio.run(prefetches.start(client, jobs))  # type: ignore[arg-type]  # only its create is used
+def start(prefetches: Prefetches, client: Client, *jobs: Prefetch) -> None:
+    asyncio.run(prefetches.start(client, KEY, jobs))  # type: ignore[arg-type]  # only create and get are used
 
 
 def test_a_job_is_created_once_for_each_owner() -> None:
@@ -62,3 +70,42 @@ def test_what_is_remembered_is_bounded() -> None:
     start(prefetches, client, *(job(str(number)) for number in range(KEPT + 1)))
     start(prefetches, client, job("0"), job(str(KEPT)))
     assert client.created[-1] == "0" and len(client.created) == KEPT + 2
+
+
+@pytest.mark.parametrize(
+    ("read", "states"),
+    [
+        ((None, "Complete"), ["Fetching", "Fetching", "Cached", "Cached"]),
+        (("Failed",), ["Fetching", "Failed", "Failed", "Failed"]),
+        ((Unavailable("away"), "Suspended", "Complete"), ["Fetching", "Fetching", "Fetching", "Cached"]),
+        ((NotFound("gone"),), ["Fetching", None, None, None]),
+    ],
+    ids=["complete", "failed", "away", "deleted"],
+)
+def test_a_job_is_read_now_and_then_until_it_ends(
+    read: tuple[str | Exception | None, ...], states: list[str | None]
+) -> None:
+    now = [0.0]
+    prefetches, client = Prefetches(lambda: now[0]), Client(None, *(item or "" for item in read))
+    for state in states:
+        start(prefetches, client, job())
+        assert prefetches.states(KEY) == ({("bbbb", "a"): state} if state else {})
+        start(prefetches, client, job())  # at once: nothing is read
+        now[0] += READ_EVERY_S
+    assert client.reads == len(read) and client.created == ["chat-1"]
+
+
+def test_of_jobs_that_a_former_process_made_the_state_is_read() -> None:
+    prefetches, client = Prefetches(), Client(Exists("chat-1"), "Complete")
+    for _ in range(2):
+        start(prefetches, client, job())
+    assert prefetches.states(KEY) == {("bbbb", "a"): "Cached"}
+
+
+def test_what_is_not_wanted_any_more_or_was_refused_has_no_state() -> None:
+    prefetches = Prefetches()
+    start(prefetches, Client(), job())
+    start(prefetches, Client())
+    assert prefetches.states(KEY) == {}
+    start(prefetches, Client(Refused(403, "quota")), job("chat-2"))
+    assert prefetches.states(KEY) == {}

@@ -15,7 +15,7 @@ from slipway_operator.kube.reading.samples import (
     bounds,
     samples,
 )
-from slipway_operator.model.cluster.samples import Pairs, Sample, Side
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Pairs, Sample, Side, Twins
 from tests.support.report import as_report
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
@@ -56,6 +56,42 @@ def test_empty_buckets_at_the_end_need_not_be_sent() -> None:
 def test_comparisons_are_read() -> None:
     (found,) = samples([changed(shadow={"aaa": {"text": PAIRS, "later": PAIRS}})], bounds(BOUNDS))
     assert found.shadow == {"aaa": dict.fromkeys(("text", "later"), Pairs(40, 3, 1, 2, 5, 4))}
+
+
+TWINS = {
+    "open": 2,
+    "pairs": 310,
+    "events": {"bad": {"canary_only": 3, "twin_only": 1, "both": 2}},
+    "latencies": {
+        "ttft": {
+            "pairs": 298, "over": 121,
+            "tail_pairs": 280, "tail_canary_only": 9, "tail_twin_only": 7, "tail_both": 4,
+        }
+    },
+    "withheld": {"busy": 4, "rate": 90, "twin_refused": 1},
+}  # fmt: skip
+
+
+def test_pairs_of_twins_are_read() -> None:
+    (found,) = samples([changed(twins={"aaa": TWINS})], bounds(BOUNDS))
+    times = {"ttft": PairedTimes(298, 121, 280, 9, 7, 4)}
+    assert found.twins == {"aaa": Twins(2, 310, {"bad": Discordance(3, 1, 2)}, times, TWINS["withheld"])}
+    assert found.twins["aaa"].starved == 5, "a limited rate is no lack of capacity"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"open": -1},
+        {"pairs": None},
+        {"events": {"bad": {"canary_only": 1}}},
+        {"latencies": {"ttft": {"pairs": 1}}},
+        {"withheld": {f"reason{n}": 1 for n in range(17)}},
+        {"events": {str(n): TWINS["events"]["bad"] for n in range(17)}},
+    ],
+)
+def test_sample_with_malformed_pairs_is_none(odd: dict[str, Any]) -> None:
+    assert samples([changed(twins={"aaa": TWINS | odd})], bounds(BOUNDS)) == ()
 
 
 def test_a_gateway_of_a_former_release_that_counts_no_units_gives_no_data() -> None:

@@ -100,7 +100,8 @@ def test_the_cache_is_part_of_the_revision() -> None:
 
 def prefetching(**fields: Any) -> dict[str, Any]:
     inputs = parse_inputs({"model": {**NODE, "secretRef": {"name": "hub"}}, **fields}, "chat")
-    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, template_version=2, fetcher_image="fetcher:1")
+    image, fetcher = ("a/b:1", "fetcher:1") if "engine" in fields else ("server:1", "")
+    snapshot = dataclasses.replace(SNAPSHOT, inputs=inputs, template_version=2, image=image, fetcher_image=fetcher)
     return prefetch_job(OWNER, snapshot, "node-a")
 
 
@@ -117,6 +118,21 @@ def test_a_prefetch_runs_the_fetcher_of_the_revision_on_one_node_without_a_lease
     assert (limits["cpu"], limits["memory"]) == ("8", "64Gi")
     assert {volume["name"] for volume in made["volumes"]} == {one["name"] for one in container["volumeMounts"]}
     assert made["restartPolicy"] == "Never" and made["automountServiceAccountToken"] is False
+
+
+def test_a_prefetch_pulls_the_image_of_another_engine() -> None:
+    made = prefetching(engine=CUSTOM)["spec"]
+    fetch, image = made["template"]["spec"]["containers"]
+    assert (fetch["image"], image["image"]) == ("fetcher:1", "a/b:1")
+    assert not {"args", "env", "volumeMounts", "ports"} & image.keys(), "it runs nothing of the engine"
+    assert image["resources"]["limits"]["memory"] == "64Mi" and "nvidia.com/gpu" not in image["resources"]["limits"]
+    [rule] = made["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["containerName"]) == ("FailJob", image["name"])
+
+
+def test_a_prefetch_without_another_image_has_one_container() -> None:
+    made = prefetching()["spec"]
+    assert len(made["template"]["spec"]["containers"]) == 1 and "podFailurePolicy" not in made
 
 
 def test_a_prefetch_is_selected_by_nothing_that_selects_model_pods() -> None:

@@ -5,7 +5,10 @@ import pytest
 from slipway_operator.model.analysis.template import BUILT_IN, LLM_DEFAULT, found
 
 
-@pytest.mark.parametrize(("name", "golden"), [("llm-default", "5a5b6aa3d0"), ("llm-shadow-drift", "12b4015382")])
+@pytest.mark.parametrize(
+    ("name", "golden"),
+    [("llm-default", "0c48fc394b"), ("llm-release", "c5ebada2fb"), ("llm-shadow-drift", "70aa3e6332")],
+)
 def test_golden_hashes_of_the_built_in_ones(name: str, golden: str) -> None:
     assert BUILT_IN[name].hash == golden
 

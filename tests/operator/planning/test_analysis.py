@@ -1,6 +1,7 @@
 """Analyses of a rollout: each row of the table by name, and a verdict that no restart changes."""
 
 import copy
+import re
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -79,18 +80,64 @@ def test_analysis_begins_and_counts_from_there() -> None:
     world.run(1)
     run = run_of(world)
     assert before > 0 and run.counts == (), "what came before is not its own"
-    assert run.thresholds == ()
+    assert [item.metric for item in run.thresholds] == ["ttft/gross"], "for the brake alone"
     assert rows(world)[-1] == "analysis-begins"
     assert "analysis quick of revision" in event_message(world, "AnalysisRunRunning")
 
 
-def test_latency_thresholds_are_fixed_at_the_end_of_the_warm_up() -> None:
+def limits_of(world: ModelCluster, metric: str = "ttft") -> list[float]:
+    return [item.seconds for item in run_of(world).thresholds if item.metric == metric]
+
+
+def test_latency_thresholds_are_chosen_at_the_end_of_the_warm_up() -> None:
     world = analyzing()
     world.run_until("Analyzing")
     world.run(QUICK["minSamples"]["warmupSeconds"] - 2)
-    assert run_of(world).thresholds == ()
+    assert limits_of(world) == []
     world.run(READ_S + 2)
-    assert [(item.metric, item.stratum) for item in run_of(world).thresholds] == [("ttft", "b<4k,stream")]
+    assert limits_of(world) == [0.4]
+
+
+@pytest.mark.finding("S3")
+def test_latency_thresholds_from_a_bad_minute_are_renewed_by_the_clock() -> None:
+    world = analyzing(step(untilVerdict=False), rate=20)
+    world.slow = {model("v1")["uri"], BAD}
+    world.run_until("Analyzing")
+    world.run(20)
+    (busy,) = limits_of(world)
+    world.slow = set()
+    world.run(90)
+    assert limits_of(world) == [busy], "within the clock epoch"
+    world.run(40)
+    first = limits_of(world)
+    world.run(260)
+    assert first <= [busy] and limits_of(world) == [0.4] and busy > 0.4
+    assert run_of(world).verdict.outcome != "Fail"  # type: ignore[union-attr]
+
+
+@pytest.mark.finding("S7")
+def test_a_canary_many_times_slower_is_braked_during_its_warm_up() -> None:
+    world = analyzing(rate=20)
+    world.templates["quick"]["minSamples"]["warmupSeconds"] = 120
+    world.slow, world.slowness = {BAD}, 20
+    world.run_until("Analyzing")
+    world.run(40)
+    assert run_of(world).braked and world.weights()["v2"] == 1
+    assert "is many times slower than stable during its warm-up" in event_message(world, "CanaryBraked")
+    assert "because it is many times slower than stable while it warms up" in world.parsed().message
+    assert world.state() == "Analyzing", "that is no verdict"
+    world.run_until("Aborted", 400)
+    assert run_of(world).verdict.metric == "ttft"  # type: ignore[union-attr]
+    assert "AnalysisFailed" in str(world.parsed().rollout)
+
+
+def test_a_cold_canary_that_is_a_few_times_slower_is_not_braked() -> None:
+    world = analyzing(rate=20)
+    world.templates["quick"]["minSamples"]["warmupSeconds"] = 120
+    world.slow, world.slowness = {BAD}, 2
+    world.run_until("Analyzing")
+    world.run(100)
+    assert not run_of(world).braked and world.weights()["v2"] == 25
 
 
 def test_analysis_counted_is_written_before_it_is_acted_on() -> None:
@@ -474,7 +521,7 @@ def test_requests_in_progress_count_once() -> None:
     assert open_now > 0
 
     def canary() -> tuple[int, int, int]:
-        errors, ttft = (item.epochs[0] for item in run_of(world).counts)
+        errors, ttft, _ = (item.epochs[0] for item in run_of(world).counts)
         return run_of(world).assigned[0].nc - errors.nc, errors.kc, ttft.kc
 
     world.run(20)
@@ -689,3 +736,96 @@ def test_promote_full_skips_an_analysis() -> None:
     world.run_until("Analyzing")
     world.edit(rollout__promoteFull=world.parsed().canary_revision)
     world.run_until(None)
+
+
+# --- margins: extra bad responses, and slowness -----------------------------------------------------------------------
+
+MARGINS: dict[str, Any] = {
+    "minSamples": {"canaryRequests": 50, "warmupSeconds": 10},
+    "metrics": [
+        {"name": "bad", "event": "BadResponse", "share": 0.4, "maxExtra": 50},
+        {"name": "errors", "event": "FirstAttemptError", "share": 0.2, "okBelow": 0.0001},
+        {"name": "ttft", "event": "Slower(ttft, stable.p90)", "share": 0.4, "tolerateRatio": 1.5, "maxSlowdown": 1.0},
+    ],
+}
+
+
+def bounded(**template: Any) -> ModelCluster:
+    world = analyzing(rate=20, weight=50)
+    world.templates["quick"] = {**MARGINS, **template}
+    return world
+
+
+def test_a_healthy_canary_passes_by_its_margins_and_the_event_reports_the_proof() -> None:
+    world = bounded()
+    world.run_until(None, 400)
+    assert world.weights() == {"v2": 100}
+    text = event_message(world, "AnalysisRunSuccessful")
+    assert "extra bad responses per 1,000 (limit 50), 95%" in text and "ttft: less than 100% slower, 95%" in text
+
+
+def test_the_status_has_the_bound_on_extra_bad_responses() -> None:
+    world = bounded()
+    world.run_until("Analyzing")
+    world.run(40)
+    extra = world.status["rollout"]["analysis"]["verdict"]["extra"]
+    assert extra["limit"] == 50 and extra["estimate"] <= extra["atMost"] < 1000
+    findings = [row.finding for row in run_of(world).verdict.metrics]  # type: ignore[union-attr]
+    assert findings[1] == "Covered", "errors are a part of BadResponse and need no proof of their own"
+
+
+def test_a_metric_that_needs_no_proof_rejects() -> None:
+    world = bounded()
+    world.bad = {BAD: 0.5}
+    world.run_until("Aborted", 400)
+    assert "extra" not in event_message(world, "AnalysisRunFailed")
+
+
+def test_a_canary_beyond_its_margin_does_not_pass() -> None:
+    lenient = {"tolerateRatio": 100, "maxRatio": 1000}
+    world = bounded(metrics=[{**MARGINS["metrics"][0], **lenient}])
+    world.bad = {BAD: 0.08}
+    world.run_until("Analyzing")
+    world.run(300)
+    assert run_of(world).verdict.outcome == "Inconclusive"  # type: ignore[union-attr]
+
+
+def test_a_gateway_that_does_not_count_bad_responses_gives_no_data() -> None:
+    world = bounded()
+    world.run_until("Analyzing")
+    for gateway in world.gateways:
+        counted = gateway.seen
+
+        def seen(inflight: dict[str, int], now: Any, counted: Any = counted) -> Any:
+            found = counted(inflight, now)
+            return replace(found, samples=tuple(map(without_bad, found.samples)))
+
+        gateway.seen = seen  # type: ignore[method-assign]
+    world.run(300)
+    verdict = run_of(world).verdict
+    assert verdict and (verdict.outcome, verdict.reason, verdict.metric) == ("Inconclusive", "NoData", "bad")
+
+
+def without_bad(sample: Any) -> Any:
+    sides = {name: replace(side, events={"errors": side.events["errors"]}) for name, side in sample.revisions.items()}
+    return replace(sample, revisions=sides)
+
+
+@pytest.mark.parametrize(("limit", "state"), [(500, None), (0.5, "Paused")])
+def test_promote_if_goes_on_only_with_a_bound_that_is_low_enough(limit: float, state: str | None) -> None:
+    metrics = [{**MARGINS["metrics"][0], "maxExtra": 0.1}]
+    world = bounded(metrics=metrics, onInconclusive="PromoteIf", promoteIf={"maxExtra": limit})
+    world.edit(strategy__canary__steps=[{"setWeight": 50}, step(maxDuration="60s")])
+    world.run_until("Analyzing")
+    world.run(20)
+    assert f"then it goes on with at most {limit:g} extra bad responses per 1,000" in world.parsed().message
+    world.run_until(state, 400)
+
+
+@pytest.mark.finding("S8")
+def test_the_rejection_of_a_slow_canary_has_milliseconds_and_times() -> None:
+    world = analyzing()
+    world.slow = {BAD}
+    world.run_until("Aborted", 400)
+    text = event_message(world, "AnalysisRunFailed")
+    assert re.search(r"ttft: median \d+ ms on canary and \d+ ms on stable, \d+\.\d times slower; ", text), text

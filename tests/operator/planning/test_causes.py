@@ -284,6 +284,11 @@ CASES = [
         ("1" * 64, "2" * 64, "spec.model"),
     ),
     (
+        crashed(65, f"file:///m has sha256:{'1' * 64}; spec.model.revision is sha256:{'2' * 64}.", name="fetch"),
+        "WeightsDiffer",
+        ("1" * 64, "2" * 64, "change spec.model"),
+    ),
+    (
         crashed(66, "There is no room for the model: 9 bytes more are needed, 5 are free.", name="fetch"),
         "StorageTooSmall",
         ("9 bytes more", "spec.resources.storage"),

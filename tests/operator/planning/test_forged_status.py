@@ -29,6 +29,9 @@ class Forged(ModelCluster):
         self.keep(new, rendered)
 
 
+TWINS = {"revision": "y", "twin": "z", "percentage": 5, "maxPairsPerSecond": 1}
+
+
 def world_of(seed: int) -> tuple[ModelCluster, list[dict[str, Any]]]:
     """One that is idle, or in the pause of a canary; and statuses that it had before."""
     world, former = healthy(), []
@@ -170,6 +173,12 @@ def test_invalid_attempts_are_dropped_and_reported(tokens: list[str]) -> None:
         {"headerRoutes": [{"name": "x", "revision": "y", "match": []}]},
         {"mirrorRoutes": [{"name": "x", "revision": "y", "percentage": 101}]},
         {"mirrorRoutes": [{"name": "x", "revision": "y", "percentage": -1}]},
+        {"twinShadow": TWINS | {"percentage": 101}},
+        {"twinShadow": TWINS | {"maxPairsPerSecond": 0}},
+        {"twinShadow": TWINS | {"epoch": -1}},
+        {"twinShadow": TWINS | {"twin": "y"}},
+        {"twinShadow": TWINS | {"latencies": [{"measure": "size", "maxSlowdown": 1}]}},
+        {"twinShadow": TWINS | {"latencies": [{"measure": "ttft", "maxSlowdown": -1}]}},
     ],
 )
 def test_a_table_that_no_gateway_reads_is_not_kept(route: dict[str, Any]) -> None:

@@ -27,8 +27,11 @@ PREVIEW = {"match": [{"headerName": "X-Preview", "headerValue": {"exact": "1"}}]
 HEADER = {"name": "testers", "match": [{"headerName": "X-Team", "headerValue": {"prefix": "qa-"}}]}
 # Decides fast: the effect of a verdict is tested.
 TEMPLATE: dict[str, Any] = {
-    "minSamples": {"canaryRequests": 20, "warmupSeconds": 2},
-    "metrics": [{"name": "errors", "event": "FirstAttemptError", "share": 1.0, "okBelow": 0.2, "maxRatio": 8.0}],
+    "minSamples": {"canaryRequests": 20, "pairs": 20, "warmupSeconds": 2},
+    "metrics": [
+        {"name": "errors", "event": "FirstAttemptError", "share": 1.0, "okBelow": 0.2, "maxRatio": 8.0},
+        {"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 1.0, "maxExtra": 200},
+    ],
     "vetoes": [{"name": "PodCrashLoop", "limit": 2}],
 }
 SCORE: dict[str, Any] = {
@@ -42,6 +45,7 @@ SCORE: dict[str, Any] = {
 MEASURED = {"templates": [{"templateName": "score"}], "maxDuration": "30s"}
 JUDGED = {"templates": [{"templateName": "quick"}], "maxDuration": "30s"}
 ANALYSIS = {"analysis": {"templates": [{"templateName": "quick"}], "maxDuration": "20s"}}
+TWINS = {"analysis": JUDGED | {"twinShadow": {"percentage": 60}}}
 MIRROR = {"setMirrorRoute": {"percentage": 20}}
 STRATEGIES: tuple[dict[str, Any], ...] = (
     *({"canary": {"steps": steps, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}} for steps in STEPS),
@@ -70,6 +74,11 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"blueGreen": {"prePromotionAnalysis": MEASURED, "postPromotionAnalysis": MEASURED, "scaleDownDelaySeconds": 5}},
     {"canary": {"steps": [*STEPS[0][:2], {"analysis": MEASURED}], "analysis": MEASURED}},
     {"canary": {"steps": [{"setWeight": 20}, ANALYSIS, {"setWeight": 40}, ANALYSIS], "baselinePod": True}},
+    {"canary": {"steps": [TWINS, {"setWeight": 20}, ANALYSIS], "baselinePod": True}},
+    {
+        "canary": {"steps": [{"setWeight": 0}, TWINS, *STEPS[0]], "analysis": JUDGED, "baselinePod": True},
+        "capacity": {"maxSurge": 2, "surgeTimeoutSeconds": 5},
+    },
     {
         "canary": {"steps": [MIRROR, *STEPS[1]], "analysis": JUDGED, "baselinePod": True},
         "capacity": {"maxSurge": 2, "surgeTimeoutSeconds": 5},
@@ -259,7 +268,7 @@ def settle_at_rest(world: ModelCluster) -> None:
     assert sorted(world.pods) == sorted(kept) and len(kept) <= (3 if held else 1), "what does not serve has left"
 
 
-SCENARIOS = ("promotion", "abort", "supersede", "baseline", "sleep")
+SCENARIOS = ("promotion", "abort", "supersede", "baseline", "twins", "sleep")
 
 
 def begun(name: str) -> ModelCluster:
@@ -268,6 +277,11 @@ def begun(name: str) -> ModelCluster:
     if name == "baseline":
         world.templates = {"quick": TEMPLATE}
         world.edit(strategy__canary__analysis=JUDGED, strategy__canary__baselinePod=True)
+    if name == "twins":
+        world.templates, world.rate = {"quick": TEMPLATE}, 5
+        world.edit(
+            strategy__canary__steps=[TWINS, {"setWeight": 10}, {"pause": {}}], strategy__canary__baselinePod=True
+        )
     return world
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRun, MetricRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.provider import AnalysisPhase, MetricRun
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from tests.operator.planning.test_analysis import BAD, QUICK, analysis, event_message, reasons, rows, run_of
 from tests.support.model_cluster import Crashed, ModelCluster, healthy, model

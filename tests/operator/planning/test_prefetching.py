@@ -40,7 +40,9 @@ def nodes_of(*workloads: Workload, course: Course = ROLLOUT, **of_canary: Any) -
     spec = parse({"metadata": {"name": "chat"}, "spec": {"model": {"uri": "hf://org/m"}}})
     assert not isinstance(spec, Invalid)
     at = Situation(spec, CANARY, CANARY, Status(), observed, NOW)
-    return [node_of(job) for job in prefetching.jobs(OWNER, course, at)]
+    made = prefetching.jobs(OWNER, course, at)
+    assert [(item.revision, item.node) for item in made] == [(CANARY, node_of(item.job)) for item in made]
+    return [item.node for item in made]
 
 
 def node_of(job: dict[str, Any]) -> str:

@@ -45,6 +45,18 @@ def test_a_field_that_came_later_changes_identities_only_where_it_is_used() -> N
     assert revision_hash(inputs_of(quantized).inputs) != revision_hash(inputs_of(MINIMAL).inputs)
 
 
+def test_a_classic_model_has_an_identity_of_what_is_written() -> None:
+    """Golden too, for the first release with these fields."""
+    plain = {"model": {**MINIMAL["model"], "task": "predict"}}
+    same = {"model": {**plain["model"], "format": "auto"}, "batching": {}}
+    assert revision_hash(inputs_of(same).inputs) == revision_hash(inputs_of(plain).inputs)
+    onnx = {"model": {**plain["model"], "format": "onnx"}}
+    waiting, at_once = ({**onnx, "batching": {"maxQueueDelayMicroseconds": time}} for time in (5000, 0))
+    assert len({revision_hash(inputs_of(one).inputs) for one in (plain, onnx, waiting, at_once)}) == 4
+    again = inputs_of(waiting).inputs
+    assert parse_inputs(inputs_to_dict(again), "chat") == again
+
+
 def test_where_a_store_is_changes_the_identity_only_where_it_is_written() -> None:
     """Golden too, for the first release with these fields."""
     plain = {"model": {"uri": "s3://bucket/m", "secretRef": {"name": "keys"}}}

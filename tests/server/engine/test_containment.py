@@ -137,18 +137,41 @@ def test_a_request_that_fails_during_its_answer_does_not_change_the_others() -> 
         torch.OutOfMemoryError("CUDA out of memory."),
     ],
 )
-def test_a_step_without_memory_is_split_and_only_a_request_too_large_alone_ends(error: Exception) -> None:
+def test_a_step_without_memory_shrinks_and_no_request_ends(error: Exception) -> None:
     """Safety 5: out of memory on a CPU is a RuntimeError."""
     assert is_out_of_memory(error)
+    engine, sizes = make_engine(), []
+    large = Request("large", text()[:141], SamplingParams(4, temperature=0.0))
+    engine.submit(large)
+    expected = tokens_of(drained(engine), "large")
     engine = make_engine()
-    failing(engine, lambda batch: error if sum(work.tokens for work in batch) > 40 else None)
-    engine.submit(Request("large", text()[:41], SamplingParams(4, temperature=0.0)))
+
+    def refuse(batch: list[ScheduledSequence]) -> Exception | None:
+        sizes.append(sum(work.tokens for work in batch))
+        return error if sizes[-1] > 40 else None
+
+    failing(engine, refuse)
+    engine.submit(large)
     for index in range(3):
-        engine.submit(good(index))  # 63 tokens together: in parts they fit
-    events = drained(engine)
-    assert [(e.id, e.error) for e in events if e.error] == [("large", OUT_OF_MEMORY)]
+        engine.submit(good(index))
+    events = engine.step().events
+    tries = len(sizes)
+    events += drained(engine)
+    assert tries > 2 and sizes[tries] <= 40, "the next step has less room"
+    assert not [event for event in events if event.error]
+    assert tokens_of(events, "large") == expected
     for index in range(3):
         assert tokens_of(events, f"good{index}") == alone()[f"good{index}"]
+
+
+def test_a_request_without_memory_for_one_token_ends_alone() -> None:
+    engine = make_engine()
+    failing(engine, lambda batch: MemoryError() if any(w.sequence.request.id == "large" for w in batch) else None)
+    engine.submit(Request("large", text()[:41], SamplingParams(4, temperature=0.0)))
+    engine.submit(good(0))
+    events = drained(engine)
+    assert [(e.id, e.error) for e in events if e.error] == [("large", OUT_OF_MEMORY)]
+    assert tokens_of(events, "good0") == alone()["good0"]
 
 
 def test_the_kernels_report_that_a_cpu_has_no_memory() -> None:

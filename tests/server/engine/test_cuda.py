@@ -49,17 +49,17 @@ def decoder(kernels: Any) -> Decoder:
 class Tape:
     """In place of torch.cuda: a capture keeps the batches that a model was given; a replay computes them again."""
 
-    def __init__(self, model: Decoder, *, out_of_memory: bool = False) -> None:
+    def __init__(self, model: Decoder, *, refuses: Exception | None = None) -> None:
         self.kernels = model.kernels
         self.captured: list[int] = []
         self.replays = 0
-        self._model, self._out_of_memory = model, out_of_memory
+        self._model, self._refuses = model, refuses
         self._capturing: Tape.Graph | None = None
 
     def logits(self, batch: Batch) -> torch.Tensor:
         if self._capturing is not None:
-            if self._out_of_memory:
-                raise torch.OutOfMemoryError
+            if self._refuses:
+                raise self._refuses
             self.captured.append(len(batch.ids))
             self._capturing.batch = batch
             return torch.zeros(len(batch.rows), CONFIG["vocab_size"])  # nothing is computed during a capture
@@ -129,10 +129,12 @@ def expected() -> dict[str, list[int]]:
     return answers(engine(decoder(TorchKernels(torch.float32, "cpu"))))
 
 
-def captured(monkeypatch: pytest.MonkeyPatch, **troubles: bool) -> tuple[Tape, dict[str, list[int]]]:
-    tape = Tape(decoder(TritonKernels(torch.float32, "cpu", CONTEXT)), **troubles)
+def captured(
+    monkeypatch: pytest.MonkeyPatch, refuses: Exception | None = None, *, captures: bool = True
+) -> tuple[Tape, dict[str, list[int]]]:
+    tape = Tape(decoder(TritonKernels(torch.float32, "cpu", CONTEXT)), refuses=refuses)
     monkeypatch.setattr(torch.cuda, "graph", tape.graph)
-    steps = cuda.CudaSteps(tape, slots=SLOTS, table_width=CONTEXT // BLOCK_TOKENS, scratch=BLOCKS)
+    steps = cuda.CudaSteps(tape, slots=SLOTS, table_width=CONTEXT // BLOCK_TOKENS, scratch=BLOCKS, captures=captures)
     keep = cuda._Decodes._capture
 
     def capture(self: Any, logits: torch.Tensor) -> None:
@@ -157,11 +159,26 @@ def test_replayed_steps_give_the_same_tokens_as_eager_steps(
 
 
 @pytest.mark.usefixtures("no_device")
-def test_steps_that_cannot_be_captured_run_eagerly(
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no memory"), RuntimeError("CUDA error: operation not permitted when stream is capturing")],
+)
+def test_steps_that_cannot_be_captured_run_eagerly_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]], error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    tape, found = captured(monkeypatch, error)
+    assert found == expected and tape.replays == 0
+    lines = [record.__dict__ for record in caplog.records if "cannot be captured" in record.getMessage()]
+    assert lines and {line["error"] for line in lines} == {repr(error)}
+    assert len({line["size"] for line in lines}) == len(lines), "once for each size"
+
+
+@pytest.mark.usefixtures("no_device")
+def test_nothing_is_captured_where_steps_must_be_eager(
     monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
 ) -> None:
-    tape, found = captured(monkeypatch, out_of_memory=True)
-    assert found == expected and tape.replays == 0
+    tape, found = captured(monkeypatch, captures=False)
+    assert found == expected and tape.replays == 0 and tape.captured == []
 
 
 def test_the_self_test_compares_prefill_with_decode() -> None:

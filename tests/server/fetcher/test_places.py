@@ -12,6 +12,7 @@ import pytest
 
 from slipway_server import fetcher
 from slipway_server.fetcher import pin
+from slipway_server.fetcher.checksums import known
 from slipway_server.fetcher.folder import FetchError, UnusableError
 from slipway_server.models.checkpoint import CheckpointError, read
 from tests.server.fetcher.site import LIMIT, fetch, run
@@ -131,7 +132,7 @@ def test_the_digest_is_what_sha256sum_prints(tiny_v1: Path, tmp_path: Path) -> N
     names = sorted(path.name for path in tiny_v1.iterdir())
     lines = "".join(f"{hashlib.sha256((tiny_v1 / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
     expected = "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
-    assert fetch(f"file://{tiny_v1}", tmp_path)["digest"] == expected == pin.digest_of(fetcher.folder.digests(tiny_v1))
+    assert fetch(f"file://{tiny_v1}", tmp_path)["digest"] == expected == pin.digest_of(known.of_folder(tiny_v1))
 
 
 @pytest.mark.finding(26)

@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from slipway_server import environment
+from slipway_server.kernels.c import library
 from slipway_server.kernels.c.build import FLAGS, INSTRUCTION_SETS, InstructionSet
-from slipway_server.kernels.c.library import KernelsUnavailable, cpu_flags, instruction_set, load
+from slipway_server.kernels.c.library import KernelsUnavailable, cpu_flags, instruction_set, load, usable_flags
 
 ROOT = Path(__file__).parents[3]
 HASWELL = "avx avx2 fma f16c bmi1 bmi2"
@@ -23,7 +25,9 @@ CPUS = {
         "Skylake-SP": (SKYLAKE, "avx512"),
         "Cascade Lake, Ice Lake": (f"{SKYLAKE} avx512_vnni", "avx512_vnni"),
         "Zen 4": (f"{SKYLAKE} avx512_vnni avx512_bf16", "avx512_bf16"),
-        "Sapphire Rapids": (f"{SKYLAKE} avx_vnni avx512_vnni avx512_bf16 amx_tile amx_bf16", "avx512_bf16"),
+        "Cooper Lake": (f"{SKYLAKE} avx512_vnni avx512_bf16", "avx512_bf16"),
+        "Sapphire Rapids": (f"{SKYLAKE} avx_vnni avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8", "amx"),
+        "the same in a process without tiles": (f"{SKYLAKE} avx512_vnni avx512_bf16 amx_bf16 amx_int8", "avx512_bf16"),
     },
     "aarch64": {"Graviton2": ("fp asimd atomics asimdhp asimdrdm asimddp", "neon")},
 }
@@ -63,6 +67,29 @@ def test_flags_are_read_on_both_machines(tmp_path: Path) -> None:
     assert cpu_flags(tmp_path / "none") == set()
 
 
+@pytest.mark.parametrize(("permitted", "expected"), [(0, {"avx2", "amx_tile"}), (-1, {"avx2"})])
+def test_tiles_are_used_where_the_kernel_permits_them(
+    permitted: int, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def syscall(*arguments: int) -> int:
+        calls.append(arguments)
+        return permitted
+
+    libc = SimpleNamespace(syscall=syscall)
+    monkeypatch.setattr(library, "cpu_flags", lambda: {"avx2", "amx_tile"})
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda *_, **__: libc)
+    assert usable_flags() == expected
+    assert calls == [(158, 0x1023, 18)], "arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)"
+
+
+def test_a_cpu_without_tiles_needs_no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "cpu_flags", lambda: {"avx2"})
+    monkeypatch.setattr(library, "_amx_permitted", lambda: pytest.fail("the kernel was called"))
+    assert usable_flags() == {"avx2"}
+
+
 def test_a_library_of_another_machine_is_a_reason(tmp_path: Path) -> None:
     other = tmp_path / "libslipway-avx2.so"
     with pytest.raises(KernelsUnavailable, match="not built"):
@@ -73,7 +100,7 @@ def test_a_library_of_another_machine_is_a_reason(tmp_path: Path) -> None:
 
 
 def of_this_cpu() -> list[InstructionSet]:
-    flags = cpu_flags()
+    flags = usable_flags()
     return [kind for kind in INSTRUCTION_SETS if kind.machine == platform.machine() and kind.needs <= flags]
 
 
@@ -106,13 +133,32 @@ def test_kernels_run_on_an_emulated_cpu(machine: str, kind: str, cpu: str, tmp_p
     if emulator is None:
         pytest.skip(f"there is no {names[0]}: install qemu-user-static")
     target = next(each for each in INSTRUCTION_SETS if each.name == kind)
-    program = tmp_path / "check"
-    compiler = [sys.executable, "-m", "ziglang", "cc", *(flag for flag in FLAGS if flag not in ("-shared", "-fPIC"))]
     flags = ["-static", "-target", f"{machine}-linux-musl", f"-mcpu={target.zig_cpu}"]
-    source = str(Path(__file__).with_name("check.c"))
-    subprocess.run([*compiler, *flags, "-o", str(program), source, "-lm", "-lpthread"], check=True)
+    program = _check_program([sys.executable, "-m", "ziglang", "cc", *flags], tmp_path)
     done = subprocess.run([emulator, "-cpu", cpu, str(program)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [kind.name for kind in of_this_cpu()])
+def test_kernels_that_the_machines_own_compiler_makes_equal_sums_in_double(name: str, tmp_path: Path) -> None:
+    """As `build.py` does where there is no ziglang: other compilers understand other things by the same source."""
+    own = shutil.which("cc")
+    if own is None:
+        pytest.skip("there is no cc")
+    target = next(each for each in INSTRUCTION_SETS if each.name == name)
+    program = _check_program([own, *target.cc_flags], tmp_path)
+    done = subprocess.run([str(program)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def _check_program(compiler: list[str], folder: Path) -> Path:
+    """Of the kernels and what they are compared to."""
+    program, source = folder / "check", str(Path(__file__).with_name("check.c"))
+    flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
+    subprocess.run([*compiler, *flags, "-o", str(program), source, "-lm", "-lpthread"], check=True)
+    return program
 
 
 KERNEL_TESTS = tuple(f"tests/server/kernels/test_{name}.py" for name in ("native", "layers", "sampling"))

@@ -31,9 +31,10 @@
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: [get, list, watch, create, patch, delete]
+# `patch`: the annotation by which a ReplicaSet that gets smaller removes the pods with the fewest requests first.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, patch]
 # What pods of a revision must load: made once, immutable, collected with the revision. Never read nor changed.
 - apiGroups: [""]
   resources: [configmaps]
@@ -88,7 +89,7 @@
   resources: [configmaps]
   resourceNames: [{{ include "slipway.fullname" . }}-model-names]
   verbs: [get, update]
-# The release's keys, which the operator makes and rotates; `create` knows no names.
+# The release's keys, which the operator makes and rotates, and the pepper of API keys; `create` knows no names.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
@@ -96,12 +97,36 @@
   resources: [secrets]
   resourceNames: [{{ include "slipway.fullname" . }}-keys]
   verbs: [get, update]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [{{ include "slipway.fullname" . }}-key-pepper]
+  verbs: [get]
 {{- end -}}
 
 {{- define "slipway.gatewayOwnRules" -}}
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [{{ include "slipway.fullname" . }}-model-names]
+  verbs: [get, list, watch]
+# How many gateways are ready: they divide the limits of tenants.
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+{{- end -}}
+
+{{/* Tenants belong to no namespace. Their status is the operator's alone; Events about them are in the namespace default. */}}
+{{- define "slipway.operatorTenantRules" -}}
+- apiGroups: [slipway.dev]
+  resources: [tenants]
+  verbs: [list]
+- apiGroups: [slipway.dev]
+  resources: [tenants/status]
+  verbs: [update]
+{{- end -}}
+
+{{- define "slipway.gatewayTenantRules" -}}
+- apiGroups: [slipway.dev]
+  resources: [tenants]
   verbs: [get, list, watch]
 {{- end -}}
 

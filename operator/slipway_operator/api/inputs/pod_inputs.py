@@ -198,10 +198,12 @@ _VLLM_VERSION = "v?(0[.](1[89]|[2-9][0-9]|[1-9][0-9][0-9])|[1-9][0-9]*[.][0-9])"
 )
 @rule(
     "self.type != 'slipway' || !has(self.args) || self.args.all(a, "
-    "!a.matches('^--(model|served-model-name|model-version|task|dtype|quantization|max-model-len|port|probe-port|drain-timeout|host)(=.*)?$'))",
-    "spec.engine.args must not set --model, --served-model-name, --model-version, --task, --dtype, "
-    "--quantization, --max-model-len, --host, --port, --probe-port or --drain-timeout: write spec.model "
-    "and spec.drain instead",
+    "!a.matches('^--(model|served-model-name|model-version|model-revision|task|format|dtype|quantization|max-model-len|port|probe-port|drain-timeout|host|"
+    "max-batch-size|max-queue-delay-microseconds|max-queue-size|request-timeout-ms)(=.*)?$'))",
+    "spec.engine.args must not set --model, --served-model-name, --model-version, --model-revision, --task, --format, "
+    "--dtype, --quantization, --max-model-len, --host, --port, --probe-port, --drain-timeout, --max-batch-size, "
+    "--max-queue-delay-microseconds, --max-queue-size or --request-timeout-ms: write spec.model, spec.batching and "
+    "spec.drain instead",
 )
 @rule(
     "self.type != 'custom' || (!has(self.toolParser) && !has(self.reasoningParser))",
@@ -299,11 +301,27 @@ class EngineSpec(ApiType):
     parallelism: ParallelismSpec | None = None
 
 
+class BatchingSpec(ApiType):
+    """Dynamic batching of a model with task: predict. A batch starts as soon as the model is idle. A change creates a
+    new revision."""
+
+    max_batch_size: Annotated[Int32, Field(ge=1, le=65536)] | None = None
+    """Maximum number of rows of a batch. Requests with more rows are split. Default is 64."""
+    max_queue_delay_microseconds: Annotated[Int32, Field(ge=0, le=10000000)] | None = None
+    """Time that an idle model waits for more rows. Default is 0: it never waits."""
+    max_queue_size: Annotated[Int32, Field(ge=1, le=100000)] | None = None
+    """Maximum number of requests that wait in a pod; more get status 429. Default is 256."""
+    timeout_milliseconds: Annotated[Int32, Field(ge=1, le=86400000)] | None = None
+    """Maximum time from the arrival of a request to its response. A request that would take longer gets status 429 at
+    once, and a request can only shorten it. Default is no limit."""
+
+
 class InputsRecord(ApiType):
     """All fields of the spec that pods depend on. They are kept with each revision."""
 
     model: ModelSpec
     engine: EngineSpec | None = None
+    batching: BatchingSpec | None = None
     resources: ResourcesSpec | None = None
     placement: Placement | None = None
     pod: PodFields | None = None

@@ -8,66 +8,8 @@ from pydantic import Field
 
 from slipway_operator.api.markers import AnyText, AtMost, LogLine, SchemaOf, packed
 from slipway_operator.api.types import Int32, Int64, Time, strict
-
-
-class AnalysisPhase(StrEnum):
-    """Phase of a measurement, and of a metric."""
-
-    RUNNING = "Running"
-    SUCCESSFUL = "Successful"
-    FAILED = "Failed"
-    INCONCLUSIVE = "Inconclusive"
-    ERROR = "Error"
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Result of one measurement."""
-
-    at: Time
-    """Time at which the operator recorded the measurement."""
-    phase: Annotated[AnalysisPhase, AnyText()]
-    """Successful, Failed, Inconclusive or Error."""
-    value: str = ""
-    """Value that the provider returned. For a string or an object, only its type and size are shown."""
-    message: str = ""
-    """Explanation of a phase other than Successful."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricRun:
-    """Measurements of one metric with a provider."""
-
-    name: str
-    """Name of the metric."""
-    phase: Annotated[AnalysisPhase, AnyText()] = AnalysisPhase.RUNNING
-    """Running, Successful, Failed, Inconclusive or Error."""
-    successful: Int64 = 0
-    """Number of successful measurements."""
-    failed: Int64 = 0
-    """Number of failed measurements."""
-    inconclusive: Int64 = 0
-    """Number of inconclusive measurements."""
-    error: Int64 = 0
-    """Number of measurements that ended with an error."""
-    consecutive_success: Int64 = 0
-    """Number of successful measurements since the last one with another phase."""
-    consecutive_error: Int64 = 0
-    """Number of errors since the last measurement without an error."""
-    measurements: Annotated[tuple[Measurement, ...], AtMost(10)] = ()
-    """Most recent measurements, oldest first."""
-    message: str = ""
-    """Explanation of the phase."""
-
-    @property
-    def count(self) -> int:
-        """Number of measurements without errors."""
-        return self.successful + self.failed + self.inconclusive
-
-    @property
-    def taken(self) -> int:
-        """Number of all measurements."""
-        return self.count + self.error
+from slipway_operator.api.v1alpha1.provider import MetricRun
+from slipway_operator.api.v1alpha1.routes import TwinShadow
 
 
 class Outcome(StrEnum):
@@ -95,6 +37,9 @@ class Reason(StrEnum):
     NO_FLOOR = "NoFloor"  # stable has no second pod to measure how much its own answers differ
     MEASURING = "Measuring"  # measurements of a provider are pending
     METRIC_INCONCLUSIVE = "MetricInconclusive"  # final: more inconclusive measurements than inconclusiveLimit
+    SHADOW_STARVED = "ShadowStarved"  # no pairs come, or too many were withheld
+    PAIRS_OPEN = "PairsOpen"  # it passes if the pairs that have not ended end well; no further one is sent
+    NO_TWIN = "NoTwin"  # final: this attempt gets no baseline pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +115,14 @@ class Seen:
     """Identifier of the gateway process."""
     generation: Int64
     """Generation of the routing table."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="Counter.")], ...], AtMost(258)] = ()
-    """Requests assigned to canary and to stable. Then four counters for each metric of the template, in its order:
-    requests of canary and of stable, bad ones of canary and of stable. Then four for each metric of mirrored prompts,
-    for prompts that no second stable pod answered."""
+    totals: Annotated[tuple[Annotated[Int64, Field(description="Counter.")], ...], AtMost(514)] = ()
+    """Requests assigned to canary and to stable. Then four counters for each column of the analysis: requests of canary
+    and of stable, bad ones of canary and of stable."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyThreshold:
-    """Latency of one metric and stratum above which a request is slow. It is frozen for the run."""
+    """Latency of one metric and stratum above which a request is slow. It is renewed by the clock."""
 
     metric: str
     """Name of the metric."""
@@ -186,6 +130,32 @@ class LatencyThreshold:
     """Stratum: requests of similar size and kind, which are compared with one another."""
     seconds: float
     """Threshold in seconds."""
+    canary_seconds: float | None = None
+    """Threshold for the new revision, where it is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerTimes:
+    """Latencies of stable in one stratum when the thresholds were last renewed."""
+
+    kind: str
+    """Kind of latency: ttft, itl or e2e."""
+    stratum: str
+    """Stratum of the requests."""
+    counts: Annotated[tuple[Annotated[Int64, Field(description="Count of a bucket.")], ...], AtMost(128)] = ()
+    """Number of latencies in each bucket of the gateways' histograms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Medians of a latency on both sides, for messages."""
+
+    metric: str
+    """Name of the metric."""
+    canary_seconds: float
+    """Median of the new revision, in seconds."""
+    stable_seconds: float
+    """Median of stable, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +166,15 @@ class Moment:
     """Seconds since the start of the run."""
     epoch: Int32
     """Index of the epoch in the counts, from 0."""
-    totals: Annotated[tuple[Annotated[Int64, Field(description="Count.")], ...], AtMost(256)] = ()
+    totals: Annotated[tuple[Annotated[Int64, Field(description="Count.")], ...], AtMost(512)] = ()
     """Four counts for each metric, in the order of the counts: nc, ns, kc, ks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load of ready pods in thousandths, summed over the readings.
+    """Load of ready pods in thousandths, summed over the readings: their share of the requests by the weights.
 
-    The load of a pod is its share of the requests by the published weights. Requests in progress at canary do not
-    measure its load: a slow revision has more of them because it is slow.
+    Requests in progress at canary do not measure it: a slow revision has more of them because it is slow.
     """
 
     readings: Int64 = 0
@@ -219,13 +188,51 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerRate:
+    """Bad events of stable before the run, which choose the bets on pairs."""
+
+    metric: str
+    """Name of the metric."""
+    bad: Int64
+    """Number of sessions with a bad event."""
+    units: Int64
+    """Number of sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowRun:
+    """Twin shadow of a run, which compares pairs of copies and no requests of clients."""
+
+    former: Annotated[tuple[FormerRate, ...], AtMost(32)] = ()
+    """Rates of stable at the start of the run."""
+    open: Int64 = 0
+    """Number of pairs that were sent and have not ended."""
+    no_twin: str = ""
+    """Reason why this attempt gets no baseline pods."""
+    published: TwinShadow | None = None
+    """Twin shadow of the routing table while the pods of both sides are ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraBound:
+    """Extra bad responses of the new revision per 1,000, compared with stable."""
+
+    at_most: float
+    """Bound that is proved."""
+    estimate: float
+    """Difference of the two rates so far."""
+    limit: float
+    """Bound with which the new revision passes: maxExtra of the metric."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricRow:
     """Human-readable result of one metric. The verdict is computed from the counts."""
 
     name: str
     """Name of the metric."""
     finding: str
-    """Worse, NotWorse, Undecided, NoData, NotCompared, NoFloor or Reported."""
+    """Worse, NotWorse, Undecided, Covered, NoData, NotCompared, NoFloor or Reported."""
     canary_samples: Int64
     """Number of requests to the new revision that the metric compares."""
     stable_samples: Int64
@@ -257,7 +264,8 @@ class RunVerdict:
     """Result of the analysis so far."""
     reason: Annotated[Reason, AnyText()]
     """Reason for the outcome: WorseThanStable, Vetoed, MetricFailed, MetricError, NotWorse, Undecided, NoData, Stale,
-    WarmUp, SampleRatioMismatch, LoadMismatch, NoFloor, Measuring or MetricInconclusive."""
+    WarmUp, SampleRatioMismatch, LoadMismatch, NoFloor, Measuring, MetricInconclusive, ShadowStarved, PairsOpen or
+    NoTwin."""
     message: str
     """Human-readable explanation with the numbers."""
     since: Time
@@ -274,6 +282,7 @@ class RunVerdict:
     """Number of requests to the new revision at which a verdict is expected."""
     seconds_left: Int64 | None = None
     """Expected time until a verdict, in seconds."""
+    extra: ExtraBound | None = None
     metrics: Annotated[tuple[MetricLine, ...], AtMost(32)] = ()
     """Result of each metric as one line: NAME FINDING, bad requests of each side, evidence."""
 
@@ -321,10 +330,18 @@ class AnalysisRun:
     warm: bool = False
     """Whether the warm-up is over."""
     thresholds: Annotated[tuple[LatencyThreshold, ...], AtMost(512)] = ()
-    """Latency thresholds, frozen from the latencies of stable."""
+    """Latency thresholds from the latencies of stable."""
+    former_times: Annotated[tuple[FormerTimes, ...], AtMost(64)] = ()
+    """Latencies of stable when the thresholds were last renewed."""
+    renewed_epoch: Int32 | None = None
+    """Clock epoch in which the thresholds were last renewed."""
+    paces: Annotated[tuple[Pace, ...], AtMost(32)] = ()
+    """Medians of the compared latencies."""
+    braked: bool = False
+    """Whether the weight is held at 1 until the warm-up is over, because the new revision is many times slower."""
     timed: Annotated[tuple[Annotated[str, Field(description="Kind of latency.")], ...], AtMost(3)] = ()
     """Kinds of latency observed in answers of either revision: ttft, itl, e2e."""
-    counts: Annotated[tuple[Counts, ...], AtMost(64)] = ()
+    counts: Annotated[tuple[Counts, ...], AtMost(128)] = ()
     """Counts by metric. The verdict is computed from them."""
     assigned: Annotated[tuple[Annotated[Epoch, SchemaOf(AssignedEpoch)], ...], AtMost(200)] = ()
     """Requests that the split assigned to each side, completed or not, in the same epochs. They show whether the new
@@ -345,8 +362,8 @@ class AnalysisRun:
     symptoms: Annotated[tuple[Symptom, ...], AtMost(8)] = ()
     """Observed symptoms of the template's vetoes."""
     weights_differ: bool = False
-    """Whether the models of the two revisions differ, so that drift is only reported. Determined for templates that
-    compare mirrored requests."""
+    """Whether the models of the two revisions differ, so that drift of mirrored requests is only reported."""
+    shadow: ShadowRun | None = None
     measured: Annotated[tuple[MetricRun, ...], AtMost(32)] = ()
     """Measurements of the metrics with a provider."""
     verdict: RunVerdict | None = None

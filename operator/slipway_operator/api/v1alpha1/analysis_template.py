@@ -18,6 +18,10 @@ class TemplateMinSamples(ApiType):
 
     canary_requests: Annotated[Int32, Field(ge=1, le=100000000)] = 300
     """Minimum number of requests to the new revision, for each metric."""
+    pairs: Annotated[Int32, Field(ge=1, le=100000000)] = 300
+    """Minimum number of pairs of a twin shadow."""
+    min_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 0
+    """Minimum time in seconds from the first request, or pair, until the new revision can pass."""
     warmup_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 120
     """Duration of the warm-up in seconds, from the first request to the new revision. Latencies are not counted during
     the warm-up."""
@@ -29,7 +33,7 @@ class TemplateMinSamples(ApiType):
 )
 @rule(
     "!has(self.kind) || (self.kind == 'Threshold') == has(self.provider)",
-    "kind Threshold goes with a provider, BadEvent and PairedDrift with an event: leave kind out",
+    "kind Threshold goes with a provider, BadEvent, PairedEvent and PairedDrift with an event: leave kind out",
 )
 @rule(
     "has(self.provider) || has(self.share) || (has(self.dryRun) && self.dryRun)",
@@ -84,6 +88,38 @@ class TemplateMinSamples(ApiType):
     "count must be above inconclusiveLimit: so few measurements could never end inconclusive",
 )
 @rule(
+    (
+        "!has(self.maxExtra) || (has(self.event) && !self.event.startsWith('Slower') && !(self.event in "
+        "['AnswerDiffers', 'TokensFlip']))"
+    ),
+    (
+        "maxExtra goes with an event of split requests or of pairs that is no latency: write event: BadResponse, or "
+        "maxSlowdown for a latency"
+    ),
+)
+@rule(
+    "!has(self.maxSlowdown) || (has(self.event) && self.event.startsWith('Slower'))",
+    "maxSlowdown goes with a latency: write an event like Slower(ttft, stable.p95), or maxExtra for bad responses",
+)
+@rule(
+    "!(has(self.okBelow) && (has(self.maxExtra) || has(self.maxSlowdown)))",
+    "a metric passes by okBelow and maxRatio, or by maxExtra or maxSlowdown: remove okBelow",
+)
+@rule(
+    (
+        "!has(self.kind) || self.kind != 'PairedEvent' || (self.tolerateRatio == 1.0 && self.maxRatio == 2.0 && "
+        "!has(self.okBelow))"
+    ),
+    "a metric of kind PairedEvent passes by maxExtra or maxSlowdown: remove tolerateRatio, maxRatio and okBelow",
+)
+@rule(
+    (
+        "!has(self.kind) || self.kind != 'PairedEvent' || !has(self.event) || !self.event.startsWith('Slower') || "
+        "has(self.maxSlowdown)"
+    ),
+    "a latency of kind PairedEvent is compared with that of the twin: write maxSlowdown, for example 0.15",
+)
+@rule(
     "self.tolerateRatio < self.maxRatio",
     (
         "tolerateRatio must be below maxRatio: the first is where nothing is wrong yet, the second what must be "
@@ -101,28 +137,34 @@ class TemplateMetric(ApiType):
             str,
             Field(max_length=63),
             CelRule(
-                "self in ['BadEvent', 'Threshold', 'PairedDrift']",
-                "kind is BadEvent, Threshold or PairedDrift: leave it out, because it follows from event and provider",
+                "self in ['BadEvent', 'Threshold', 'PairedDrift', 'PairedEvent']",
+                (
+                    "kind is BadEvent, Threshold, PairedDrift or PairedEvent: write PairedEvent for pairs of a twin "
+                    "shadow, and leave it out otherwise, because it follows from event and provider"
+                ),
             ),
         ]
         | None
     ) = None
-    """Kind of the metric. It follows from event and provider and can be omitted. BadEvent counts requests that were
-    split at random. PairedDrift counts mirrored requests that the new revision and a second stable pod both answered.
-    Threshold measures with a provider."""
+    """Kind of the metric. Except for PairedEvent it follows from event and provider and can be omitted. BadEvent counts
+    requests that were split at random. PairedEvent counts pairs of a twin shadow: it decides in analysis steps with
+    twinShadow, and the other metrics with an event decide in all other analyses. PairedDrift counts mirrored requests
+    that the new revision and a second stable pod both answered. Threshold measures with a provider."""
     event: (
         Annotated[
             str,
             Field(max_length=128),
             CelRule(
                 (
-                    "self in ['FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', 'RepetitiveAnswer', "
-                    "'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', 'TokensFlip'] || "
+                    "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
+                    "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', "
+                    "'TokensFlip'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
-                    "event is FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, NonFiniteLogits, "
-                    "InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip or one like Slower(ttft, stable.p95)"
+                    "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
+                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip or one like "
+                    "Slower(ttft, stable.p95)"
                 ),
             ),
         ]
@@ -130,9 +172,9 @@ class TemplateMetric(ApiType):
     ) = None
     """Event that counts as bad: FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, NonFiniteLogits,
     InvalidJSON (requested JSON, or arguments of a tool call, that cannot be parsed), HungAnswer (which also counts as
-    FirstAttemptError), or a latency above a quantile of stable's own latencies, such as Slower(ttft, stable.p95), for
-    ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text other than stable's) or TokensFlip (tokens of
-    stable's answer that are not the first choice)."""
+    FirstAttemptError), BadResponse (any of these except TruncatedAnswer), or a latency above a quantile of stable's own
+    latencies, such as Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
+    other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice)."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
     slower."""
@@ -142,6 +184,15 @@ class TemplateMetric(ApiType):
     """The new revision passes when the ratio is proved to be below this value."""
     ok_below: Annotated[float, Field(gt=0, le=0.5)] | None = None
     """The new revision also passes when its own rate is proved to be below this value."""
+    max_extra: Annotated[float, Field(gt=0, le=500)] | None = None
+    """The new revision passes when it is proved to give fewer extra bad responses per 1,000 than this, compared with
+    stable. It replaces maxRatio and okBelow. In a template in which BadResponse has maxExtra, metrics of the events
+    that BadResponse includes need no proof of their own: they can only reject."""
+    max_slowdown: Annotated[float, Field(ge=0.1, le=10)] | None = None
+    """The new revision passes when its latency is proved to be less than this fraction above stable's: 0.15 is 15 %.
+    The proof covers the median, and that at most 5 points more of its requests are above the quantile of event. Of
+    pairs, the median is that of the latency divided by the twin's, and only whole percents are allowed. It replaces
+    maxRatio."""
     provider: Provider | None = None
     success_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Condition for a successful measurement, as an expression over result, for example result[0] < 0.05. Without
@@ -187,6 +238,14 @@ class TemplateMetric(ApiType):
     """When true, the metric is shown and has no effect on the verdict."""
 
 
+class PromoteIf(ApiType):
+    """What must be proved at the end of an analysis without a verdict, so that the rollout goes on."""
+
+    max_extra: Annotated[float, Field(gt=0, le=500)]
+    """Extra bad responses per 1,000, compared with stable: of the metric with maxExtra, at most as many must be
+    proved."""
+
+
 class TemplateVeto(ApiType):
     """Symptom that rejects the new revision at once."""
 
@@ -214,8 +273,38 @@ class TemplateVeto(ApiType):
     "no metric of spec.metrics decides anything: give at least one a share and no dryRun",
 )
 @rule(
-    "self.metrics.filter(m, has(m.share) && !(has(m.dryRun) && m.dryRun)).map(m, m.share).sum() <= 1.000000001",
+    (
+        "self.metrics.filter(m, has(m.share) && !(has(m.dryRun) && m.dryRun) && !(has(m.kind) && m.kind == "
+        "'PairedEvent')).map(m, m.share).sum() <= 1.000000001"
+    ),
     "the shares of spec.metrics must add up to 1 at most: they are parts of falseRollbackRate",
+)
+@rule(
+    (
+        "self.metrics.filter(m, has(m.share) && !(has(m.dryRun) && m.dryRun) && has(m.kind) && m.kind == "
+        "'PairedEvent').map(m, m.share).sum() <= 1.000000001"
+    ),
+    "the shares of the metrics of kind PairedEvent must add up to 1 at most: they are parts of falseRollbackRate",
+)
+@rule(
+    (
+        "self.metrics.all(m, !has(m.kind) || m.kind != 'PairedEvent' || has(m.maxExtra) || has(m.maxSlowdown) || "
+        "(has(m.dryRun) && m.dryRun) || (has(m.event) && m.event != 'TruncatedAnswer' && self.metrics.exists(one, "
+        "has(one.kind) && one.kind == 'PairedEvent' && has(one.event) && one.event == 'BadResponse' && "
+        "has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
+    ),
+    (
+        "a metric of kind PairedEvent could never pass: give it maxExtra, or give one of event: BadResponse maxExtra, "
+        "which covers all other events except TruncatedAnswer"
+    ),
+)
+@rule(
+    "(self.onInconclusive == 'PromoteIf') == has(self.promoteIf)",
+    "onInconclusive: PromoteIf and promoteIf go together: write promoteIf: {maxExtra: 30}, or another onInconclusive",
+)
+@rule(
+    "!has(self.promoteIf) || self.metrics.exists(m, has(m.maxExtra))",
+    "promoteIf needs a bound to compare with: give a metric of spec.metrics maxExtra",
 )
 class AnalysisTemplateSpec(ApiType):
     """Error rates that hold for a whole rollout, and the metrics that share them."""
@@ -225,9 +314,11 @@ class AnalysisTemplateSpec(ApiType):
     covers neither metrics with a provider nor vetoes."""
     false_promote_rate: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     """Maximum probability that a revision passes although one of its metrics is worse than maxRatio."""
-    on_inconclusive: Literal["Pause", "Continue", "Abort"] = "Pause"
+    on_inconclusive: Literal["Pause", "Continue", "Abort", "PromoteIf"] = "Pause"
     """Action when an analysis ends without a verdict. Pause waits for a promotion, Continue goes on to the next step,
-    Abort rejects the revision."""
+    Abort rejects the revision. PromoteIf goes on to the next step if the bound of promoteIf is proved, else it
+    pauses."""
+    promote_if: PromoteIf | None = None
     stale_seconds: Annotated[Int32, Field(ge=5, le=86400)] = 60
     """Time in seconds for which a ready gateway may fail to respond. After that there is no verdict until all of them
     respond."""
@@ -290,7 +381,7 @@ class AnalysisTemplateSpec(ApiType):
                 "On-Inconclusive",
                 "string",
                 ".spec.onInconclusive",
-                "Action without a verdict: Pause, Continue or Abort.",
+                "Action without a verdict: Pause, Continue, Abort or PromoteIf.",
             ),
             PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
             PrinterColumn("Metrics", "string", ".spec.metrics[*].name", "Names of the metrics.", wide=True),

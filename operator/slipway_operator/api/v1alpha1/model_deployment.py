@@ -138,6 +138,19 @@ class RolloutIntents(ApiType):
     "replicas for more of them, or spec.engine.type: vllm",
 )
 @rule(
+    "!has(self.batching) || (has(self.model.task) && self.model.task == 'predict')",
+    "spec.batching is for spec.model.task: predict: remove it; language models have continuous batches",
+)
+@rule(
+    "!has(self.model.task) || self.model.task != 'predict' || !has(self.engine) || (self.engine.type == 'slipway' && "
+    "!has(self.engine.toolParser) && !has(self.engine.reasoningParser))",
+    "spec.model.task predict is for the engine type slipway, without toolParser and reasoningParser: remove them",
+)
+@rule(
+    "!has(self.model.task) || self.model.task != 'predict' || !has(self.resources) || !has(self.resources.accelerator)",
+    "spec.model.task predict uses CPUs: remove spec.resources.accelerator",
+)
+@rule(
     "!has(self.engine) || self.engine.type == 'slipway' || !has(self.model.quantization) || "
     "self.model.quantization == 'none'",
     "spec.model.quantization is for the engine type slipway: remove it, and write the engine's own flag in "

@@ -1,11 +1,13 @@
-"""Providers of metrics: Prometheus, a URL, or a Job with a closed pod spec; and the arguments of their queries."""
+"""Providers of metrics: Prometheus, a URL, or a Job with a closed pod spec; arguments of queries; measurements."""
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from slipway_operator.api.markers import CelRule, SchemaOf, preserve_unknown_fields, rule
-from slipway_operator.api.types import ApiType, Int32, Int64
+from slipway_operator.api.markers import AnyText, AtMost, CelRule, SchemaOf, preserve_unknown_fields, rule
+from slipway_operator.api.types import ApiType, Int32, Int64, Time
 
 
 @preserve_unknown_fields
@@ -252,3 +254,63 @@ class Provider(ApiType):
     prometheus: PrometheusMetric | None = None
     web: WebMetric | None = None
     job: JobMetric | None = None
+
+
+class AnalysisPhase(StrEnum):
+    """Phase of a measurement, and of a metric."""
+
+    RUNNING = "Running"
+    SUCCESSFUL = "Successful"
+    FAILED = "Failed"
+    INCONCLUSIVE = "Inconclusive"
+    ERROR = "Error"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Result of one measurement."""
+
+    at: Time
+    """Time at which the operator recorded the measurement."""
+    phase: Annotated[AnalysisPhase, AnyText()]
+    """Successful, Failed, Inconclusive or Error."""
+    value: str = ""
+    """Value that the provider returned. For a string or an object, only its type and size are shown."""
+    message: str = ""
+    """Explanation of a phase other than Successful."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRun:
+    """Measurements of one metric with a provider."""
+
+    name: str
+    """Name of the metric."""
+    phase: Annotated[AnalysisPhase, AnyText()] = AnalysisPhase.RUNNING
+    """Running, Successful, Failed, Inconclusive or Error."""
+    successful: Int64 = 0
+    """Number of successful measurements."""
+    failed: Int64 = 0
+    """Number of failed measurements."""
+    inconclusive: Int64 = 0
+    """Number of inconclusive measurements."""
+    error: Int64 = 0
+    """Number of measurements that ended with an error."""
+    consecutive_success: Int64 = 0
+    """Number of successful measurements since the last one with another phase."""
+    consecutive_error: Int64 = 0
+    """Number of errors since the last measurement without an error."""
+    measurements: Annotated[tuple[Measurement, ...], AtMost(10)] = ()
+    """Most recent measurements, oldest first."""
+    message: str = ""
+    """Explanation of the phase."""
+
+    @property
+    def count(self) -> int:
+        """Number of measurements without errors."""
+        return self.successful + self.failed + self.inconclusive
+
+    @property
+    def taken(self) -> int:
+        """Number of all measurements."""
+        return self.count + self.error

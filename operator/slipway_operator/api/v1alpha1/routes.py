@@ -64,6 +64,46 @@ class MirrorRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class TailThreshold:
+    """Latency of one stratum above which a response is in the tail."""
+
+    stratum: str
+    """Stratum: requests of similar size and kind."""
+    microseconds: Int64
+    """Threshold in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinLatency:
+    """Comparison of one latency within the pairs of a twin shadow."""
+
+    measure: str
+    """Latency: ttft, itl or e2e."""
+    max_slowdown: Int32
+    """Percent by which the revision may be slower than its twin."""
+    tail: Annotated[tuple[TailThreshold, ...], AtMost(16)] = ()
+    """Thresholds of the tail. A stratum without a threshold has no tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinShadow:
+    """Copies of whole sessions, which go to a pod of a revision and to a twin, a stable pod, at the same moment."""
+
+    revision: str
+    """Revision under test."""
+    twin: str
+    """Stable revision. Its baseline pods get the copies if there are any."""
+    percentage: Int32
+    """Percent of the sessions that are copied."""
+    max_pairs_per_second: Int32
+    """Maximum rate of the pairs at each gateway."""
+    epoch: Int32 = 0
+    """Number of the epoch. A session gives one pair in each epoch."""
+    latencies: Annotated[tuple[TwinLatency, ...], AtMost(3)] = ()
+    """Comparison of latencies. Empty until the warm-up is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Routing table of the gateways.
 
@@ -87,6 +127,8 @@ class Traffic:
     """Number of ready gateways that route by this table, and of all ready gateways, for example 2/3."""
     mirror_routes: Annotated[tuple[MirrorRoute, ...], AtMost(50)] = ()
     """Mirroring of requests to a revision. Clients do not see the responses to the copies."""
+    twin_shadow: TwinShadow | None = None
+    """Copies of sessions to a revision and to a stable pod, which are compared. Clients do not see the responses."""
     asleep: bool | None = None
     """Whether gateways hold all new requests and send none to the pods."""
     wake_seconds: Int32 | None = None

@@ -201,6 +201,25 @@ class FetchingPod:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeModel:
+    """Node that has the model of the revision in its cache, or downloads it."""
+
+    node: Annotated[str, AtMost(253)]
+    """Name of the node."""
+    state: Annotated[str, OneOf(("Cached", "Fetching", "Failed"))]
+    """Cached if a pod of the revision on the node has the model, or a Job has brought it there; Fetching while one
+    downloads it; Failed if the Job failed, and pods download it themselves."""
+    size_bytes: Int64 | None = None
+    """Bytes of the model. Absent while it is not known."""
+    percent: Annotated[Int32, Field(ge=0, le=100)] | None = None
+    """Downloaded share in percent. Absent while it is not known, and of Jobs."""
+    bytes_per_second: Int64 | None = None
+    """Speed of the last seconds. Absent as the percentage is."""
+    seconds_left: Int64 | None = None
+    """Seconds that the rest takes at this speed. Absent while the size or the speed is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class RevisionStatus:
     """Revision that has pods."""
 
@@ -232,12 +251,15 @@ class RevisionStatus:
     """Engine of the revision. Absent for slipway."""
     fetching: Annotated[tuple[FetchingPod, ...], AtMost(4)] = ()
     """Some of the pods that download the model now."""
+    nodes: Annotated[tuple[NodeModel, ...], AtMost(16)] = ()
+    """Nodes with pods of the revision, and those on which Jobs download its model ahead. With spec.model.cache node
+    only; of many nodes those that do not have it come first."""
 
 
 @required("type", "status", "last_transition_time", "reason", "message")
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Condition of the ModelDeployment, as metav1.Condition."""
+    """Condition of the object, as metav1.Condition."""
 
     type: str
     """Type of the condition."""

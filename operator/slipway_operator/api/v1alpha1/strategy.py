@@ -86,7 +86,7 @@ class TemplateRef(ApiType):
     """Reference to an AnalysisTemplate."""
 
     template_name: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-    """Name of an AnalysisTemplate in the same namespace. llm-default is built in."""
+    """Name of an AnalysisTemplate in the same namespace. llm-default, llm-release and llm-shadow-drift are built in."""
 
 
 class RolloutAnalysis(ApiType):
@@ -113,11 +113,25 @@ class WaitingAnalysis(RolloutAnalysis):
     """Maximum wait for a verdict, for example 30m. After that onInconclusive of the template decides."""
 
 
+class StepTwinShadow(ApiType):
+    """Copies of whole sessions go to a pod of the new revision and to a baseline pod of stable at the same moment, and
+    the analysis compares each pair of responses. Clients see none of them and never wait for them. It needs
+    baselinePod, and it comes before the first setWeight above 0: so no client is served by a revision that copies show
+    to be bad. The metrics of kind PairedEvent decide, and no other compared ones."""
+
+    percentage: Annotated[Int32, Field(ge=1, le=100)] | None = None
+    """Percent of the sessions that are copied. If omitted, it is chosen such that a baseline pod is as busy as a pod of
+    stable."""
+    max_pairs_per_second: Annotated[Int32, Field(ge=1, le=1000)] = 10
+    """Maximum rate of the pairs at each gateway."""
+
+
 class StepAnalysis(WaitingAnalysis):
-    """Analysis of the requests that are split by the current weight. A revision that is worse than stable is rejected.
-    When the revision passes, the rollout continues."""
+    """Analysis of the requests that are split by the current weight, or of the pairs of a twin shadow. A revision that
+    is worse than stable is rejected. When the revision passes, the rollout continues."""
 
     max_duration: Annotated[Duration, duration_rule("analysis.maxDuration", "30m or 1h30m")] = "30m"
+    twin_shadow: StepTwinShadow | None = None
 
 
 class RolloutPause(ApiType):
@@ -240,6 +254,13 @@ class BackgroundAnalysis(RolloutAnalysis):
         "or an analysis step, or remove baselinePod"
     ),
 )
+@rule(
+    (
+        "!has(self.steps) || !self.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow)) || "
+        "(has(self.baselinePod) && self.baselinePod)"
+    ),
+    "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, or remove twinShadow",
+)
 class Canary(ApiType):
     """Increase the traffic of the new revision step by step."""
 
@@ -249,6 +270,16 @@ class Canary(ApiType):
         CelRule(
             "self.filter(s, has(s.setWeight)).map(s, s.setWeight).isSorted()",
             "the weights of spec.strategy.canary.steps must rise: write them like 10, 50, 100",
+        ),
+        CelRule(
+            (
+                "!self.exists(s, has(s.analysis) && has(s.analysis.twinShadow)) || self.filter(s, has(s.setWeight) || "
+                "(has(s.analysis) && has(s.analysis.twinShadow))).map(s, has(s.setWeight) ? s.setWeight : 0).isSorted()"
+            ),
+            (
+                "an analysis with twinShadow comes before the first setWeight above 0: copies are compared before "
+                "clients come"
+            ),
         ),
     ] = ()
     """Steps, in order. After the last one the revision is promoted."""

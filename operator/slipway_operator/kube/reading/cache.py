@@ -204,6 +204,8 @@ def _kept(resource: Resource, obj: Object) -> Object:
     elif resource is PODS:
         kept["status"] = _part(obj.get("status") or {}, _POD_STATUS)
         kept["spec"] = _part(obj.get("spec") or {}, ("nodeName",))
+        if cost := _part(obj["metadata"].get("annotations") or {}, (labels.DELETION_COST,)):
+            kept["metadata"]["annotations"] = cost
     elif resource is CONTROLLER_REVISIONS:
         kept |= _part(obj, ("data", "revision"))
         kept["metadata"]["annotations"] = _part(obj["metadata"].get("annotations") or {}, (weights.ANNOTATION,))

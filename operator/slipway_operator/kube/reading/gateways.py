@@ -28,6 +28,7 @@ GRACE_S = 30.0
 PORT_NAME = "admin"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
 MAX_GENERATION = 1 << 53  # every JSON reader takes it; the successor of a larger one could not be written
+MOST_AT_A_POD = 1 << 20
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -97,6 +98,9 @@ class Answer:
                 self.reachable,
                 min(int(route["generation"]), MAX_GENERATION),
                 inflight={revision: int(counts["inflight"]) for revision, counts in counted.items()},
+                at_pods={
+                    revision: _at_pods(counts["pods"]) for revision, counts in counted.items() if "pods" in counts
+                },
                 incarnation=self.incarnation,
                 cut_off=str((route.get("failsafe") or {}).get("cut_off") or ""),
                 bounds=self.bounds,
@@ -116,6 +120,11 @@ class Answer:
         """Return the decoded route of one ModelDeployment; empty without one."""
         encoded = self.routes.get(f"{namespace}/{name}")
         return (msgspec.json.decode(encoded) if encoded else None) or {}
+
+
+def _at_pods(pods: Object) -> dict[str, int]:
+    """Requests in progress by address, as numbers that an annotation can have."""
+    return {str(address): min(max(0, int(count)), MOST_AT_A_POD) for address, count in pods.items()}
 
 
 def _service(service: Object) -> Service:

@@ -1,12 +1,15 @@
 """One pod, read from its object; pure."""
 
+import re
 from collections.abc import Container
 
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.reading import pod_trouble
-from slipway_operator.model import wire
+from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Pod
-from slipway_operator.model.cluster.weights import Weights, reported
+from slipway_operator.model.cluster.weights import reported, reported_bytes
+
+_COST = re.compile(r"-?[1-9][0-9]{0,9}")
 
 
 def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
@@ -15,6 +18,7 @@ def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
     made = wire.parse_time(metadata["creationTimestamp"])
     address = (pod.get("status") or {}).get("podIP") or ""
     ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
+    report = _report(pod)
     node = str((pod.get("spec") or {}).get("nodeName") or "")
     return Pod(
         name=metadata["name"],
@@ -22,17 +26,25 @@ def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
         ready=ready,
         restarts=restarts,
         address=address,
-        weights=_loaded(pod),
+        weights=reported(report),
         leaving=node in leaving,
         node=node,
         fetching="running" in _fetcher_state(pod),
+        model_bytes=reported_bytes(report),
+        deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
     )
 
 
-def _loaded(pod: Object) -> Weights | None:
-    """Return the weights that the fetcher of a pod reported when it succeeded; else None."""
+def _deletion_cost(annotations: Object) -> int:
+    """Return the cost as Kubernetes reads it: none for what is no number."""
+    found = str(annotations.get(labels.DELETION_COST) or "")
+    return int(found) if _COST.fullmatch(found) else 0
+
+
+def _report(pod: Object) -> str:
+    """Return the message of the fetcher of a pod when it succeeded; else nothing."""
     ended = _fetcher_state(pod).get("terminated") or {}
-    return reported(str(ended.get("message") or "")) if ended.get("exitCode") == 0 else None
+    return str(ended.get("message") or "") if ended.get("exitCode") == 0 else ""
 
 
 def _fetcher_state(pod: Object) -> Object:

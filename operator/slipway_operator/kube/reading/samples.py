@@ -3,17 +3,18 @@
 import math
 from dataclasses import fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from slipway_operator.api.objects import Json
-from slipway_operator.model.cluster.samples import Pairs, Sample, Side
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Pairs, Sample, Side, Twins
 
 # Above what our gateways send: four generations, six strata, some hundred buckets.
 MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4, 16, 256, 16
-MOST_COMPARISONS = 4
+MOST_COMPARISONS, MOST_REASONS = 4, 16
 KINDS = ("ttft", "itl", "e2e")
 LONGEST = 64  # characters of a name
 
+T = TypeVar("T", Pairs, Discordance, PairedTimes)
 Bounds = dict[str, tuple[float, ...]]
 
 
@@ -44,7 +45,8 @@ def _sample(item: Any, known: Bounds) -> Sample | None:
         revisions = {_name(name): _side(side, known) for name, side in sides.items()}
         copied = _few(item.get("shadow") or {}, MOST_REVISIONS)
         shadow = {_name(name): _comparisons(found) for name, found in copied.items()}
-        return Sample(_count(item["generation"]), weights, revisions, shadow)
+        twins = {_name(name): _twins(found) for name, found in _few(item.get("twins") or {}, MOST_REVISIONS).items()}
+        return Sample(_count(item["generation"]), weights, revisions, shadow, twins)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -63,7 +65,23 @@ def _side(side: Json, known: Bounds) -> Side:
 
 def _comparisons(found: Json) -> dict[str, Pairs]:
     counted = _few(found, MOST_COMPARISONS)
-    return {_name(by): Pairs(*(_count(pairs[field.name]) for field in fields(Pairs))) for by, pairs in counted.items()}
+    return {_name(by): _counts(Pairs, pairs) for by, pairs in counted.items()}
+
+
+def _twins(found: Json) -> Twins:
+    events, latencies = _few(found["events"], MOST_EVENTS), _few(found["latencies"], MOST_COMPARISONS)
+    return Twins(
+        open=_count(found["open"]),
+        pairs=_count(found["pairs"]),
+        events={_name(name): _counts(Discordance, counts) for name, counts in events.items()},
+        latencies={_name(name): _counts(PairedTimes, counts) for name, counts in latencies.items()},
+        withheld={_name(name): _count(count) for name, count in _few(found["withheld"], MOST_REASONS).items()},
+    )
+
+
+def _counts(kind: type[T], counts: Json) -> T:
+    """A record of counts; all of them must be there."""
+    return kind(*(_count(counts[field.name]) for field in fields(kind)))
 
 
 def _times(times: Json, known: Bounds) -> dict[str, dict[str, tuple[int, ...]]]:

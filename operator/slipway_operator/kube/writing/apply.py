@@ -8,7 +8,7 @@ from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
-from slipway_operator.kube.resources import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, WORKLOADS, Resource, child
+from slipway_operator.kube.resources import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, PODS, WORKLOADS, Resource, child
 from slipway_operator.kube.writing import events
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
@@ -41,6 +41,7 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
     for create in plan.create:
         await create_child(client, obj, create)
     for scale in plan.scale:
+        await _set_costs(client, obj, scale)
         await _scale(client, obj, scale)
     await write_status(client, obj, plan.status)
     for delete in plan.delete:
@@ -147,6 +148,19 @@ async def _scale(client: Client, obj: Object, scale: Scale) -> None:
         await client.patch(resource, obj["metadata"]["namespace"], scale.name, {"spec": {"replicas": scale.replicas}})
     except NotFound as error:
         raise Stale(str(error)) from error
+
+
+async def _set_costs(client: Client, obj: Object, scale: Scale) -> None:
+    """Write deletion costs, the highest first. Without them the ReplicaSet chooses by age: a refusal is no failure."""
+    for pod, cost in sorted(scale.costs, key=lambda item: -item[1]):
+        annotations = {labels.DELETION_COST: str(cost)}
+        try:
+            await client.patch(PODS, obj["metadata"]["namespace"], pod, {"metadata": {"annotations": annotations}})
+        except NotFound:
+            continue
+        except (Refused, Unavailable) as error:
+            log.warning("pods of %s have no deletion costs, so busy ones may go first: %s", scale.name, error)
+            return
 
 
 async def write_status(client: Client, obj: Object, status: Status) -> None:

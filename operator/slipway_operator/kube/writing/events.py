@@ -46,17 +46,19 @@ async def post(client: Client, obj: Object, event: Event, now: datetime) -> bool
 def render(obj: Object, event: Event, now: datetime) -> Object:
     """Return the event as a v1 Event; the same one about the same object gets the same name."""
     metadata = obj["metadata"]
+    # Events about objects without a namespace are in the namespace default.
+    place = {"namespace": metadata["namespace"]} if "namespace" in metadata else {}
     moment = format_time(now)
     message = event.message[:MESSAGE_LIMIT]
     identity = hashlib.sha256("\0".join((metadata["uid"], event.type, event.reason, message)).encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{metadata['name']}.{identity}", "namespace": metadata["namespace"]},
+        "metadata": {"name": f"{metadata['name']}.{identity}", "namespace": metadata.get("namespace", "default")},
         "involvedObject": {
             "apiVersion": labels.API_VERSION,
-            "kind": labels.KIND,
-            "namespace": metadata["namespace"],
+            "kind": obj.get("kind") or labels.KIND,
+            **place,
             "name": metadata["name"],
             "uid": metadata["uid"],
             "resourceVersion": metadata.get("resourceVersion", ""),

@@ -1,54 +1,109 @@
 """Creates the Jobs that bring models to nodes. Without them pods download by themselves, so nothing waits for them."""
 
 import logging
+import time
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from slipway_operator.api.objects import Object
+from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Unavailable
+from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Unavailable
 from slipway_operator.kube.resources import JOBS
+from slipway_operator.model.cluster.downloads import CACHED, FAILED, FETCHING
+from slipway_operator.model.cluster.plan import Prefetch
 
 KEPT = 8192  # Jobs that are known to have been created
+READ_EVERY_S = 10.0
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _CreatedJob:
+    """A Job that was created, or refused; its state as it was read last."""
+
+    state: str | None = None
+    read_at: float = float("-inf")
 
 
 class Prefetches:
     """Creates each Job once: one that was deleted after its end is not created again, one that is refused neither."""
 
-    def __init__(self) -> None:
-        self._made: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._made: OrderedDict[tuple[str, str, str], _CreatedJob] = OrderedDict()
+        self._states: dict[ObjectKey, dict[tuple[str, str], str]] = {}
 
-    async def start(self, client: Client, jobs: tuple[Object, ...]) -> None:
-        """Create the Jobs that are missing; one that cannot be created is logged.
+    async def start(self, client: Client, key: ObjectKey, wanted: Sequence[Prefetch]) -> None:
+        """Create the Jobs of a ModelDeployment that are missing, and read the others; what fails is logged.
 
         Raises:
             Leaving: when the namespace is being deleted.
             Fenced: when this process may not write.
         """
-        for job in jobs:
-            metadata = job["metadata"]
-            key = (metadata["namespace"], metadata["name"], metadata["ownerReferences"][0]["uid"])
-            if key in self._made:
-                continue
-            try:
-                await client.create(JOBS, job)
-                log.info("Job %s brings the model to node %s", metadata["name"], _node(job))
-            except Exists:
-                pass
-            except Leaving:
-                raise
-            except Refused as error:
-                log.warning("Job %s/%s cannot be created: %s", *key[:2], error)
-            except (Unavailable, NotFound) as error:
-                log.warning("Job %s/%s cannot be created now: %s", *key[:2], error)
-                continue
-            self._made[key] = None
-            if len(self._made) > KEPT:
-                self._made.popitem(last=False)
+        states = {}
+        for prefetch in wanted:
+            made = await self._read(client, prefetch.job) or await self._create(client, prefetch)
+            if made and made.state:
+                states[prefetch.revision, prefetch.node] = made.state
+        self.forget(key)
+        if states:
+            self._states[key] = states
+
+    def states(self, key: ObjectKey) -> dict[tuple[str, str], str]:
+        """Return the states of the Jobs that were wanted last, by revision and node."""
+        return self._states.get(key, {})
+
+    def forget(self, key: ObjectKey) -> None:
+        """Drop the states of a ModelDeployment."""
+        self._states.pop(key, None)
+
+    async def _read(self, client: Client, job: Object) -> _CreatedJob | None:
+        """Return what is known of a Job that was created; one that has not ended is read now and then."""
+        made, now = self._made.get(_key(job)), self._clock()
+        if made is None or made.state != FETCHING or now - made.read_at < READ_EVERY_S:
+            return made
+        made.read_at = now
+        try:
+            made.state = _state(await client.get(JOBS, job["metadata"]["namespace"], job["metadata"]["name"]))
+        except NotFound:
+            made.state = None  # deleted: nothing is known of it any more
+        except Fenced:
+            raise
+        except ApiError as error:
+            log.debug("Job %s cannot be read: %s", job["metadata"]["name"], error)
+        return made
+
+    async def _create(self, client: Client, prefetch: Prefetch) -> _CreatedJob | None:
+        job, made = prefetch.job, _CreatedJob(FETCHING)
+        metadata = job["metadata"]
+        try:
+            await client.create(JOBS, job)
+            made.read_at = self._clock()
+            log.info("Job %s brings the model to node %s", metadata["name"], prefetch.node)
+        except Exists:
+            pass
+        except Leaving:
+            raise
+        except Refused as error:
+            made.state = None
+            log.warning("Job %s/%s cannot be created: %s", metadata["namespace"], metadata["name"], error)
+        except (Unavailable, NotFound) as error:
+            log.warning("Job %s/%s cannot be created now: %s", metadata["namespace"], metadata["name"], error)
+            return None
+        self._made[_key(job)] = made
+        if len(self._made) > KEPT:
+            self._made.popitem(last=False)
+        return made
 
 
-def _node(job: Object) -> str:
-    affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    return str(term["matchFields"][0]["values"][0])
+def _key(job: Object) -> tuple[str, str, str]:
+    metadata = job["metadata"]
+    return metadata["namespace"], metadata["name"], metadata["ownerReferences"][0]["uid"]
+
+
+def _state(job: Object) -> str:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    true = {item.get("type") for item in conditions if item.get("status") == "True"}
+    return CACHED if "Complete" in true else FAILED if "Failed" in true else FETCHING

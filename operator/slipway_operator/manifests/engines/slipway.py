@@ -11,6 +11,7 @@ from slipway_operator.manifests.engines.profile import (
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
+from slipway_operator.model.inputs.pod_inputs import PREDICT
 
 PROBE_PORT = 8001
 
@@ -46,7 +47,21 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *("--probe-port", str(PROBE_PORT)),
         *("--drain-timeout", str(snapshot.drain_timeout_s)),
         *parsers(snapshot),
+        *(_predict(snapshot) if model.task == PREDICT else ()),
     )
+
+
+def _predict(snapshot: Snapshot) -> tuple[str, ...]:
+    """Arguments of a classic model alone: those of others stay as they are."""
+    batching = snapshot.inputs.batching
+    sizes = (
+        ("--max-batch-size", batching.max_batch_size),
+        ("--max-queue-delay-microseconds", batching.max_queue_delay_microseconds),
+        ("--max-queue-size", batching.max_queue_size),
+        ("--request-timeout-ms", batching.timeout_milliseconds),
+    )
+    given = [part for flag, value in sizes if value is not None for part in (flag, str(value))]
+    return ("--model-revision", snapshot.revision, "--format", snapshot.inputs.model.format, *given)
 
 
 def _device(snapshot: Snapshot) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The Job that brings the model of a revision into the cache of one node."""
+"""The Job that brings the model of a revision into the cache of one node, and the images of its pods."""
 
 from typing import Any
 
@@ -13,6 +13,10 @@ PREFETCH = "prefetch"  # value of the component label
 DEADLINE_S, KEPT_S, TRIES = 3600, 600, 3
 # It waits for the network and the disk. Its limits are those of the pods, its requests fit beside one of them.
 _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
+IMAGE = "image"  # name of the container that pulls the engine's
+_PULL = {"cpu": "10m", "memory": "64Mi", "ephemeral-storage": "16Mi"}
+# Without /bin/true it fails when the image is there: another try would do no more.
+_ONCE = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": IMAGE, "operator": "NotIn", "values": [0]}}]}
 _OF_POD = (
     *("automountServiceAccountToken", "enableServiceLinks", "securityContext"),
     *("imagePullSecrets", "serviceAccountName", "tolerations"),
@@ -21,7 +25,7 @@ _NODE_ONLY = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def prefetch_job(owner: Owner, snapshot: Snapshot, node: str) -> dict[str, Any]:
-    """The fetcher of a pod of the revision, as a Job on this node. It pulls the fetcher's image, too.
+    """The fetcher of a pod of the revision, as a Job on this node. It pulls the images of fetcher and engine, too.
 
     Its name says revision and node, so it is created once. Its pod has no label of model pods: no Service, budget or
     autoscaler selects it.
@@ -34,23 +38,36 @@ def prefetch_job(owner: Owner, snapshot: Snapshot, node: str) -> dict[str, Any]:
     }
     pod = pod_template(owner, snapshot, snapshot.revision)["spec"]
     [fetcher] = [container for container in pod["initContainers"] if container["name"] == "fetch"]
+    [engine] = pod["containers"][:1]
+    images = [_pull(engine)] if engine["image"] != fetcher["image"] else []
     mounted = {mount["name"] for mount in fetcher["volumeMounts"]}
     spec = {
         "ttlSecondsAfterFinished": KEPT_S,
         "activeDeadlineSeconds": DEADLINE_S,
         "backoffLimit": TRIES - 1,
+        **({"podFailurePolicy": _ONCE} if images else {}),
         "template": {
             "metadata": {"labels": {labels.COMPONENT: PREFETCH}},
             "spec": {
                 **{name: pod[name] for name in _OF_POD if name in pod},
                 "restartPolicy": "Never",
                 "affinity": _on(node),
-                "containers": [_alone(fetcher)],
+                "containers": [_alone(fetcher), *images],
                 "volumes": [volume for volume in pod["volumes"] if volume["name"] in mounted],
             },
         },
     }
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _pull(engine: dict[str, Any]) -> dict[str, Any]:
+    """A container that only has the engine's image: it ends at once, also where it cannot run."""
+    return {
+        "name": IMAGE,
+        **{name: engine[name] for name in ("image", "imagePullPolicy", "securityContext") if name in engine},
+        "command": ["/bin/true"],
+        "resources": {"requests": _PULL, "limits": _PULL},
+    }
 
 
 def _alone(fetcher: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """An AnalysisTemplate in its decided form: error rates, compared metrics, vetoes, metrics with a provider."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from slipway_operator.model.analysis.measure import Argument, Measure
@@ -12,12 +12,14 @@ class OnInconclusive(StrEnum):
     PAUSE = "Pause"
     CONTINUE = "Continue"
     ABORT = "Abort"
+    PROMOTE_IF = "PromoteIf"  # the next step if few enough extra bad responses are proved, else a pause
 
 
 class Kind(StrEnum):
     """The source of a metric's events."""
 
     BAD_EVENT = "BadEvent"  # of requests that were split at random
+    PAIRED_EVENT = "PairedEvent"  # of pairs of a twin shadow: copies to canary and to a baseline pod at once
     PAIRED_DRIFT = "PairedDrift"  # of mirrored prompts with a response of canary and of a second stable pod
 
 
@@ -26,9 +28,11 @@ class MetricSpec:
     """One metric of an AnalysisTemplate.
 
     Ratios are canary's rate of bad events divided by stable's: one up to `tolerate_ratio` is acceptable, and a canary
-    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`. `share` is the part of
-    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while canary's
-    pods have more load than stable's, and do not pass such a canary. `dry_run` metrics are shown and decide nothing.
+    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, where they are given,
+    by `max_extra` bad responses per 1,000, or by a latency of less than `max_slowdown` above stable's. `share` is the
+    part of falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while
+    canary's pods have more load than stable's, and do not pass such a canary. `dry_run` metrics are shown and decide
+    nothing.
 
     Raises:
         ValueError: when it is invalid; the message is for the author of the template.
@@ -41,8 +45,14 @@ class MetricSpec:
     tolerate_ratio: float = 1.0
     max_ratio: float = 2.0
     ok_below: float | None = None
+    max_extra: float | None = None
+    max_slowdown: float | None = None
     latency: bool = False
     dry_run: bool = False
+
+    @property
+    def is_paired(self) -> bool:
+        return self.kind is Kind.PAIRED_EVENT
 
     def __post_init__(self) -> None:
         who = f"metric {self.name!r}:"
@@ -73,6 +83,8 @@ class MinSamples:
 
     canary_requests: int = 300
     warmup_seconds: int = 120
+    pairs: int = 300  # of a twin shadow
+    min_seconds: int = 0  # since the first request, or pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class AnalysisSpec:
     false_rollback_rate: float = 0.01
     false_promote_rate: float = 0.05
     on_inconclusive: OnInconclusive = OnInconclusive.PAUSE
+    promote_if_extra: float | None = None  # of PromoteIf: bad responses per 1,000
     min_samples: MinSamples = field(default_factory=MinSamples)
     vetoes: tuple[Veto, ...] = ()
     stale_seconds: int = 60
@@ -106,10 +119,11 @@ class AnalysisSpec:
             raise ValueError("two metrics have the same name; name each once")
         if not self.gating and all(metric.dry_run for metric in self.measured):
             raise ValueError("no metric decides anything; give at least one a share and no dryRun")
-        shares = sum(metric.share for metric in self.gating)
-        # 0.1 ten times is not 1 in binary.
-        if shares > 1 + 1e-9:
-            raise ValueError(f"the shares of the metrics add up to {shares:g}; they must not exceed 1")
+        for paired, of_pairs in ((False, ""), (True, f" of kind {Kind.PAIRED_EVENT}")):
+            shares = sum(metric.share for metric in self.gating if metric.is_paired == paired)
+            # 0.1 ten times is not 1 in binary.
+            if shares > 1 + 1e-9:
+                raise ValueError(f"the shares of the metrics{of_pairs} add up to {shares:g}; they must not exceed 1")
 
     @property
     def gating(self) -> tuple[MetricSpec, ...]:
@@ -117,9 +131,60 @@ class AnalysisSpec:
         return tuple(metric for metric in self.metrics if not metric.dry_run)
 
     @property
+    def bounded(self) -> MetricSpec | None:
+        """The compared metric that bounds extra bad responses; the first one, where there are several."""
+        return next((metric for metric in self.gating if metric.max_extra is not None), None)
+
+    @property
     def compares_mirrored(self) -> bool:
         """Whether a metric compares mirrored prompts, which are counted at any weight."""
         return any(metric.kind is Kind.PAIRED_DRIFT for metric in self.metrics)
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether it compares pairs of a twin shadow, and so nothing else: see `part`."""
+        return any(metric.is_paired for metric in self.metrics)
+
+    def part(self, *, paired: bool) -> "AnalysisSpec":
+        """The part that applies to one analysis: metrics of pairs with a twin shadow, the other compared ones without.
+
+        Raises:
+            ValueError: when nothing decides there.
+        """
+        kept = tuple(metric for metric in self.metrics if metric.is_paired == paired)
+        decides = not all(metric.dry_run for metric in kept)
+        if paired and not decides:
+            raise ValueError(
+                f"the step has twinShadow, and no metric of kind {Kind.PAIRED_EVENT} decides: add one, or write "
+                "llm-release"
+            )
+        decides = decides or not all(metric.dry_run for metric in self.measured)
+        if not paired and self.compares_pairs and not decides:
+            raise ValueError(
+                f"the analysis has no twinShadow, and only metrics of kind {Kind.PAIRED_EVENT} decide: add another "
+                "metric, or write twinShadow in an analysis step"
+            )
+        return self if kept == self.metrics else replace(self, metrics=kept)
+
+
+def of_slowdown(metric: str) -> str:
+    """The counter name of a latency by two limits: stable's median, and for canary the margin above it."""
+    return f"{metric}/slowdown"
+
+
+def of_gross(metric: str) -> str:
+    """The counter name of a latency far above stable's, which counts during the warm-up too."""
+    return f"{metric}/gross"
+
+
+def of_tail(metric: str) -> str:
+    """The counter name of a latency of pairs by stable's quantile."""
+    return f"{metric}/tail"
+
+
+def of_withheld(metric: str) -> str:
+    """The counter name of pairs that were sent or withheld."""
+    return f"{metric}/withheld"
 
 
 def without_floor(metric: str) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -24,11 +24,15 @@ BAD_EVENTS = {
     "NonFiniteLogits": "non_finite",
     "InvalidJSON": "invalid_json",
     "HungAnswer": "hung",
+    "BadResponse": "bad",
 }
+# The event that includes other ones, and those.
+COMPOSITE = "BadResponse"
+INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer"}
 # Comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
 DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
 # Version of the counts that a run keeps: a new number restarts every run, as a new template does.
-COUNTED = 3
+COUNTED = 4
 KEPT = 256  # parsed templates
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
 POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"
@@ -55,11 +59,15 @@ class Template:
 
     spec: AnalysisSpec | None = None
     problem: str = ""
+    whole: str = ""  # hash of the template that this is a part of
 
     @cached_property
     def hash(self) -> str:
         """Identity of its content and of the meaning of counts; an analysis compares it in every reconcile."""
-        return hashlib.sha256(json.dumps([COUNTED, wire.to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
+        return (
+            self.whole
+            or hashlib.sha256(json.dumps([COUNTED, wire.to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
+        )
 
 
 def slower(event: str) -> Slower | None:
@@ -88,12 +96,19 @@ def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
     for metric in spec.metrics:
         _check_kind(metric)
     check_arguments(measured, arguments)
+    _check_pairs([metric for metric in spec.metrics if metric.kind == Kind.PAIRED_EVENT])
     return AnalysisSpec(
         metrics=tuple(_metric(metric) for metric in spec.metrics if not metric.provider),
         false_rollback_rate=spec.false_rollback_rate,
         false_promote_rate=spec.false_promote_rate,
         on_inconclusive=OnInconclusive(spec.on_inconclusive),
-        min_samples=MinSamples(spec.min_samples.canary_requests, spec.min_samples.warmup_seconds),
+        promote_if_extra=spec.promote_if.max_extra if spec.promote_if else None,
+        min_samples=MinSamples(
+            spec.min_samples.canary_requests,
+            spec.min_samples.warmup_seconds,
+            spec.min_samples.pairs,
+            spec.min_samples.min_seconds,
+        ),
         vetoes=tuple(map(_veto, spec.vetoes)),
         stale_seconds=spec.stale_seconds,
         max_load_difference=spec.max_load_difference,
@@ -109,10 +124,35 @@ def _check_kind(metric: TemplateMetric) -> None:
         raise ValueError(f"metric {metric.name!r}: kind Threshold goes with a provider, any other with an event")
 
 
+def _check_pairs(metrics: Sequence[TemplateMetric]) -> None:
+    """Gateways compare each latency of a pair once, by a slowdown in whole percents."""
+    deciding = [metric for metric in metrics if not metric.dry_run]
+    covers = any(metric.event == COMPOSITE and metric.max_extra is not None for metric in deciding)
+    measures: set[str] = set()
+    for metric in metrics:
+        who, latency = f"metric {metric.name!r}:", slower(metric.event or "")
+        if latency is None:
+            covered = covers and metric.event in INCLUDED
+            if metric.max_extra is None and not metric.dry_run and not covered:
+                raise ValueError(f"{who} of kind {Kind.PAIRED_EVENT} it could never pass; give it maxExtra")
+            continue
+        if metric.max_slowdown is None:
+            raise ValueError(f"{who} of kind {Kind.PAIRED_EVENT} it needs maxSlowdown, for example 0.15")
+        if abs(100 * metric.max_slowdown - round(100 * metric.max_slowdown)) > 1e-9:
+            raise ValueError(f"{who} maxSlowdown of pairs is in whole percents; write for example 0.15")
+        if latency.kind in measures:
+            raise ValueError(f"{who} another metric of kind {Kind.PAIRED_EVENT} compares {latency.kind}; remove one")
+        measures.add(latency.kind)
+
+
 def _metric(metric: TemplateMetric) -> MetricSpec:
     event = metric.event or ""
     kind = _kind(metric, event)
-    if kind is Kind.BAD_EVENT and event not in BAD_EVENTS and slower(event) is None:
+    if metric.max_extra is not None and (kind is Kind.PAIRED_DRIFT or slower(event)):
+        raise ValueError(f"metric {metric.name!r}: maxExtra goes with an event of split requests that is no latency")
+    if metric.max_slowdown is not None and not slower(event):
+        raise ValueError(f"metric {metric.name!r}: maxSlowdown goes with a latency, such as Slower(ttft, stable.p95)")
+    if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None:
         known = ", ".join(BAD_EVENTS)
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
@@ -125,6 +165,8 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         tolerate_ratio=metric.tolerate_ratio,
         max_ratio=metric.max_ratio,
         ok_below=metric.ok_below,
+        max_extra=metric.max_extra,
+        max_slowdown=metric.max_slowdown,
         latency=slower(event) is not None,
         dry_run=bool(metric.dry_run),
     )
@@ -137,6 +179,8 @@ def _kind(metric: TemplateMetric, event: str) -> Kind:
         raise ValueError(f"metric {metric.name!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
     if kind is not None and (kind == Kind.PAIRED_DRIFT) != drifts:
         raise ValueError(f"metric {metric.name!r}: {known} go with kind {Kind.PAIRED_DRIFT}, and no other event does")
+    if kind == Kind.PAIRED_EVENT:
+        return Kind.PAIRED_EVENT
     return Kind.PAIRED_DRIFT if drifts else Kind.BAD_EVENT
 
 
@@ -175,7 +219,29 @@ SHADOW_DRIFT: Json = {
     ],
     "vetoes": [{"name": POD_CRASH_LOOP, "limit": 3}, {"name": CANARY_CUT_OFF, "limit": 1}],
 }
-_BUILT_IN = {"llm-default": LLM_DEFAULT, "llm-shadow-drift": SHADOW_DRIFT}
+# Pairs of a twin shadow prove that clients lose nothing; then live requests prove what copies cannot show, by a wide
+# margin, because little is left to prove.
+LLM_RELEASE: Json = {
+    "minSamples": {"pairs": 300, "minSeconds": 300, "canaryRequests": 60, "warmupSeconds": 120},
+    "metrics": [
+        {"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 0.4, "maxExtra": 10},
+        {"name": "truncated", "kind": "PairedEvent", "event": "TruncatedAnswer", "share": 0.1, "maxExtra": 20},
+        {
+            "name": "ttft", "kind": "PairedEvent", "event": "Slower(ttft, stable.p95)", "share": 0.15,
+            "maxSlowdown": 0.15,
+        },
+        {
+            "name": "itl", "kind": "PairedEvent", "event": "Slower(itl, stable.p95)", "share": 0.15,
+            "maxSlowdown": 0.1,
+        },
+        {"name": "live-bad", "event": "BadResponse", "share": 0.4, "maxExtra": 50},
+        {"name": "live-errors", "event": "FirstAttemptError", "share": 0.3},
+        {"name": "live-empty", "event": "EmptyAnswer", "share": 0.15},
+        {"name": "live-hung", "event": "HungAnswer", "share": 0.15},
+    ],
+    "vetoes": LLM_DEFAULT["vetoes"],
+}  # fmt: skip
+_BUILT_IN = {"llm-default": LLM_DEFAULT, "llm-release": LLM_RELEASE, "llm-shadow-drift": SHADOW_DRIFT}
 BUILT_IN: Mapping[str, Template] = {name: parse(name, spec) for name, spec in _BUILT_IN.items()}
 
 
@@ -183,5 +249,7 @@ def found(name: str, spec: Json | None) -> Template:
     """The template of this name: `spec` of the object, else the built-in one, else the problem."""
     if spec is not None:
         return parse(name, spec)
-    missing = f"AnalysisTemplate {name!r} does not exist in this namespace: create it, or write llm-default"
+    missing = (
+        f"AnalysisTemplate {name!r} does not exist in this namespace: create it, or write llm-default or llm-release"
+    )
     return BUILT_IN.get(name) or Template(problem=missing)

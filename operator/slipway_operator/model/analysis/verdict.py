@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
+from slipway_operator.api.v1alpha1.analysis_run import (
+    Counts,
+    Epoch,
+    ExtraBound,
+    Outcome,
+    Pace,
+    Reason,
+    ShadowRun,
+    Symptom,
+)
 
 
 class Finding(StrEnum):
@@ -20,6 +29,7 @@ class Finding(StrEnum):
     NO_DATA = "NoData"
     NOT_COMPARED = "NotCompared"
     NO_FLOOR = "NoFloor"
+    COVERED = "Covered"  # the proof of BadResponse covers it; it can only reject
     REPORTED = "Reported"  # drift between revisions whose weights differ: it is expected of a new model
 
 
@@ -33,7 +43,10 @@ class Reading:
     canary_load: float = 1.0  # the load of a ready pod of canary, divided by that of one of stable
     symptoms: tuple[Symptom, ...] = ()
     weights_differ: bool = False  # the revisions' weights differ: drift is reported and rejects nothing
+    shadow: ShadowRun | None = None  # of an analysis of pairs
+    running_seconds: float = 0.0  # since the analysis began
     assigned: tuple[Epoch, ...] = ()  # requests that the split assigned to each side, ended or not
+    paces: tuple[Pace, ...] = ()  # medians of latencies, for messages
 
     @property
     def by_metric(self) -> Mapping[str, Counts]:
@@ -59,6 +72,7 @@ class MetricVerdict:
     log_threshold: float = 0.0
     ratio_upper: float | None = None
     samples_needed: int | None = None
+    extra: ExtraBound | None = None
 
     @property
     def canary_rate(self) -> float | None:
@@ -83,3 +97,4 @@ class Verdict:
     samples_needed: int | None = None
     seconds_left: int | None = None
     metrics: tuple[MetricVerdict, ...] = ()
+    extra: ExtraBound | None = None

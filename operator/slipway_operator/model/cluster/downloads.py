@@ -5,6 +5,7 @@ from slipway_operator.model.cluster.observed import Observed, Pod, Snapshot
 
 FIRST_TEMPLATE = 3  # fetchers of former versions serve no progress
 MOST_PODS = 4  # of one ModelDeployment
+CACHED, FETCHING, FAILED = "Cached", "Fetching", "Failed"  # states of a model on a node
 
 
 def is_served(snapshot: Snapshot) -> bool:

@@ -1,5 +1,6 @@
 """The state of the cluster when a reconcile began."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -65,6 +66,8 @@ class Pod:
     group: str = ""  # index of its group
     node: str = ""  # its name, once it has one
     fetching: bool = False  # its init container `fetch` runs
+    model_bytes: int | None = None  # of the model that its fetcher reports as loaded
+    deletion_cost: int = 0  # its ReplicaSet removes pods with a lower one first
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,8 @@ class Gateway:
     digest: str = ""  # of the table that it routes by; empty without one, or when not reported
     weights: dict[str, int] = field(default_factory=dict)  # by that table, in percent by revision
     service: Service = field(default_factory=Service)
+    # Requests in progress by address of a pod, of revisions of which they are reported.
+    at_pods: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def idle_s(self) -> float | None:
@@ -204,6 +209,8 @@ class Observed:
     pages: tuple[MetricsPage, ...] | None = None  # of metrics of ready pods; None: no sampler reads them
     # By pod, of some whose fetcher runs. None: it cannot be read; pods that were not read yet are missing.
     downloads: dict[str, PodDownload | None] = field(default_factory=dict)
+    # State of the Jobs that bring models to nodes, by revision and node: of those that were wanted last.
+    prefetches: dict[tuple[str, str], str] = field(default_factory=dict)
     no_groups: str = ""  # why LeaderWorkerSets cannot be used, where they are needed: a reason; empty: they can
 
     def ready(self, revision: str | None) -> int:
@@ -221,3 +228,13 @@ class Observed:
         if not all(gateway.reachable for gateway in self.gateways):
             return None
         return sum(gateway.inflight.get(revision, 0) for gateway in self.gateways)
+
+    def inflight_by_address(self, revision: str) -> dict[str, int] | None:
+        """Requests in progress at the pods of a revision; None when a gateway did not respond, or reports no pods."""
+        busy = [gateway for gateway in self.gateways if gateway.inflight.get(revision)]
+        if self.inflight(revision) is None or any(revision not in gateway.at_pods for gateway in busy):
+            return None
+        found = Counter[str]()
+        for gateway in busy:
+            found.update(gateway.at_pods[revision])
+        return dict(found)

@@ -36,6 +36,7 @@ class Scale:
     name: str
     replicas: int
     kind: str = "ReplicaSet"  # or LeaderWorkerSet
+    costs: tuple[tuple[str, int], ...] = ()  # deletion costs of pods, to be written first
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """A Job that brings the model of a revision to a node."""
+
+    revision: str
+    node: str
+    job: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Pins, then actions in order, then one status write, then deletions, evictions, events and calls of hooks."""
 
@@ -75,7 +85,7 @@ class Plan:
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()
-    prefetch: tuple[dict[str, Any], ...] = ()  # Jobs that bring a model to nodes, even if they were made before
+    prefetch: tuple[Prefetch, ...] = ()  # even if their Jobs were made before
     grouped: bool = False  # whether a replica is a group of pods, which talk with one another
     min_available: int | None = None  # pods that the budget keeps from evictions by others; None: as it is
     autoscaler: Create | None = None  # apart from the children: pods and routes do not wait for it

@@ -36,6 +36,46 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
+class Discordance:
+    """Pairs of a twin shadow in which a leg has an event, by leg."""
+
+    canary_only: int = 0
+    twin_only: int = 0
+    both: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTimes:
+    """Pairs with a latency on both sides, by how canary's compares with its twin's."""
+
+    pairs: int = 0
+    over: int = 0  # canary is slower than its twin by more than the slowdown of the table
+    tail_pairs: int = 0  # those of a stratum with a threshold, by which leg is above it
+    tail_canary_only: int = 0
+    tail_twin_only: int = 0
+    tail_both: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Pairs of a twin shadow: requests that canary and a stable pod got at once, each session once in an epoch.
+
+    All except `open` only grow while the gateway lives.
+    """
+
+    open: int = 0  # sent, and not ended: part of no other count yet
+    pairs: int = 0
+    events: dict[str, Discordance] = field(default_factory=dict)  # by kind; `bad` is any kind except truncated
+    latencies: dict[str, PairedTimes] = field(default_factory=dict)  # by ttft, itl, e2e
+    withheld: dict[str, int] = field(default_factory=dict)  # pairs that were not sent, by reason
+
+    @property
+    def starved(self) -> int:
+        """Pairs that were not sent because a pod, or the gateway, had no room for them."""
+        return sum(self.withheld.get(reason, 0) for reason in ("busy", "full", "canary_refused", "twin_refused"))
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """The counters of one gateway for the requests that it assigned under one generation of the route."""
 
@@ -44,3 +84,4 @@ class Sample:
     revisions: dict[str, Side] = field(default_factory=dict)
     # By the revision that got the copies, then by what was compared: text, tokens.
     shadow: dict[str, dict[str, Pairs]] = field(default_factory=dict)
+    twins: dict[str, Twins] = field(default_factory=dict)  # by canary

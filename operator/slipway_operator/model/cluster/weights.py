@@ -9,6 +9,7 @@ from slipway_operator.model import labels
 
 ANNOTATION = f"{labels.GROUP}/weights"  # of a ControllerRevision
 FILE = "pin.json"  # key of the ConfigMap, and the file that the fetcher reads
+LARGEST_BYTES = 1 << 50  # above any model
 LIMIT = 4096  # characters of a report; the kubelet passes on no more
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _COMMIT = re.compile(r"([0-9a-f]{40,64})?")
@@ -28,6 +29,15 @@ def reported(message: str) -> Weights | None:
         return _read(json.loads(message[:LIMIT])["weights"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def reported_bytes(message: str) -> int | None:
+    """The size of the model in the same message; None where it has none."""
+    try:
+        found = json.loads(message[:LIMIT])["weights"]["bytes"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, int) and 0 <= found <= LARGEST_BYTES else None
 
 
 def parse(text: str | None) -> Weights | None:

@@ -66,6 +66,18 @@ class Analysis:
     max_duration_s: int = 1800
 
 
+@dataclass(frozen=True, slots=True)
+class TwinAnalysis(Analysis):
+    """An analysis of pairs: copies of this percentage of the sessions go to canary and to a baseline pod at once.
+
+    `percentage`: None for as many as make a baseline pod as busy as a pod of stable. A type of its own, so that the
+    hash of other steps stays the same.
+    """
+
+    percentage: int | None = None
+    max_pairs_per_second: int = 10
+
+
 Step = SetWeight | SetScale | SetHeaderRoute | SetMirrorRoute | Pause | Analysis
 
 
@@ -227,7 +239,7 @@ def _step(step: api.CanaryStep) -> Step:
     if step.set_mirror_route:
         return _mirror(step.set_mirror_route)
     if step.analysis:
-        return _analysis(step.analysis)
+        return _step_analysis(step.analysis)
     if step.pause:
         return Pause(None if step.pause.duration is None else parse_duration_s(step.pause.duration))
     raise ValueError("spec.strategy.canary.steps: a step is empty; write setWeight, pause or another one")
@@ -235,6 +247,14 @@ def _step(step: api.CanaryStep) -> Step:
 
 def _analysis(analysis: api.WaitingAnalysis) -> Analysis:
     return Analysis(_only_template(analysis), analysis.until_verdict, parse_duration_s(analysis.max_duration))
+
+
+def _step_analysis(written: api.StepAnalysis) -> Analysis:
+    found, shadow = _analysis(written), written.twin_shadow
+    if shadow is None:
+        return found
+    duration_s, rate = found.max_duration_s, shadow.max_pairs_per_second
+    return TwinAnalysis(found.template, found.until_verdict, duration_s, shadow.percentage, rate)
 
 
 def _background(analysis: api.BackgroundAnalysis | None) -> Background | None:

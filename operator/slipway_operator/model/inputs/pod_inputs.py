@@ -12,8 +12,10 @@ from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.types import ApiType
 from slipway_operator.model import quantity
+from slipway_operator.model.wire import camel
 
 SLIPWAY = "slipway"  # engine type: slipway-server
+PREDICT = "predict"  # task of a classic model
 NO_CACHE, NODE_CACHE = "none", "node"
 NODE_CACHE_CLAIM = "slipway-model-cache"  # that the chart makes in each namespace with a cache on the nodes
 KEPT = 1024  # parsed records
@@ -46,6 +48,7 @@ class Model:
     revision: str | None = None
     version: str | None = None
     task: str = "auto"
+    format: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"
     max_model_len_tokens: int | None = None
@@ -99,6 +102,16 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class Batching:
+    """Of a classic model; None is the server's default."""
+
+    max_batch_size: int | None = None
+    max_queue_delay_microseconds: int | None = None
+    max_queue_size: int | None = None
+    timeout_milliseconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """What one pod gets; quantities as Kubernetes writes them."""
 
@@ -120,6 +133,7 @@ class PodInputs:
     resources: Resources = Resources()
     placement: Json = field(default_factory=dict)  # as a PodSpec has it, without what is not given
     pod: Json = field(default_factory=dict)  # spec.pod, without what is not given
+    batching: Batching = Batching()
 
     @property
     def devices(self) -> int:
@@ -181,6 +195,18 @@ def inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
         _resources(written.resources or pod_spec.ResourcesSpec()),
         _dumped(written.placement),
         _dumped(written.pod),
+        _batching(written.batching),
+    )
+
+
+def _batching(written: pod_inputs.BatchingSpec | None) -> Batching:
+    if written is None:
+        return Batching()
+    return Batching(
+        written.max_batch_size,
+        written.max_queue_delay_microseconds,
+        written.max_queue_size,
+        written.timeout_milliseconds,
     )
 
 
@@ -191,6 +217,7 @@ def _model(model: ModelSpec, default_name: str) -> Model:
         revision=model.revision,
         version=model.version,
         task=model.task,
+        format=model.format,
         dtype=model.dtype,
         quantization=model.quantization,
         max_model_len_tokens=model.max_model_len,
@@ -321,6 +348,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
             },
             "placement": inputs.placement,
             "pod": inputs.pod,
+            "batching": {camel(name): value for name, value in asdict(inputs.batching).items()},
         }
     )
     return canonical
@@ -333,6 +361,7 @@ def _model_to_dict(model: Model) -> dict[str, Any]:
         "revision": model.revision,
         "version": model.version,
         "task": None if model.task == "auto" else model.task,
+        "format": None if model.format == "auto" else model.format,
         "dtype": None if model.dtype == "auto" else model.dtype,
         "quantization": None if model.quantization == "none" else model.quantization,
         "maxModelLen": model.max_model_len_tokens,

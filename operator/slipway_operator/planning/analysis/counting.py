@@ -7,18 +7,18 @@ requests that were assigned by that weight, whenever they ended.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, LatencyThreshold, Seen
 from slipway_operator.judging.epochs import clock_epoch
-from slipway_operator.judging.thresholds import LEAST_SAMPLES, Histogram, frozen
-from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, without_floor
-from slipway_operator.model.analysis.template import BAD_EVENTS, DRIFT_EVENTS, slower
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
+from slipway_operator.model.analysis.template import BAD_EVENTS, COMPOSITE, DRIFT_EVENTS, slower
 from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.model.cluster.samples import Pairs, Sample, Side
 from slipway_operator.model.labels import baseline_of
+from slipway_operator.planning.analysis import limits, twins
+from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn, columns
 
-MOST_THRESHOLDS = 512
 MOST_EPOCHS = 64  # beyond these, the last epoch of the same weight grows
 MOST_SEEN = 1024  # counters kept in total: the limit of the status
 MOST_GONE = 32  # counters of processes that no longer respond, kept in case one returns
@@ -32,28 +32,10 @@ HALF = 50  # canary's percent beside a baseline of the same weight
 PAIRED = 50  # canary's percent of prompts that it and a second stable pod both answer
 
 
-@dataclass(frozen=True, slots=True)
-class CounterColumn:
-    """The metric of four counters. `floor` False: mirrored prompts that no second stable pod answered."""
-
-    name: str
-    metric: MetricSpec
-    floor: bool = True
-
-    @property
-    def drift(self) -> bool:
-        return self.metric.kind is Kind.PAIRED_DRIFT
-
-
-def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
-    """Every metric in the order of the template, then a second column for those of mirrored prompts."""
-    metrics = tuple(CounterColumn(metric.name, metric) for metric in spec.metrics)
-    return (*metrics, *(CounterColumn(without_floor(it.name), it.metric, floor=False) for it in metrics if it.drift))
-
-
 def begin(run: AnalysisRun, spec: AnalysisSpec, gateways: Iterable[Gateway], pair: tuple[str, str]) -> AnalysisRun:
     """The run at its start: counters of `pair` (canary, stable) count from now on."""
     known = tuple(gateways)
+    run = limits.renewed(run, columns(spec), list(splits(known, pair)), known, pair, clock_epoch(0))
     seen = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, run.thresholds))
     return replace(run, seen=seen, timed=timed(run, known, pair))
 
@@ -79,27 +61,45 @@ def add(
         before = former.get(key) or (0,) * len(totals)
         for place, (now, then) in enumerate(zip(totals, before, strict=True)):
             column = None if place < SPLIT else listed[(place - SPLIT) // PER_METRIC]
-            epoch = PAIRED if column and column.drift else weight
-            left_out = not comparable and column is not None and column.metric.latency
+            epoch = PAIRED if column and column.copies else weight
+            left_out = not comparable and column is not None and column.waits
             sums = added.setdefault(epoch, [0] * len(totals))
             sums[place] += 0 if left_out else max(0, now - then)
     run = replace(run, timed=timed(run, known, pair))
     for weight, sums in sorted(added.items()):
         if any(sums):
             run = _summed(run, spec, weight, clock_epoch(seconds), sums)
-    # Frozen now, so latencies count against them from the next reading on.
-    thresholds = _thresholds(run, spec, known, pair) if run.warm else run.thresholds
-    present = tuple(Seen(*key, totals) for key, _, totals in _totals(spec, known, pair, thresholds))
+    # Chosen now, so latencies count against them from the next reading on.
+    counted = {key: totals for key, _, totals in _totals(spec, known, pair, run.thresholds)}
+    clock = clock_epoch(seconds) if any(map(any, added.values())) else None
+    run = limits.renewed(run, listed, list(splits(known, pair)), known, pair, clock)
+    present = tuple(
+        Seen(*key, _counted_once(counted[key], totals)) for key, _, totals in _totals(spec, known, pair, run.thresholds)
+    )
     alive = {gateway.incarnation for gateway in known}
     gone = tuple(item for item in run.seen if item.incarnation not in alive)[-MOST_GONE:]
-    return replace(run, thresholds=thresholds, seen=(*gone, *present)[-MOST_SEEN:])
+    medians = limits.paces(listed, list(splits(known, pair)))
+    return replace(run, seen=(*gone, *present)[-MOST_SEEN:], paces=medians)
+
+
+def _counted_once(before: Totals, now: Totals) -> Totals:
+    """The counters by new thresholds. Open requests that were slow by the old ones, and no longer are, stay counted."""
+    found = list(now)
+    for place in range(SPLIT, len(now), PER_METRIC):
+        for side in (0, 1):
+            open_before = max(0, before[place + side] - now[place + side])
+            found[place + side] += open_before
+            found[place + 2 + side] += open_before
+    return tuple(found)
 
 
 def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
-    """Whether canary was assigned any request that was split between the two, or answered a mirrored one."""
+    """Whether canary was assigned any request that was split between the two, or answered or got a copy of one."""
     return any(
-        (weight and sides[0].assigned) or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
-        for _, sample, sides, weight in _splits(gateways, pair)
+        (weight and sides[0].assigned)
+        or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
+        or twins.are_sent(sample, pair[0])
+        for _, sample, sides, weight in splits(gateways, pair)
     )
 
 
@@ -125,13 +125,14 @@ def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
 
     A latency that stable has and canary lacks stays: that is no data, and no data is no pass.
     """
-    plain = {column.name for column in columns(spec) if not (column.metric.latency or column.drift)}
+    plain = {metric.name for metric in spec.metrics if not (metric.latency or metric.kind is Kind.PAIRED_DRIFT)}
+    least = spec.min_samples.pairs if spec.compares_pairs else spec.min_samples.canary_requests
     requests = max(
         (sum(min(e.nc, e.ns) for e in item.epochs) for item in run.counts if item.metric in plain), default=0
     )
     kept = tuple(metric for metric in spec.metrics if _has_time(run, metric))
     decides = any(not metric.dry_run for metric in kept)
-    return replace(spec, metrics=kept) if requests >= spec.min_samples.canary_requests and decides else spec
+    return replace(spec, metrics=kept) if requests >= least and decides else spec
 
 
 def _has_time(run: AnalysisRun, metric: MetricSpec) -> bool:
@@ -174,13 +175,14 @@ def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
     return Epoch(epoch.w, nc, ns, min(kc, nc), min(ks, ns))
 
 
-def _splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, Sides, int]]:
-    """Generations that split requests between canary and stable or baseline, with canary's percent; 0 if mirroring."""
+def splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, Sides, int]]:
+    """Generations that split requests between canary and stable or baseline, with canary's percent; 0 with copies."""
     canary, stable = pair
     for gateway in gateways:
         for sample in gateway.samples if gateway.incarnation else ():
             control, weight = _control(sample.weights, pair)
-            if weight or (canary in sample.shadow and stable in sample.weights):
+            copied = canary in sample.shadow or canary in sample.twins
+            if weight or (copied and stable in sample.weights):
                 sides = tuple(sample.revisions.get(name, Side()) for name in (canary, control))
                 yield gateway, sample, sides, weight
 
@@ -202,15 +204,17 @@ def _totals(
 ) -> Iterator[tuple[tuple[str, int], int, Totals]]:
     """For each sample: (incarnation, generation), weight, and the counters in the order of `Seen`."""
     listed = columns(spec)
-    for gateway, sample, sides, weight in _splits(gateways, pair):
+    for gateway, sample, sides, weight in splits(gateways, pair):
         totals = [side.assigned if weight else 0 for side in sides]
         for column in listed:
-            if column.drift:
+            if column.metric.is_paired:
+                totals += twins.counted(column, sample, pair[0])
+            elif column.drift:
                 totals += _drift(column, sample.shadow.get(pair[0], {}))
             elif not weight:
                 totals += [0] * PER_METRIC
             else:
-                found = [_bad(column.metric, side, gateway, thresholds) for side in sides]
+                found = [_bad(column, side, gateway, thresholds, canary=place == 0) for place, side in enumerate(sides)]
                 totals += [requests for requests, _ in found] + [bad for _, bad in found]
         yield (gateway.incarnation, sample.generation), weight, tuple(totals)
 
@@ -218,64 +222,30 @@ def _totals(
 def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
     """Mirrored prompts, the same for canary and a second stable pod, and those where only one of them differs."""
     pairs = shadow.get(DRIFT_EVENTS[column.metric.event], Pairs())
-    if column.floor:
+    if column.part is not ColumnPart.NO_FLOOR:
         return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
     return pairs.no_floor, pairs.no_floor, pairs.no_floor_differs, 0
 
 
-def _bad(metric: MetricSpec, side: Side, gateway: Gateway, thresholds: Thresholds) -> tuple[int, int]:
+def _bad(
+    column: CounterColumn, side: Side, gateway: Gateway, thresholds: Thresholds, *, canary: bool
+) -> tuple[int, int]:
     """Units that the metric compares, and bad ones among them: sessions, each counted once.
 
     An unfinished request is bad as soon as it takes longer than its limit, and does not count before: each request
     counts once its side of the limit is known.
     """
-    latency = slower(metric.event)
+    latency, event = slower(column.metric.event), column.metric.event
     if latency is None:
-        return side.units, side.events.get(BAD_EVENTS[metric.event], 0)
+        if event == COMPOSITE and BAD_EVENTS[event] not in side.events:
+            return 0, 0  # a gateway of a former release
+        return side.units, side.events.get(BAD_EVENTS[event], 0)
     bounds, kind = gateway.bounds.get(latency.kind, ()), latency.kind
     known = bad = 0
-    for limit in (item for item in thresholds if item.metric == metric.name):
-        above = bisect_right(bounds, limit.seconds)
+    for limit in (item for item in thresholds if item.metric == column.name):
+        seconds = limit.canary_seconds if canary and limit.canary_seconds is not None else limit.seconds
+        above = bisect_right(bounds, seconds)
         ended = side.slow.get(kind, {}).get(limit.stratum, ())
         late = sum(side.late.get(kind, {}).get(limit.stratum, ())[above:])
         known, bad = known + sum(ended) + late, bad + sum(ended[above:]) + late
     return known, bad
-
-
-def _thresholds(
-    run: AnalysisRun, spec: AnalysisSpec, gateways: tuple[Gateway, ...], pair: tuple[str, str]
-) -> Thresholds:
-    """The latency thresholds of each metric and stratum, frozen as soon as stable has enough requests."""
-    known = {(item.metric, item.stratum) for item in run.thresholds}
-    fresh = (
-        LatencyThreshold(metric.name, stratum, seconds)
-        for metric in spec.metrics
-        if (latency := slower(metric.event))
-        for stratum, seconds in frozen(_histograms(gateways, pair, latency.kind), latency.quantile).items()
-    )
-    return (*run.thresholds, *(item for item in fresh if (item.metric, item.stratum) not in known))[:MOST_THRESHOLDS]
-
-
-def _histograms(gateways: tuple[Gateway, ...], pair: tuple[str, str], kind: str) -> dict[str, Histogram]:
-    """Latencies by stratum of the revision that canary is compared with.
-
-    Those since the two share requests where there are enough for a threshold, because earlier ones had another load and
-    hour; else all that gateways still have of stable.
-    """
-    split = ((gateway, sides[1]) for gateway, _, sides, weight in _splits(gateways, pair) if weight)
-    ever = ((gateway, sample.revisions.get(pair[1], Side())) for gateway in gateways for sample in gateway.samples)
-    enough = {name: found for name, found in _summed_times(split, kind).items() if found.samples >= LEAST_SAMPLES}
-    return _summed_times(ever, kind) | enough
-
-
-def _summed_times(sides: Iterable[tuple[Gateway, Side]], kind: str) -> dict[str, Histogram]:
-    """Sums over gateways and generations, by stratum; only of gateways with the same buckets as the first."""
-    bounds: tuple[float, ...] = ()
-    sums: dict[str, list[int]] = {}
-    for gateway, side in sides:
-        bounds = bounds or gateway.bounds.get(kind, ())
-        if not bounds or gateway.bounds.get(kind) != bounds:
-            continue
-        for stratum, counts in side.slow.get(kind, {}).items():
-            sums[stratum] = [a + b for a, b in zip(sums.get(stratum, [0] * len(counts)), counts, strict=True)]
-    return {stratum: Histogram(bounds, tuple(counts)) for stratum, counts in sorted(sums.items())}

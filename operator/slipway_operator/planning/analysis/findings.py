@@ -22,6 +22,7 @@ def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerd
         samples=verdict.samples,
         needed=verdict.samples_needed,
         seconds_left=verdict.seconds_left,
+        extra=verdict.extra,
         metrics=tuple(_row(row) for row in verdict.metrics),
     )
 

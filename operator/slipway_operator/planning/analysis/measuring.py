@@ -7,7 +7,8 @@ So a restarted operator takes the same measurement under the same key, and never
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisPhase, AnalysisRun, MetricRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.provider import AnalysisPhase, MetricRun
 from slipway_operator.judging.measurement import Measured, measured, noted
 from slipway_operator.manifests.job import analysis_job
 from slipway_operator.manifests.owner import Owner

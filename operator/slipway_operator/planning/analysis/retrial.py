@@ -77,7 +77,7 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
     chosen = found(run.template, template)
     if chosen.spec is None:
         raise ValueError(chosen.problem)
-    spec = its_part(_strategy(obj), chosen.spec)
+    spec = its_part(_strategy(obj), chosen.spec.part(paired=run.shadow is not None))
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
     shown = findings.shown(concluded(run, spec), run.verdict, run.read_at)
     notes, measured = _notes(run, chosen, shown), wire.to_json(run.measured)
@@ -97,6 +97,7 @@ def _earlier(run: AnalysisRun, spec: AnalysisSpec) -> list[Look]:
         AnalysisRun(run.id, run.template, run.template_hash, run.started_at, run.read_at),
         timed=run.timed,
         weights_differ=run.weights_differ,
+        shadow=replace(run.shadow, open=0, no_twin="") if run.shadow else None,
     )
     looks = []
     for seconds in trace.readings(run):

@@ -19,13 +19,14 @@ from slipway_operator.api.v1alpha1.analysis_run import (
     VerdictChange,
 )
 from slipway_operator.api.v1alpha1.status import Rollout, State
+from slipway_operator.judging.margins.shadow import FIRST_PAIR_S
 from slipway_operator.judging.measurement import composed
 from slipway_operator.judging.verdict import judge
 from slipway_operator.model.analysis.spec import AnalysisSpec, OnInconclusive
 from slipway_operator.model.analysis.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
 from slipway_operator.model.analysis.verdict import Reading, Verdict
-from slipway_operator.model.deployment.strategy import Analysis, Strategy
-from slipway_operator.planning.analysis import counting, findings, measuring, trace
+from slipway_operator.model.deployment.strategy import Analysis, Strategy, TwinAnalysis
+from slipway_operator.planning.analysis import brake, counting, findings, measuring, trace, twins
 from slipway_operator.planning.facts.revision import same_weights
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.sizing import baseline
@@ -35,6 +36,11 @@ MOST_CHANGES = 10
 THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
 MINUTE_S = 60
+
+# A bound from stale counters, or of a split that is doubted, promotes nothing.
+DECIDED_BY_BOUND = frozenset({Reason.UNDECIDED, Reason.NO_DATA, Reason.LOAD_MISMATCH, Reason.PAIRS_OPEN})
+# Nothing more will be counted: onInconclusive decides at once.
+ENDED = frozenset({Reason.METRIC_INCONCLUSIVE, Reason.NO_TWIN})
 
 Away = tuple[datetime | None, datetime | None]  # since when canary, and stable, have no ready pod
 
@@ -47,6 +53,7 @@ class Ongoing:
     id: str
     template: str
     run: AnalysisRun | None
+    twins: TwinAnalysis | None = None  # the step, where it compares pairs
 
 
 def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
@@ -55,7 +62,8 @@ def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
     if rollout is None or course.stable is None or not rollout.in_flight or rollout.skip_steps:
         return
     if rollout.state is State.ANALYZING and (step := step_of(rollout, at)):
-        yield Ongoing("analysis", rollout.step_token, step.template, _own(rollout.analysis, rollout.step_token))
+        own, twin_step = _own(rollout.analysis, rollout.step_token), step if isinstance(step, TwinAnalysis) else None
+        yield Ongoing("analysis", rollout.step_token, step.template, own, twin_step)
     background = at.spec.strategy.background
     if background and rollout.step_index >= background.starting_step:
         id = f"{rollout.attempt_token}/background"
@@ -81,14 +89,26 @@ def template(at: Situation, name: str) -> Template:
 
 def problem(course: Course, at: Situation) -> str | None:
     """Why an analysis cannot begin; None when all can."""
-    return next((why for one in ongoing(course, at) if (why := template(at, one.template).problem)), None)
+    return next((why for one in ongoing(course, at) if (why := _chosen(at, one).problem)), None)
+
+
+def _chosen(at: Situation, one: Ongoing) -> Template:
+    """The template of an analysis with the part that applies to it, or why there is none."""
+    found = template(at, one.template)
+    if found.spec is None:
+        return found
+    try:
+        part = found.spec.part(paired=one.twins is not None)
+        return found if part is found.spec else replace(found, spec=part, whole=found.hash)
+    except ValueError as error:
+        return Template(problem=f"AnalysisTemplate {one.template!r}: {error}")
 
 
 def holds(course: Course, at: Situation) -> str | None:
     """Why the rollout waits for its background analysis, no template or an inconclusive metric; None if it does not."""
     for one in ongoing(course, at):
         if one.field == "background":
-            return template(at, one.template).problem or _undecided(at, one, OnInconclusive.PAUSE)
+            return _chosen(at, one).problem or _undecided(at, one, OnInconclusive.PAUSE)
     return None
 
 
@@ -125,6 +145,15 @@ def verdict_of_step(course: Course, at: Situation) -> RunVerdict | None:
     return next((verdict for one, verdict in ruling(course, at) if one.field == "analysis"), None)
 
 
+def may_promote(course: Course, at: Situation) -> bool:
+    """Whether the status has a bound on extra bad responses that is low enough for PromoteIf of the template."""
+    step, verdict = step_of(rollout_of(course), at), verdict_of_step(course, at)
+    spec = template(at, step.template).spec if step else None
+    if verdict is None or verdict.extra is None or spec is None or spec.promote_if_extra is None:
+        return False
+    return verdict.reason in DECIDED_BY_BOUND and verdict.extra.at_most <= spec.promote_if_extra
+
+
 def lasts(course: Course, at: Situation, step: Analysis) -> bool:
     """Whether an analysis step lasts for its whole time, even if it could pass before."""
     return not step.until_verdict or measuring.is_endless(template(at, step.template).spec)
@@ -133,7 +162,7 @@ def lasts(course: Course, at: Situation, step: Analysis) -> bool:
 def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, AnalysisSpec]]:
     """Analyses that began, with the present spec of their template."""
     for one in ongoing(course, at):
-        found = template(at, one.template)
+        found = _chosen(at, one)
         if one.run and found.spec and _is_of(one.run, found):
             yield one.run, found.spec
 
@@ -149,7 +178,7 @@ def next_beginning(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun]
     if not at.traffic_synced:
         return None
     for one in ongoing(course, at):
-        found = template(at, one.template)
+        found = _chosen(at, one)
         if found.spec and not _is_of(one.run, found):
             return one, _begun(course, at, one, found.hash, found.spec)
     return None
@@ -159,19 +188,32 @@ def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec
     pair = _pair(course)
     restarts = tuple(at.observed.restarts(revision) for revision in pair)
     run = AnalysisRun(one.id, one.template, template_hash, at.now, at.now, restarts=restarts)
-    return counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
+    run = counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
+    return twins.begun(course, at, run, spec, one.twins) if one.twins else run
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
     """The analysis that is due and has new data, with its run as read and judged now."""
     for one in ongoing(course, at):
-        found = template(at, one.template)
+        found = _chosen(at, one)
         if one.run is None or found.spec is None or not _is_of(one.run, found):
             continue
         due = at.elapsed_s(one.run.read_at) >= READ_S
-        if due and ((read := _read(course, at, one.run, found.spec)) != one.run or read.verdict is None):
+        if due and (
+            (read := _read(course, at, one, found.spec)) != one.run or _is_due_by_time(at, one.run, found.spec)
+        ):
             return one, _judged(course, at, one.run.counts, read, found.spec)
     return None
+
+
+def _is_due_by_time(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool:
+    """Whether time alone may change the verdict: a time that it depends on is over since the last reading."""
+    times = [
+        (run.first_request_at, spec.min_samples.min_seconds),
+        (run.started_at if run.shadow else None, FIRST_PAIR_S),
+    ]
+    over = (since + timedelta(seconds=least) for since, least in times if since)
+    return run.verdict is None or any(run.read_at < moment <= at.now for moment in over)
 
 
 def _judged(
@@ -191,7 +233,7 @@ def _judged(
 def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
     """The joint verdict of the judge and the measured metrics; computed from the status, as below."""
     verdict = ruled(run, spec)
-    if run.weight is not None and not spec.compares_mirrored:
+    if run.weight is not None and not spec.compares_mirrored and not spec.compares_pairs:
         verdict = findings.without_split(verdict, run.weight)
     return composed(verdict, measuring.state(run, spec))
 
@@ -211,12 +253,17 @@ def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
         symptoms=run.symptoms,
         assigned=run.assigned,
         weights_differ=run.weights_differ,
+        paces=run.paces,
+        shadow=run.shadow,
+        running_seconds=elapsed_s(run.started_at),
     )
     return judge(counting.applicable(run, spec), reading)
 
 
-def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> AnalysisRun:
-    """The run with new data; equal to `run` where nothing new could change a verdict."""
+def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> AnalysisRun:
+    """The run with new data; equal to the run as written where nothing new could change a verdict."""
+    assert one.run, "what did not begin is not read"
+    run = one.run
     pair, gateways = _pair(course), at.observed.gateways
     ready = [gateway for gateway in gateways if gateway.ready]
     complete = bool(ready) and all(gateway.reachable for gateway in ready)
@@ -240,7 +287,10 @@ def _read(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec) -
         return facts
     # By the warm-up at the last reading: the counts since then came after it.
     comparable = run.warm and not _has_more_to_do(course, at, run, spec)
-    return counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
+    facts = counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
+    if one.twins:
+        return twins.read(course, at, facts, spec, one.twins, complete=complete)
+    return replace(facts, braked=not facts.warm and (run.braked or brake.is_grossly_slow(facts, spec)))
 
 
 def _away(at: Situation, run: AnalysisRun, pair: tuple[str, str]) -> Away:

@@ -191,7 +191,7 @@ RULES = (
         WEIGHTS_DIFFER,
         "publish again what it is pinned to; or change spec.model, which makes a new revision of what is there now",
         _CRASH | {WEIGHTS_DIFFER},
-        r"; the revision is pinned to sha256:",
+        r"; (the revision is pinned to|spec\.model\.revision is) sha256:",
     ),
     Rule(
         "ModelCacheUnavailable",

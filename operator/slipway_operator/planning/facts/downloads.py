@@ -6,12 +6,16 @@ when another size is known; between that they stay as they were written.
 
 from collections.abc import Sequence
 
-from slipway_operator.api.v1alpha1.status import FetchingPod
+from slipway_operator.api.v1alpha1.status import FetchingPod, NodeModel
+from slipway_operator.model import labels
 from slipway_operator.model.cluster import downloads
 from slipway_operator.model.cluster.observed import Pod, PodDownload
+from slipway_operator.model.inputs.pod_inputs import NODE_CACHE
 from slipway_operator.planning.facts.situation import Situation
 
-WORD = "Fetching"
+WORD = downloads.FETCHING
+MOST_NODES = 16  # of one revision
+_NOWHERE = NodeModel("", "")
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
@@ -20,6 +24,35 @@ def shown(at: Situation, revision: str) -> tuple[FetchingPod, ...]:
     former = {pod.pod: pod for item in at.status.revisions if item.revision == revision for pod in item.fetching}
     found = [_pod(at, pod, former.get(pod.name)) for of, pod in downloads.fetching(at.observed) if of == revision]
     return tuple(pod for pod in found if pod)
+
+
+def nodes(at: Situation, revision: str) -> tuple[NodeModel, ...]:
+    """Where the model of a revision with a cache on the nodes is, or is on its way to."""
+    snapshot = at.observed.snapshots.get(labels.what_runs(revision))
+    if snapshot is None or snapshot.inputs.model.cache != NODE_CACHE:
+        return ()
+    found = {
+        node: NodeModel(node, state) for (of, node), state in at.observed.prefetches.items() if of == snapshot.revision
+    }
+    # The one that downloads for others on its node comes last.
+    by_pod = sorted(shown(at, revision), key=lambda pod: (not pod.waiting, pod.percent or 0))
+    read = {pod.node: pod for pod in by_pod if pod.node}
+    workload = at.workload(revision)
+    for pod in (*workload.pods, *workload.workers) if workload else ():
+        if pod.node and pod.weights:
+            found[pod.node] = NodeModel(pod.node, downloads.CACHED, pod.model_bytes)
+        elif pod.node and pod.fetching and found.get(pod.node, _NOWHERE).state != downloads.CACHED:
+            found[pod.node] = _on_its_way(pod.node, read.get(pod.node))
+    missing_first = sorted(found.values(), key=lambda item: (item.state == downloads.CACHED, item.node))
+    return tuple(sorted(missing_first[:MOST_NODES], key=lambda item: item.node))
+
+
+def _on_its_way(node: str, pod: FetchingPod | None) -> NodeModel:
+    if pod is None or pod.waiting:
+        return NodeModel(node, downloads.FETCHING)
+    return NodeModel(
+        node, downloads.FETCHING, pod.size_bytes, pod.percent, pod.bytes_per_second, pod.seconds_left
+    )  # fmt: skip
 
 
 def word(at: Situation) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_operator.api.v1alpha1.routes import Traffic, TwinShadow
 from slipway_operator.api.v1alpha1.status import NEVER, RevisionStatus, Rollout, State, Status
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
@@ -122,9 +122,20 @@ def _is_table(table: Traffic) -> bool:
     names = [item.revision for item in table.backends]
     weights = [item.weight for item in table.backends]
     percentages = [item.percentage for item in table.mirror_routes]
+    shadow = table.twin_shadow
     sound = len(set(names)) == len(names) and all(0 <= percent <= 100 for percent in (*weights, *percentages))
-    sound = sound and all(route.match for route in table.header_routes)
+    sound = sound and all(route.match for route in table.header_routes) and (shadow is None or is_shadow(shadow))
     return sound and sum(weights) == 100 and 1 <= table.generation < MAX_GENERATION
+
+
+def is_shadow(shadow: TwinShadow) -> bool:
+    """Whether gateways accept it: they use no table that they cannot parse."""
+    shares = 0 <= shadow.percentage <= 100 and shadow.max_pairs_per_second > 0
+    latencies = all(
+        one.measure in ("ttft", "itl", "e2e") and one.max_slowdown >= 0 and all(it.microseconds > 0 for it in one.tail)
+        for one in shadow.latencies
+    )
+    return shares and shadow.revision != shadow.twin and shadow.epoch >= 0 and latencies
 
 
 def _revisions(listed: tuple[RevisionStatus, ...], spec: Spec, now: datetime) -> tuple[RevisionStatus, ...]:

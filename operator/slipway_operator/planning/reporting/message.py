@@ -5,6 +5,7 @@ from datetime import datetime
 
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model import wire
+from slipway_operator.model.analysis.spec import OnInconclusive
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import findings, runs
 from slipway_operator.planning.facts import downloads, serving
@@ -16,6 +17,13 @@ from slipway_operator.planning.scaling import sleep
 from slipway_operator.planning.sizing import baseline, canary, capacity
 from slipway_operator.planning.sizing.replicas import retired, room_for_target
 from slipway_operator.planning.sizing.sizes import Sizes
+
+_CHOICES = {
+    OnInconclusive.PAUSE: "pauses",
+    OnInconclusive.CONTINUE: "goes on",
+    OnInconclusive.ABORT: "is rejected",
+    OnInconclusive.PROMOTE_IF: "pauses",
+}
 
 
 def message(course: Course, at: Situation, sizes: Sizes) -> str:
@@ -104,15 +112,28 @@ def _last_words(rollout: Rollout) -> str:
 def _analyzing(course: Course, at: Situation, sizes: Sizes) -> str:
     rollout = rollout_of(course)
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
-    share += _without(course, at, sizes) + _cut_off(at, rollout.revision)
+    share += _without(course, at, sizes) + _cut_off(at, rollout.revision) + _braked(rollout)
     until = f"until {wire.format_time(runs.ends_at(rollout, at))}"
     if at.replicas > 0 and not sizes.stable_carries:
         return f"{share}; {stable_sentence(course, at, sizes)}"
     if why := runs.problem(course, at):
         return f"{share}; the analysis waits {until}: {why}"
     step = runs.step_of(rollout, at)
-    name = step.template if step else ""
-    return f"{share}; analysis {name}, {until}: {findings.sentence(runs.verdict_of_step(course, at))}"
+    name, then = (step.template, _then(course, at, step.template)) if step else ("", "")
+    return f"{share}; analysis {name}, {until}, {then}: {findings.sentence(runs.verdict_of_step(course, at))}"
+
+
+def _then(course: Course, at: Situation, template: str) -> str:
+    """What happens at the end of an analysis without a verdict."""
+    spec = runs.template(at, template).spec
+    choice = spec.on_inconclusive if spec else OnInconclusive.PAUSE
+    if choice is OnInconclusive.PROMOTE_IF and spec:
+        return f"then it goes on with at most {spec.promote_if_extra:g} extra bad responses per 1,000, else pauses"
+    return f"then it {_CHOICES[choice]}"
+
+
+def _braked(rollout: Rollout) -> str:
+    return " because it is many times slower than stable while it warms up" if canary.is_braked(rollout) else ""
 
 
 def _without(course: Course, at: Situation, sizes: Sizes) -> str:
@@ -204,7 +225,9 @@ def stable_sentence(course: Course, at: Situation, sizes: Sizes) -> str:
 def _mirrored(at: Situation) -> str:
     mirrors = at.status.traffic.mirror_routes if at.status.traffic else ()
     shares = (f"{one.percentage} %{' of some' if one.match else ''}" for one in mirrors)
-    return f"; mirrored to it: {', '.join(shares)} of stable's requests" if mirrors else ""
+    mirrored = f"; mirrored to it: {', '.join(shares)} of stable's requests" if mirrors else ""
+    shadow = at.status.traffic.twin_shadow if at.status.traffic else None
+    return mirrored + (f"; copied to it and to its twin: {shadow.percentage} % of the sessions" if shadow else "")
 
 
 def _within(sizes: Sizes) -> str:

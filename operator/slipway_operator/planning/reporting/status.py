@@ -112,6 +112,7 @@ def _revision_status(decided: Decided, at: Situation, name: str) -> RevisionStat
         digest=loaded.digest if loaded else None,
         engine=_engine(at, name),
         fetching=downloads.shown(at, name),
+        nodes=downloads.nodes(at, name),
     )
 
 

@@ -12,6 +12,7 @@ from slipway_operator.planning.facts.situation import Course, Situation, rollout
 from slipway_operator.planning.rollout.progress import may_step, next_step, pausing, place
 from slipway_operator.planning.rollout.rejecting import rejected
 from slipway_operator.planning.rollout.row import ANALYZING, IN_FLIGHT, Outcome, row
+from slipway_operator.planning.sizing import canary
 from slipway_operator.planning.sizing.sizes import Sizes
 
 
@@ -41,7 +42,11 @@ def analysis_counted(course: Course, at: Situation, sizes: Sizes) -> Outcome | N
     if found is None:
         return None
     one, run = found
-    return _with_run(course, one, run), (*_mismatch(one, run), *_undecided(course, one, run))
+    return _with_run(course, one, run), (
+        *_doubted(one, run),
+        *_braked(course, one, run),
+        *_undecided(course, one, run),
+    )
 
 
 @row(
@@ -79,21 +84,21 @@ def analysis_passed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
 @row(
     "analysis-inconclusive",
     "maxDuration is over without a verdict, or a metric ended inconclusive: the template's onInconclusive pauses, "
-    "goes on or rejects.",
+    "goes on (PromoteIf: if few enough extra bad responses are proved) or rejects.",
     ANALYZING,
 )
 def analysis_inconclusive(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     """Applies when the time is over with too few counts, or when a metric ended without a verdict."""
     rollout, verdict = rollout_of(course), runs.verdict_of_step(course, at)
     undecided = verdict is None or verdict.outcome is Verdict.INCONCLUSIVE
-    ended = verdict is not None and verdict.reason is Reason.METRIC_INCONCLUSIVE
+    ended = verdict is not None and verdict.reason in runs.ENDED
     over = ended or at.now >= runs.ends_at(rollout, at)
     if not undecided or not over or not may_step(course, at, sizes):
         return None
     why = runs.problem(course, at) or (f"{verdict.reason}: {verdict.message}" if verdict else "nothing was counted")
     text = f"revision {rollout.revision} has no verdict at {place(rollout)}: {why}"
     choice = _on_inconclusive(course, at)
-    if choice is OnInconclusive.CONTINUE:
+    if choice is OnInconclusive.CONTINUE or (choice is OnInconclusive.PROMOTE_IF and runs.may_promote(course, at)):
         entered, events = next_step(course, at)
     elif choice is OnInconclusive.ABORT:
         entered, events = rejected(course, at, "AnalysisInconclusive", why)
@@ -116,12 +121,27 @@ def _with_run(course: Course, one: runs.Ongoing, run: AnalysisRun) -> Course:
     return replace(course, rollout=changed)
 
 
-def _mismatch(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
-    """An Event when the split first differs from the weights: nothing can pass or fail until it is corrected."""
+def _doubted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """An Event when a comparison first becomes doubtful, by the split or by pairs that were withheld."""
     before, now = one.run and one.run.verdict, run.verdict
-    if now is None or now.reason is not Reason.SAMPLE_RATIO_MISMATCH or (before and before.reason is now.reason):
+    if now is None or (before and before.reason is now.reason):
         return ()
-    return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.message}"),)
+    if now.reason is Reason.SAMPLE_RATIO_MISMATCH:
+        return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.message}"),)
+    if now.reason is Reason.SHADOW_STARVED:
+        return (Event("Warning", "ShadowStarved", f"analysis {one.template}: {now.message}"),)
+    return ()
+
+
+def _braked(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """An Event when the revision gets the least weight for the rest of its warm-up."""
+    if not run.braked or (one.run and one.run.braked):
+        return ()
+    text = (
+        f"revision {rollout_of(course).revision} is many times slower than stable during its warm-up: it keeps "
+        f"{canary.BRAKED} % of the requests until the warm-up of analysis {one.template} is over"
+    )
+    return (Event("Warning", "CanaryBraked", text),)
 
 
 def _undecided(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:

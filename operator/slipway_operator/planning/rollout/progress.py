@@ -16,6 +16,7 @@ from slipway_operator.planning.sizing.sizes import Sizes
 
 HELD = "held"  # the progress of a rollout that waits for others
 LOST = "lost"  # the progress of an analysis without a ready pod to judge
+# An analysis of pairs waits for its pods first: `provisioned` begins it.
 _HOLDING: dict[type, State] = {Pause: State.PAUSED, Analysis: State.ANALYZING}
 
 
@@ -41,9 +42,15 @@ def entering(rollout: Rollout, at: Situation, index: int) -> Rollout:
     else:
         state = _HOLDING.get(type(steps[index]), State.PROVISIONING)
     # A step that is entered again, because the steps were edited, does not continue its former run.
-    kept = None if state is State.ANALYZING else rollout.analysis
+    kept = None if index < len(steps) and isinstance(steps[index], Analysis) else rollout.analysis
     moved = replace(rollout, state=state, step_index=index, analysis=kept)
     return replace(moved, step_started_at=at.now, progress_at=at.now, progress="")
+
+
+def provisioned(course: Course, at: Situation) -> Outcome:
+    """The rollout at its step, an analysis of pairs, whose pods are ready: the time of the analysis begins."""
+    rollout = replace(rollout_of(course), state=State.ANALYZING, step_started_at=at.now)
+    return replace(course, rollout=replace(rollout, progress_at=at.now, progress="")), ()
 
 
 def pausing(entered: Rollout) -> tuple[Event, ...]:

@@ -4,10 +4,18 @@ from dataclasses import replace
 
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.deployment.strategy import Pause
+from slipway_operator.model.deployment.strategy import Pause, TwinAnalysis
 from slipway_operator.planning.facts.revision import steps_hash
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
-from slipway_operator.planning.rollout.progress import entering, may_step, next_step, pause_ends, pausing, place
+from slipway_operator.planning.rollout.progress import (
+    entering,
+    may_step,
+    next_step,
+    pause_ends,
+    pausing,
+    place,
+    provisioned,
+)
 from slipway_operator.planning.rollout.row import IN_FLIGHT, PAUSED, PROVISIONING, SHIFTING, Outcome, row
 from slipway_operator.planning.sizing import baseline, canary, gates
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -77,13 +85,15 @@ def pods_lost(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
 
 @row(
     "step-done",
-    "Every ready gateway routes by the weight of the step: the next step begins.",
+    "Every ready gateway routes by the weight of the step: the next step begins, or the comparison of pairs.",
     SHIFTING,
 )
 def step_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     reached = at.weight(course.target) == step_weight(course, at, sizes) and at.traffic_synced
     if not reached or not may_step(course, at, sizes) or gates.holds_step(course, at, sizes.mode):
         return None
+    if isinstance(step_now(at.spec, rollout_of(course)), TwinAnalysis):
+        return provisioned(course, at)
     return next_step(course, at)
 
 

@@ -69,6 +69,17 @@ def given_up_at(rollout: Rollout, at: Situation) -> datetime:
     return rollout.progress_at + timedelta(seconds=at.spec.strategy.capacity.surge_timeout_s)
 
 
+def absence(course: Course, at: Situation, sizes: Sizes) -> str:
+    """Why this attempt gets no baseline at its present step; empty where it has one or waits for it."""
+    rollout, tested = course.rollout, _tested(course, at)
+    if rollout is not None and rollout.without_baseline:
+        return rollout.without_baseline
+    needed = 2 * tested.desired if tested else 2
+    if at.replicas == 0 or needed <= sizes.surge:
+        return ""
+    return f"it takes {needed} pods more than spec.replicas, maxSurge allows {sizes.surge}"
+
+
 def stands_in_the_way(course: Course, at: Situation, sizes: Sizes) -> str | None:
     """The revision whose pods need the nodes of baseline pods; None without such a revision or such pods."""
     if not _is_due(course, at, sizes) or not _present(course, at):
@@ -86,11 +97,8 @@ def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
     rollout, tested = course.rollout, _tested(course, at)
     if rollout is None or tested is None or not _may_be(course, at):
         return ""
-    if rollout.without_baseline:
-        return f"; without a baseline: {rollout.without_baseline}"
-    if not _has_room(course, at, sizes):
-        needed, surge = 2 * tested.desired, sizes.surge
-        return f"; without a baseline: it takes {needed} pods more than spec.replicas, maxSurge allows {surge}"
+    if why := absence(course, at, sizes):
+        return f"; without a baseline: {why}"
     share = at.weight(name(course))
     ready = f"{at.ready(name(course))} of {tested.desired} baseline pods of stable ready"
     return f"; compared with {ready}, weight {share}" if share else f"; {ready}"

@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
+from slipway_operator.api.v1alpha1.status import Rollout
 from slipway_operator.model.deployment.strategy import SetHeaderRoute, SetMirrorRoute, SetScale, SetWeight, Step
+
+BRAKED = 1  # percent of a canary that is grossly slow while it is cold: with none it would never be warm
+
+
+def is_braked(rollout: Rollout) -> bool:
+    """Whether an analysis found the revision grossly slow during its warm-up; see planning/analysis/brake.py."""
+    return any(run is not None and run.braked for run in (rollout.analysis, rollout.background))
 
 
 def replicas_for(percent: int, carriers: int) -> int:

@@ -1,16 +1,15 @@
 """Nodes that download the model of a new revision while its first pods are judged, so that later pods need not wait."""
 
-from typing import Any
-
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.prefetch import prefetch_job
+from slipway_operator.model.cluster.plan import Prefetch
 from slipway_operator.model.inputs.pod_inputs import NODE_CACHE
 from slipway_operator.planning.facts.situation import Course, Situation
 
 MOST_NODES = 16  # of one revision
 
 
-def jobs(owner: Owner, course: Course, at: Situation) -> tuple[dict[str, Any], ...]:
+def jobs(owner: Owner, course: Course, at: Situation) -> tuple[Prefetch, ...]:
     """Jobs for the nodes of the stable pods: the next pods take their place, or one beside them.
 
     They begin when the first pod of the revision has its model: from then on all of its pods load the same bytes.
@@ -22,7 +21,8 @@ def jobs(owner: Owner, course: Course, at: Situation) -> tuple[dict[str, Any], .
     if snapshot.inputs.model.cache != NODE_CACHE or snapshot.weights is None:
         return ()
     wanted = _nodes(at, stable) - _nodes(at, snapshot.revision)
-    return tuple(prefetch_job(owner, snapshot, node) for node in sorted(wanted)[:MOST_NODES])
+    nodes = sorted(wanted)[:MOST_NODES]
+    return tuple(Prefetch(snapshot.revision, node, prefetch_job(owner, snapshot, node)) for node in nodes)
 
 
 def _nodes(at: Situation, revision: str) -> set[str]:

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic, TwinShadow
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
 from slipway_operator.model import labels
 from slipway_operator.model.deployment.autoscaling import HOLD_S
 from slipway_operator.model.deployment.strategy import CapacityPolicy
-from slipway_operator.planning.facts.restore import MAX_GENERATION
+from slipway_operator.planning.facts.restore import MAX_GENERATION, is_shadow
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.sizing import baseline, canary, gates
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -25,7 +25,8 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     acked, ready = at.acknowledged
     mirrors = _mirror_routes(course, at)
     table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
-    table = _slept(replace(table, forward_headers=at.spec.forward_headers), at)
+    table = replace(table, forward_headers=at.spec.forward_headers, twin_shadow=_twin_shadow(course, at))
+    table = _slept(table, at)
     highest = _highest_generation(at)
     if present and present.generation >= highest and replace(present, generation=0, acknowledged="") == table:
         return replace(present, acknowledged=f"{acked}/{ready}")
@@ -96,7 +97,8 @@ def step_weight(course: Course, at: Situation, sizes: Sizes) -> int:
         return 0
     if sizes.mode is Mode.RECREATE and at.ready(rollout.revision) > 0:
         return 100
-    return canary.weight_at(at.spec.strategy.steps, rollout.step_index)
+    weight = canary.weight_at(at.spec.strategy.steps, rollout.step_index)
+    return min(weight, canary.BRAKED) if canary.is_braked(rollout) else weight
 
 
 def _goes_by_pods(course: Course, at: Situation, sizes: Sizes) -> bool:
@@ -127,6 +129,18 @@ def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
         return ()
     mirrors = canary.mirrors_at(at.spec.strategy.steps, _reached(rollout))
     return tuple(MirrorRoute(one.name, rollout.revision, one.percentage or 0, one.match) for one in mirrors)
+
+
+def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
+    """The twin shadow of the present analysis, while no request of a client goes to the revision under test."""
+    rollout = _served_by_steps(course, at)
+    run = rollout.analysis if rollout and rollout.state is State.ANALYZING else None
+    if rollout is None or run is None or run.shadow is None or run.id != rollout.step_token:
+        return None
+    shadow = run.shadow.published
+    if shadow is None or (shadow.revision, shadow.twin) != (rollout.revision, course.stable) or not is_shadow(shadow):
+        return None
+    return shadow if at.ready(baseline.name(course)) else None
 
 
 def _served_by_steps(course: Course, at: Situation) -> Rollout | None:

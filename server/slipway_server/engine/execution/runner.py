@@ -18,8 +18,16 @@ class DecoderRunner:
     """Model, KV cache and sampler. It knows nothing of queues."""
 
     def __init__(
-        self, model: CausalLM, *, slots: int, context_tokens: int, blocks: int, masks: Masks | None = None
+        self,
+        model: CausalLM,
+        *,
+        slots: int,
+        context_tokens: int,
+        blocks: int,
+        masks: Masks | None = None,
+        captures: bool = True,
     ) -> None:
+        """`captures`: on a GPU, steps of decodes are captured and replayed."""
         self._model = model
         self._masks = masks
         self._sampler = Sampler(model.kernels)
@@ -31,7 +39,8 @@ class DecoderRunner:
         if model.kernels.device.type == "cuda":
             from ...kernels.cuda import CudaSteps
 
-            self._logits = CudaSteps(model, slots=slots, table_width=width, scratch=blocks).logits
+            steps = CudaSteps(model, slots=slots, table_width=width, scratch=blocks, captures=captures)
+            self._logits = steps.logits
         self._scratch = blocks
 
     def run(self, batch: list[ScheduledSequence]) -> list[Sampled]:

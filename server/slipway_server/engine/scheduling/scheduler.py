@@ -66,6 +66,16 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def requests(self) -> int:
+        """That run or wait."""
+        return len(self.running) + len(self._waiting)
+
+    @property
+    def decodes(self) -> int:
+        """Answers that wait for their next token."""
+        return sum(sequence.decoding for sequence in self.running.values())
+
+    @property
     def busy(self) -> bool:
         return bool(self.running or self._waiting)
 

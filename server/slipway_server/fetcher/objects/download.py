@@ -1,20 +1,23 @@
 """Downloads objects to a folder, several ranges at a time: of one large file as of many small ones."""
 
+import itertools
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from ...telemetry.downloads import FETCH, DownloadProgress
 from .. import folder
+from ..checksums.following import FollowingDigest
 from ..folder import FetchError
 from . import failures, listing
 from .failures import PassingStoreError, StoreErrors
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Part = TypeVar("Part")
+
 PART_BYTES = 16 * 2**20
-CHUNK_BYTES = 2**20
+CHUNK_BYTES = 128 * 2**10  # a larger one is copied together by the library, in memory that is new each time
 PARALLEL = 8  # ranges at a time; each holds a few chunks
+FILES = 4  # whose ranges take turns, so that as many digests are computed at a time
 ATTEMPTS, BACKOFF_S = 5, 0.5
 
 
@@ -48,6 +54,7 @@ class ObjectDownload:
     def __init__(self, store: "ObjectStore", errors: StoreErrors, target: Path, journal: Journal) -> None:
         self._store, self._errors, self._target, self._journal = store, errors, target, journal
         self._lock = threading.Lock()
+        self._digests: dict[str, FollowingDigest] = {}
         self._etags: dict[str, str] = {}  # of files whose list has none: that of the first answer
 
     def run(self, files: Mapping[str, StoredObject]) -> None:
@@ -65,7 +72,11 @@ class ObjectDownload:
         progress = DownloadProgress("fetched", total, total - needed, FETCH)
         if needed < total:
             log.info("continuing: %d of %d MB are here", (total - needed) // 10**6, total // 10**6)
-        parts = (part for name, stored in files.items() for part in _parts(name, stored))
+        self._digests = {
+            name: FollowingDigest(folder.inside(self._target, name), stored.size, PART_BYTES, done[name])
+            for name, stored in files.items()
+        }
+        parts = in_turns(_parts(name, stored) for name, stored in files.items())
         self._get_all((part for part in parts if part.number not in done[part.name]), progress)
         progress.log_rate()
 
@@ -121,6 +132,7 @@ class ObjectDownload:
                 raise sentence from None
         else:
             self._journal.add(part.name, part.stored, PART_BYTES, part.number)
+            self._digests[part.name].finish(part.number)
             return
         finally:
             os.close(file)
@@ -167,6 +179,18 @@ class ObjectDownload:
 def _parts(name: str, stored: StoredObject) -> Iterator[_ObjectPart]:
     for number, begin in enumerate(range(0, stored.size, PART_BYTES)):
         yield _ObjectPart(name, stored, number, begin, min(begin + PART_BYTES, stored.size))
+
+
+def in_turns(files: Iterator[Iterator[Part]]) -> Iterator[Part]:
+    """The parts of a few files, one of each at a time; the next file takes the place of one that has no more."""
+    taken = deque(itertools.islice(files, FILES))
+    while taken:
+        parts = taken.popleft()
+        if (part := next(parts, None)) is not None:
+            yield part
+            taken.append(parts)
+        else:
+            taken.extend(itertools.islice(files, 1))
 
 
 def _size(stored: StoredObject, number: int) -> int:

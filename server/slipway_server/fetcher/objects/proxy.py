@@ -4,8 +4,12 @@ The library gets the proxy's URL and no other way out. TLS stays between the lib
 sees names and encrypted bytes alone.
 """
 
+import contextlib
+import errno
+import fcntl
 import http.client
 import logging
+import os
 import select
 import socket
 import socketserver
@@ -24,6 +28,7 @@ log = logging.getLogger(__name__)
 HEAD_LIMIT_BYTES = 64 * 1024
 BUFFER_BYTES = 1 << 20
 CONNECT_S, IDLE_S = 15.0, 120.0
+_NO_SPLICE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP})  # of a sandbox
 _HOP = ("connection", "proxy-connection", "proxy-authorization", "keep-alive")
 
 
@@ -175,16 +180,63 @@ def _through(
 
 def _relay(client: socket.socket, upstream: socket.socket, came: Callable[[int], None]) -> None:
     """Both directions until one side ends."""
-    buffer = memoryview(bytearray(BUFFER_BYTES))
     poll = select.poll()
     for side in (client, upstream):
         poll.register(side, select.POLLIN)
-    while ready := poll.poll(IDLE_S * 1000):
-        for number, _ in ready:
-            source, target = (upstream, client) if number == upstream.fileno() else (client, upstream)
-            size = source.recv_into(buffer)
-            if not size:
-                return
-            if source is upstream:
+    with _Mover() as mover:
+        while ready := poll.poll(IDLE_S * 1000):
+            for number, _ in ready:
+                source, target = (upstream, client) if number == upstream.fileno() else (client, upstream)
+                if not mover.move(source, target, came if source is upstream else _uncounted):
+                    return
+
+
+def _uncounted(size: int) -> None:
+    """What goes to the store has no limit."""
+
+
+class _Mover:
+    """Moves bytes between sockets within the kernel, by splice; where it cannot, through a buffer."""
+
+    def __init__(self) -> None:
+        self._out, self._in = os.pipe2(os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # beyond the user's share of pipes it stays as small as it is
+            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, BUFFER_BYTES)
+        self._buffer: memoryview | None = None
+
+    def move(self, source: socket.socket, target: socket.socket, came: Callable[[int], None]) -> int:
+        """What the source has now; 0 at its end, -1 where nothing is there yet. `came` may end it first."""
+        if self._buffer is None:
+            try:
+                size = os.splice(source.fileno(), self._in, BUFFER_BYTES)
+            except BlockingIOError:
+                return -1
+            except OSError as error:
+                if error.errno not in _NO_SPLICE:
+                    raise
+                self._buffer = memoryview(bytearray(BUFFER_BYTES))
+            else:
                 came(size)
-            target.sendall(buffer[:size])
+                self._send(target, size)
+                return size
+        size = source.recv_into(self._buffer)
+        came(size)
+        target.sendall(self._buffer[:size])
+        return size
+
+    def _send(self, target: socket.socket, size: int) -> None:
+        while size:
+            try:
+                size -= os.splice(self._out, target.fileno(), size)
+            except BlockingIOError:
+                waiting = select.poll()
+                waiting.register(target, select.POLLOUT)
+                if not waiting.poll(IDLE_S * 1000):
+                    raise TimeoutError("it takes no more bytes") from None
+
+    def __enter__(self) -> "_Mover":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._out)
+        os.close(self._in)

@@ -15,13 +15,16 @@ from ..errors import invalid
 
 TENANT = "X-Slipway-Tenant"
 PROOF = "X-Slipway-Tenant-Proof"
+WEIGHT = "X-Slipway-Tenant-Weight"
 WINDOW_S = 60
 SKEW_WINDOWS = 2  # by which clocks, and the time that a request travels, may differ
 RELOAD_S = 2.0  # at the file of the keys
 MAX_FILE_BYTES = 65_536
 MAX_PROVED = 4096  # proofs that were checked and hold
+MAX_WEIGHTS = 4096  # tenants of which a weight other than 1 is known
 
 _TENANT = re.compile(r"[0-9a-f]{32}")
+_WEIGHT = re.compile(r"([1-9][0-9]{0,3})(?:\.([0-9a-f]{64}))?")
 _PROOF = re.compile(r"v1\.([A-Za-z0-9_-]{1,32})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
 log = logging.getLogger("slipway.http")
@@ -61,6 +64,7 @@ class Tenants:
         self._version: tuple[int, int, int] | None = None  # of the file, as it was read
         self._checked_s = float("-inf")
         self._proved: OrderedDict[tuple[str, str], int] = OrderedDict()  # tenant and proof; the window
+        self._weights: OrderedDict[str, float] = OrderedDict()
 
     def of(self, headers: Mapping[str, str]) -> str:
         """The tenant; "" for requests without one. Raises HttpError for a malformed header."""
@@ -70,9 +74,33 @@ class Tenants:
         if not _TENANT.fullmatch(given):
             raise invalid(f"{TENANT} must be 32 hexadecimal digits; leave it to the gateway.")
         if self._trust or self._proves(given, headers.get(PROOF, "")):
+            self._remember_weight(given, headers)
             return given
         self._unproved()
         return ""
+
+    def weight_of(self, tenant: str) -> float:
+        """The weight in its last request; 1 for tenants without one."""
+        return self._weights.get(tenant, 1.0)
+
+    def _remember_weight(self, tenant: str, headers: Mapping[str, str]) -> None:
+        """Of a tenant that is proved. A weight whose signature does not hold counts as none."""
+        parts = _WEIGHT.fullmatch(headers.get(WEIGHT, ""))
+        holds = parts is not None and (self._trust or self._signed(tenant, parts[1], parts[2] or "", headers))
+        self._weights.pop(tenant, None)
+        if parts is None or not holds or parts[1] == "1":
+            return
+        self._weights[tenant] = float(parts[1])
+        if len(self._weights) > MAX_WEIGHTS:
+            self._weights.popitem(last=False)
+
+    def _signed(self, tenant: str, weight: str, signature: str, headers: Mapping[str, str]) -> bool:
+        """Whether a weight has a signature by the key and of the window of the tenant's proof."""
+        proof = _PROOF.fullmatch(headers.get(PROOF, ""))
+        key = self._keys.get(proof[1]) if proof else None
+        if proof is None or key is None:
+            return False
+        return hmac.compare_digest(sign_weight(key, tenant, self._deployment, proof[2], weight), signature)
 
     def _proves(self, tenant: str, proof: str) -> bool:
         now_s = self._clock()
@@ -115,6 +143,11 @@ class Tenants:
 def sign(key: bytes, tenant: str, deployment: str, window: str) -> str:
     """Hexadecimal HMAC-SHA-256 of the fields of a proof."""
     return hmac.digest(key, f"v1\0{tenant}\0{deployment}\0{window}".encode(), "sha256").hex()
+
+
+def sign_weight(key: bytes, tenant: str, deployment: str, window: str, weight: str) -> str:
+    """Hexadecimal HMAC-SHA-256 of a weight and what it is for."""
+    return hmac.digest(key, f"weight v1\0{tenant}\0{deployment}\0{window}\0{weight}".encode(), "sha256").hex()
 
 
 def _version(path: str) -> tuple[int, int, int] | None:

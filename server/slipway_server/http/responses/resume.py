@@ -20,6 +20,7 @@ from ..requests.tenant import Tenants
 
 RESUMABLE = "X-Slipway-Resumable"
 STREAM = "X-Slipway-Stream"
+PROMPT_TOKENS = "X-Slipway-Prompt-Tokens"  # what a stream that is not read to its end costs
 RESUME = "X-Slipway-Resume"
 RESUME_BYTES = "X-Slipway-Resume-Bytes"
 RETURNS = "X-Slipway-Returns"

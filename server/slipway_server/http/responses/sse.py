@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from ..errors import HttpError
-from .resume import STREAM, StreamPosition
+from .resume import PROMPT_TOKENS, STREAM, StreamPosition
 
 DONE = b"data: [DONE]\n\n"
 # Unlike a position's comment, which has a blank after the colon.
@@ -70,13 +70,14 @@ async def stream_events(
     done: bool = True,
     error: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: body,
     progress: StreamPosition | None = None,
+    prompt_tokens: int = 0,
 ) -> web.StreamResponse:
     """Sends events as they come. Until the first bytes an error is a status; after them, an event before the end.
 
     A stream that another server can continue breaks off instead: its client reconnects there. A stream that first
     recomputes the tokens that its client has already is kept alive by comments meanwhile.
     """
-    named = {STREAM: str(progress.identity)} if progress else {}
+    named = {STREAM: str(progress.identity), PROMPT_TOKENS: str(prompt_tokens)} if progress else {}
     line = _Line(http, named, early=progress is not None and progress.recomputes)
     keeping = asyncio.create_task(line.keep_alive())
     try:

@@ -210,4 +210,5 @@ static void attend_tile(const Attend *job, const Place *at) {
         if (split > first) add_split(job, at->heads * at->rows, total, later);
     }
     put_attended(job, at, total);
+    end_of_tiles();
 }

@@ -4,7 +4,12 @@
 
 #define LANES 16
 #define COLUMNS 2 // vectors of a panel
-#define ROWS 12   // input rows of a micro kernel: 12 x 2 accumulators leave registers for what is loaded
+#ifdef __AMX_TILE__
+#define TILE_PRODUCTS // tiles.h
+#define ROWS 32       // input rows of a micro kernel: two tiles
+#else
+#define ROWS 12 // input rows of a micro kernel: 12 x 2 accumulators leave registers for what is loaded
+#endif
 #define ACCUMULATORS 24
 #define PAUSE _mm_pause
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from ... import environment
-from .build import INSTRUCTION_SETS, InstructionSet
+from .build import AMX, INSTRUCTION_SETS, InstructionSet
 
 # "native": these kernels or an error; "torch": never these kernels. A name: this instruction set or an error.
 CHOICES = ("auto", "native", "torch", *(each.name for each in INSTRUCTION_SETS))
@@ -40,7 +40,7 @@ def library(threads: int) -> Library:
     chosen = choice()
     if chosen == "torch":
         raise KernelsUnavailable(f"{environment.KERNELS} is torch")
-    return load(instruction_set(chosen, platform.machine(), cpu_flags()), threads)
+    return load(instruction_set(chosen, platform.machine(), usable_flags()), threads)
 
 
 def instruction_set(chosen: str, machine: str, flags: set[str]) -> InstructionSet:
@@ -73,6 +73,18 @@ def load(kind: InstructionSet, threads: int, path: Path | None = None) -> Librar
     if functions.slipway_start(threads) < threads:
         raise KernelsUnavailable("no threads could be started for the C kernels")
     return Library(functions, kind.name, functions.slipway_panel())
+
+
+def usable_flags() -> set[str]:
+    """Those of the CPU, without what the kernel does not let this process use."""
+    flags = cpu_flags()
+    return flags - {AMX} if AMX in flags and not _amx_permitted() else flags
+
+
+def _amx_permitted() -> bool:
+    """Ask for the registers of AMX, for all threads of this process: Linux saves them for those alone that did."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:

@@ -9,8 +9,8 @@ static i64 first_row(const Linear *job, i64 group) {
 }
 
 // --- the input ---------------------------------------------------------------------------------------------------------
-// For a group of rows, word after word of each row, so that one pointer walks through memory in order. int8 rows have one
-// scale each.
+// For a group of rows, word after word of each row, so that one pointer walks through memory in order; with TILE_PRODUCTS
+// tile after tile, in which each row's words are together. int8 rows have one scale each.
 static struct {
     uint32_t *words;
     float *scales;
@@ -48,9 +48,8 @@ ALWAYS vi some_words(const Linear *job, const bf16 *x, i64 word, i64 count, floa
     } room = {{0}};
     for (i64 i = 0; i < count * numbers; i += LANES) {
         vi whole = rounded(load_bf16(x + word * numbers + i) * splat(inverse)) + OFFSET;
-        for (int lane = 0; lane < LANES; lane++)
-            if (FOUR_WORDS == 1) room.bytes[i + lane] = (int8_t)whole[lane];
-            else room.shorts[i + lane] = (int16_t)whole[lane];
+        if (FOUR_WORDS == 1) store_bytes(room.bytes + i, whole);
+        else store_shorts(room.shorts + i, whole);
     }
     return load_words(&room);
 }
@@ -60,6 +59,28 @@ ALWAYS void put_words(uint32_t *to, vi words, i64 rows, i64 room) {
     if (room >= LANES) store_words(to, words);
     else memcpy(to, &words, (size_t)rows * 4);
 }
+
+// The words from `word` on, `count` of them, of all rows of a group.
+#ifdef TILE_PRODUCTS
+ALWAYS void put_rows(uint32_t *to, vi row[], i64 rows, i64 word, i64 count, i64 words) {
+    for (i64 r = 0; r < rows; r++)
+        put_words(to + word * rows + r * count, row[r], count, (words - word) * rows - r * count);
+}
+#else
+ALWAYS void put_rows(uint32_t *to, vi row[], i64 rows, i64 word, i64 count, i64 words) {
+    if (rows == 1) {
+        put_words(to + word, row[0], count, count);
+        return;
+    }
+    // More rows than lanes: in two parts.
+    for (i64 from = 0; from < rows; from += LANES) {
+        const i64 some = rows - from < LANES ? rows - from : LANES;
+        transpose(row + from);
+        for (i64 i = 0; i < count; i++)
+            put_words(to + (word + i) * rows + from, row[from + i], some, some < rows ? 0 : (words - word - i) * rows);
+    }
+}
+#endif
 
 static void pack_part(void *given, i64 part) {
     const Linear *job = given;
@@ -76,17 +97,7 @@ static void pack_part(void *given, i64 part) {
         vi row[(ROWS + LANES - 1) / LANES * LANES] = {{0}};
         for (i64 r = 0; r < rows; r++)
             row[r] = some_words(job, job->x + (first + r) * job->k, word, count, inverse[r]);
-        if (rows == 1) {
-            put_words(to + word, row[0], count, count);
-            continue;
-        }
-        // More rows than lanes: in two parts.
-        for (i64 from = 0; from < rows; from += LANES) {
-            const i64 some = rows - from < LANES ? rows - from : LANES;
-            transpose(row + from);
-            for (i64 i = 0; i < count; i++)
-                put_words(to + (word + i) * rows + from, row[from + i], some, some < rows ? 0 : (words - word - i) * rows);
-        }
+        put_rows(to, row, rows, word, count, words);
     }
 }
 
@@ -96,8 +107,13 @@ static void pack_part(void *given, i64 part) {
 // again stays in the caches: the block of a panel for all groups of the chunk, and that of the chunk for all panels.
 
 #define STREAM 4       // panels of a part where there is a lone group
-#define CHUNK_ROWS 120 // at most
-#define STRIP 8        // panels, at most
+#ifdef TILE_PRODUCTS // so fast that weights would be read too slowly for each 120 rows
+#define CHUNK_ROWS 256 // at most
+#define STRIP 4        // panels, at most
+#else
+#define CHUNK_ROWS 120
+#define STRIP 8
+#endif
 #define BLOCK_BYTES (STEP_BYTES * 1024) // of a panel that is read as it is
 #define WIDENED_STEPS 128               // of one that is widened before: 16 KiB of floats in a core's first cache
 #define WIDENED_GROUPS 3                // that it is widened for, at least
@@ -185,6 +201,7 @@ static void linear_part(void *given, i64 part) {
             }
         }
     }
+    end_of_tiles();
 }
 
 int slipway_linear(const Linear *job) {

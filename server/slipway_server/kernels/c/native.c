@@ -28,6 +28,9 @@ typedef int64_t i64;
 #include "vectors.h"
 #include "threads.h"
 #include "products.h"
+#ifdef TILE_PRODUCTS
+#include "tiles.h"
+#endif
 #include "linear.h"
 #include "weights.h"
 #include "sampling.h"

@@ -124,6 +124,26 @@ ALWAYS void end_bf16(const Tile *tile, const vf sums[][COLUMNS], const int rows)
     for (int r = 0; r < rows; r++) finish(tile->job, tile->row + r, tile->panel * PANEL, sums[r]);
 }
 
+ALWAYS void end_int8(const Tile *tile, vi sums[][COLUMNS], const int rows) {
+    if (!tile->last) {
+        keep_sums(tile, sums, rows);
+        return;
+    }
+    const Linear *job = tile->job;
+    const i64 column = tile->panel * PANEL;
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
+        vf values[COLUMNS];
+        UNROLLED
+        for (int c = 0; c < COLUMNS; c++) {
+            vi whole = OFFSET ? sums[r][c] - load_words(job->w_sum + column + c * LANES) : sums[r][c];
+            values[c] = to_float(whole) * splat(tile->scales[r]) * load(job->w_scale + column + c * LANES);
+        }
+        finish(job, tile->row + r, column, values);
+    }
+}
+
+#ifndef TILE_PRODUCTS
 // `rows` is a constant where these are inlined, so that the sums are registers.
 #ifdef PAIR_PRODUCTS
 ALWAYS void micro_bf16(const Tile *tile, const int rows) {
@@ -196,25 +216,6 @@ ALWAYS void micro_widened(const Tile *tile, const int rows) {
 }
 #endif
 
-ALWAYS void end_int8(const Tile *tile, vi sums[][COLUMNS], const int rows) {
-    if (!tile->last) {
-        keep_sums(tile, sums, rows);
-        return;
-    }
-    const Linear *job = tile->job;
-    const i64 column = tile->panel * PANEL;
-    UNROLLED
-    for (int r = 0; r < rows; r++) {
-        vf values[COLUMNS];
-        UNROLLED
-        for (int c = 0; c < COLUMNS; c++) {
-            vi whole = OFFSET ? sums[r][c] - load_words(job->w_sum + column + c * LANES) : sums[r][c];
-            values[c] = to_float(whole) * splat(tile->scales[r]) * load(job->w_scale + column + c * LANES);
-        }
-        finish(job, tile->row + r, column, values);
-    }
-}
-
 ALWAYS void micro_int8(const Tile *tile, const int rows) {
     const uint32_t *x = tile->x;
     const char *w = tile->w;
@@ -280,4 +281,6 @@ static void tile_bf16(const Tile *tile, int rows) { EACH_COUNT(micro_bf16) }
 static void tile_int8(const Tile *tile, int rows) { EACH_COUNT(micro_int8) }
 #ifndef PAIR_PRODUCTS
 static void tile_widened(const Tile *tile, int rows) { EACH_COUNT(micro_widened) }
+#endif
+ALWAYS void end_of_tiles(void) {}
 #endif

@@ -3,7 +3,50 @@
 // Queries and weights lie as the products take them: a word for each pair of bf16 (PAIR_PRODUCTS), or two floats.
 
 #define TOKEN_VECTORS (BLOCK / LANES)
+#define P_ROW (BLOCK / 2 * PAIR_WORDS) // words of a row of weights
 
+#ifdef TILE_PRODUCTS
+ALWAYS void fetch_ahead(const bf16 *ahead, i64 numbers) {
+    for (i64 i = 0; i < numbers; i += 32) prefetch_far(ahead + i);
+}
+
+// S[r, 32] of `rows` rows against one block of keys. `ahead` is what will be read next.
+ALWAYS void scores(const uint32_t *q, const bf16 *keys, const bf16 *ahead, float *s, i64 pairs, const int both) {
+    clear_sums(both);
+    for (i64 p = 0; p < pairs; p += TILE_STEPS) {
+        fetch_ahead(ahead + p * 2 * BLOCK, TILE_STEPS * 2 * BLOCK);
+        add_tiles(q + p, pairs, keys + p * 2 * BLOCK, BLOCK, both, 0);
+    }
+    store_sums(s, BLOCK, both);
+}
+
+static void all_scores(const uint32_t *q, const bf16 *keys, const bf16 *ahead, float *s, i64 pairs, int rows) {
+    shape_tiles(rows, TILE_STEPS);
+    if (rows > TILE_ROWS) scores(q, keys, ahead, s, pairs, 1);
+    else scores(q, keys, ahead, s, pairs, 0);
+}
+
+// acc[r, size] += P[r, 32] V[32, size].
+ALWAYS void weigh(const uint32_t *p, const bf16 *values, const bf16 *ahead, float *acc, i64 size, const int both) {
+    for (i64 column = 0; column < size; column += 2 * LANES) {
+        fetch_ahead(ahead + column * BLOCK, 2 * LANES * BLOCK);
+        load_sums(acc + column, size, both);
+        add_tiles(p, P_ROW, values + column * 2, size, both, 0);
+        store_sums(acc + column, size, both);
+    }
+}
+
+static void weigh_all(
+    const uint32_t *p, const bf16 *values, const bf16 *ahead, float *acc, const float *factor, i64 size, int rows
+) {
+    for (i64 r = 0; r < rows; r++)
+        for (i64 c = r * size; factor[r] != 1.0f && c < (r + 1) * size; c += LANES)
+            store(acc + c, load(acc + c) * splat(factor[r]));
+    shape_tiles(rows, TILE_STEPS);
+    if (rows > TILE_ROWS) weigh(p, values, ahead, acc, size, 1);
+    else weigh(p, values, ahead, acc, size, 0);
+}
+#else
 #ifdef PAIR_PRODUCTS
 // Sums that wait for their own last addend leave the units idle, so each is made of two halves; for many rows too, which
 // would not need it: a token's attention is the same to the bit whoever is beside it.
@@ -118,8 +161,6 @@ static void all_scores(const uint32_t *q, const bf16 *keys, const bf16 *ahead, f
 }
 
 #define WEIGH(rows, vectors) weigh(p, values, ahead, acc, factor, size, rows, vectors)
-#define P_ROW (BLOCK / 2 * PAIR_WORDS) // words
-
 // Few rows wait for memory, so they take whole rows of values, in the order in which those lie there. Many rows multiply.
 static void weigh_all(
     const uint32_t *p, const bf16 *values, const bf16 *ahead, float *acc, const float *factor, i64 size, int rows
@@ -134,3 +175,4 @@ static void weigh_all(
     case 1: if (by_8) WEIGH(1, 8); else WEIGH(1, 2); break;
     }
 }
+#endif

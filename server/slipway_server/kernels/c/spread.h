@@ -72,6 +72,7 @@ static void attend_split_part(void *given, i64 part) {
     uint32_t q[TILE * MAX_HEAD / 2 * PAIR_WORDS];
     take_queries(spread->job, &at, q);
     attend_split(spread->job, &at, q, split, sums_of_part(spread, part));
+    end_of_tiles();
 }
 
 static void add_splits_part(void *given, i64 number) {

@@ -18,6 +18,13 @@ ALWAYS vf load(const float *from) { return *(const vf_anywhere *)from; }
 ALWAYS void store(float *to, vf x) { *(vf_anywhere *)to = x; }
 ALWAYS vi load_words(const void *from) { return *(const vi_anywhere *)from; }
 ALWAYS void store_words(void *to, vi x) { *(vi_anywhere *)to = x; }
+// The low bytes, or the low halves, of words.
+typedef int8_t bytes_anywhere __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int16_t shorts_anywhere __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+
+ALWAYS void store_bytes(int8_t *to, vi x) { *(bytes_anywhere *)to = __builtin_convertvector(x, bytes_anywhere); }
+ALWAYS void store_shorts(int16_t *to, vi x) { *(shorts_anywhere *)to = __builtin_convertvector(x, shorts_anywhere); }
+
 ALWAYS vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 ALWAYS vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
 ALWAYS vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
@@ -112,15 +119,23 @@ ALWAYS void store_some_bf16(bf16 *to, vf x, i64 count) {
     memcpy(to, room, (size_t)count * sizeof(bf16));
 }
 
+ALWAYS vi larger_whole(vi a, vi b) {
+    const vi more = b > a;
+    return (b & more) | (a & ~more);
+}
+
 // The largest magnitude of some bf16, or no number if there is one: without its sign a bf16 is ordered as a whole number.
 ALWAYS float largest_magnitude(const bf16 *x, i64 k) {
-    vi most = {0};
-    for (i64 i = 0; i < k; i += LANES) {
-        vi bits = (vi)load_bf16(x + i) & 0x7fffffff, more = bits > most;
-        most = (bits & more) | (most & ~more);
+    vi most = {0}, others = {0}; // two chains: each comparison waits for the one before
+    i64 i = 0;
+    for (; i + LANES < k; i += 2 * LANES) {
+        most = larger_whole(most, (vi)load_bf16(x + i) & 0x7fffffff);
+        others = larger_whole(others, (vi)load_bf16(x + i + LANES) & 0x7fffffff);
     }
+    if (i < k) most = larger_whole(most, (vi)load_bf16(x + i) & 0x7fffffff);
+    most = larger_whole(most, others);
     int32_t top = 0;
-    for (int i = 0; i < LANES; i++) top = most[i] > top ? most[i] : top;
+    for (int lane = 0; lane < LANES; lane++) top = most[lane] > top ? most[lane] : top;
     float value;
     memcpy(&value, &top, 4);
     return value;

@@ -24,10 +24,6 @@ ALWAYS float largest_number(const bf16 *x, i64 k, int *no_number) {
     return largest_of(most);
 }
 
-ALWAYS void store_bytes(int8_t *to, vi whole) {
-    for (int lane = 0; lane < LANES; lane++) to[lane] = (int8_t)whole[lane];
-}
-
 // One row to int8; gives the sum of what comes out. A row with something that is no number has no scale either: its
 // outputs must not pass for numbers.
 static int32_t quantize_weights(const bf16 *x, int8_t *q, i64 k, float *scale) {

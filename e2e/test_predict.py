@@ -1,0 +1,54 @@
+"""Classic models by kubectl apply: the examples answer by every API, and a canary goes from one format to another."""
+
+import json
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from testkit.cluster.deployment import Deployment, canary
+from testkit.cluster.installation import Installation
+
+ROWS = [[5.1, 3.5, 1.4, 0.2], [6.9, 3.1, 5.4, 2.1]]
+MODELS = "file:///opt/slipway/models"
+
+
+def send(url: str, body: Any) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+@pytest.mark.parametrize("format", ["onnx", "skops"])
+def test_a_classic_model_answers_by_every_api(
+    slipway: Installation, deploy: Callable[..., Deployment], format: str
+) -> None:
+    iris = deploy("v1", model={"uri": f"{MODELS}/iris-{format}", "task": "predict", "version": "v1"})
+    iris.until_stable("v1")
+    url, name = slipway.url.removesuffix("/v1"), iris.model
+    assert send(f"{url}/v1/models/{name}:predict", {"instances": ROWS}) == {"predictions": [0, 2]}
+    answer = send(f"{url}/api/v1/predict", {"model": name, "input": {"features": ROWS[0]}})
+    assert answer["prediction"] == 0 and answer["model_version"] == "v1"
+    with urllib.request.urlopen(f"{url}/v2/models/{name}", timeout=30) as found:
+        [given] = json.loads(found.read())["inputs"]
+    tensor = {"name": given["name"], "datatype": given["datatype"], "shape": [2, 4], "data": ROWS}
+    outputs = send(f"{url}/v2/models/{name}/infer", {"inputs": [tensor]})["outputs"]
+    assert outputs[0]["data"] == [0, 2]
+
+
+def test_a_canary_from_skops_to_onnx_is_promoted_and_a_version_pins_it(
+    slipway: Installation, deploy: Callable[..., Deployment]
+) -> None:
+    first = {"uri": f"{MODELS}/iris-skops", "task": "predict", "version": "v1"}
+    iris = deploy("v1", model=first, strategy=canary({"setWeight": 50}, {"pause": {}}))
+    iris.until_stable("v1")
+    iris.edit(model=first | {"uri": f"{MODELS}/iris-onnx", "version": "v2"})
+    iris.until_state("Paused")
+    url = f"{slipway.url.removesuffix('/v1')}/api/v1/models/{iris.model}/predict"
+    body = {"inputs": [{"features": row} for row in ROWS]}
+    for version in ("v1", "v2"):
+        answer = send(url, body | {"params": {"version": version}})
+        assert (answer["predictions"], answer["model_version"]) == ([0, 2], version)
+    iris.promote()
+    iris.until_stable("v2")

@@ -1,0 +1,73 @@
+"""A twin shadow on a real cluster: pairs decide before any client is served by the new revision."""
+
+from collections.abc import Callable
+
+import pytest
+
+from e2e import faults
+from slipway_operator.model.deployment.compact import expanded
+from testkit.cluster.deployment import START_S, Deployment, Json, state_of, weights_of
+from testkit.cluster.installation import Installation
+from testkit.load.flow import Flow, Shape
+
+VERDICT_S = 420
+BEFORE = 120  # streams, of which stable's quantile is known
+# The length is left to the server: with 24 tokens an eighth of the answers is cut, with fewer sequences none.
+LOAD = Shape(rate=12, streamed=1, max_tokens=None)
+# Decides fast: what it does is tested, not how sure it is.
+RELEASE: Json = {
+    "minSamples": {"pairs": 100, "warmupSeconds": 20},
+    "metrics": [
+        {"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 0.6, "maxExtra": 50},
+        {"name": "truncated", "kind": "PairedEvent", "event": "TruncatedAnswer", "share": 0.4, "maxExtra": 50},
+    ],
+}
+CUT: Json = {"env": [{"name": "SLIPWAY_MAX_MODEL_LEN", "value": "24"}]}
+SAME: Json = {"args": ["--max-num-seqs", "8"]}
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
+@pytest.mark.parametrize(("engine", "passes"), [(SAME, True), (CUT, False)], ids=["as-good", "cut-answers"])
+def test_pairs_decide_before_any_client_is_served(
+    engine: Json,
+    passes: bool,
+    slipway: Installation,
+    namespace: str,
+    deploy: Callable[..., Deployment],
+    flow: Callable[[Deployment, Shape], Flow],
+) -> None:
+    slipway.kube.apply(faults.template("pairs", **RELEASE), namespace)
+    analysis = {"templates": [{"templateName": "pairs"}], "twinShadow": {"percentage": 100}, "maxDuration": "10m"}
+    strategy = {
+        "canary": {"baselinePod": True, "steps": [{"analysis": analysis}, {"pause": {}}]},
+        "capacity": {"maxSurge": 2},
+    }
+    chat = deploy("v1", strategy=strategy)
+    stable = chat.until_stable("v1")["stableRevision"]
+    running = flow(chat, LOAD)
+    running.wait_for(lambda seen: len(seen) >= BEFORE, 90, "answers of stable")
+
+    chat.edit(engine=engine)
+    shadowed = chat.until("copies are sent", lambda status: bool(status["traffic"].get("twinShadow")), START_S)
+    shadow, tested = shadowed["traffic"]["twinShadow"], shadowed["rollout"]["revision"]
+    assert (shadow["revision"], shadow["twin"], shadow["percentage"]) == (tested, stable, 100)
+    assert weights_of(shadowed) == {"v1": 100}
+    decided = chat.until("there is a verdict", is_over, VERDICT_S)
+    seen = running.stop()
+    assert not [item for item in seen if item.trouble] and {item.revision for item in seen} == {stable}
+    verdict = expanded(decided)[0]["rollout"]["analysis"]["verdict"]
+    print(f"{engine}: {verdict['outcome']}, {verdict['message']}")
+    assert "prompts answered twice" in verdict["message"]
+    if passes:
+        assert (verdict["outcome"], state_of(decided)) == ("Pass", "Paused"), decided["message"]
+        assert not decided["traffic"].get("twinShadow"), "the copies end with the step"
+    else:
+        settled = chat.until_state("Aborted")
+        assert (verdict["outcome"], settled["rollout"]["abort"]["reason"]) == ("Fail", "AnalysisFailed")
+        assert verdict["metric"] == "truncated"
+    assert weights_of(chat.status) == {"v1": 100}
+
+
+def is_over(status: Json) -> bool:
+    return state_of(status) in ("Aborting", "Aborted", "Paused")

@@ -1,0 +1,139 @@
+"""Authenticates requests by the mode of the gateway, and counts the results."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from multidict import MultiMapping
+
+from ..identity.authenticate import (
+    AUTO,
+    OFF,
+    OPTIONAL,
+    AuthReason,
+    AuthRefusal,
+    Method,
+    RequestIdentity,
+    authenticate,
+    by_token,
+)
+from ..identity.failures import FailureDelays
+from ..identity.tenants import KnownTenant, TenantTable
+from ..identity.tokens import UnverifiedToken
+from ..limits.connections import address_owner
+from ..telemetry.metrics import GatewayMetrics
+from ..wire import errors
+from .issuers import IssuerKeys, IssuerUnavailable
+from .known_tenants import KnownTenants
+
+MAX_WAITING = 256  # refusals that are delayed at once; beyond them 429 without a delay
+_NO_CREDENTIALS = (AuthReason.MISSING, AuthReason.FOREIGN)
+
+
+class Authenticator:
+    """`mode`: one of `AUTH_MODES`. With `auto` credentials are required as soon as there is a tenant."""
+
+    def __init__(
+        self,
+        mode: str,
+        known: KnownTenants,
+        metrics: GatewayMetrics,
+        issuers: IssuerKeys,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._issuers = issuers
+        self._mode = mode
+        self.known = known
+        self._metrics = metrics
+        self._clock = clock
+        self._failures = FailureDelays()
+        self._waiting = 0
+
+    @property
+    def waiting_for(self) -> str:
+        """Why no request can be authenticated now; empty when they can."""
+        return "" if self._mode == OFF or self.known.current is not None else f"tenants: {self.known.trouble()}"
+
+    @property
+    def looks_at_tenants(self) -> bool:
+        return self._mode != OFF
+
+    def trouble_of(self, tenant: KnownTenant, pepper: bytes) -> tuple[str, str] | None:
+        """Why credentials of this tenant cannot be checked now: a reason and a message."""
+        if tenant.keys and not pepper:
+            return (
+                "KeyPepperMissing",
+                "gateways have no pepper, so no key is valid: is the Secret of the release there?",
+            )
+        for one in tenant.issuers:
+            if trouble := self._issuers.trouble(one.issuer):
+                return "IssuerUnavailable", f"the keys of the issuer {one.issuer} cannot be read: {trouble}"
+        return None
+
+    async def identify(self, headers: MultiMapping[str], address: str) -> RequestIdentity | None:
+        """None: the request may be anonymous, and is. `address`: of the client; refusals are slowed down by it.
+
+        Raises:
+            RequestError: the request is refused.
+        """
+        found = await self._judge(headers)
+        if not isinstance(found, AuthRefusal):
+            return found
+        if found.reason is not AuthReason.NOT_READY:
+            await self._slow_down(address)
+        raise _error(found)
+
+    async def _judge(self, headers: MultiMapping[str]) -> RequestIdentity | AuthRefusal | None:
+        if self._mode == OFF:
+            return None
+        table = self.known.current
+        if table is None:
+            return AuthRefusal(AuthReason.NOT_READY)
+        if self._mode == AUTO and not table.tenants:
+            return None
+        found = authenticate(headers, table, self._clock())
+        if isinstance(found, UnverifiedToken):
+            found = await self._verify(found, table)
+        if isinstance(found, RequestIdentity):
+            self._metrics.authenticated(found.method, "ok")
+            return found
+        if self._mode == OPTIONAL and found.reason in _NO_CREDENTIALS:
+            self._metrics.authenticated("none", "anonymous")
+            return None
+        self._metrics.authenticated("none" if found.reason in _NO_CREDENTIALS else found.method, found.reason)
+        return found
+
+    async def _verify(self, token: UnverifiedToken, table: TenantTable) -> RequestIdentity | AuthRefusal:
+        try:
+            keys = await self._issuers.of(token)
+        except IssuerUnavailable:
+            return AuthRefusal(AuthReason.NOT_READY, Method.JWT)
+        finally:
+            self._issuers.keep(frozenset(table.issuers))
+        return by_token(token, keys, table, self._clock())
+
+    async def _slow_down(self, address: str) -> None:
+        delay_s = self._failures.failed(address_owner(address), self._clock())
+        if not delay_s:
+            return
+        if self._waiting >= MAX_WAITING:
+            raise errors.too_many_failures()
+        self._waiting += 1
+        try:
+            await asyncio.sleep(delay_s)
+        finally:
+            self._waiting -= 1
+
+
+def _error(refusal: AuthRefusal) -> errors.RequestError:
+    match refusal.reason:
+        case AuthReason.MISSING:
+            return errors.no_credentials()
+        case AuthReason.EXPIRED:
+            return errors.expired_credentials()
+        case AuthReason.DISABLED:
+            return errors.tenant_disabled()
+        case AuthReason.NOT_READY:
+            return errors.no_tenants()
+        case _:
+            return errors.bad_credentials()

@@ -1,0 +1,42 @@
+"""The table of tenants in use."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+
+from ..identity.tenants import KnownTenant, TenantTable, build
+
+
+class KnownTenants:
+    """`current` is None until all tenants were read once. `pepper` returns the release's secret, if it is there.
+
+    `as_of_s`: Unix time at which the source was last in contact with the cluster; 0: not known.
+    """
+
+    def __init__(self, pepper: Callable[[], bytes]) -> None:
+        self._pepper = pepper
+        self._table: TenantTable | None = None
+        self.trouble: Callable[[], str] = lambda: "not listed yet"  # why there is no table, or no newer one
+        self.problems: dict[str, str] = {}  # by the name of a Tenant: why its last version is not used
+        self.as_of_s = 0.0
+        self.on_publish: Callable[[Collection[str]], None] = lambda names: None
+        self.changed = asyncio.Event()  # whoever waits for it clears it
+
+    def publish(self, tenants: Iterable[KnownTenant], as_of_s: float = 0.0) -> None:
+        self._table = build(tenants, self._pepper())
+        self.as_of_s = as_of_s
+        self.on_publish(self._table.tenants)
+        self.changed.set()
+
+    def confirm(self, as_of_s: float) -> None:
+        """The cluster is as it was published."""
+        self.as_of_s = as_of_s
+
+    def forget(self) -> None:
+        self._table = None
+
+    @property
+    def current(self) -> TenantTable | None:
+        table = self._table
+        if table is not None and (pepper := self._pepper()) != table.pepper:
+            table = self._table = build(table.tenants.values(), pepper)
+        return table

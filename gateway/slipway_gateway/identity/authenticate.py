@@ -1,0 +1,119 @@
+"""Which tenant sends a request (pure): a decision from its headers, the table of tenants, and the time."""
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from multidict import MultiMapping
+
+from ..wire.request_fields import PLACEHOLDER_KEYS
+from . import api_keys, tokens
+from .tenants import KeyHash, KnownTenant, TenantTable
+from .tokens import UnverifiedToken
+
+MAX_SUBJECT = 255  # characters, as OpenID Connect has it
+AUTO, REQUIRED, OPTIONAL, OFF = AUTH_MODES = ("auto", "required", "optional", "off")
+# What the hash of an unknown key is compared with: the comparison takes as long as with a known one.
+_NO_HASH = api_keys.HASH_PREFIX + "0" * 64
+
+
+class Method(StrEnum):
+    """How a tenant was known."""
+
+    KEY = "key"
+    JWT = "jwt"
+
+
+class AuthReason(StrEnum):
+    """Why no tenant is known, or why it may send nothing."""
+
+    MISSING = "missing"  # no credentials
+    FOREIGN = "foreign"  # credentials that are none of this gateway's
+    INVALID = "invalid"
+    EXPIRED = "expired"
+    DISABLED = "disabled"
+    NOT_READY = "not_ready"  # the pepper is not there yet
+
+
+@dataclass(frozen=True, slots=True)
+class RequestIdentity:
+    """Who sends a request. `key_id`: of its API key; it is no secret. `subject`: of its token."""
+
+    tenant: KnownTenant
+    method: Method
+    key_id: str = ""
+    subject: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the tenant."""
+        return self.tenant.name
+
+    @property
+    def weight(self) -> int:
+        return self.tenant.weight
+
+
+@dataclass(frozen=True, slots=True)
+class AuthRefusal:
+    """Why a request has no identity."""
+
+    reason: AuthReason
+    method: Method = Method.KEY
+
+
+def authenticate(
+    headers: MultiMapping[str], table: TenantTable, now: float
+) -> RequestIdentity | AuthRefusal | UnverifiedToken:
+    """`now`: Unix time. Of a token of an issuer that a tenant trusts, `by_token` decides, with the issuer's keys."""
+    given = headers.getall("Authorization", [])
+    if len(given) > 1:
+        return AuthRefusal(AuthReason.INVALID)  # proxies before and after might each read another one
+    scheme, _, credentials = (given[0] if given else "Bearer").partition(" ")
+    credentials = credentials.strip()
+    if scheme.lower() == "bearer" and credentials.lower() in PLACEHOLDER_KEYS:
+        return AuthRefusal(AuthReason.MISSING)
+    if scheme.lower() != "bearer":
+        return AuthRefusal(AuthReason.FOREIGN)
+    if credentials.startswith(api_keys.PREFIX):
+        return by_key(credentials, table, now)
+    token = tokens.read(credentials)
+    return token if token is not None and token.issuer in table.issuers else AuthRefusal(AuthReason.FOREIGN)
+
+
+def by_key(key: str, table: TenantTable, now: float) -> RequestIdentity | AuthRefusal:
+    key_id = api_keys.key_id(key)
+    if not table.pepper:
+        return AuthRefusal(AuthReason.NOT_READY)
+    found = _find(api_keys.digest(key, table.pepper), table.keys.get(key_id, ()))
+    if found is None or not key_id:
+        return AuthRefusal(AuthReason.INVALID)
+    tenant, entry = found
+    if entry.expires_s is not None and now >= entry.expires_s:
+        return AuthRefusal(AuthReason.EXPIRED)
+    return AuthRefusal(AuthReason.DISABLED) if tenant.disabled else RequestIdentity(tenant, Method.KEY, key_id)
+
+
+def by_token(
+    token: UnverifiedToken, keys: Iterable[tokens.IssuerKey], table: TenantTable, now: float
+) -> RequestIdentity | AuthRefusal:
+    """`keys`: those of its issuer that may have signed it."""
+    claims = tokens.verify(token, keys, now)
+    if claims is None:
+        return AuthRefusal(AuthReason.INVALID, Method.JWT)
+    for tenant, trusted in table.issuers.get(token.issuer, ()):
+        if tokens.audiences(claims).intersection(trusted.audiences) and tokens.has_claims(claims, trusted.claims):
+            if tenant.disabled:
+                return AuthRefusal(AuthReason.DISABLED, Method.JWT)
+            return RequestIdentity(tenant, Method.JWT, subject=str(claims.get("sub", ""))[:MAX_SUBJECT])
+    return AuthRefusal(AuthReason.INVALID, Method.JWT)
+
+
+def _find(digest: str, entries: tuple[tuple[KnownTenant, KeyHash], ...]) -> tuple[KnownTenant, KeyHash] | None:
+    """The entry with this hash, compared in a time that does not depend on where two hashes differ."""
+    if not entries:
+        hmac.compare_digest(digest, _NO_HASH)
+        return None
+    found = [entry for entry in entries if hmac.compare_digest(digest.encode(), entry[1].hash.encode())]
+    return found[0] if found else None

@@ -1,0 +1,219 @@
+"""Tenants as gateways see them, and the table by which keys are found (pure)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ..quotas.estimate import DEFAULT_OUTPUT_TOKENS
+from ..quotas.policy import Budget, Policy
+from ..quotas.prices import Price, micro, nano
+from ..quotas.tenant import Limits
+
+EVERY_MODEL = "*"
+
+
+class UnreadableTenant(ValueError):
+    """An object of the API server is no Tenant of this release. The message names the field."""
+
+
+class KeyFields(msgspec.Struct, rename="camel"):
+    """An item of `spec.auth.keys`."""
+
+    id: str
+    hash: str
+    expires_at: datetime | None = None
+
+
+class JwtFields(msgspec.Struct):
+    """An item of `spec.auth.jwt`."""
+
+    issuer: str
+    audiences: list[str]
+    claims: dict[str, str] = {}
+
+
+class AuthFields(msgspec.Struct):
+    """`spec.auth`."""
+
+    keys: list[KeyFields] = []
+    jwt: list[JwtFields] = []
+
+
+class LimitFields(msgspec.Struct, rename="camel"):
+    """`spec.limits`."""
+
+    requests_per_minute: int | None = None
+    input_tokens_per_minute: int | None = None
+    output_tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    burst_seconds: int = 60
+
+
+class PriceFields(msgspec.Struct, rename="camel"):
+    """An item of `spec.prices`."""
+
+    model: str
+    input_per_million: str = "0"
+    cached_input_per_million: str | None = None
+    output_per_million: str = "0"
+    per_request: str = "0"
+
+
+class BudgetFields(msgspec.Struct, rename="camel"):
+    """`spec.budget`."""
+
+    per_day: str | None = None
+    per_month: str | None = None
+
+
+class TenantFields(msgspec.Struct, rename="camel"):
+    """`Tenant.spec`; fields that a later release adds are ignored."""
+
+    models: list[str]
+    disabled: bool = False
+    weight: int = 1
+    priority_limit: int | None = None
+    auth: AuthFields = msgspec.field(default_factory=AuthFields)
+    limits: LimitFields = msgspec.field(default_factory=LimitFields)
+    default_estimated_output_tokens: int = DEFAULT_OUTPUT_TOKENS
+    prices: list[PriceFields] = []
+    budget: BudgetFields = msgspec.field(default_factory=BudgetFields)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHash:
+    """`expires_s`: Unix time; None: never."""
+
+    id: str
+    hash: str
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedIssuer:
+    """Tokens of this issuer for one of these audiences, and with all of these claims, are the tenant's."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    claims: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTenant:
+    """One Tenant. `created`: RFC 3339 in UTC, in which text order is time order."""
+
+    name: str
+    models: tuple[str, ...] = (EVERY_MODEL,)
+    disabled: bool = False
+    weight: int = 1
+    priority_limit: int | None = None  # None: that of the gateway
+    keys: tuple[KeyHash, ...] = ()
+    created: str = ""
+    issuers: tuple[TrustedIssuer, ...] = ()
+    policy: Policy = field(default_factory=Policy)
+    generation: int = 0  # of the object
+
+    def may_use(self, names: Iterable[str]) -> bool:
+        """Whether it may use a model that has these names: `namespace/name`, and the short one if that is its own."""
+        return any(_matches(pattern, name) for name in names for pattern in self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTable:
+    """One immutable state of all tenants; a request is authenticated by exactly one of them.
+
+    `pepper`: the secret of the release by which keys are hashed; empty: it is not known yet.
+    """
+
+    tenants: Mapping[str, KnownTenant] = field(default_factory=dict)
+    pepper: bytes = field(default=b"", repr=False)
+    # By the id of a key. Two tenants may have written the same id: the older one comes first.
+    keys: Mapping[str, tuple[tuple[KnownTenant, KeyHash], ...]] = field(default_factory=dict, repr=False)
+    # By the URL of an issuer; the older tenant comes first here too.
+    issuers: Mapping[str, tuple[tuple[KnownTenant, TrustedIssuer], ...]] = field(default_factory=dict, repr=False)
+
+
+def build(tenants: Iterable[KnownTenant], pepper: bytes = b"") -> TenantTable:
+    ordered = sorted(tenants, key=lambda tenant: (tenant.created, tenant.name))
+    keys: dict[str, tuple[tuple[KnownTenant, KeyHash], ...]] = {}
+    issuers: dict[str, tuple[tuple[KnownTenant, TrustedIssuer], ...]] = {}
+    for tenant in ordered:
+        for key in tenant.keys:
+            keys[key.id] = (*keys.get(key.id, ()), (tenant, key))
+        for trusted in tenant.issuers:
+            issuers[trusted.issuer] = (*issuers.get(trusted.issuer, ()), (tenant, trusted))
+    return TenantTable({tenant.name: tenant for tenant in ordered}, pepper, keys, issuers)
+
+
+def parse(obj: Mapping[str, Any]) -> KnownTenant:
+    """A Tenant from the API server.
+
+    Raises:
+        UnreadableTenant: when it is none that this release understands.
+    """
+    meta = obj["metadata"]
+    try:
+        spec = msgspec.convert(obj.get("spec"), TenantFields)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second of a lone surrogate
+        raise UnreadableTenant(f"Tenant {meta['name']}: {error}") from None
+    keys = tuple(KeyHash(key.id, key.hash, _unix(key.expires_at)) for key in spec.auth.keys)
+    created = str(meta.get("creationTimestamp") or "")
+    try:
+        policy = _policy(spec)
+    except ValueError as error:
+        raise UnreadableTenant(f"Tenant {meta['name']}: {error}") from None
+    limits = (spec.disabled, spec.weight, spec.priority_limit)
+    issuers = tuple(TrustedIssuer(one.issuer, tuple(one.audiences), one.claims) for one in spec.auth.jwt)
+    generation = int(meta.get("generation") or 0)
+    return KnownTenant(meta["name"], tuple(spec.models), *limits, keys, created, issuers, policy, generation)
+
+
+def _policy(spec: TenantFields) -> Policy:
+    """
+    Raises:
+        ValueError: an amount is no number. The message names the field.
+    """
+    limits, budget = spec.limits, spec.budget
+    return Policy(
+        Limits(
+            limits.requests_per_minute or 0,
+            limits.input_tokens_per_minute or 0,
+            limits.output_tokens_per_minute or 0,
+            limits.concurrency or 0,
+            float(limits.burst_seconds),
+        ),
+        tuple(_price(price, f"spec.prices[{index}]") for index, price in enumerate(spec.prices)),
+        Budget(_nano(budget.per_day, "spec.budget.perDay"), _nano(budget.per_month, "spec.budget.perMonth")),
+        spec.default_estimated_output_tokens,
+    )
+
+
+def _price(price: PriceFields, path: str) -> Price:
+    cached = price.cached_input_per_million
+    return Price(
+        price.model,
+        micro(price.input_per_million, f"{path}.inputPerMillion"),
+        micro(price.output_per_million, f"{path}.outputPerMillion"),
+        None if cached is None else micro(cached, f"{path}.cachedInputPerMillion"),
+        nano(price.per_request, f"{path}.perRequest"),
+    )
+
+
+def _nano(amount: str | None, path: str) -> int | None:
+    return None if amount is None else nano(amount, path)
+
+
+def _unix(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """A pattern without a slash is about short names, so that it opens no namespace; `*` alone is about all."""
+    if pattern == EVERY_MODEL:
+        return True
+    if ("/" in pattern) != ("/" in name):
+        return False
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

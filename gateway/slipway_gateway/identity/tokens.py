@@ -1,0 +1,145 @@
+"""Tokens of OIDC issuers (RFC 7519): what is read before keys are known, and what a verified one proves (pure)."""
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+import msgspec
+
+MAX_TOKEN_BYTES = 8192
+MAX_KEYS = 64  # of an issuer
+LEEWAY_S = 30.0  # by which clocks may differ
+# By the type of a key, so that no key is used with the algorithm of another type; none is symmetric.
+_ALGORITHMS = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+    "OKP": ("EdDSA",),
+}
+
+
+class _Head(msgspec.Struct):
+    alg: str
+    kid: str = ""
+
+
+class _Body(msgspec.Struct):
+    iss: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnverifiedToken:
+    """A token as it was sent. `issuer` and `kid` are what it says of itself: they choose keys, and prove nothing."""
+
+    text: str
+    issuer: str
+    kid: str
+    algorithm: str
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerKey:
+    """One public key of an issuer."""
+
+    kid: str
+    algorithms: tuple[str, ...]
+    key: Any  # of cryptography
+
+
+class UnusableKeys(ValueError):
+    """What an issuer serves is no JWKS."""
+
+
+def read(text: str) -> UnverifiedToken | None:
+    """None: it is no signed token of the compact form."""
+    parts = text.split(".")
+    if len(parts) != 3 or len(text) > MAX_TOKEN_BYTES or not text.isascii():
+        return None
+    try:
+        head = msgspec.json.decode(_base64(parts[0]), type=_Head)
+        body = msgspec.json.decode(_base64(parts[1]), type=_Body)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+    return UnverifiedToken(text, body.iss, head.kid, head.alg)
+
+
+def parse_keys(content: bytes) -> tuple[IssuerKey, ...]:
+    """The keys of a JWKS that verify signatures; those of other kinds are left out.
+
+    Raises:
+        UnusableKeys: when there is none.
+    """
+    try:
+        listed = msgspec.json.decode(content, type=dict[str, Any]).get("keys")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UnusableKeys(f"no JSON object: {error}") from None
+    found = [key for one in (listed if isinstance(listed, list) else ())[:MAX_KEYS] if (key := _key(one)) is not None]
+    if not found:
+        raise UnusableKeys("no key of a type that is used: RSA, EC, OKP")
+    return tuple(found)
+
+
+def candidates(keys: Iterable[IssuerKey], token: UnverifiedToken) -> list[IssuerKey]:
+    """The keys that the token may be signed with."""
+    fitting = [key for key in keys if token.algorithm in key.algorithms]
+    return [key for key in fitting if key.kid == token.kid] if token.kid else fitting
+
+
+def verify(token: UnverifiedToken, keys: Iterable[IssuerKey], now: float) -> dict[str, Any] | None:
+    """The claims of a token that one of these keys signed; None when none did, or it is not valid at `now`."""
+    for key in keys:
+        try:
+            # PyJWT reads the clock for times; here they are compared with `now`.
+            claims: dict[str, Any] = jwt.decode(
+                token.text,
+                key.key,
+                algorithms=list(key.algorithms),
+                issuer=token.issuer,
+                options={"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError):
+            continue
+        return claims if _in_time(claims, now) else None
+    return None
+
+
+def audiences(claims: Mapping[str, Any]) -> frozenset[str]:
+    given = claims.get("aud")
+    listed = given if isinstance(given, list) else [given]
+    return frozenset(one for one in listed if isinstance(one, str))
+
+
+def has_claims(claims: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Whether each claim has its value; of a list, such as groups, one item."""
+    return all(_holds(claims.get(name), value) for name, value in wanted.items())
+
+
+def _holds(given: Any, wanted: str) -> bool:
+    return wanted in given if isinstance(given, list) else given == wanted
+
+
+def _in_time(claims: Mapping[str, Any], now: float) -> bool:
+    """A token without an end is not accepted."""
+    expires, begins = claims.get("exp"), claims.get("nbf", 0)
+    if not isinstance(expires, int | float) or not isinstance(begins, int | float):
+        return False
+    return begins - LEEWAY_S <= now < expires + LEEWAY_S
+
+
+def _key(one: Any) -> IssuerKey | None:
+    if not isinstance(one, dict) or one.get("use", "sig") != "sig" or one.get("kty") not in _ALGORITHMS:
+        return None
+    named, kid = one.get("alg"), one.get("kid", "")
+    algorithms = _ALGORITHMS[one["kty"]]
+    if named is not None:
+        algorithms = (named,) if named in algorithms else ()
+    try:
+        key = jwt.PyJWK({**one, "alg": algorithms[0]}).key if algorithms and isinstance(kid, str) else None
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    return None if key is None else IssuerKey(kid, algorithms, key)
+
+
+def _base64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

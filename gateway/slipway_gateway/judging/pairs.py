@@ -1,0 +1,116 @@
+"""Counts of twin shadows: what a canary pod and its twin answered to the same copy of a request (pure).
+
+A pair exists from the moment at which both copies are sent. What a leg does not answer, or not in time, is a bad event
+of that leg, so a canary cannot hide by refusing copies. Whether a pair is sent depends on no answer.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..routing.twin_shadow import TwinLatencyRule, TwinShadowRule
+from ..wire.responses import KINDS, TRUNCATED
+from .outcome import RequestOutcome
+
+# Any of these kinds of failure: all except truncated text, which a longer and better answer may have.
+BAD, BAD_KINDS = "bad", frozenset(KINDS) - {TRUNCATED}
+EVENTS = (BAD, *KINDS)
+# Why a pair was not sent. Both copies are sent or none.
+WITHHELD = (
+    RATE, BUSY, FULL, TOO_LARGE, FAILSAFE, NO_CANARY, NO_TWIN, CANARY_REFUSED, TWIN_REFUSED,
+) = (
+    "rate", "busy", "full", "too_large", "failsafe", "no_canary", "no_twin", "canary_refused", "twin_refused",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class LegCounts:
+    """Pairs in which a leg has an event, by leg."""
+
+    canary_only: int = 0
+    twin_only: int = 0
+    both: int = 0
+
+    def count(self, *, canary: bool, twin: bool) -> None:
+        self.canary_only += canary and not twin
+        self.twin_only += twin and not canary
+        self.both += canary and twin
+
+
+@dataclass(slots=True)
+class LatencyCounts:
+    """Pairs with a latency on both sides; `over`: canary's is longer than its twin's by more than the slowdown.
+
+    `tail_pairs`: those of a stratum that has a threshold, which the other `tail_` counts are part of.
+    """
+
+    pairs: int = 0
+    over: int = 0
+    tail_pairs: int = 0
+    tail_canary_only: int = 0
+    tail_twin_only: int = 0
+    tail_both: int = 0
+
+    def count(self, limit: TwinLatencyRule, stratum: str, canary_s: float, twin_s: float) -> None:
+        self.pairs += 1
+        self.over += canary_s * 100 > twin_s * (100 + limit.max_slowdown)
+        found = next((one.microseconds / 1e6 for one in limit.tail if one.stratum == stratum), None)
+        if found is None:
+            return
+        slow, twin_slow = canary_s > found, twin_s > found
+        self.tail_pairs += 1
+        self.tail_canary_only += slow and not twin_slow
+        self.tail_twin_only += twin_slow and not slow
+        self.tail_both += slow and twin_slow
+
+
+@dataclass(slots=True)
+class TwinCounts:
+    """Of one canary and one generation. `open`: pairs that were sent and have not ended; they are not in `pairs`."""
+
+    open: int = 0
+    pairs: int = 0
+    events: dict[str, LegCounts] = field(default_factory=lambda: {name: LegCounts() for name in EVENTS})
+    latencies: dict[str, LatencyCounts] = field(default_factory=dict)
+    withheld: Counter[str] = field(default_factory=Counter)
+
+    def begin(self) -> None:
+        """Both copies of a pair are being sent."""
+        self.open += 1
+
+    def end(self, shadow: TwinShadowRule, stratum: str, canary: RequestOutcome, twin: RequestOutcome) -> None:
+        """Both legs of a pair ended."""
+        self.open -= 1
+        self.pairs += 1
+        kinds, twin_kinds = _events(canary), _events(twin)
+        for name in kinds | twin_kinds:
+            self.events[name].count(canary=name in kinds, twin=name in twin_kinds)
+        for limit in shadow.latencies:
+            seconds, twin_seconds = _seconds(canary, limit.measure), _seconds(twin, limit.measure)
+            if seconds is not None and twin_seconds is not None:
+                times = self.latencies.setdefault(limit.measure, LatencyCounts())
+                times.count(limit, stratum, seconds, twin_seconds)
+
+    def cancel(self) -> None:
+        """The gateway ends: the pair has no outcome."""
+        self.open -= 1
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "open": self.open,
+            "pairs": self.pairs,
+            "events": {name: asdict(found) for name, found in self.events.items()},
+            "latencies": {measure: asdict(times) for measure, times in self.latencies.items()},
+            "withheld": dict(self.withheld),
+        }
+
+
+def _events(outcome: RequestOutcome) -> frozenset[str]:
+    bad = () if BAD_KINDS.isdisjoint(outcome.bad) else (BAD,)
+    return frozenset((*bad, *outcome.bad))
+
+
+def _seconds(outcome: RequestOutcome, measure: str) -> float | None:
+    found: Mapping[str, float] = outcome.seconds
+    return found.get(measure)

@@ -1,0 +1,47 @@
+"""What tenants spent, for their budgets: as the ledger says, and what it does not know yet (pure)."""
+
+from collections.abc import Mapping
+
+from ..quotas.policy import Budget
+from .periods import day_begin, month_begin
+from .store import Spent
+
+
+class Spending:
+    """Of all tenants, in one process."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, Spent] = {}
+        self._hour = 0
+        # Costs that are not in the ledger yet: of responses that ended, and what running ones may come to.
+        self._unwritten: dict[str, int] = {}
+
+    def read(self, spent: Mapping[str, Spent], hour: int) -> None:
+        """What the ledger has, with all that was written until now."""
+        self._spent, self._hour = dict(spent), hour
+
+    def written(self, added: Mapping[str, int]) -> None:
+        for tenant, nano in added.items():
+            former = self._spent.get(tenant, Spent())
+            self._spent[tenant] = Spent(former.day_nano + nano, former.month_nano + nano)
+
+    def expect(self, tenant: str, nano: int) -> None:
+        """More or, below 0, less is not written yet."""
+        total = self._unwritten.get(tenant, 0) + nano
+        if total:
+            self._unwritten[tenant] = total
+        else:
+            self._unwritten.pop(tenant, None)
+
+    def of(self, tenant: str, hour: int) -> Spent:
+        """In the day and the month of this hour."""
+        found, unwritten = self._spent.get(tenant, Spent()), self._unwritten.get(tenant, 0)
+        same_day, same_month = (begin(hour) == begin(self._hour) for begin in (day_begin, month_begin))
+        return Spent(found.day_nano * same_day + unwritten, found.month_nano * same_month + unwritten)
+
+    def exhausted(self, tenant: str, budget: Budget, hour: int) -> str:
+        """`day` or `month` where nothing of it is left, else empty."""
+        spent = self.of(tenant, hour)
+        if budget.month_nano is not None and spent.month_nano >= budget.month_nano:
+            return "month"
+        return "day" if budget.day_nano is not None and spent.day_nano >= budget.day_nano else ""

@@ -1,0 +1,177 @@
+"""Reads and writes of the ledger. All calls block: they run in the writer's thread."""
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Integer, bindparam, delete, func, literal_column, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ..quotas.meter import Charge
+from .periods import day_begin, month_begin
+from .tables import COUNTS, HOUR_KEY, SCHEMA_VERSION, about, hours, metadata, open_engine, responses
+from .urls import parse_url
+
+# A batch is written in parts of so many rows: SQL has a limit of parameters.
+_PART_ROWS = 500
+MAX_ROWS_READ = 100_000
+# Of responses in SQLite, some 25 MB. A stream that comes back after so many others is charged again.
+MAX_RESPONSES = 200_000
+
+
+class UnusableLedger(Exception):
+    """The database belongs to another release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Of one tenant, in billionths of the currency."""
+
+    day_nano: int = 0
+    month_nano: int = 0
+
+
+class LedgerStore:
+    """One database. It is opened, and its tables are made, with the first call."""
+
+    def __init__(self, url: str) -> None:
+        parsed = parse_url(url)
+        self._engine = open_engine(parsed)
+        self._insert: Any = sqlite.insert if parsed.get_backend_name() == "sqlite" else postgresql.insert
+        self._id = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other gateways may write to it too."""
+        return self._engine.dialect.name != "sqlite"
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def id(self) -> str:
+        """Of the database: gateways that share one have the same."""
+        self._open()
+        return self._id
+
+    def apply(self, charges: Iterable[Charge]) -> dict[str, int]:
+        """Writes charges in one transaction, each once; returns what was added to each tenant's costs.
+
+        A charge may come again, and grow: see `_merged`.
+        """
+        self._open()
+        ordered = sorted(charges, key=lambda charge: charge.id)
+        added: dict[str, int] = {}
+        with self._engine.begin() as connection:
+            totals: dict[tuple[Any, ...], list[int]] = {}
+            for begin in range(0, len(ordered), _PART_ROWS):
+                self._apply_part(connection, ordered[begin : begin + _PART_ROWS], totals)
+            self._add_to_hours(connection, totals)
+        for key, counts in totals.items():
+            tenant = key[HOUR_KEY.index("tenant")]
+            added[tenant] = added.get(tenant, 0) + counts[COUNTS.index("cost_nano")]
+        return added
+
+    def _apply_part(
+        self, connection: Connection, charges: Sequence[Charge], totals: dict[tuple[Any, ...], list[int]]
+    ) -> None:
+        # A new row counts nothing yet; then the rows are locked, so that two gateways add what is new to a row once.
+        fresh = [{"id": charge.id, "hour": charge.hour} | dict.fromkeys(COUNTS, 0) for charge in charges]
+        connection.execute(self._insert(responses).on_conflict_do_nothing(), fresh)
+        chosen = select(responses).where(responses.c.id.in_([charge.id for charge in charges]))
+        rows = connection.execute(chosen.order_by(responses.c.id).with_for_update()).mappings()
+        known: dict[str, Mapping[str, int]] = {row["id"]: {name: row[name] for name in COUNTS} for row in rows}
+        changed = []
+        for charge in charges:
+            former, now = known[charge.id], _counts(charge)
+            grown = _merged(former, now)
+            known[charge.id] = grown  # two requests that are one response may be in one batch
+            if any(more := [grown[name] - former[name] for name in COUNTS]):
+                changed.append({"row": charge.id, **grown})
+                _add(totals, _hour_key(charge), more)
+        if changed:
+            values: dict[str, Any] = {name: bindparam(name) for name in COUNTS}
+            connection.execute(update(responses).where(responses.c.id == bindparam("row")).values(values), changed)
+
+    def _add_to_hours(self, connection: Connection, totals: Mapping[tuple[Any, ...], Sequence[int]]) -> None:
+        if not totals:
+            return
+        # In one order everywhere: two gateways never wait for each other's rows.
+        rows = [dict(zip((*HOUR_KEY, *COUNTS), (*key, *counts), strict=True)) for key, counts in sorted(totals.items())]
+        insert = self._insert(hours)
+        added = {name: hours.c[name] + insert.excluded[name] for name in COUNTS}
+        connection.execute(insert.on_conflict_do_update(index_elements=HOUR_KEY, set_=added), rows)
+
+    def spent(self, hour: int) -> dict[str, Spent]:
+        """What each tenant spent in the day and the month of this hour."""
+        self._open()
+        day = func.sum(hours.c.cost_nano).filter(hours.c.hour >= day_begin(hour))
+        month = func.sum(hours.c.cost_nano)
+        query = select(hours.c.tenant, day, month).where(hours.c.hour >= month_begin(hour)).group_by(hours.c.tenant)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return {tenant: Spent(int(today or 0), int(total or 0)) for tenant, today, total in rows}
+
+    def usage(self, first_hour: int, end_hour: int, tenant: str = "") -> list[dict[str, Any]]:
+        """Rows from `first_hour` to before `end_hour`, at most `MAX_ROWS_READ` of them; all tenants without one."""
+        self._open()
+        query = select(hours).where(hours.c.hour >= first_hour, hours.c.hour < end_hour)
+        if tenant:
+            query = query.where(hours.c.tenant == tenant)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query.order_by(*(hours.c[name] for name in HOUR_KEY)).limit(MAX_ROWS_READ))
+            return [dict(row) for row in rows.mappings()]
+
+    def forget(self, responses_before: int, hours_before: int) -> None:
+        """Deletes responses and hours of before these hours. Totals keep what responses added to them."""
+        self._open()
+        with self._engine.begin() as connection:
+            connection.execute(delete(responses).where(responses.c.hour < responses_before))
+            connection.execute(delete(hours).where(hours.c.hour < hours_before))
+
+    def trim(self, running: Collection[str]) -> None:
+        """Deletes the oldest responses of SQLite beyond `MAX_RESPONSES`, except running ones. PostgreSQL has room."""
+        if self.is_shared:
+            return
+        self._open()
+        row = literal_column("rowid", Integer)
+        newest = select(func.max(row)).select_from(responses).scalar_subquery()
+        old = (row <= newest - MAX_RESPONSES) & responses.c.id.notin_(running)
+        with self._engine.begin() as connection:
+            connection.execute(delete(responses).where(old))
+
+    def _open(self) -> None:
+        if self._id:
+            return
+        # Two gateways that do this at once: one of them fails, and the writer tries again.
+        metadata.create_all(self._engine)
+        with self._engine.begin() as connection:
+            own = {"id": uuid.uuid4().hex, "version": SCHEMA_VERSION}
+            connection.execute(self._insert(about).on_conflict_do_nothing(), own)
+            rows = connection.execute(select(about)).all()
+        if len(rows) > 1:
+            raise UnusableLedger("the ledger was written by another release, whose tables differ")
+        self._id = rows[0].id
+
+
+def _counts(charge: Charge) -> dict[str, int]:
+    usage = charge.usage
+    values = (1, usage.input_tokens, usage.cached_tokens, usage.output_tokens, charge.cost_nano, int(charge.estimated))
+    return dict(zip(COUNTS, values, strict=True))
+
+
+def _merged(former: Mapping[str, int], now: Mapping[str, int]) -> Mapping[str, int]:
+    """Of two counts of one response: a server's own rather than an estimate, else the larger one."""
+    if former["requests"] and former["estimated"] != now["estimated"]:
+        return {name: former[name] for name in COUNTS} if now["estimated"] else now
+    return {name: max(former[name], now[name]) for name in COUNTS}
+
+
+def _hour_key(charge: Charge) -> tuple[Any, ...]:
+    return (charge.hour, charge.tenant, charge.key, charge.model, charge.revision)
+
+
+def _add(totals: dict[tuple[Any, ...], list[int]], key: tuple[Any, ...], more: Sequence[int]) -> None:
+    sums = totals.setdefault(key, [0] * len(COUNTS))
+    for place, value in enumerate(more):
+        sums[place] += value

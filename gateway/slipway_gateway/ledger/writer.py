@@ -1,0 +1,176 @@
+"""Brings charges to the ledger: in batches, twice a second, from one thread; also of streams that still run."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..quotas.meter import Charge, Meter
+from ..quotas.policy import Budget
+from ..telemetry.metrics import GatewayMetrics
+from .periods import hour_of
+from .spending import Spending
+from .store import LedgerStore, Spent, UnusableLedger
+
+log = logging.getLogger(__name__)
+
+# With the time of a write this is what a gateway that is killed may lose: less than a second.
+_INTERVAL_S = 0.5
+_MAX_PAUSE_S = 10.0
+# Charges that wait while the database is away: some 40 MB. Beyond it they are lost, and counted.
+MAX_WAITING = 100_000
+_MAX_BATCH = 5000
+# How often the spending that other gateways wrote is read, and old rows are deleted.
+_READ_EACH_S, _TRIM_EACH_S, _FORGET_EACH_S = 5.0, 30.0, 3600.0
+UNAVAILABLE = (SQLAlchemyError, OSError, UnusableLedger)
+_RESPONSES_HOURS, _USAGE_HOURS = 7 * 24, 400 * 24
+
+
+class Ledger:
+    """One gateway's. `run` writes until it is cancelled; `close` writes what is left."""
+
+    def __init__(
+        self, store: LedgerStore, metrics: GatewayMetrics, *, unix_time: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._unix_time = unix_time
+        self._thread = ThreadPoolExecutor(1, "ledger")
+        self._running: dict[Meter, int] = {}  # what of its expected costs is not written
+        self._waiting: dict[str, Charge] = {}
+        self._unwritten: dict[str, int] = {}  # costs of those that wait, beyond what is written of them
+        self._last: dict[str, Charge] = {}  # of running responses, as they were written
+        self._flushing = asyncio.Lock()
+        self._pause_s = _INTERVAL_S
+        self._read_s = self._trimmed_s = self._forgot_s = float("-inf")
+        self.spending = Spending()
+        self._id = ""
+        metrics.ledger_waiting.set_function(lambda: len(self._waiting))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it has what other gateways wrote too."""
+        return self._store.is_shared
+
+    @property
+    def hour(self) -> int:
+        return hour_of(self._unix_time())
+
+    @property
+    def id(self) -> str:
+        """Of the database, where gateways share one; "" before it was opened, and where each has its own."""
+        return self._id
+
+    def spent(self, tenant: str) -> Spent:
+        """In the day and the month that it is now, as far as this gateway knows."""
+        return self.spending.of(tenant, self.hour)
+
+    def exhausted(self, tenant: str, budget: Budget) -> str:
+        """`day` or `month` where nothing is left of it, else empty."""
+        return self.spending.exhausted(tenant, budget, self.hour)
+
+    def open(self, meter: Meter) -> None:
+        """A request begins; for budgets it costs what is expected of it until it ends."""
+        expected_nano = self._running[meter] = meter.expected_nano
+        self.spending.expect(meter.tenant, expected_nano)
+
+    def close(self, meter: Meter) -> None:
+        """It ended."""
+        self.spending.expect(meter.tenant, -self._running.pop(meter))
+        former = self._last.pop(meter.id, None)
+        charge = meter.charge()
+        if charge is None or charge == former:
+            return
+        if len(self._waiting) >= MAX_WAITING and charge.id not in self._waiting:
+            self._metrics.ledger_lost.inc()
+            return
+        unwritten = charge.cost_nano - (former.cost_nano if former else 0)
+        self.spending.expect(charge.tenant, unwritten - self._unwritten.get(charge.id, 0))
+        self._waiting[charge.id], self._unwritten[charge.id] = charge, unwritten
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause_s)
+            await self.flush()
+
+    async def flush(self) -> bool:
+        """Writes what waits; whether the database took it."""
+        async with self._flushing:
+            batch = self._batch()
+            try:
+                added = await self._call(self._store.apply, batch) if batch else {}
+                self._written(batch)
+                self.spending.written(added)
+                await self._look()
+            except UNAVAILABLE as error:
+                if self._pause_s == _INTERVAL_S:
+                    log.error("the ledger cannot be written, charges wait: %s", error)
+                self._metrics.ledger_failures.inc()
+                self._pause_s = min(_MAX_PAUSE_S, self._pause_s * 2)
+                return False
+        self._pause_s = _INTERVAL_S
+        return True
+
+    async def close_down(self) -> None:
+        """At the end of the process; what the database does not take then is lost, and logged."""
+        while self._waiting and await self.flush():
+            pass
+        if self._waiting:
+            log.error("charges are lost: the ledger cannot be written", extra={"charges": len(self._waiting)})
+        self._thread.shutdown(wait=True)
+        self._store.close()
+
+    async def usage(self, first_hour: int, end_hour: int, tenant: str) -> tuple[str, list[dict[str, Any]]]:
+        """The id of the ledger, and its rows, with all that waited until now."""
+        await self.flush()
+        return await self._call(self._store.id), await self._call(self._store.usage, first_hour, end_hour, tenant)
+
+    def _batch(self) -> list[Charge]:
+        ended = list(self._waiting.values())[:_MAX_BATCH]
+        if len(ended) < _MAX_BATCH:
+            ended += self._grown(_MAX_BATCH - len(ended))
+        return ended
+
+    def _grown(self, count: int) -> list[Charge]:
+        """Of responses that run: those that are not written as they are now."""
+        grown: list[Charge] = []
+        for meter in self._running:
+            if len(grown) >= count:
+                break
+            charge = meter.charge()
+            if charge is not None and charge != self._last.get(charge.id) and charge.id not in self._waiting:
+                grown.append(charge)
+        return grown
+
+    def _written(self, batch: Sequence[Charge]) -> None:
+        running = {meter.id: meter for meter in self._running}
+        for charge in batch:
+            if self._waiting.get(charge.id) == charge:
+                del self._waiting[charge.id]
+                self.spending.expect(charge.tenant, -self._unwritten.pop(charge.id))
+            if meter := running.get(charge.id):
+                former = self._last.get(charge.id)
+                self._last[charge.id] = charge
+                part = min(self._running[meter], charge.cost_nano - (former.cost_nano if former else 0))
+                self._running[meter] -= part
+                self.spending.expect(charge.tenant, -part)
+
+    async def _look(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._forgot_s >= _FORGET_EACH_S:
+            self._forgot_s = now_s
+            await self._call(self._store.forget, self.hour - _RESPONSES_HOURS, self.hour - _USAGE_HOURS)
+        if now_s - self._trimmed_s >= _TRIM_EACH_S:
+            self._trimmed_s = now_s
+            await self._call(self._store.trim, [meter.id for meter in self._running])
+        if now_s - self._read_s >= _READ_EACH_S:
+            self._read_s, hour = now_s, self.hour
+            self._id = await self._call(self._store.id) if self.is_shared else ""
+            self.spending.read(await self._call(self._store.spent, hour), hour)
+
+    async def _call(self, function: Callable[..., Any], *given: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *given)

@@ -1,0 +1,133 @@
+"""One leg of a pair: a copy at one server, from sending it to the outcome. Nothing of the response is kept."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from ..judging.outcome import OutcomeRecorder, RequestOutcome
+from ..limits.budget import Account
+from ..settings import GatewaySettings
+from ..upstream.exchange import UpstreamRequest
+from ..wire.responses import ERRORS, HUNG, KINDS, NON_FINITE
+from ..wire.sse import CONTENT_TYPE, EventAligner, split_crash_comment
+from .endpoints import BUSY_STATUSES, MirrorEndpoints
+from .shadow_request import ShadowRequest
+
+# Whole responses up to this size are read for failures.
+MAX_WHOLE_BYTES = 1 << 20
+MAX_ERROR_BYTES = 16 << 10
+# A whole response is silent while it is generated.
+_WHOLE_PATIENCE = 5
+_AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
+
+
+@dataclass(frozen=True, slots=True)
+class LegOutcome:
+    """`readable`: the text of the response was read for failures."""
+
+    outcome: RequestOutcome
+    readable: bool = True
+
+
+def alike(canary: LegOutcome, twin: LegOutcome) -> tuple[RequestOutcome, RequestOutcome]:
+    """Both outcomes by the same measure: where one text was not read, no text counts."""
+    if canary.readable and twin.readable:
+        return canary.outcome, twin.outcome
+    return canary.outcome.without(_OF_TEXT), twin.outcome.without(_OF_TEXT)
+
+
+class LegSender:
+    """Sends legs, once each: there is no retry, and what fails is the leg's outcome.
+
+    `account`: where the bytes that are held are counted.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        session: aiohttp.ClientSession,
+        account: Account,
+        endpoints: MirrorEndpoints,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._session = session
+        self.account = account
+        self.endpoints = endpoints
+        self._clock = clock
+
+    async def send(self, url: str, copy: ShadowRequest, original: UpstreamRequest) -> LegOutcome:
+        """The outcome of one leg. `original`: what the client requested."""
+        found: list[RequestOutcome] = []
+        patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
+        recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
+        readable = True
+        try:
+            with self.endpoints.asking(url):
+                async with asyncio.timeout(self._settings.mirror_timeout_s):
+                    readable = await self._read(url, copy, original, recorder)
+        # A response that is no HTTP raises one of these too.
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+            recorder.fail(self._clock())
+        return LegOutcome(found[0].without(original.excused), readable)
+
+    async def _read(self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder) -> bool:
+        posting = self._session.post(
+            URL(url + copy.path_qs, encoded=True),
+            data=copy.body,
+            headers=copy.headers,
+            allow_redirects=False,
+            skip_auto_headers=_AUTOMATIC_HEADERS,
+        )
+        async with posting as response:
+            if response.status in BUSY_STATUSES:
+                self.endpoints.rest(url)
+            if response.status != 200:
+                body = await response.content.read(MAX_ERROR_BYTES) if response.status >= 500 else b""
+                recorder.fail(self._clock(), body)
+                return True
+            if response.headers.get("Content-Type", "").startswith(CONTENT_TYPE):
+                return await self._read_stream(response, original, recorder)
+            return await self._read_whole(response, original, recorder)
+
+    async def _read_stream(
+        self, response: aiohttp.ClientResponse, original: UpstreamRequest, recorder: OutcomeRecorder
+    ) -> bool:
+        aligner, crashed = EventAligner(), False
+        while chunk := await response.content.readany():
+            recorder.server_sent(self._clock())
+            events, crashed = split_crash_comment(aligner.feed(chunk))
+            if events:
+                recorder.add_events(events, self._clock())
+            recorder.wait_for_server(self._clock())
+        if crashed or aligner.reports_crash():
+            recorder.fail(self._clock())
+        recorder.complete_stream(self._clock(), wants_json=original.wants_json)
+        return True
+
+    async def _read_whole(
+        self, response: aiohttp.ClientResponse, original: UpstreamRequest, recorder: OutcomeRecorder
+    ) -> bool:
+        kept, whole, held_bytes = [], original.writes_text, 0
+        try:
+            while chunk := await response.content.readany():
+                recorder.server_sent(self._clock())
+                recorder.wait_for_server(self._clock())
+                whole = whole and held_bytes + len(chunk) <= MAX_WHOLE_BYTES and self._has_room(len(chunk))
+                if whole:
+                    kept.append(chunk)
+                    held_bytes += len(chunk)
+                    self.account.force(len(chunk))
+            body = b"".join(kept) if whole else None
+            recorder.complete(body, self._clock(), wants_json=original.wants_json)
+        finally:
+            self.account.shrink(held_bytes)
+        return whole
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return self.account.held_bytes + size_bytes <= self._settings.mirror_max_bytes

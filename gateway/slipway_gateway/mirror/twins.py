@@ -1,0 +1,209 @@
+"""Twin shadows: copies of whole sessions go to a canary pod and to a stable pod at the same moment.
+
+Clients never wait for a copy and see no response of one. Both legs of a pair are sent, or neither: whether they are
+depends on the load of this gateway and of both pods, and on no response to that request.
+"""
+
+import asyncio
+import functools
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..balancing.load_balancer import LoadBalancer
+from ..judging import pairs
+from ..judging.pairs import TwinCounts
+from ..limits.rate import RateLimit
+from ..routing.mirroring import is_paired
+from ..routing.table import Route, equivalent_revisions
+from ..routing.twin_shadow import TwinShadowRule
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics
+from ..upstream.exchange import UpstreamRequest
+from ..upstream.tenant_proof import TenantSigner
+from .leg import LegSender, alike
+from .shadow_request import ShadowRequest, make_pair_copy
+
+log = logging.getLogger(__name__)
+
+# Results of requests of a session that is copied, beside `pairs.WITHHELD`; each one has exactly one.
+PAIRED, UNCOUNTED, CANCELLED = "paired", "uncounted", "cancelled"
+SIDE_EFFECTS, SUSPECT = "side_effects", "suspect"
+_LEG_BYTES = 24 << 10  # that one leg keeps of a stream, and its buffers
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A request for both legs. `counts` is None for a further request of a session, which is no pair of its own."""
+
+    route: Route
+    shadow: TwinShadowRule
+    original: UpstreamRequest
+    copy: ShadowRequest
+    canary: str
+    twin: str
+    counts: TwinCounts | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.copy.body) + 2 * _LEG_BYTES
+
+
+class TwinShadows:
+    """Pairs of all models of one gateway. `busy`: whether clients need the capacity."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        balancer: LoadBalancer,
+        metrics: GatewayMetrics,
+        legs: LegSender,
+        busy: Callable[[], bool],
+        *,
+        is_suspect: Callable[[UpstreamRequest], bool],
+        signer: TenantSigner,
+    ) -> None:
+        """`is_suspect`: whether an engine died with the same bytes in flight."""
+        self._settings = settings
+        self._balancer = balancer
+        self._metrics = metrics
+        self._busy = busy
+        self._legs = legs
+        self._account = legs.account
+        self._endpoints = legs.endpoints
+        self._is_suspect = is_suspect
+        self._signer = signer
+        self._clock = asyncio.get_running_loop().time
+        self._rates: dict[str, RateLimit] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def offer(self, original: UpstreamRequest, request_id: str) -> None:
+        """A client's request is over, however it ended. Nothing here waits.
+
+        A stream that a client takes up again is the rest of a request that was offered before.
+        """
+        route = self._balancer.published.find(original.whose)
+        shadow = route.twin_shadow if route else None
+        if route is None or shadow is None or self._closed or not self._settings.twin_max_inflight:
+            return
+        if route.asleep or original.revision or not original.computes or not is_paired(route, original.key):
+            return
+        generation = self._balancer.first_attempts.generation(route)
+        if generation is None:
+            return
+        sessions, counts = (
+            self._balancer.first_attempts.samples.paired(route, shadow),
+            generation.twins(shadow.revision),
+        )
+        counted = not sessions.has(original.key)
+        made = self._make(route, shadow, original, request_id, counts if counted else None)
+        if isinstance(made, str):
+            if counted and made in pairs.WITHHELD:
+                counts.withheld[made] += 1
+            self._metrics.paired(self._model(route), shadow.revision, made)
+            return
+        sessions.remember(original.key)
+        self._start(made)
+
+    async def close(self) -> None:
+        """Sends no more pairs and cancels those in flight."""
+        self._closed = True
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    # -- whether a pair is sent
+
+    def _make(
+        self,
+        route: Route,
+        shadow: TwinShadowRule,
+        original: UpstreamRequest,
+        request_id: str,
+        counts: TwinCounts | None,
+    ) -> _Pair | str:
+        """A pair to send, or why there is none."""
+        if reason := self._no_room(route, original):
+            return reason
+        canary, twin = self._endpoints_of(route, shadow, original.key)
+        if not (canary and twin):
+            return self._missing(route, shadow, canary)
+        # One that engines died of must not reach two more.
+        if self._is_suspect(original):
+            return SUSPECT
+        copy = make_pair_copy(ShadowRequest(original.path_qs, original.headers, original.body), request_id)
+        if copy is None:
+            return SIDE_EFFECTS
+        now_s = self._clock()
+        rate = self._rates.setdefault(route.name, RateLimit(now_s, shadow.max_pairs_per_second))
+        if not rate.take(now_s, shadow.max_pairs_per_second, spare=counts is None):
+            return pairs.RATE
+        return _Pair(route, shadow, original, copy, canary, twin, counts)
+
+    def _no_room(self, route: Route, original: UpstreamRequest) -> str:
+        if self._balancer.failsafe.is_active(route):
+            return pairs.FAILSAFE
+        if self._busy():
+            return pairs.BUSY
+        if len(self._running) >= self._settings.twin_max_inflight:
+            return pairs.FULL
+        size_bytes = len(original.body)
+        held_bytes = self._account.held_bytes + size_bytes + 2 * _LEG_BYTES
+        fits = size_bytes <= self._settings.mirror_max_body_bytes and held_bytes <= self._settings.mirror_max_bytes
+        return "" if fits else pairs.TOO_LARGE
+
+    def _endpoints_of(self, route: Route, shadow: TwinShadowRule, key: str) -> tuple[str, str]:
+        canary = self._endpoints.choose(self._balancer.published.urls(route.name, shadow.revision), key)
+        return canary, self._endpoints.choose(self._twins(route, shadow), key)
+
+    def _twins(self, route: Route, shadow: TwinShadowRule) -> tuple[str, ...]:
+        """Baseline pods, which are as new as the canary's, else pods of stable."""
+        twin, same = equivalent_revisions(shadow.twin)
+        return self._balancer.published.urls(route.name, same) or self._balancer.published.urls(route.name, twin)
+
+    def _missing(self, route: Route, shadow: TwinShadowRule, canary: str) -> str:
+        if not canary:
+            exists = self._balancer.published.urls(route.name, shadow.revision)
+            return pairs.CANARY_REFUSED if exists else pairs.NO_CANARY
+        return pairs.TWIN_REFUSED if self._twins(route, shadow) else pairs.NO_TWIN
+
+    def _model(self, route: Route) -> str:
+        table = self._balancer.published.current
+        return table.id_of(route) if table else route.model
+
+    # -- one pair
+
+    def _start(self, pair: _Pair) -> None:
+        self._account.force(pair.size_bytes)
+        if pair.counts:
+            pair.counts.begin()
+        task = asyncio.create_task(self._run(pair))
+        self._running.add(task)
+        self._metrics.pairing.set(len(self._running))
+        # A task that is cancelled before it began runs none of its code: so the end is counted here.
+        task.add_done_callback(functools.partial(self._ended, pair))
+
+    def _ended(self, pair: _Pair, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._metrics.pairing.set(len(self._running))
+        self._account.shrink(pair.size_bytes)
+        over = not task.cancelled() and task.exception() is None
+        if not over and pair.counts:
+            pair.counts.cancel()
+        if error := None if task.cancelled() else task.exception():
+            log.error("a pair failed inside of the gateway", exc_info=error)
+        result = CANCELLED if not over else PAIRED if pair.counts else UNCOUNTED
+        self._metrics.paired(self._model(pair.route), pair.shadow.revision, result)
+
+    async def _run(self, pair: _Pair) -> None:
+        self._signer.sign(pair.copy.headers, pair.route.name)
+        # Which leg is first is chance, and both are sent before either is answered.
+        legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._legs.send(url, pair.copy, pair.original)) for url in legs]
+        first, second = (task.result() for task in tasks)
+        canary, twin = (first, second) if legs[0] == pair.canary else (second, first)
+        if pair.counts:
+            pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin))

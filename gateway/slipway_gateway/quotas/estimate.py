@@ -1,0 +1,42 @@
+"""What a request may cost, before its server counted it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from .tenant import INPUT, OUTPUT, REQUESTS
+
+# Of English text; other text and code have fewer bytes for each token, never less than one with byte-level tokens.
+BYTES_PER_TOKEN = 4
+DEFAULT_OUTPUT_TOKENS = 512
+_MAX_TOKENS = 1 << 31
+_MAX_CHOICES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Tokens that a request may take."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def amounts(self) -> dict[str, int]:
+        return {REQUESTS: 1, INPUT: self.input_tokens, OUTPUT: self.output_tokens}
+
+
+def estimate(
+    body_bytes: int, limits: tuple[Any, ...], choices: Any, default_output: int, *, computes: bool, writes_text: bool
+) -> Estimate:
+    """`limits`: the request's own of output tokens, those that are not numbers count for nothing. `choices`: `n`.
+
+    `computes`: a model does; else only the request itself counts. `writes_text`: there are output tokens.
+    """
+    if not computes:
+        return Estimate()
+    given = [min(value, _MAX_TOKENS) for value in limits if _is_count(value)]
+    each = min([*given, default_output]) if writes_text else 0
+    times = min(choices, _MAX_CHOICES) if _is_count(choices) and choices > 0 else 1
+    return Estimate(-(-body_bytes // BYTES_PER_TOKEN), each * times)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

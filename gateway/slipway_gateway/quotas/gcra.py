@@ -1,0 +1,89 @@
+"""One rate limit: GCRA with reservations that are settled later."""
+
+from dataclasses import dataclass
+
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`per_minute` units flow back each minute; at most `burst` units can be taken at once.
+
+    `parts`: so many buckets divide the units per minute; `burst` is of this bucket alone.
+    """
+
+    per_minute: int
+    burst: int
+    parts: int = 1
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds in which one unit flows back."""
+        return MINUTE_S * self.parts / self.per_minute
+
+
+@dataclass(slots=True)
+class Hold:
+    """A part of a bucket that one request took. `settle` replaces it by what the request used."""
+
+    amount: int
+    end_s: float
+    refunded_s: float  # of its bucket, in total, when it was taken
+    changes: int  # of its bucket's rate, when it was taken
+    settled: bool = False
+
+
+class Bucket:
+    """A bucket is full at first. `tat_s` is GCRA's theoretical arrival time: until then the bucket is not full."""
+
+    __slots__ = ("_changes", "_refunded_s", "rate", "tat_s")
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self.tat_s = float("-inf")
+        self._refunded_s = 0.0
+        self._changes = 0
+
+    def wait_s(self, amount: int, now_s: float) -> float:
+        """Seconds until `amount` can be taken, 0: now. More than a full bucket waits for a full one."""
+        rate = self.rate
+        amount = min(amount, rate.burst)
+        free_at = max(self.tat_s, now_s) + (amount - rate.burst) * rate.interval_s
+        # Rounding must refuse no request: a billionth of a unit is none.
+        return max(0.0, free_at - now_s) if free_at - now_s > rate.interval_s * 1e-9 else 0.0
+
+    def take(self, amount: int, now_s: float) -> Hold:
+        """Takes `amount`, at most a full bucket, whether or not it is there: `wait_s` comes first."""
+        amount = min(amount, self.rate.burst)
+        self.tat_s = max(self.tat_s, now_s) + amount * self.rate.interval_s
+        return Hold(amount, self.tat_s, self._refunded_s, self._changes)
+
+    def settle(self, hold: Hold, used: int, now_s: float) -> None:
+        """Charges what was used beyond the hold, or gives back what was not used. The second call does nothing.
+
+        What the time since then has already given back is not given back again: the bucket never has more than it
+        would have if the use had been known from the start.
+        """
+        if hold.settled:
+            return
+        hold.settled = True
+        if used >= hold.amount:
+            self.tat_s = max(self.tat_s, now_s) + (used - hold.amount) * self.rate.interval_s
+            return
+        if hold.changes != self._changes:
+            return  # its seconds were those of another rate: it flows back with time
+        # Of the hold and everything before it, so much has not flowed back yet.
+        left_s = hold.end_s - (self._refunded_s - hold.refunded_s) - now_s
+        refund_s = max(0.0, min((hold.amount - used) * self.rate.interval_s, left_s))
+        self.tat_s -= refund_s
+        self._refunded_s += refund_s
+
+    def full_in_s(self, now_s: float) -> float:
+        return max(0.0, self.tat_s - now_s)
+
+    def change(self, rate: Rate, now_s: float) -> None:
+        """Another limit from now on; what is owed stays owed, in units."""
+        owed = max(0.0, self.tat_s - now_s) / self.rate.interval_s
+        self.rate = rate
+        self.tat_s = now_s + owed * rate.interval_s
+        self._changes += 1

@@ -1,0 +1,127 @@
+"""Follows one request of a tenant: what it reserved, what its server reported, what it is charged in the end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..wire.headers import PROMPT_TOKENS
+from .estimate import Estimate
+from .prices import FREE, Price
+from .tenant import INPUT, OUTPUT, REQUESTS
+from .usage import MAX_USAGE_BYTES, Usage, count_events, last_usage, marked_position, without_usage_event
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What the ledger keeps of one request. Of charges with one `id` the largest counts: they are one response."""
+
+    id: str
+    tenant: str
+    key: str
+    model: str
+    revision: str
+    hour: int  # of Unix time
+    usage: Usage
+    cost_nano: int
+    estimated: bool  # its server reported no usage
+
+
+class Meter:
+    """One request. `begin` is called for a response with status 200, then `add_events` or `add_body`."""
+
+    def __init__(
+        self,
+        id_: str,
+        tenant: str,
+        key: str,
+        *,
+        estimate: Estimate,
+        price: Price = FREE,
+        model: str = "",
+        hour: int = 0,
+        resumed_at: int = 0,
+        strips_usage: bool = False,
+    ) -> None:
+        """`resumed_at`: the client has the tokens up to this position from before. `strips_usage`: the gateway, not the
+        client, requested the usage of the stream."""
+        self.id, self.tenant, self.key = id_, tenant, key
+        self.model, self.revision, self.hour = model, "", hour
+        self.limit_headers: Mapping[str, str] = {}  # of its tenant, when it was taken
+        self.estimate = estimate
+        self.price = price
+        self.sent = False  # to a server
+        self.begun = False
+        self._resumed_at = resumed_at
+        self.strips_usage = strips_usage
+        self._reported: Usage | None = None
+        self._prompt_tokens: int | None = None
+        self._output_tokens = 0
+        self._marked = False
+        self._tail = b""
+
+    # -- what happens to it
+
+    def begin(self, revision: str, headers: Mapping[str, str], response_id: str = "") -> None:
+        """A response begins. `response_id`: of a stream that another gateway may continue, the same for all of them."""
+        self.begun = True
+        self.revision = revision
+        self.id = response_id or self.id
+        prompt = headers.get(PROMPT_TOKENS, "")
+        self._prompt_tokens = int(prompt) if prompt.isascii() and prompt.isdigit() and len(prompt) < 10 else None
+
+    def add_events(self, events: bytes) -> bytes:
+        """Whole events of the stream as they came; returns them as the client gets them."""
+        position = marked_position(events)
+        if position is not None:
+            self._marked = True
+            self._output_tokens = max(self._output_tokens, position)
+        elif not self._marked:
+            self._output_tokens += count_events(events)
+        self._reported = last_usage(events) or self._reported
+        return without_usage_event(events) if self.strips_usage else events
+
+    def add_body(self, chunk: bytes) -> None:
+        """A part of a response that is no stream."""
+        seen = self._tail + chunk
+        self._reported = last_usage(seen) or self._reported
+        self._tail = seen[-MAX_USAGE_BYTES:]
+
+    # -- what it comes to
+
+    @property
+    def usage(self) -> Usage:
+        """So far: as reported, else as counted. A prompt that was not counted is as long as it was estimated."""
+        if self._reported:
+            return self._reported
+        prompt = self.estimate.input_tokens if self._prompt_tokens is None else self._prompt_tokens
+        return Usage(prompt, self._output_tokens)
+
+    @property
+    def estimated(self) -> bool:
+        return self._reported is None and not (self._marked and self._prompt_tokens is not None)
+
+    @property
+    def expected_nano(self) -> int:
+        """The cost of what it reserves."""
+        return self.price.cost_nano(Usage(self.estimate.input_tokens, self.estimate.output_tokens))
+
+    def charge(self) -> Charge | None:
+        """None before a response begins: there is nothing to pay for."""
+        if not self.begun:
+            return None
+        usage = self.usage
+        about = (self.id, self.tenant, self.key, self.model, self.revision, self.hour)
+        return Charge(*about, usage, self.price.cost_nano(usage), self.estimated)
+
+    def used(self, *, left: bool) -> dict[str, int]:
+        """What limits are charged in the end; what is not in it keeps its reservation. `left`: the client did.
+
+        A request that a server has, and whose client left before the response began, keeps its reservation: what was
+        generated is not known. One that no server answered is charged nothing, and an error response is one request.
+        """
+        if not self.begun:
+            return {} if left and self.sent else {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
+        usage = self.usage
+        output = max(0, usage.output_tokens - self._resumed_at)
+        if left and self._reported is None and not self._output_tokens:
+            return {REQUESTS: 1, INPUT: usage.input_tokens}
+        return {REQUESTS: 1, INPUT: usage.input_tokens, OUTPUT: output}

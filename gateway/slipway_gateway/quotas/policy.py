@@ -1,0 +1,30 @@
+"""What a Tenant allows its requests: limits, prices, a budget."""
+
+from dataclasses import dataclass, field
+
+from .estimate import DEFAULT_OUTPUT_TOKENS
+from .prices import Price
+from .tenant import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """In billionths of the currency; None: no bound."""
+
+    day_nano: int | None = None
+    month_nano: int | None = None
+
+    def part(self, parts: int) -> "Budget":
+        """That of one gateway, where so many of them know only their own spending."""
+        day, month = (None if amount is None else amount // parts for amount in (self.day_nano, self.month_nano))
+        return Budget(day, month)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`output_tokens`: what a request reserves that sets no limit of its own. Without limits nothing is refused."""
+
+    limits: Limits = field(default_factory=Limits)
+    prices: tuple[Price, ...] = ()
+    budget: Budget = field(default_factory=Budget)
+    output_tokens: int = DEFAULT_OUTPUT_TOKENS

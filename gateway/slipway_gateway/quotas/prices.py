@@ -1,0 +1,68 @@
+"""What tokens cost, in whole numbers: a billionth of the currency is one `nano`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from .usage import Usage
+
+NANO = 1_000_000_000
+_AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """For a million tokens of the models that `model` names; it may end in `*`. In millionths of the currency."""
+
+    model: str
+    input_micro: int = 0
+    output_micro: int = 0
+    cached_input_micro: int | None = None
+    request_nano: int = 0
+
+    def cost_nano(self, usage: Usage) -> int:
+        """Rounded up, once for the whole request."""
+        cached = self.input_micro if self.cached_input_micro is None else self.cached_input_micro
+        fresh = usage.input_tokens - usage.cached_tokens
+        pico = fresh * self.input_micro + usage.cached_tokens * cached + usage.output_tokens * self.output_micro
+        return self.request_nano + -(-pico // 1000)
+
+
+FREE = Price("*")
+
+
+def price_of(prices: Sequence[Price], *names: str) -> Price:
+    """The one that matches best: a whole name before a beginning, a longer beginning before a shorter one."""
+    matching = [price for price in prices if any(_matches(price.model, name) for name in names)]
+    return max(matching, key=lambda price: (not price.model.endswith("*"), len(price.model)), default=FREE)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def micro(amount: str, path: str = "amount") -> int:
+    """`0.15` → 150000.
+
+    Raises:
+        ValueError: it is no amount; the message has its `path`.
+    """
+    return _whole(amount, 1_000_000, path)
+
+
+def nano(amount: str, path: str = "amount") -> int:
+    return _whole(amount, NANO, path)
+
+
+def _whole(amount: str, parts: int, path: str) -> int:
+    if not _AMOUNT.fullmatch(amount):
+        raise ValueError(f"{path} must be an amount like 0.15, with at most 6 decimals, not {amount[:40]!r}")
+    return int(Decimal(amount) * parts)
+
+
+def shown(nano_amount: int) -> str:
+    """`1500000000` → `1.50`: at least cents, and no more than is there."""
+    amount = Decimal(nano_amount) / NANO
+    cents = amount.quantize(Decimal("0.01"))
+    return str(cents) if cents == amount else f"{amount.normalize():f}"

@@ -1,0 +1,38 @@
+"""What was counted in the last minute, by name, within ten seconds (pure)."""
+
+from collections import deque
+from collections.abc import Mapping
+
+SLOT_S = 10.0
+_SLOTS = 6
+
+
+class Recent:
+    """Counts of one thing. The oldest ones are forgotten in slots."""
+
+    def __init__(self) -> None:
+        self._slots: deque[tuple[int, dict[str, int]]] = deque(maxlen=_SLOTS)
+
+    def add(self, counts: Mapping[str, int], now_s: float) -> None:
+        number = int(now_s // SLOT_S)
+        if not self._slots or self._slots[-1][0] != number:
+            self._slots.append((number, {}))
+        slot = self._slots[-1][1]
+        for name, count in counts.items():
+            slot[name] = slot.get(name, 0) + count
+
+    def last_minute(self, now_s: float) -> dict[str, int]:
+        found: dict[str, int] = {}
+        oldest = int(now_s // SLOT_S) - _SLOTS
+        for number, counts in self._slots:
+            if number > oldest:
+                for name, count in counts.items():
+                    found[name] = found.get(name, 0) + count
+        return found
+
+
+class RecentUse:
+    """Of one tenant: what it used, and how often each limit refused a request."""
+
+    def __init__(self) -> None:
+        self.used, self.refused = Recent(), Recent()

@@ -1,0 +1,177 @@
+"""All limits of one tenant: a request takes from every bucket or from none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .gcra import MINUTE_S, Bucket, Hold, Rate
+
+REQUESTS, INPUT, OUTPUT, CONCURRENCY, SPEND = LIMITS = (
+    "requests",
+    "input_tokens",
+    "output_tokens",
+    "concurrency",
+    "spend",
+)
+TOKENS = (INPUT, OUTPUT)
+# A request that waits for another one of its tenant to end cannot know when that is.
+_CONCURRENCY_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a gateway may use of each limit: one of `parts`. What cannot be divided goes to the lowest ranks."""
+
+    parts: int = 1
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """0: no limit. `burst_s`: a full bucket holds what flows back in so many seconds, and at least one.
+
+    `parts`: so many gateways divide the limits per minute; see `part`.
+    """
+
+    requests_per_minute: int = 0
+    input_tokens_per_minute: int = 0
+    output_tokens_per_minute: int = 0
+    concurrency: int = 0
+    burst_s: float = MINUTE_S
+    parts: int = 1
+
+    def part(self, share: Share) -> "Limits":
+        """Those of one gateway. All parts together are the limits, except that each part lets one request run."""
+        if share.parts <= 1:
+            return self
+        each, more = divmod(self.concurrency, share.parts)
+        concurrency = max(1, each + (share.rank < more)) if self.concurrency else 0
+        return replace(self, concurrency=concurrency, parts=share.parts)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit."""
+        return bool(self.concurrency or self.rates())
+
+    def rates(self) -> dict[str, Rate]:
+        per_minute = {
+            REQUESTS: self.requests_per_minute,
+            INPUT: self.input_tokens_per_minute,
+            OUTPUT: self.output_tokens_per_minute,
+        }
+        return {name: self._rate(value) for name, value in per_minute.items() if value}
+
+    def _rate(self, per_minute: int) -> Rate:
+        burst = max(1, int(per_minute * self.burst_s / MINUTE_S / self.parts))
+        return Rate(per_minute, burst, self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """`limit`: which one of `LIMITS`. `wait_s`: after that the request would be taken."""
+
+    limit: str
+    wait_s: float
+
+
+@dataclass(slots=True)
+class Reservation:
+    """What one request took. It ends by `TenantQuota.settle`, once."""
+
+    holds: dict[str, Hold] = field(default_factory=dict)
+    ended: bool = False
+
+
+class TenantQuota:
+    """The buckets of one tenant in one process."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._buckets = {name: Bucket(rate) for name, rate in limits.rates().items()}
+        self.running = 0
+
+    def reserve(self, amounts: Mapping[str, int], now_s: float) -> Reservation | LimitReached:
+        """`amounts`: by the name of the limit. A refusal changes nothing: who tries too often waits no longer."""
+        if self.limits.concurrency and self.running >= self.limits.concurrency:
+            return LimitReached(CONCURRENCY, _CONCURRENCY_WAIT_S)
+        wanted = {name: amounts.get(name, 0) for name in self._buckets}
+        waits = {name: self._buckets[name].wait_s(amount, now_s) for name, amount in wanted.items()}
+        longest = max(waits, key=waits.__getitem__, default="")
+        if longest and waits[longest] > 0:
+            return LimitReached(longest, waits[longest])
+        self.running += 1
+        return Reservation({name: self._buckets[name].take(amount, now_s) for name, amount in wanted.items()})
+
+    def settle(self, reservation: Reservation, used: Mapping[str, int], now_s: float) -> None:
+        """`used`: by the name of the limit; what is not in it keeps what was reserved. The second call does nothing."""
+        if reservation.ended:
+            return
+        reservation.ended = True
+        self.running -= 1
+        for name, hold in reservation.holds.items():
+            if name in used and name in self._buckets:
+                self._buckets[name].settle(hold, used[name], now_s)
+
+    def change(self, limits: Limits, now_s: float) -> None:
+        """Other limits from now on: what was used stays used."""
+        self.limits = limits
+        rates = limits.rates()
+        for name in self._buckets.keys() - rates.keys():
+            del self._buckets[name]
+        for name, rate in rates.items():
+            if name not in self._buckets:
+                self._buckets[name] = Bucket(rate)
+            elif self._buckets[name].rate != rate:
+                self._buckets[name].change(rate, now_s)
+
+    def is_idle(self, now_s: float) -> bool:
+        """Whether it would be the same if it were a new one."""
+        return not self.running and all(bucket.full_in_s(now_s) <= 0 for bucket in self._buckets.values())
+
+    def enter(self) -> None:
+        """A request begins that takes from no bucket here."""
+        self.running += 1
+
+    def leave(self) -> None:
+        self.running -= 1
+
+    def headers(self, now_s: float) -> dict[str, str]:
+        """As `headers` of what remains here."""
+        return headers({name: (bucket.rate, bucket.full_in_s(now_s)) for name, bucket in self._buckets.items()})
+
+
+def headers(buckets: Mapping[str, tuple[Rate, float]]) -> dict[str, str]:
+    """`x-ratelimit-*` as OpenAI's clients know them. Of input and output tokens they show the scarcer limit.
+
+    `buckets`: by the name of the limit its rate, and the seconds until all of it remains.
+    """
+    found = {name: _remaining(*bucket) for name, bucket in buckets.items()}
+    scarcer = min((found[name] for name in TOKENS if name in found), key=lambda one: one[1] / one[0], default=None)
+    shown: dict[str, str] = {}
+    for name, state in (("requests", found.get(REQUESTS)), ("tokens", scarcer)):
+        if state:
+            limit, remaining, reset_s = state
+            shown |= {
+                f"x-ratelimit-limit-{name}": str(limit),
+                f"x-ratelimit-remaining-{name}": str(min(remaining, limit)),
+                f"x-ratelimit-reset-{name}": duration(reset_s),
+            }
+    return shown
+
+
+def _remaining(rate: Rate, full_in_s: float) -> tuple[int, int, float]:
+    """Limit per minute, what remains, and the seconds until all of it does; 0 also when more is owed than a bucket."""
+    limit = max(1, rate.per_minute // rate.parts)
+    return limit, max(0, int(rate.burst - full_in_s / rate.interval_s + 1e-6)), full_in_s
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes them: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
+    thousandths = round(seconds * 1000)
+    if thousandths < 1000:
+        return f"{thousandths}ms"
+    minutes, rest = divmod(thousandths, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{rest / 1000:g}s"
+    if minutes or hours:
+        text = f"{minutes}m{text}"
+    return f"{hours}h{text}" if hours else text

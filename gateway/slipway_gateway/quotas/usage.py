@@ -1,0 +1,109 @@
+"""Tokens that a response reports, found in its bytes."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+# A key, never a text: in a JSON string the quotation marks would be escaped, and only an object follows.
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+# Such an object is short; one that is longer is not looked at.
+MAX_USAGE_BYTES = 4096
+_DONE = b"data: [DONE]"
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: Any = None
+
+
+class _Usage(msgspec.Struct):
+    """As OpenAI's completions, its responses and Slipway's own endpoints name them."""
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+
+
+_OBJECT = msgspec.json.Decoder(_Usage)
+_MAX_TOKENS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`cached_tokens` are part of `input_tokens`."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+def last_usage(data: bytes) -> Usage | None:
+    """The last usage object in these bytes: of a whole response, the end of one, or events of a stream."""
+    begin = -1
+    for found in _USAGE.finditer(data):
+        begin = found.end()
+    return None if begin < 0 else _decode(_object_at(data, begin))
+
+
+def _object_at(data: bytes, begin: int) -> bytes:
+    """The object that begins here. It holds numbers and objects of numbers, so that braces end it."""
+    depth = 0
+    for at in range(begin, min(len(data), begin + MAX_USAGE_BYTES)):
+        if data[at] == 0x7B:
+            depth += 1
+        elif data[at] == 0x7D:
+            depth -= 1
+            if depth == 0:
+                return data[begin : at + 1]
+    return b""
+
+
+def _decode(text: bytes) -> Usage | None:
+    try:
+        found = _OBJECT.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    details = found.prompt_tokens_details or found.input_tokens_details
+    input_tokens = _count(found.prompt_tokens, found.input_tokens)
+    cached = _count(details.cached_tokens) if details else 0
+    return Usage(input_tokens, _count(found.completion_tokens, found.output_tokens), min(cached, input_tokens))
+
+
+def _count(*values: Any) -> int:
+    for value in values:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_TOKENS:
+            return value
+    return 0
+
+
+def marked_position(events: bytes) -> int | None:
+    """Tokens of a stream up to the last event that its server marked with `: <position>.<check> <tokens>`."""
+    begin = 0 if events.startswith(b": ") else -1
+    last = events.rfind(b"\n\n: ")
+    begin = last + 2 if last >= 0 else begin
+    if begin < 0:
+        return None
+    digits, dot, _ = events[begin + 2 : begin + 12].partition(b".")
+    return int(digits) if dot and digits.isdigit() else None
+
+
+def count_events(events: bytes) -> int:
+    """Events with data: about one for each token, where a server neither marks them nor reports its usage."""
+    found = events.count(b"\ndata:") + events.startswith(b"data:")
+    return found - events.count(_DONE)
+
+
+def without_usage_event(events: bytes) -> bytes:
+    """Whole events without those that hold only the usage, which the client did not request."""
+    if b'"choices":[]' not in events and b'"choices": []' not in events:
+        return events
+    kept = [event for event in events.split(b"\n\n") if not _only_usage(event)]
+    return b"\n\n".join(kept)
+
+
+def _only_usage(event: bytes) -> bool:
+    return _USAGE.search(event) is not None and (b'"choices":[]' in event or b'"choices": []' in event)

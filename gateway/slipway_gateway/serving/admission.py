@@ -1,0 +1,156 @@
+"""Takes a request into the limits of its tenant, and charges it when it ends, however it ends."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from ..identity.authenticate import RequestIdentity
+from ..identity.tenants import KnownTenant
+from ..ledger.writer import Ledger
+from ..quotas.estimate import Estimate, estimate
+from ..quotas.meter import Meter
+from ..quotas.policy import Budget, Policy
+from ..quotas.prices import price_of
+from ..quotas.recent import RecentUse
+from ..quotas.registry import Quotas
+from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits
+from ..sharing.limiter import Limiter, LimitRefusal
+from ..telemetry.metrics import GatewayMetrics, RequestRecord
+from ..upstream.exchange import UpstreamRequest
+from ..wire import errors, request_fields, resume
+from ..wire.request_fields import RequestFields
+from ..wire.responses import WITHOUT_MODEL
+
+# Streams whose usage has to be requested.
+_USAGE_ON_REQUEST = ("/v1/chat/completions", "/v1/completions")
+_LEFT = "client_closed"
+_NOTHING = RecentUse()
+
+
+class Admission:
+    """Limits and charges of one gateway. Requests without an identity have neither."""
+
+    def __init__(
+        self, ledger: Ledger, metrics: GatewayMetrics, clock: Callable[[], float], limiter: Limiter | None = None
+    ) -> None:
+        self.ledger = ledger
+        self._metrics = metrics
+        self._clock = clock
+        self._limiter = limiter or Limiter(clock)
+        self._recent: dict[str, RecentUse] = {}
+
+    @property
+    def quotas(self) -> Quotas:
+        """What this gateway counts itself."""
+        return self._limiter.quotas
+
+    def prepare(
+        self, outgoing: UpstreamRequest, fields: RequestFields, model: str, identity: RequestIdentity | None
+    ) -> UpstreamRequest:
+        """The request with its meter, where it has a tenant, and with its usage requested. `model`: its id."""
+        if identity is None:
+            return outgoing
+        policy = identity.tenant.policy
+        strips_usage = outgoing.stream and outgoing.path in _USAGE_ON_REQUEST and not fields.wants_usage
+        meter = Meter(
+            uuid.uuid4().hex,
+            identity.name,
+            identity.key_id,
+            estimate=_estimate(outgoing, fields, policy),
+            price=price_of(policy.prices, outgoing.whose, model),
+            model=model,
+            hour=self.ledger.hour,
+            resumed_at=resume.position_of(outgoing.headers.get(resume.RESUME, "")),
+            strips_usage=strips_usage,
+        )
+        body = request_fields.with_usage(outgoing.body, fields) if strips_usage else outgoing.body
+        return replace(outgoing, body=body, meter=meter)
+
+    def tenants_changed(self, tenants: Collection[str]) -> None:
+        """Buckets of a deleted tenant go when they are full again."""
+        self.quotas.forget_others(tenants, self._clock())
+        for name in self._recent.keys() - set(tenants):
+            del self._recent[name]
+
+    def report(self, tenant: KnownTenant) -> dict[str, Any]:
+        """What the operator shows of it."""
+        name, now_s = tenant.name, self._clock()
+        quota, recent = self.quotas.known().get(name), self._recent.get(name, _NOTHING)
+        spent = self.ledger.spent(name)
+        return {
+            "last_minute": recent.used.last_minute(now_s),
+            "refused": recent.refused.last_minute(now_s),
+            "running": quota.running if quota else 0,
+            "day_nano": spent.day_nano,
+            "month_nano": spent.month_nano,
+            "exhausted": self.ledger.exhausted(name, self._budget(tenant.policy)),
+        }
+
+    def _refuse(self, meter: Meter, limit: str) -> None:
+        self._metrics.quota_refused(meter.tenant, limit)
+        self._recent.setdefault(meter.tenant, RecentUse()).refused.add({limit: 1}, self._clock())
+
+    @contextlib.asynccontextmanager
+    async def admitted(self, meter: Meter | None, record: RequestRecord) -> AsyncIterator[None]:
+        """The request takes from all limits of its tenant, or from none; at the end it is charged, once.
+
+        Raises:
+            RequestError: a limit is reached or the budget is spent.
+        """
+        if meter is None or record.identity is None:
+            yield
+            return
+        policy = record.identity.tenant.policy
+        if period := self.ledger.exhausted(meter.tenant, self._budget(policy)):
+            self._refuse(meter, SPEND)
+            raise errors.out_of_budget(period)
+        taken = await self._limiter.reserve(meter.tenant, meter.id, policy.limits, meter.estimate.amounts())
+        if isinstance(taken, LimitRefusal):
+            self._refuse(meter, taken.reached.limit)
+            raise _refused(taken, policy.limits)
+        meter.limit_headers = taken.headers
+        recent = self._recent.setdefault(meter.tenant, RecentUse())
+        recent.used.add({REQUESTS: 1}, self._clock())
+        self.ledger.open(meter)
+        left = False
+        try:
+            yield
+        except asyncio.CancelledError:
+            left = True
+            raise
+        finally:
+            used = meter.used(left=left or record.outcome == _LEFT)
+            self._limiter.settle(taken, used)
+            recent.used.add({name: used[name] for name in TOKENS if name in used}, self._clock())
+            self.ledger.close(meter)
+            if meter.begun:
+                self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
+
+    def _budget(self, policy: Policy) -> Budget:
+        """Of this gateway: a part, where each one knows only what itself wrote."""
+        return policy.budget if self.ledger.is_shared else policy.budget.part(self._limiter.parts)
+
+
+def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) -> Estimate:
+    return estimate(
+        len(outgoing.body),
+        fields.output_limits,
+        fields.n,
+        policy.output_tokens,
+        computes=outgoing.path not in WITHOUT_MODEL,
+        writes_text=outgoing.writes_text,
+    )
+
+
+def _refused(refusal: LimitRefusal, limits: Limits) -> errors.RequestError:
+    what = {
+        REQUESTS: ("requests", f"{limits.requests_per_minute} requests per minute"),
+        INPUT: ("tokens", f"{limits.input_tokens_per_minute} input tokens per minute"),
+        OUTPUT: ("tokens", f"{limits.output_tokens_per_minute} output tokens per minute"),
+        CONCURRENCY: ("requests", f"{limits.concurrency} concurrent requests"),
+    }
+    kind, limit = what[refusal.reached.limit]
+    return errors.rate_limited(kind, limit, refusal.reached.wait_s, refusal.headers)

@@ -1,0 +1,51 @@
+"""Under which names a request counts: its tenant where it has one, else what its headers and body name."""
+
+from collections.abc import Collection
+
+from aiohttp import web
+
+from ..identity.authenticate import RequestIdentity
+from ..limits.connections import address_owner
+from ..settings import GatewaySettings
+from ..wire import request_fields
+from ..wire.request_fields import RequestFields
+
+
+def client_of(request: web.Request, identity: RequestIdentity | None, settings: GatewaySettings) -> str:
+    """The client that its memory is counted for."""
+    if identity is not None:
+        return f"tenant:{identity.name}"
+    return request_fields.client(request.headers, address_owner(request.remote or ""), settings.share_by)
+
+
+def tenant_of(
+    request: web.Request, fields: RequestFields, identity: RequestIdentity | None, settings: GatewaySettings
+) -> str:
+    """Its tenant at the servers."""
+    salt = settings.tenant_salt.get_secret_value()
+    if identity is not None:
+        return request_fields.pseudonym(f"tenant:{identity.name}", salt)
+    return request_fields.tenant(request.headers, fields, settings.tenant_by, salt)
+
+
+def sticky_key_of(
+    request: web.Request,
+    fields: RequestFields,
+    identity: RequestIdentity | None,
+    settings: GatewaySettings,
+    request_id: str,
+) -> str:
+    """What keeps it at one revision."""
+    own = f"key:{identity.name}/{identity.key_id or identity.subject}" if identity is not None else ""
+    return request_fields.sticky_key(request.headers, fields, request_id, settings.sticky_by, own)
+
+
+def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySettings) -> int:
+    """The most urgent priority that it may have."""
+    limit = identity.tenant.priority_limit if identity is not None else None
+    return settings.priority_limit if limit is None else limit
+
+
+def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:
+    """The credentials that its server gets: never those by which this gateway knows the tenant."""
+    return tuple(name for name in forwarded if identity is None or name != "authorization")

@@ -1,0 +1,209 @@
+"""TLS of the API port: a certificate from files that are read again when they change, and bounded handshakes."""
+
+import asyncio
+import logging
+import ssl
+import time
+from asyncio import sslproto
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from cryptography import x509
+
+from ..limits.connections import address_owner
+from ..limits.transports import bound_buffers
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics
+from ..wire import errors
+
+LOOK_AGAIN_S = 2.0
+# asyncio allocates this for each connection, and 256 KiB by default: with it an idle connection has some 40 KiB.
+_READ_BYTES = 16 << 10
+# How long the other side has to confirm the end of a connection.
+_SHUTDOWN_S = 1.0
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. `client_ca` "": clients need no certificate."""
+
+    certificate: str
+    private_key: str
+    client_ca: str = ""
+    min_version: str = "1.2"
+
+    def signature(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes with the files. Raises OSError."""
+        paths = (self.certificate, self.private_key, self.client_ca)
+        found = [Path(path).stat() for path in paths if path]
+        return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+
+    def load(self) -> tuple[ssl.SSLContext, datetime]:
+        """A context with the certificate, and when that expires. Raises OSError, ValueError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = _VERSIONS[self.min_version]
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self.certificate, self.private_key, password=_encrypted)
+        except ssl.SSLError as error:
+            reason = error.reason or "neither is empty, both are PEM"
+            raise ValueError(f"{self.certificate} and {self.private_key} are no pair: {reason}") from None
+        if self.client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(self.client_ca)
+            except ssl.SSLError as error:
+                raise ValueError(f"{self.client_ca} has no certificates: {error.reason}") from None
+        return context, x509.load_pem_x509_certificate(Path(self.certificate).read_bytes()).not_valid_after_utc
+
+
+def _encrypted() -> NoReturn:
+    raise ValueError("the private key is encrypted: write it without a passphrase")
+
+
+class ServerTls:
+    """What listeners need for TLS. Files that cannot be read leave the last certificate in use.
+
+    Raises:
+        OSError, ValueError: when they cannot be read at the start.
+    """
+
+    def __init__(self, files: TlsFiles, metrics: GatewayMetrics, clock: Callable[[], float] = time.monotonic) -> None:
+        sslproto.SSLProtocol.max_size = _READ_BYTES
+        self._files, self._metrics, self._clock = files, metrics, clock
+        self._signature = files.signature()
+        self._context, expires = files.load()
+        metrics.certificate_expires(expires.timestamp())
+        self._looked_s = clock()
+        self._trouble = ""
+
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake."""
+        now_s = self._clock()
+        if now_s - self._looked_s >= LOOK_AGAIN_S:
+            self._looked_s = now_s
+            self._look()
+        return self._context
+
+    def failed(self, error: Exception) -> None:
+        """A handshake that ended without a connection."""
+        self._metrics.turned_away("handshake")
+        log.debug("a TLS handshake failed: %s", error)
+
+    def _look(self) -> None:
+        try:
+            signature = self._files.signature()
+            if signature == self._signature:
+                return
+            self._context, expires = self._files.load()
+        except (OSError, ValueError) as error:
+            if str(error) != self._trouble:  # logged once, not every two seconds
+                log.error("the certificate cannot be read again, the last one stays: %s", error)
+            self._trouble = str(error)
+            return
+        self._signature, self._trouble = signature, ""
+        self._metrics.certificate_expires(expires.timestamp())
+        log.info("the certificate was read again", extra={"expires": expires.isoformat()})
+
+
+def server_tls(settings: GatewaySettings, metrics: GatewayMetrics) -> ServerTls | None:
+    """None without a certificate. Raises OSError, ValueError."""
+    certificate, key, ca = settings.tls_cert_file, settings.tls_private_key_file, settings.tls_client_ca_file
+    if bool(certificate) != bool(key):
+        raise ValueError("--tls-cert-file and --tls-private-key-file belong together: set both or none")
+    if certificate:
+        return ServerTls(TlsFiles(certificate, key, ca, settings.tls_min_version), metrics)
+    if ca:
+        raise ValueError("--tls-client-ca-file needs --tls-cert-file and --tls-private-key-file")
+    return None
+
+
+class Door(Protocol):
+    """Bounds connections: `serving.listener.ConnectionLimiter`."""
+
+    header_timeout_s: float
+
+    def enter(self, connection: "Handshake", owner: str, now_s: float) -> errors.RequestError | None: ...
+
+    def leave(self, connection: "Handshake", owner: str) -> None: ...
+
+
+class Handshake(asyncio.Protocol):
+    """A connection until its TLS handshake is done. It counts as one, and has as long as the head of a request."""
+
+    reads_head = False
+
+    def __init__(self, tls: ServerTls, door: Door, connection: asyncio.Protocol) -> None:
+        self._tls, self._door, self._connection = tls, door, connection
+        self._transport: asyncio.Transport | None = None
+        self._owner = ""
+        self._began_s = 0.0
+        self._task: asyncio.Task[None] | None = None  # asyncio itself keeps none
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        peer = transport.get_extra_info("peername")
+        loop = asyncio.get_running_loop()
+        self._transport, self._began_s = transport, loop.time()
+        self._owner = address_owner(str(peer[0]) if peer else "")
+        if self._door.enter(self, self._owner, self._began_s):
+            transport.abort()  # a response would need the handshake
+            return
+        bound_buffers(transport)
+        self._task = loop.create_task(self._shake(transport))
+
+    def idle_since_s(self, now_s: float) -> float:
+        """When it began: it does nothing yet."""
+        return self._began_s
+
+    def force_close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _shake(self, transport: asyncio.Transport) -> None:
+        early, timeout_s = _Early(), self._door.header_timeout_s
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(
+                transport,
+                early,
+                self._tls.context(),
+                server_side=True,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+        except OSError as error:  # also of ssl, and of time
+            self._tls.failed(error)
+            return
+        finally:
+            self._door.leave(self, self._owner)
+        if encrypted is None or early.lost:
+            return
+        encrypted.set_protocol(self._connection)
+        self._connection.connection_made(encrypted)
+        if early.data:
+            self._connection.data_received(bytes(early.data))
+        if early.ended:
+            self._connection.eof_received()
+
+
+class _Early(asyncio.Protocol):
+    """What comes with the last message of the handshake, before the connection is made."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ended = self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def eof_received(self) -> None:
+        self.ended = True
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.lost = True

@@ -1,0 +1,119 @@
+"""Takes requests into the limits of their tenants, by shared counters or by this gateway's part, and settles them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..quotas.registry import Quotas
+from ..quotas.tenant import (
+    CONCURRENCY,
+    INPUT,
+    OUTPUT,
+    REQUESTS,
+    LimitReached,
+    Limits,
+    Reservation,
+    TenantQuota,
+    headers,
+)
+from .counters import CountersAway, SharedCounters
+from .ready_gateways import ReadyGateways
+
+GRACE_S = 0.05
+_NOTHING = {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A request that was taken. `headers`: what clients see of its tenant's limits."""
+
+    tenant: str
+    id: str
+    quota: TenantQuota
+    headers: Mapping[str, str]
+    reservation: Reservation | None  # None: at the server
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRefusal:
+    """One that was not."""
+
+    reached: LimitReached
+    headers: Mapping[str, str]
+
+
+class Limiter:
+    """Limits of one gateway. `counters`: shared with other gateways; None: there are none."""
+
+    def __init__(
+        self, clock: Callable[[], float], gateways: ReadyGateways | None = None, counters: SharedCounters | None = None
+    ) -> None:
+        self._clock = clock
+        self._gateways = gateways or ReadyGateways()
+        self._counters = counters
+        self.quotas = Quotas()
+
+    @property
+    def parts(self) -> int:
+        """By how many gateways what they do not share is divided."""
+        return self._gateways.share.parts
+
+    async def reserve(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]) -> Taken | LimitRefusal:
+        """`id_`: of this request alone. What is taken ends by `settle`, once."""
+        now_s = self._clock()
+        quota = self.quotas.of(tenant, limits.part(self._gateways.share), now_s)
+        counters = self._counters if limits.any else None
+        tried = counters is not None and not counters.away
+        if counters is not None and tried:
+            try:
+                return await self._reserve_shared(counters, quota, tenant, id_, limits, amounts)
+            except CountersAway:
+                pass  # and now here, so that the request is not lost
+        found = self._reserve_here(quota, tenant, id_, amounts)
+        if counters is not None and (tried or isinstance(found, Taken)):
+            counters.begin(tenant, id_, sent=tried)
+            if isinstance(found, LimitRefusal):
+                counters.settle(tenant, id_, _NOTHING)  # the server may have taken it
+        return found
+
+    def settle(self, taken: Taken, used: Mapping[str, int]) -> None:
+        if taken.reservation is None:
+            taken.quota.leave()
+        else:
+            taken.quota.settle(taken.reservation, used, self._clock())
+        if self._counters is not None:
+            self._counters.settle(taken.tenant, taken.id, used)
+
+    async def _reserve_shared(
+        self,
+        counters: SharedCounters,
+        quota: TenantQuota,
+        tenant: str,
+        id_: str,
+        limits: Limits,
+        amounts: Mapping[str, int],
+    ) -> Taken | LimitRefusal:
+        try:
+            reached, states = await counters.reserve(tenant, id_, limits, amounts)
+            if reached and reached.limit == CONCURRENCY:
+                # A client whose answer has just ended may be faster than what another gateway gives back.
+                await asyncio.sleep(GRACE_S)
+                reached, states = await counters.reserve(tenant, id_, limits, amounts)
+        except asyncio.CancelledError:
+            counters.begin(tenant, id_, sent=True)
+            counters.settle(tenant, id_, _NOTHING)  # the server may have taken it
+            raise
+        if reached:
+            return LimitRefusal(reached, headers(states))
+        quota.enter()
+        counters.begin(tenant, id_, sent=True)
+        return Taken(tenant, id_, quota, headers(states), None)
+
+    def _reserve_here(
+        self, quota: TenantQuota, tenant: str, id_: str, amounts: Mapping[str, int]
+    ) -> Taken | LimitRefusal:
+        now_s = self._clock()
+        found = quota.reserve(amounts, now_s)
+        if isinstance(found, LimitReached):
+            return LimitRefusal(found, quota.headers(now_s))
+        return Taken(tenant, id_, quota, quota.headers(now_s), found)

@@ -1,0 +1,239 @@
+"""Counters of limits at a Redis or Valkey server: bounded in time, and given up for a while after a failure."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from ..quotas.gcra import Rate
+from ..quotas.tenant import LimitReached, Limits
+from ..telemetry.metrics import GatewayMetrics
+from .counters import CountersAway
+from .scripts import RENEW, RESERVE, SETTLE
+
+log = logging.getLogger(__name__)
+
+LEASE_S, RENEW_EACH_S = 30.0, 10.0
+RETRY_EACH_S = 1.0
+MAX_WAITING = 20_000  # settlements, while the server is away
+_BATCH = 100
+_RENEWED_AT_ONCE = 500
+_CONNECTIONS = 4
+_FAILURES = (RedisError, OSError, TimeoutError)
+Settlement = tuple[str, str, Mapping[str, int]]  # tenant, id, what was used
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request that waits to be counted."""
+
+    keys: Sequence[str]
+    arguments: Sequence[Any]
+    answer: "asyncio.Future[Any]"
+
+
+class RedisCounters:
+    """`away` until `run` has reached the server. `prefix`: of its keys; gateways with one prefix share limits."""
+
+    def __init__(self, url: str, prefix: str, timeout_s: float, metrics: GatewayMetrics) -> None:
+        """
+        Raises:
+            ValueError: the URL is none of a Redis server.
+        """
+        retry = Retry(NoBackoff(), 0)
+        pool: Any = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=retry,
+        )
+        self._client: Redis = Redis(connection_pool=pool)
+        self._prefix, self._timeout_s, self._metrics = prefix, timeout_s, metrics
+        self._running: dict[str, dict[str, bool]] = {}  # ids by tenant; whether the server may know of it
+        self._waiting: deque[Settlement] = deque()
+        self._calls: deque[_Call] = deque()
+        self._wake = asyncio.Event()
+        self.away = True
+        self._trouble = ""
+
+    async def reserve(
+        self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]
+    ) -> tuple[LimitReached | None, dict[str, tuple[Rate, float]]]:
+        """What was reached, or None; and of each limit its rate and the seconds until all of it remains.
+
+        Raises:
+            CountersAway: it is not known what the server did; `settle` is called all the same.
+        """
+        rates = limits.rates()
+        given = [(name, repr(rate.interval_s), rate.burst, amounts.get(name, 0)) for name, rate in rates.items()]
+        arguments = [id_, LEASE_S, limits.concurrency, *(value for one in given for value in one)]
+        if self.away:
+            raise CountersAway
+        call = _Call(self._keys(tenant), arguments, asyncio.get_running_loop().create_future())
+        self._calls.append(call)
+        self._wake.set()
+        try:
+            # The batch before it, its own, and `run` itself, which ends with the process.
+            async with asyncio.timeout(3 * self._timeout_s):
+                answer = await call.answer
+        except TimeoutError as error:
+            raise CountersAway from error
+        taken, reached, wait_s, *full_s = answer
+        states = dict(zip(rates, zip(rates.values(), map(float, full_s), strict=True), strict=True))
+        return None if taken else LimitReached(reached.decode(), float(wait_s)), states
+
+    def begin(self, tenant: str, id_: str, *, sent: bool) -> None:
+        """It runs, whoever counted it: its lease is renewed. `sent`: the server may know of it."""
+        self._running.setdefault(tenant, {})[id_] = sent
+
+    def settle(self, tenant: str, id_: str, used: Mapping[str, int]) -> None:
+        """In the background, once for an id, as soon as the server is there. What did not begin is not settled."""
+        running = self._running.get(tenant, {})
+        sent = running.pop(id_, False)
+        if not running:
+            self._running.pop(tenant, None)
+        if not sent:
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            # Its reservation flows back with time, and its lease ends.
+            self._waiting.popleft()
+            self._metrics.settlements_lost.inc()
+        self._waiting.append((tenant, id_, dict(used)))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Settles and renews; looks for a server that is away. Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        renewed_s = float("-inf")
+        # Before Python 3.11.3 the library may take a cancellation for a timeout of its own.
+        while not _cancellations():
+            try:
+                if self.away or loop.time() - renewed_s >= RENEW_EACH_S:
+                    renewed_s = loop.time()
+                    await self._renew()
+                    self._recovered()
+                await self._work()
+            except _FAILURES as error:
+                self._failed(error)
+            await self._pause(RETRY_EACH_S if self.away else max(0.0, renewed_s + RENEW_EACH_S - loop.time()))
+
+    async def close(self) -> None:
+        """Settles what waits, if the server is there."""
+        try:
+            if not self.away:
+                await self._work()
+        except _FAILURES as error:
+            self._failed(error)
+        finally:
+            with contextlib.suppress(*_FAILURES):
+                await self._client.connection_pool.disconnect()
+
+    async def _pause(self, seconds: float) -> None:
+        if self.away:
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    async def _renew(self) -> None:
+        """Leases of what runs here. Without any it is a call all the same, which shows that scripts may run."""
+        batches: list[tuple[list[str], list[Any]]] = [
+            (self._keys(tenant), [LEASE_S, *ids[at : at + _RENEWED_AT_ONCE]])
+            for tenant, ids in [(tenant, list(running)) for tenant, running in self._running.items()]
+            for at in range(0, len(ids), _RENEWED_AT_ONCE)
+        ]
+        for running in self._running.values():
+            running.update(dict.fromkeys(running, True))
+        for keys, arguments in batches or [(self._keys(""), [LEASE_S])]:
+            async with asyncio.timeout(self._timeout_s):
+                await self._client.eval(RENEW, len(keys), *keys, *arguments)
+
+    async def _work(self) -> None:
+        """All that waits, in batches: settlements first, because what they give back may be taken again."""
+        self._wake.clear()
+        while self._waiting or self._calls:
+            settled = list(islice(self._waiting, _BATCH))
+            calls = [self._calls.popleft() for _ in range(min(_BATCH, len(self._calls)))]
+            calls = [call for call in calls if not call.answer.done()]
+            try:
+                results = await self._execute(settled, calls)
+            except _FAILURES:
+                _give_up(calls)
+                raise
+            self._settled(settled, results)
+            self._answer(calls, results[len(settled) :])
+
+    async def _execute(self, settled: Sequence[Settlement], calls: Sequence[_Call]) -> list[Any]:
+        """With scripts as texts: a server that was restarted knows none, and some let no client load any."""
+        async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
+            for tenant, id_, used in settled:
+                arguments = [id_, *(value for item in used.items() for value in item)]
+                pipeline.eval(SETTLE, 3, *self._keys(tenant), *arguments)
+            for call in calls:
+                pipeline.eval(RESERVE, len(call.keys), *call.keys, *call.arguments)
+            return await pipeline.execute(raise_on_error=False)
+
+    def _settled(self, settled: Sequence[Settlement], results: Sequence[Any]) -> None:
+        """What the server refuses is not sent again: its reservation flows back, and others do not wait for it."""
+        self._metrics.settlements_lost.inc(sum(isinstance(one, RedisError) for one in results[: len(settled)]))
+        # Only this takes from the left, except `settle` of a full queue, whose oldest are in the batch.
+        done = {id(one) for one in settled}
+        while self._waiting and id(self._waiting[0]) in done:
+            self._waiting.popleft()
+
+    def _answer(self, calls: Sequence[_Call], results: Sequence[Any]) -> None:
+        """
+        Raises:
+            RedisError: the server refused one of them.
+        """
+        refused = [one for one in results if isinstance(one, RedisError)]
+        for call, result in zip(calls, results, strict=True):
+            if isinstance(result, RedisError):
+                _give_up([call])
+            elif not call.answer.done():
+                call.answer.set_result(result)
+        if refused:
+            raise refused[0]
+
+    def _keys(self, tenant: str) -> list[str]:
+        """In one slot of a cluster."""
+        return [f"{self._prefix}:{{{tenant}}}:{name}" for name in ("buckets", "running", "holds")]
+
+    def _failed(self, error: BaseException) -> None:
+        self._metrics.shared_limits_failures.inc()
+        trouble = f"{type(error).__name__}: {error}"[:300]
+        if not self.away or trouble != self._trouble:
+            log.warning("limits are not shared now, each gateway uses its part of them: %s", trouble)
+        self.away, self._trouble = True, trouble
+        _give_up(self._calls)
+        self._calls.clear()
+        self._metrics.shared_limits.set(0)
+
+    def _recovered(self) -> None:
+        if self.away:
+            log.info("limits are shared by Redis")
+        self.away, self._trouble = False, ""
+        self._metrics.shared_limits.set(1)
+
+
+def _give_up(calls: Iterable[_Call]) -> None:
+    for call in calls:
+        if not call.answer.done():
+            call.answer.set_exception(CountersAway())
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0

@@ -1,0 +1,127 @@
+"""What runs inside Redis: the buckets of `quotas.gcra` for all gateways, each request by its id.
+
+KEYS: a tenant's buckets, its running requests by the end of their leases, what running requests hold. A script takes
+from all buckets or from none. Times are those of the server, in seconds since `EPOCH_S`, so that their fractions are
+exact enough; gateways' clocks do not count. A bucket is {time until which it is not full, refunded, changes, interval}.
+"""
+
+EPOCH_S = 1767225600  # 2026-01-01
+# Of a gateway that was killed: its requests run no longer for others, and what they hold is forgotten.
+FORGOTTEN_AFTER_S = 3600
+_KEPT_S = 86400
+
+NOW = f"""
+local time = redis.call('TIME')
+local now = (tonumber(time[1]) - {EPOCH_S}) + tonumber(time[2]) / 1000000
+"""
+
+_STATE = f"""
+local function read(name)
+  local packed = redis.call('HGET', KEYS[1], name)
+  return packed and cmsgpack.unpack(packed) or nil
+end
+local function write(name, state)
+  redis.call('HSET', KEYS[1], name, cmsgpack.pack(state))
+end
+local function keep(full_in)
+  redis.call('EXPIRE', KEYS[1], math.ceil(math.max(full_in, redis.call('TTL', KEYS[1]) - {_KEPT_S})) + {_KEPT_S})
+  redis.call('EXPIRE', KEYS[2], {_KEPT_S})
+  redis.call('EXPIRE', KEYS[3], {_KEPT_S})
+end
+"""
+
+# ARGV: id, lease, concurrency (0: any), then for each limit its name, interval, burst, amount.
+# Returns 1 or 0; which limit was reached; the seconds to wait for it; for each limit the seconds until it is full.
+RESERVE = (
+    NOW
+    + _STATE
+    + f"""
+local id, lease, concurrency = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local since = string.format('%.6f', now - {FORGOTTEN_AFTER_S})
+local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', since, 'LIMIT', 0, 100)
+for _, one in ipairs(old) do
+  redis.call('ZREM', KEYS[2], one)
+  redis.call('HDEL', KEYS[3], one)
+end
+local reached, longest = '', 0
+if concurrency > 0 and redis.call('ZCOUNT', KEYS[2], string.format('(%.6f', now), '+inf') >= concurrency then
+  reached, longest = 'concurrency', 1
+end
+local names, states, amounts, full = {{}}, {{}}, {{}}, {{}}
+for at = 4, #ARGV, 4 do
+  local name, interval, burst = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local amount = math.min(tonumber(ARGV[at + 3]), burst)
+  local state = read(name) or {{now, 0, now, interval}}
+  if state[4] ~= interval then
+    state = {{now + math.max(0, state[1] - now) / state[4] * interval, state[2], state[3] + 1, interval}}
+    write(name, state)
+  end
+  local wait = math.max(state[1], now) + (amount - burst) * interval - now
+  if reached ~= 'concurrency' and wait > math.max(interval * 1e-9, 1e-7) and wait > longest then
+    reached, longest = name, wait
+  end
+  names[#names + 1], states[#states + 1], amounts[#amounts + 1] = name, state, amount
+end
+local largest, hold = 0, {{}}
+for at, state in ipairs(states) do
+  if reached == '' then
+    state[1] = math.max(state[1], now) + amounts[at] * state[4]
+    hold[names[at]] = {{amounts[at], state[1], state[2], state[3]}}
+    write(names[at], state)
+  end
+  largest = math.max(largest, state[1] - now)
+  full[at] = string.format('%.9f', math.max(0, state[1] - now))
+end
+if reached == '' then
+  redis.call('HSET', KEYS[3], id, cmsgpack.pack(hold))
+  redis.call('ZADD', KEYS[2], string.format('%.6f', now + lease), id)
+  keep(largest)
+end
+return {{reached == '' and 1 or 0, reached, string.format('%.9f', longest), unpack(full)}}
+"""
+)
+
+# ARGV: id, then for each limit its name and what was used; what is not named keeps its reservation. Once for an id.
+SETTLE = (
+    NOW
+    + _STATE
+    + """
+local id = ARGV[1]
+redis.call('ZREM', KEYS[2], id)
+local packed = redis.call('HGET', KEYS[3], id)
+if not packed then return 0 end
+redis.call('HDEL', KEYS[3], id)
+local holds, largest = cmsgpack.unpack(packed), 0
+for at = 2, #ARGV, 2 do
+  local name, used = ARGV[at], tonumber(ARGV[at + 1])
+  local hold, state = holds[name], read(name)
+  if hold and state then
+    if used >= hold[1] then
+      state[1] = math.max(state[1], now) + (used - hold[1]) * state[4]
+    elseif hold[4] == state[3] then
+      local left = hold[2] - (state[2] - hold[3]) - now
+      local refund = math.max(0, math.min((hold[1] - used) * state[4], left))
+      state[1], state[2] = state[1] - refund, state[2] + refund
+    end
+    write(name, state)
+    largest = math.max(largest, state[1] - now)
+  end
+end
+keep(largest)
+return 1
+"""
+)
+
+# ARGV: lease, then ids of requests that still run.
+RENEW = (
+    NOW
+    + f"""
+local ends = string.format('%.6f', now + tonumber(ARGV[1]))
+for at = 2, #ARGV do
+  redis.call('ZADD', KEYS[2], ends, ARGV[at])
+end
+redis.call('EXPIRE', KEYS[2], {_KEPT_S})
+redis.call('EXPIRE', KEYS[3], {_KEPT_S})
+return #ARGV - 1
+"""
+)

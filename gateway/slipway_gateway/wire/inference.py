@@ -1,0 +1,80 @@
+"""Paths of classic models: the Open Inference Protocol v2, KServe's V1 and /api/v1/predict (pure)."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import msgspec
+
+PREDICT = "/api/v1/predict"
+_NAMED = "/api/v1/models/"
+_V2, _V1 = "/v2/models/", "/v1/models/"
+ENCODINGS = frozenset({"gzip", "deflate"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPath:
+    """A path with the name of a model in it. `version`: that the path pins; `opaque`: its body is not read here."""
+
+    name: str
+    begin: str
+    end: str
+    version: str = ""
+    opaque: bool = False
+
+    def with_model(self, path_qs: str, model: str) -> str:
+        """The same request for the server: with the name that it knows, and without a version, which is its own."""
+        _, mark, query = path_qs.partition("?")
+        return f"{self.begin}{quote(model, safe=':@')}{self.end}{mark}{query}"
+
+
+def generate(name: str) -> ModelPath:
+    return ModelPath(name, _NAMED, "/generate")
+
+
+def named_predict(name: str) -> ModelPath:
+    return ModelPath(name, _NAMED, "/predict")
+
+
+def v1_predict(name: str) -> ModelPath:
+    return ModelPath(name, _V1, ":predict", opaque=True)
+
+
+def v2(name: str, version: str, verb: str) -> ModelPath:
+    """`verb`: infer, ready, config, stats, or none for the description of the model."""
+    return ModelPath(name, _V2, f"/{verb}" if verb else "", version, opaque=True)
+
+
+def is_inference_protocol(path: str) -> bool:
+    """Whether clients of this path read an error as a text."""
+    return path == "/v2" or path.startswith("/v2/") or (path.startswith(_V1) and path.endswith(":predict"))
+
+
+def is_predict(path: str) -> bool:
+    """Whether a response has numbers and no text."""
+    named = path.startswith(_NAMED) and path.endswith("/predict")
+    return path == PREDICT or named or is_inference_protocol(path)
+
+
+def error_body(code: str, message: str) -> bytes:
+    """As the protocol has it, with the code beside it."""
+    return msgspec.json.encode({"error": message, "code": code})
+
+
+class _Params(msgspec.Struct):
+    version: str | None = None
+
+
+class _Versioned(msgspec.Struct):
+    params: _Params | None = None
+
+
+_VERSIONED = msgspec.json.Decoder(_Versioned)
+
+
+def version_in(body: bytes) -> str:
+    """`params.version` of a body; "" without one, and for a body that its server refuses."""
+    try:
+        params = _VERSIONED.decode(body).params
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return (params.version or "") if params else ""

@@ -1,0 +1,165 @@
+"""Tenant: who sends requests, how gateways know it, and which models it may use."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from slipway_operator.api.markers import Definition, ListMap, ListSet, PrinterColumn, custom_resource, rule
+from slipway_operator.api.types import ApiType, Int32, Int64, Time, strict
+from slipway_operator.api.v1alpha1.status import Condition
+from slipway_operator.api.v1alpha1.tenant_limits import TenantBudget, TenantLimits, TenantPrice
+
+
+def _condition(kind: str, field: str) -> str:
+    return f'.status.conditions[?(@.type=="{kind}")].{field}'
+
+
+class TenantKey(ApiType):
+    """API key of the tenant, without its secret. `slipway keys create` writes it and shows the key once."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9]{6,32}$")]
+    """Second part of the key, as in slw_ID_…. Logs and tables name the key by it."""
+    hash: Annotated[str, Field(pattern=r"^hmac-sha256:[0-9a-f]{64}$")]
+    """HMAC-SHA-256 of the whole key with the pepper of the release, in hexadecimal digits. The key cannot be computed
+    from it."""
+    expires_at: Time | None = None
+    """Time from which the key is refused. Without it the key is valid until it is removed."""
+
+
+class TenantIssuer(ApiType):
+    """Tokens of an OpenID Connect issuer (JWT) that are the tenant's."""
+
+    issuer: Annotated[str, Field(max_length=512, pattern=r"^https://[^\s?#]+$")]
+    """URL of the issuer, as in the claim iss. Gateways read its keys over HTTPS from the address in its
+    .well-known/openid-configuration."""
+    audiences: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=253, description="Audience.")], ...],
+        Field(min_length=1, max_length=8),
+        ListSet(),
+    ]
+    """Audiences of which the token needs one in its claim aud. Use one that other services do not accept."""
+    claims: Annotated[
+        dict[str, Annotated[str, Field(max_length=253, description="Value of the claim.")]], Field(max_length=8)
+    ] = Field(default_factory=dict)
+    """Claims that the token needs, with their values. Of a claim that is a list, such as groups, one item has the
+    value. If tokens of several Tenants match, the oldest Tenant has them."""
+
+
+class TenantAuth(ApiType):
+    """Credentials by which gateways know the tenant."""
+
+    keys: Annotated[tuple[TenantKey, ...], Field(max_length=32), ListMap("id")] = ()
+    """API keys. Several are valid at once, so that a key is replaced without an interruption. A key that is
+    removed here is refused within two seconds."""
+    jwt: Annotated[tuple[TenantIssuer, ...], Field(max_length=8)] = ()
+    """Issuers of tokens. They must expire; gateways accept RS, PS and ES signatures of 256 to 512 bits, and EdDSA."""
+
+
+class TenantSpec(ApiType):
+    """How gateways know the tenant, and what it may use."""
+
+    disabled: bool = False
+    """When true, all requests of the tenant are refused with 403."""
+    weight: Annotated[Int32, Field(ge=1, le=1000)] = 1
+    """Share of a server's tokens while tenants wait for it: with weight 2 a tenant gets twice as much as with weight
+    1."""
+    priority_limit: Annotated[Int32, Field(ge=-1000, le=1000)] | None = None
+    """Most urgent priority of the tenant's requests; lower is more urgent. Requests that ask for a more urgent one, or
+    for none, get this one if it is less urgent than theirs. Default is that of the gateways, which is 0."""
+    auth: TenantAuth = TenantAuth()
+    models: Annotated[
+        tuple[
+            Annotated[
+                str,
+                Field(
+                    min_length=1,
+                    max_length=317,
+                    pattern=r"^[^*\s]*\*?$",
+                    description="Name of a model, or its beginning and *.",
+                ),
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=64),
+        ListSet(),
+    ]
+    """Models that the tenant may use: model names, or NAMESPACE/NAME of ModelDeployments. A * at the end stands for any
+    rest, and * alone for all models. Any other model does not exist for the tenant."""
+    limits: TenantLimits = TenantLimits()
+    default_estimated_output_tokens: Annotated[Int32, Field(ge=0, le=10_000_000)] = 512
+    """Output tokens that a request reserves at most. One that sets a lower limit of its own reserves that."""
+    prices: Annotated[tuple[TenantPrice, ...], Field(max_length=64), ListMap("model")] = ()
+    """Prices of models. What has no price costs nothing."""
+    budget: TenantBudget = TenantBudget()
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """What the tenant uses, at all gateways together, and after a slash what it may use. It is some seconds old."""
+
+    requests: str = ""
+    """Requests that were taken in the last minute."""
+    input_tokens: str = ""
+    """Tokens of prompts of requests that ended in the last minute."""
+    output_tokens: str = ""
+    """Generated tokens of requests that ended in the last minute."""
+    running: str = ""
+    """Requests in progress."""
+    spent_today: str = ""
+    """What was spent since 0:00 UTC, including what requests in progress may come to."""
+    spent_this_month: str = ""
+    """The same since the first day of the month."""
+
+
+@strict
+@dataclass(frozen=True, slots=True)
+class TenantStatus:
+    """What gateways report about the tenant. The operator writes it."""
+
+    observed_generation: Int64 = 0
+    """metadata.generation that the status was computed from."""
+    use: TenantUse = TenantUse()
+    conditions: Annotated[tuple[Condition, ...], ListMap("type")] = ()
+    """Ready: gateways take the tenant's requests. QuotaExhausted: they refuse some of them, because a limit was reached
+    in the last minute or the budget is spent. KeyExpiring: an API key ends within 14 days, or ended."""
+
+
+@rule(
+    "self.metadata.name.size() <= 63",
+    "metadata.name may have at most 63 characters: logs, metrics and tables name the tenant by it",
+)
+@custom_resource(
+    Definition(
+        group="slipway.dev",
+        version="v1alpha1",
+        plural="tenants",
+        short_names=("ten",),
+        categories=(),  # `kubectl get slipway` is for people with rights in one namespace, who may not list these
+        cluster_scoped=True,
+        columns=(
+            PrinterColumn("Ready", "string", _condition("Ready", "status"), "Whether gateways take its requests."),
+            PrinterColumn("Reason", "string", _condition("Ready", "reason"), "Why they do, or do not."),
+            PrinterColumn("Exhausted", "string", _condition("QuotaExhausted", "status"), "Whether some are refused."),
+            PrinterColumn("Requests", "string", ".status.use.requests", "Requests in the last minute, and its limit."),
+            PrinterColumn(
+                "Input", "string", ".status.use.inputTokens", "Input tokens in the last minute, of how many."
+            ),
+            PrinterColumn("Output", "string", ".status.use.outputTokens", "Generated tokens in the last minute."),
+            PrinterColumn("Running", "string", ".status.use.running", "Requests in progress, of how many."),
+            PrinterColumn("Today", "string", ".status.use.spentToday", "What was spent today, of its budget."),
+            PrinterColumn("Month", "string", ".status.use.spentThisMonth", "And this month.", wide=True),
+            PrinterColumn("Models", "string", ".spec.models", "Models that the tenant may use.", wide=True),
+            PrinterColumn("Keys", "string", ".spec.auth.keys[*].id", "Ids of its API keys.", wide=True),
+            PrinterColumn("Weight", "integer", ".spec.weight", "Share of the tokens of servers.", wide=True),
+            PrinterColumn("Age", "date", ".metadata.creationTimestamp"),
+        ),
+        status=True,
+    )
+)
+class Tenant(ApiType):
+    """Owner of requests: a team, a customer or an application. It belongs to no namespace, and the administrators of
+    the gateways write it."""
+
+    spec: TenantSpec
+    status: TenantStatus | None = None

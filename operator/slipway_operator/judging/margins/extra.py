@@ -1,0 +1,158 @@
+"""How many more bad responses canary gives than stable, at most: tests by betting, and the bounds that they give.
+
+Of a pair, one request that a canary pod and a stable pod both answer, D is 1 where canary alone is bad, -1 where stable
+alone is, else 0. Under the null E[D | past] >= d each factor 1 + l*(d - D) has a mean of at most 1, so their product is
+an e-process for every stake l that was chosen before (Waudby-Smith and Ramdas, "Estimating means of bounded random
+variables by betting", 2024). It grows with d: what is proved for one d is proved for every larger one.
+
+Live requests have no twin. Of one that was split at canary's weight w, Z is 1/w where it is canary's and bad, -1/(1-w)
+where it is stable's and bad, else 0; the mean of Z is the difference of the rates (inverse probability weighting).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipway_operator.judging.bounds import log_rate_below
+from slipway_operator.judging.evidence import Floats, Numbers, log_mean_exp, log_over_starts
+
+GRID = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 0.9)
+# Of what is staked on a bet: from the first clock epoch on; the rest begins again with later epochs, because an outage
+# of both sides ruins large bets.
+FROM_THE_START = 0.6
+HALVINGS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Stakes:
+    """Stakes of a bet, and the part of the money on each. They are chosen before the first pair, and then fixed."""
+
+    sizes: tuple[float, ...]
+    parts: tuple[float, ...]
+
+
+def stakes(p_hat: float, d: float) -> Stakes:
+    """Stakes for the margin `d`: half of the money on the best one if `p_hat` is the rate of bad responses that no
+    prompt explains, the other half on a grid. A wrong `p_hat` costs time, never validity."""
+    return Stakes((*GRID, _best(p_hat, d)), (*(0.5 / len(GRID) for _ in GRID), 0.5))
+
+
+def _best(p_hat: float, d: float) -> float:
+    """The stake l that maximises E ln(1 + l*(d - D)), where each side alone is bad with probability p_hat*(1-p_hat)."""
+    alone = p_hat * (1 - p_hat)
+    terms = ((alone, d - 1), (alone, d + 1), (1 - 2 * alone, d))
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        grows = sum(chance * gain / (1 + middle * gain) for chance, gain in terms) > 0
+        low, high = (middle, high) if grows else (low, middle)
+    return low
+
+
+# -- pairs
+
+
+def log_extra_below(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stakes) -> Floats:
+    """ln of the evidence that canary gives fewer than `d` extra bad responses for each pair, shape (...).
+
+    Args:
+        a: pairs of which canary alone is bad, shape (...).
+        b: pairs of which stable alone is bad.
+        n: all pairs.
+        d: the margin, above 0; one number, or of shape (...).
+        stakes: as chosen before the first pair.
+    """
+    return log_mean_exp(_pair_exponents(a, b, n, d, stakes), np.array(stakes.parts))
+
+
+def log_extra_over_starts(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stakes) -> Floats:
+    """The same for counts by clock epoch, (..., epochs): bets begin again with each epoch."""
+    canary, stable, pairs = np.asarray(a), np.asarray(b), np.asarray(n)
+    epochs = range(pairs.shape[-1])
+    exponents = [
+        _pair_exponents(canary[..., epoch], stable[..., epoch], pairs[..., epoch], d, stakes) for epoch in epochs
+    ]
+    return log_over_starts(exponents, np.array(stakes.parts), FROM_THE_START)
+
+
+def _pair_exponents(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stakes) -> list[Floats]:
+    canary, stable, margin = np.asarray(a), np.asarray(b), np.asarray(d, dtype=np.float64)
+    even = np.asarray(n) - canary - stable
+    return [
+        np.asarray(
+            canary * np.log1p(size * (margin - 1))
+            + stable * np.log1p(size * (margin + 1))
+            + even * np.log1p(size * margin)
+        )
+        for size in stakes.sizes
+    ]
+
+
+def extra_upper(a: Numbers, b: Numbers, n: Numbers, stakes: Stakes, level: float) -> Floats:
+    """The least `d` that is proved: canary gives at most so many extra bad responses for each pair, shape (...).
+
+    It is too low at any time with probability `level` at most; 1 where nothing is proved. Counts by clock epoch.
+    """
+    return _least(lambda d: log_extra_over_starts(a, b, n, d, stakes), np.asarray(n).shape[:-1], level)
+
+
+# -- live requests
+
+
+def log_ipw_below(canary: Numbers, stable: Numbers, units: Numbers, weights: Numbers, d: Numbers) -> Floats:
+    """ln of the evidence that canary gives fewer than `d` extra bad responses for each request, shape (...).
+
+    Args:
+        canary: bad units of canary, shape (..., epochs).
+        stable: bad units of the other side.
+        units: all units of both.
+        weights: canary's part of the units, shape (epochs,), between 0 and 1.
+        d: the margin, above 0; one number, or of shape (...).
+    """
+    kc, ks, n = np.asarray(canary), np.asarray(stable), np.asarray(units)
+    margin = np.asarray(d, dtype=np.float64)
+    exponents = []
+    for epoch, weight in enumerate(np.asarray(weights, dtype=np.float64)):
+        on_canary, on_stable = kc[..., epoch], ks[..., epoch]
+        even = n[..., epoch] - on_canary - on_stable
+        # The largest stake at which no factor is negative is 1/(1/weight - d): stakes are parts of the weight.
+        exponents.append([
+            np.asarray(
+                on_canary * np.log1p(size * weight * margin - size)
+                + on_stable * np.log1p(size * weight * (margin + 1 / (1 - weight)))
+                + even * np.log1p(size * weight * margin)
+            )
+            for size in GRID
+        ])  # fmt: skip
+    return log_over_starts(exponents, from_the_start=FROM_THE_START)
+
+
+def live_extra_upper(canary: Numbers, stable: Numbers, units: Numbers, weights: Numbers, level: float) -> Floats:
+    """The least `d` that `log_ipw_below` proves at `level`, shape (...); 1 where it proves none."""
+    shape = np.asarray(units).shape[:-1]
+    return _least(lambda d: log_ipw_below(canary, stable, units, weights, d), shape, level)
+
+
+def rate_upper(bad: Numbers, units: Numbers, level: float) -> Floats:
+    """The least rate of bad responses of canary itself that is proved, whatever stable does, shape (...)."""
+    k, n = np.asarray(bad), np.asarray(units)
+    return _least(lambda limit: _log_rate_below(k, n, limit), np.broadcast_shapes(k.shape, n.shape), level)
+
+
+def _log_rate_below(bad: Numbers, units: Numbers, limits: Floats) -> Floats:
+    """`log_rate_below` at a limit for each canary."""
+    k, n, flat = (np.broadcast_to(item, limits.shape).ravel() for item in (bad, units, limits))
+    found = [float(log_rate_below(a, b, float(limit))) for a, b, limit in zip(k, n, flat, strict=True)]
+    return np.array(found, dtype=np.float64).reshape(limits.shape)
+
+
+def _least(log_evidence: Callable[[Floats], Floats], shape: Sequence[int], level: float) -> Floats:
+    """The lowest d in (0, 1) at which the evidence, which grows with d, reaches 1/level; 1 where it does nowhere."""
+    needed = np.log(1 / level)
+    low, high = np.zeros(tuple(shape)), np.ones(tuple(shape))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        proved = np.asarray(log_evidence(middle) >= needed)
+        low, high = np.where(proved, low, middle), np.where(proved, middle, high)
+    return high

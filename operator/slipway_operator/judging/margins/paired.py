@@ -1,0 +1,158 @@
+"""Pairs of a twin shadow: what they hold against canary, and what they prove about it.
+
+Of a metric's counts in an epoch, `nc` are the pairs. Of an event, `kc` are those in which canary alone is bad, `ks`
+those in which its twin alone is. Of a latency, `kc` are those in which canary is slower than its twin by more than the
+margin. Latencies above stable's quantile are counts of their own, as those of an event: the tail.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slipway_operator.api.v1alpha1.analysis_run import Epoch, ExtraBound
+from slipway_operator.judging.drift import log_drift_evidence
+from slipway_operator.judging.evidence import Floats
+from slipway_operator.judging.margins.extra import FROM_THE_START, extra_upper, log_extra_over_starts, stakes
+from slipway_operator.judging.margins.slowness import FEWER, MORE, log_faster, log_slower
+from slipway_operator.model.analysis.spec import MetricSpec
+
+# A canary that is fast enough in the median may have a slow tail: so many more of its responses at most.
+TAIL = 0.05
+THOUSAND = 1000
+# Where nothing is known of stable: one bad response in 200, as if it had been seen 100 times.
+_BAD, _UNITS = 0.5, 100
+# Of a forecast: pairs of which a third is slower by the margin, where few are counted.
+_FEW = 10
+# A forecast of more pairs is not useful.
+_MOST = 1e8
+
+
+@dataclass(frozen=True, slots=True)
+class PairCounts:
+    """Counts of pairs by clock epoch, as arrays of shape (..., epochs); leading axes are for example runs."""
+
+    pairs: Floats
+    canary_only: Floats
+    twin_only: Floats
+
+    @classmethod
+    def of(cls, epochs: Sequence[Epoch], open_pairs: int = 0) -> "PairCounts":
+        """The counts of these epochs. A pair that has not ended counts as bad, and as slow, on canary alone: the bad
+        ones may be those that end late."""
+        rows = [[epoch.nc, epoch.kc, epoch.ks] for epoch in epochs] or [[0, 0, 0]]
+        rows[-1] = [rows[-1][0] + open_pairs, rows[-1][1] + open_pairs, rows[-1][2]]
+        pairs, canary, twin = np.array(rows, dtype=np.float64).T
+        return cls(pairs, canary, twin)
+
+
+@dataclass(frozen=True, slots=True)
+class FormerBad:
+    """Bad sessions of stable before the first pair: they choose the bets, never whether these are fair."""
+
+    bad: int = 0
+    units: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Their rate, towards one in 200 where there are few sessions."""
+        return min(0.5, (self.bad + _BAD) / (self.units + _UNITS))
+
+
+# What the tail's bets expect: one in twenty above a p95.
+_AT_P95 = FormerBad(5)
+
+
+def log_against(spec: MetricSpec, counts: PairCounts) -> Floats:
+    """ln of the evidence that canary is worse than its twin, or slower by more than the margin, shape (...)."""
+    if spec.latency:
+        return log_slower(counts.canary_only.sum(axis=-1), counts.pairs.sum(axis=-1))
+    return log_drift_evidence(counts.canary_only, counts.twin_only)
+
+
+def log_within_extra(counts: PairCounts, margin: float, former: FormerBad) -> Floats:
+    """ln of the evidence that canary has fewer extra bad responses for each pair than `margin`, shape (...)."""
+    bets = stakes(former.rate, margin)
+    return log_extra_over_starts(counts.canary_only, counts.twin_only, counts.pairs, margin, bets)
+
+
+def log_within_slowdown(counts: PairCounts) -> Floats:
+    """ln of the evidence that canary is slower by less than the margin in the median, shape (...)."""
+    return log_faster(counts.canary_only.sum(axis=-1), counts.pairs.sum(axis=-1))
+
+
+def log_within(spec: MetricSpec, counts: PairCounts, tail: PairCounts, former: FormerBad) -> Floats:
+    """ln of the evidence that canary is within the margin of this metric, shape (...); of a latency in both ways."""
+    if spec.latency:
+        return np.minimum(log_within_slowdown(counts), log_within_extra(tail, TAIL, _AT_P95))
+    if spec.max_extra is None:
+        return np.full(counts.pairs.shape[:-1], -math.inf)
+    return log_within_extra(counts, spec.max_extra / THOUSAND, former)
+
+
+def bound(spec: MetricSpec, counts: PairCounts, former: FormerBad, level: float) -> ExtraBound | None:
+    """The bound of a metric with max_extra, per 1,000, rounded up: what is shown is proved."""
+    if spec.max_extra is None:
+        return None
+    bets = stakes(former.rate, spec.max_extra / THOUSAND)
+    at_most = float(extra_upper(counts.canary_only, counts.twin_only, counts.pairs, bets, level))
+    pairs, extra = float(counts.pairs.sum()), float((counts.canary_only - counts.twin_only).sum())
+    estimate = round(THOUSAND * extra / pairs, 1) if pairs else 0.0
+    return ExtraBound(math.ceil(10 * THOUSAND * at_most) / 10, estimate, spec.max_extra)
+
+
+# -- forecasts: after how many pairs a metric is expected to be decided at the present rates (Wald's identity)
+
+
+def pairs_needed(spec: MetricSpec, counts: PairCounts, tail: PairCounts, former: FormerBad, level: float) -> int | None:
+    """Pairs until this metric is expected to pass; None where no end is in sight."""
+    if spec.latency:
+        found = max(_until_faster(counts, level), _until_below(tail, TAIL, _AT_P95, level))
+    elif spec.max_extra is not None:
+        found = _until_below(counts, spec.max_extra / THOUSAND, former, level)
+    else:
+        found = math.inf
+    return math.ceil(found) if found < _MOST else None
+
+
+def pairs_until_rejected(spec: MetricSpec, counts: PairCounts, level: float) -> int | None:
+    """Pairs until this metric alone is expected to reject canary; None where it does not look so."""
+    pairs, canary, twin = (float(item.sum()) for item in (counts.pairs, counts.canary_only, counts.twin_only))
+    trials = pairs if spec.latency else canary + twin
+    if not pairs or 2 * canary <= trials:
+        return None
+    share, needed = (
+        (canary + 0.5) / (trials + 1),
+        math.log(1 / (level * (spec.share or 1.0) * 0.5)) + math.log(len(MORE)),
+    )
+    found = needed / _coin(share) * pairs / trials
+    return math.ceil(found) if found < _MOST else None
+
+
+def _until_below(counts: PairCounts, margin: float, former: FormerBad, level: float) -> float:
+    pairs = float(counts.pairs.sum())
+    if not pairs:
+        return math.inf
+    sides, as_before = (counts.canary_only, counts.twin_only), former.rate * _UNITS
+    canary, twin = ((float(item.sum()) + as_before) / (pairs + _UNITS) for item in sides)
+    growth = max(
+        canary * math.log1p(size * (margin - 1))
+        + twin * math.log1p(size * (margin + 1))
+        + max(0.0, 1 - canary - twin) * math.log1p(size * margin)
+        for size in stakes(former.rate, margin).sizes
+    )
+    needed = math.log(1 / level) + math.log(2) - math.log(FROM_THE_START)
+    return needed / growth if growth > 0 else math.inf
+
+
+def _until_faster(counts: PairCounts, level: float) -> float:
+    pairs = float(counts.pairs.sum())
+    share = (float(counts.canary_only.sum()) + _FEW / 3) / (pairs + _FEW)
+    return (math.log(1 / level) + math.log(len(FEWER)) / 2) / _coin(share) if share < 0.5 else math.inf
+
+
+def _coin(share: float) -> float:
+    """Divergence of a coin with this share from a fair one, in nats."""
+    terms = (part * math.log(2 * part) for part in (share, 1 - share) if part > 0)
+    return max(1e-12, sum(terms))

@@ -1,0 +1,189 @@
+"""The verdict on a twin shadow: the row of each metric, what prevents a pass, and the sentences."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Reason, ShadowRun
+from slipway_operator.judging.margins import paired
+from slipway_operator.judging.margins.paired import FormerBad, PairCounts
+from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, of_tail, of_withheld
+from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
+
+MOST_WITHHELD = (
+    0.01  # of the pairs: more were withheld while pods or gateways were busy, and the rest is no fair sample
+)
+FIRST_PAIR_S = 60  # without a pair for so long, none is expected soon
+
+Doubt = tuple[Reason, str, str]
+
+
+def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bool) -> MetricVerdict:
+    """The row of one metric. `covered`: the proof of another one includes it."""
+    epochs = _epochs(reading, metric.name)
+    nc, ns, kc, ks = (sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks"))
+    threshold = math.log(1 / spec.false_rollback_rate)
+    if not nc:
+        return MetricVerdict(metric.name, Finding.NO_DATA, log_threshold=threshold)
+    level, former, open_pairs = spec.false_promote_rate, _former(reading, metric), _shadow(reading).open
+    known, whole = PairCounts.of(epochs), PairCounts.of(epochs, open_pairs)
+    tail = PairCounts.of(_epochs(reading, of_tail(metric.name)), open_pairs)
+    evidence = float(paired.log_against(metric, known)) + math.log(metric.share or 1.0)
+    finding = Finding.UNDECIDED
+    if evidence >= threshold:
+        finding = Finding.WORSE
+    elif covered:
+        finding = Finding.COVERED
+    elif float(paired.log_within(metric, whole, tail, former)) >= math.log(1 / level):
+        finding = Finding.NOT_WORSE
+    decided = finding is not Finding.UNDECIDED
+    needed = nc if decided else paired.pairs_needed(metric, known, tail, former, level)
+    return MetricVerdict(
+        metric.name, finding, nc, ns, kc, ks, log_evidence=evidence, log_threshold=threshold, samples_needed=needed,
+        extra=paired.bound(metric, whole, former, level),
+    )  # fmt: skip
+
+
+def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> tuple[int | None, bool]:
+    """After how many pairs this metric is expected to be decided, and whether it then rejects canary."""
+    epochs, former = _epochs(reading, metric.name), _former(reading, metric)
+    known, tail = PairCounts.of(epochs), PairCounts.of(_epochs(reading, of_tail(metric.name)))
+    fails = paired.pairs_until_rejected(metric, known, spec.false_rollback_rate)
+    passes = paired.pairs_needed(metric, known, tail, former, spec.false_promote_rate)
+    if fails is not None and (passes is None or fails < passes):
+        return fails, True
+    return passes, False
+
+
+def doubt_of_all(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> Doubt | None:
+    """Why there is neither a pass nor a fail; None where there may be."""
+    if any(row.nc for row in rows):
+        if reading.age_seconds > spec.stale_seconds:
+            text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
+            return Reason.STALE, text, ""
+        return None
+    shadow, waited_s = _shadow(reading), reading.running_seconds
+    if shadow.no_twin:
+        return Reason.NO_TWIN, _without_twin(shadow), ""
+    if waited_s < FIRST_PAIR_S or shadow.open:
+        return Reason.NO_DATA, f"no prompt was answered twice yet, {shadow.open} pairs are open", ""
+    offered, _ = _withheld(reading)
+    why = f"{offered:,} were withheld" if offered else "no request came that can be copied"
+    return Reason.SHADOW_STARVED, f"no pair in {waited_s:.0f} s: {why}", ""
+
+
+def doubt_of_passing(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> Doubt | None:
+    """Why a canary that is not rejected does not pass; None if it passes."""
+    least, shadow = spec.min_samples, _shadow(reading)
+    so_far = sentence(spec, reading, rows)
+    undecided = [row for row in rows if row.finding in (Finding.WORSE, Finding.UNDECIDED, Finding.NO_DATA)]
+    if undecided and shadow.no_twin:
+        return Reason.NO_TWIN, f"{_without_twin(shadow)}; {so_far}", ""
+    offered, starved = _withheld(reading)
+    if starved > max(1, MOST_WITHHELD * offered):
+        more = math.ceil(starved / MOST_WITHHELD) - offered
+        text = (
+            f"{starved:,} of {offered:,} pairs were withheld because pods or gateways were busy, and "
+            f"{MOST_WITHHELD:.0%} may be: {_duration(more, offered, reading.running_seconds)} without further ones"
+        )
+        return Reason.SHADOW_STARVED, f"{text}; {so_far}", ""
+    if reading.seconds < least.warmup_seconds:
+        return Reason.WARM_UP, f"{reading.seconds:.0f} s of {least.warmup_seconds} s of warm-up; {so_far}", ""
+    if undecided:
+        slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
+        return Reason.UNDECIDED, f"{so_far}; {_wait(spec, reading, slowest)}", slowest.name
+    pairs = max(row.nc for row in rows)
+    if pairs < least.pairs:
+        return Reason.UNDECIDED, f"{so_far}; {least.pairs} pairs at least", ""
+    return None
+
+
+def settling(verdict_message: str, reading: Reading) -> str:
+    """The message while nothing but pairs that have not ended prevents a pass."""
+    return (
+        f"{_shadow(reading).open} pairs have not ended, and no further one is sent until they have; {verdict_message}"
+    )
+
+
+def without_open(reading: Reading) -> Reading:
+    """The reading as if each pair had ended well."""
+    return dataclasses.replace(reading, shadow=dataclasses.replace(_shadow(reading), open=0))
+
+
+def open_pairs(reading: Reading) -> int:
+    """Pairs that have not ended."""
+    return _shadow(reading).open
+
+
+def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> str:
+    """What the pairs show: the numbers behind a pass, and so far."""
+    metrics, sure = {metric.name: metric for metric in spec.metrics}, f"{1 - spec.false_promote_rate:.0%}"
+    parts = [f"{max((row.nc for row in rows), default=0):,} prompts answered twice"]
+    parts += [_bounded(row, sure) for row in rows if row.extra]
+    parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
+    return "; ".join(parts)
+
+
+def rejection(metric: MetricSpec, row: MetricVerdict) -> str:
+    """The numbers that reject canary, of the metric with the most evidence."""
+    if metric.latency:
+        return f"more than {metric.max_slowdown:.0%} slower than its twin in {row.kc:,} of {row.nc:,} pairs"
+    return f"{_alone(row)}, of {row.nc:,} prompts answered twice"
+
+
+def _alone(row: MetricVerdict) -> str:
+    return f"{row.kc:,} on canary alone, {row.ks:,} on its twin alone"
+
+
+def _bounded(row: MetricVerdict, sure: str) -> str:
+    assert row.extra, "only a metric with maxExtra has a bound"
+    return (
+        f"{row.name}: {_alone(row)}, at most {row.extra.at_most:g} extra per 1,000 (limit {row.extra.limit:g}, {sure})"
+    )
+
+
+def _paced(metric: MetricSpec, row: MetricVerdict, sure: str) -> str:
+    if row.finding is Finding.NOT_WORSE:
+        return f"{row.name}: less than {metric.max_slowdown:.0%} slower ({sure})"
+    return f"{row.name}: more than {metric.max_slowdown:.0%} slower in {row.kc:,} of {row.nc:,} pairs"
+
+
+def _wait(spec: AnalysisSpec, reading: Reading, row: MetricVerdict) -> str:
+    if row.finding is Finding.NO_DATA:
+        return f"{row.name} has no pair with a response that both sides measure"
+    needed = row.samples_needed
+    if needed is None:
+        metric = next(metric for metric in spec.metrics if metric.name == row.name)
+        lacks = metric.latency and not any(epoch.nc for epoch in _epochs(reading, of_tail(row.name)))
+        tail = "no pair since stable had enough latencies of one size and kind to know its tail"
+        return f"{row.name}: {tail if lacks else 'no end is in sight at this rate'}"
+    return f"{row.name} needs about {max(needed, row.nc + 1):,} pairs at this rate"
+
+
+def _without_twin(shadow: ShadowRun) -> str:
+    return f"no baseline pod of stable answers the copies: {shadow.no_twin}"
+
+
+def _duration(more: int, so_far: int, seconds: float) -> str:
+    left_s = more * seconds / max(1, so_far)
+    return f"about {left_s:.0f} s" if left_s < 120 else f"about {left_s / 60:.0f} min"
+
+
+def _withheld(reading: Reading) -> tuple[int, int]:
+    """Pairs that were sent or withheld, and those withheld because a pod or a gateway had no room."""
+    names = (name for name in reading.by_metric if name.endswith(of_withheld("")))
+    epochs = [epoch for name in names for epoch in _epochs(reading, name)]
+    return sum(epoch.nc for epoch in epochs), sum(epoch.kc for epoch in epochs)
+
+
+def _former(reading: Reading, metric: MetricSpec) -> FormerBad:
+    found = next((item for item in _shadow(reading).former if item.metric == metric.name), None)
+    return FormerBad(found.bad, found.units) if found else FormerBad()
+
+
+def _shadow(reading: Reading) -> ShadowRun:
+    return reading.shadow or ShadowRun()
+
+
+def _epochs(reading: Reading, name: str) -> tuple[Epoch, ...]:
+    return reading.by_metric.get(name, Counts(name)).epochs

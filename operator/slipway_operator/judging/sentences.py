@@ -1,0 +1,124 @@
+"""Sentences about a verdict: the numbers behind it, in units that people use."""
+
+import math
+from collections.abc import Sequence
+
+from slipway_operator.api.v1alpha1.analysis_run import Pace, Reason, Symptom
+from slipway_operator.judging.margins import shadow
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
+from slipway_operator.model.analysis.template import UNITS
+from slipway_operator.model.analysis.verdict import MetricVerdict, Reading
+
+
+def differs(row: MetricVerdict) -> str:
+    """Mirrored prompts without a floor."""
+    return f"{row.kc} of {row.nc} answers differ from stable's; how many would anyway needs a second stable pod"
+
+
+def drifts(row: MetricVerdict) -> str:
+    """Mirrored prompts with a floor."""
+    return f"of {row.nc} mirrored prompts {row.kc} on canary alone, {row.ks} on a second stable pod alone"
+
+
+def rejection(spec: AnalysisSpec, row: MetricVerdict, paces: Sequence[Pace], total: float, threshold: float) -> str:
+    """Why the canary is rejected, by the metric with the most evidence."""
+    metric = next(metric for metric in spec.metrics if metric.name == row.name)
+    evidence = f"evidence e={_times(total)}, {_times(threshold)} rejects"
+    if metric.is_paired:
+        return f"{row.name}: {shadow.rejection(metric, row)}; {evidence}"
+    if metric.kind is Kind.PAIRED_DRIFT:
+        return f"{row.name}: {drifts(row)}; {evidence}"
+    sides = f"{_rate(row.kc, row.nc)} on canary, {_rate(row.ks, row.ns)} on stable"
+    return f"{row.name}: {_slower(metric, paces)}{sides}; {evidence}"
+
+
+def _slower(metric: MetricSpec, paces: Sequence[Pace]) -> str:
+    """Milliseconds and times slower, of a latency of which both sides have a median."""
+    pace = next((pace for pace in paces if pace.metric == metric.name), None)
+    if pace is None or not pace.stable_seconds:
+        return ""
+    canary, stable = _duration(pace.canary_seconds), _duration(pace.stable_seconds)
+    times = pace.canary_seconds / pace.stable_seconds
+    how = f", {times:.1f} times slower" if times >= 1.05 else ""
+    return f"median {canary} on canary and {stable} on stable{how}; "
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def proofs(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
+    """What is proved of a canary that passes, where the template has margins."""
+    sure = f"{1 - spec.false_promote_rate:.0%}"
+    bounds = [f"{row.name}: {bound(row)}, {sure}" for row in rows if row.extra]
+    slowdowns = [
+        f"{metric.name}: less than {metric.max_slowdown:.0%} slower, {sure}"
+        for metric in spec.gating
+        if metric.max_slowdown is not None
+    ]
+    return [*bounds, *slowdowns]
+
+
+def bound(row: MetricVerdict) -> str:
+    """The bound on extra bad responses, with its limit."""
+    assert row.extra, "only a metric with maxExtra has a bound"
+    return f"at most {row.extra.at_most:g} extra bad responses per 1,000 (limit {row.extra.limit:g})"
+
+
+def wait(row: MetricVerdict) -> str:
+    """What an undecided metric waits for."""
+    needed = row.samples_needed
+    rest = (
+        "no end is in sight at this rate" if needed is None else f"needs about {max(needed, row.nc + 1)} at this rate"
+    )
+    proved = f"{bound(row)} so far, " if row.extra else ""
+    return f"{row.name}: {proved}n={row.nc}, {rest}"
+
+
+def given(reading: Reading) -> tuple[int, int]:
+    """Requests that the split assigned to canary and to stable."""
+    return sum(epoch.nc for epoch in reading.assigned), sum(epoch.ns for epoch in reading.assigned)
+
+
+def nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
+    """The missing data where no metric can be compared yet."""
+    for side, assigned, ended in zip(
+        ("canary", "stable"), given(reading), (max(row.nc for row in rows), max(row.ns for row in rows)), strict=True
+    ):
+        if assigned and not ended:
+            return f"{side} was given {assigned} requests, and none of them has ended yet"
+    return "no metric has requests on both canary and stable"
+
+
+def unequal(spec: AnalysisSpec, reading: Reading) -> str:
+    """The load that prevents a comparison of latencies, and the remedy."""
+    return (
+        f"pods of canary carry {reading.canary_load:.2f} times the load of stable's: beyond "
+        f"{spec.max_load_difference:.0%} of difference latencies are not comparable; give it more pods by "
+        "setCanaryScale, another weight, or the template another maxLoadDifference"
+    )
+
+
+def unit(symptom: Symptom) -> str:
+    """The unit of a veto's numbers."""
+    unit = UNITS.get(symptom.veto)
+    return f" ({unit})" if unit else ""
+
+
+def warming(spec: AnalysisSpec, reading: Reading) -> str:
+    """How much of the warm-up is over."""
+    return f"{reading.seconds:.0f} s of {spec.min_samples.warmup_seconds} s of warm-up"
+
+
+def too_early(spec: AnalysisSpec, reading: Reading) -> tuple[Reason, str, str]:
+    """The doubt about a pass before minSeconds are over, where nothing else is open."""
+    text = f"all is proved; {reading.seconds:.0f} s of {spec.min_samples.min_seconds} s (minSeconds) are over"
+    return Reason.UNDECIDED, text, ""
+
+
+def _rate(bad: int, requests: int) -> str:
+    return f"{bad} of {requests} bad ({bad / requests:.2%})"
+
+
+def _times(log: float) -> str:
+    return f"{math.exp(log):.3g}" if log < 100 else f"10^{log / math.log(10):.0f}"

@@ -1,0 +1,74 @@
+"""Keeps the Secret with the pepper by which API keys are hashed: made once, never changed."""
+
+import asyncio
+import base64
+import logging
+import secrets
+from typing import Any
+
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound
+from slipway_operator.kube.resources import SECRETS
+from slipway_operator.model import labels
+
+LOOK_S = 60.0
+KEY, COMPONENT = "pepper", "key-pepper"
+PEPPER_BYTES = 32
+
+log = logging.getLogger(__name__)
+
+
+class Pepper:
+    """With another pepper no API key is valid: a Secret that is deleted while the operator runs is restored."""
+
+    def __init__(self, client: Client, namespace: str, secret: str) -> None:
+        self._client, self._namespace, self._secret = client, namespace, secret
+        self._text = ""
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Look every LOOK_S until cancelled."""
+        while True:
+            try:
+                await self.look()
+                self._trouble = ""
+            except Fenced:
+                pass  # another operator has the lease and does this
+            except ApiError as error:
+                if str(error) != self._trouble:
+                    log.warning("the pepper of API keys cannot be kept, so none can be made: %s", error)
+                self._trouble = str(error)
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Read the Secret; make it where it is not there.
+
+        Raises:
+            ApiError: when the API server does not permit it, or is unavailable.
+        """
+        try:
+            found = await self._client.get(SECRETS, self._namespace, self._secret)
+        except NotFound:
+            await self._make()
+            return
+        self._text = (found.get("data") or {}).get(KEY) or self._text
+
+    async def _make(self) -> None:
+        text = self._text or _encode(base64.urlsafe_b64encode(secrets.token_bytes(PEPPER_BYTES)))
+        try:
+            await self._client.create(SECRETS, manifest(self._namespace, self._secret, text))
+        except Exists:
+            return  # another operator was faster; the next look reads its pepper
+        log.info("the Secret %s with the pepper of API keys was made", self._secret)
+        self._text = text
+
+
+def manifest(namespace: str, name: str, text: str) -> dict[str, Any]:
+    """The Secret. `text`: the pepper as it is in `data`."""
+    marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: COMPONENT}
+    metadata = {"name": name, "namespace": namespace, "labels": marks}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": {KEY: text}}
+
+
+def _encode(text: bytes) -> str:
+    return base64.b64encode(text).decode()

@@ -1,0 +1,59 @@
+"""What a gateway reports about tenants."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+MOST_MESSAGE = 512
+
+
+class TenantReport(msgspec.Struct):
+    """One tenant at one gateway. Amounts are billionths of the currency."""
+
+    generation: int = 0  # that the gateway uses; 0: it has not read the Tenant
+    problem: str = ""  # why it does not use the current one
+    trouble: tuple[str, str] | None = None  # reason and message: why some of its requests cannot be authenticated
+    last_minute: dict[str, int] = {}  # requests, input_tokens, output_tokens
+    refused: dict[str, int] = {}  # in the last minute, by the limit
+    running: int = 0
+    day_nano: int = 0
+    month_nano: int = 0
+    exhausted: str = ""  # day or month
+
+
+class GatewayTenants(msgspec.Struct):
+    """A response of `/internal/tenants`."""
+
+    tenants: dict[str, TenantReport]
+    authenticates: bool = True  # else it looks at no Tenant
+    ledger: str = ""  # the same where gateways share one
+
+
+@dataclass(frozen=True, slots=True)
+class TenantReports:
+    """All gateways. `silent`: ready ones that did not answer."""
+
+    answers: tuple[GatewayTenants, ...] = ()
+    silent: int = 0
+
+    def of(self, name: str) -> list[TenantReport]:
+        """Of one tenant, of each gateway that answered."""
+        return [answer.tenants.get(name, TenantReport()) for answer in self.answers]
+
+    def spent(self, name: str) -> tuple[int, int]:
+        """Today and this month: of each ledger once, of those that gateways share the latest."""
+        found: dict[str, tuple[int, int]] = {}
+        for number, answer in enumerate(self.answers):
+            one, key = answer.tenants.get(name, TenantReport()), answer.ledger or str(number)
+            day, month = found.get(key, (0, 0))
+            found[key] = max(day, one.day_nano), max(month, one.month_nano)
+        return sum(day for day, _ in found.values()), sum(month for _, month in found.values())
+
+
+NO_REPORTS = TenantReports()
+
+
+def total(counted: Sequence[Mapping[str, int]], name: str) -> int:
+    """Of all gateways."""
+    return sum(max(0, one.get(name, 0)) for one in counted)

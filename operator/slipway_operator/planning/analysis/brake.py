@@ -1,0 +1,27 @@
+"""The brake: a canary that is grossly slow during its warm-up gets the least weight until the warm-up is over.
+
+Its latencies do not count yet, because a cold pod is slow. One whose requests take many times as long as stable's harms
+users for as long as the verdict waits, so its weight is reduced at once. That is no verdict: the rollout goes on.
+"""
+
+import math
+
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts
+from slipway_operator.judging.margins.slowness import log_grossly_slower, log_slower_than_stable
+from slipway_operator.model.analysis.spec import AnalysisSpec, of_gross
+
+
+def is_grossly_slow(run: AnalysisRun, spec: AnalysisSpec) -> bool:
+    """Whether a latency that decides is far above stable's, and only on canary."""
+    needed = math.log(1 / spec.false_rollback_rate)
+    counts = {item.metric: item for item in run.counts}
+    names = (of_gross(metric.name) for metric in spec.gating if metric.latency)
+    return any(_is_gross(counts[name], needed) for name in names if name in counts)
+
+
+def _is_gross(counts: Counts, needed: float) -> bool:
+    canary, stable = [epoch.kc for epoch in counts.epochs], [epoch.ks for epoch in counts.epochs]
+    units, weights = sum(epoch.nc for epoch in counts.epochs), [epoch.w / 100 for epoch in counts.epochs]
+    if not units or float(log_grossly_slower(sum(canary), units)) < needed:
+        return False
+    return float(log_slower_than_stable(canary, stable, weights)) >= needed

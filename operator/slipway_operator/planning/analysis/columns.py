@@ -1,0 +1,74 @@
+"""Columns of an analysis's counters: four for each metric, and further ones of mirrored prompts and latencies."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slipway_operator.model.analysis.spec import (
+    AnalysisSpec,
+    Kind,
+    MetricSpec,
+    of_gross,
+    of_slowdown,
+    of_tail,
+    of_withheld,
+    without_floor,
+)
+
+
+class ColumnPart(StrEnum):
+    """What four counters of a metric count."""
+
+    WHOLE = "Whole"
+    NO_FLOOR = "NoFloor"  # mirrored prompts that no second stable pod answered
+    SLOWDOWN = "Slowdown"  # latencies above stable's median, and above canary's limit
+    TAIL = "Tail"  # latencies of pairs above stable's quantile
+    WITHHELD = "Withheld"  # pairs that were sent or withheld, and those withheld because something was busy
+    GROSS = "Gross"  # latencies far above stable's, from the first request on
+
+
+@dataclass(frozen=True, slots=True)
+class CounterColumn:
+    """The metric of four counters."""
+
+    name: str
+    metric: MetricSpec
+    part: ColumnPart = ColumnPart.WHOLE
+
+    @property
+    def drift(self) -> bool:
+        return self.metric.kind is Kind.PAIRED_DRIFT
+
+    @property
+    def copies(self) -> bool:
+        """Whether it counts copies of requests, which no weight splits."""
+        return self.drift or self.metric.is_paired
+
+    @property
+    def limited(self) -> bool:
+        """Whether limits from stable's latencies apply to it; those of pairs apply at the gateways."""
+        return self.metric.latency and self.part not in (ColumnPart.TAIL, ColumnPart.WITHHELD)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it counts nothing while latencies are not comparable. Those of pairs always are."""
+        return self.metric.latency and not self.metric.is_paired and self.part is not ColumnPart.GROSS
+
+
+def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
+    """Every metric in the order of the template, then further columns of mirrored prompts, pairs and latencies."""
+    metrics = tuple(CounterColumn(metric.name, metric) for metric in spec.metrics)
+    unfloored = (CounterColumn(without_floor(it.name), it.metric, ColumnPart.NO_FLOOR) for it in metrics if it.drift)
+    slowdowns = (
+        CounterColumn(of_slowdown(it.name), it.metric, ColumnPart.SLOWDOWN)
+        for it in metrics
+        if it.metric.max_slowdown is not None and not it.metric.is_paired
+    )
+    paired = [it for it in metrics if it.metric.is_paired]
+    tails = (CounterColumn(of_tail(it.name), it.metric, ColumnPart.TAIL) for it in paired if it.metric.latency)
+    withheld = (CounterColumn(of_withheld(it.name), it.metric, ColumnPart.WITHHELD) for it in paired[:1])
+    gross = (
+        CounterColumn(of_gross(it.name), it.metric, ColumnPart.GROSS)
+        for it in metrics
+        if it.metric.latency and not it.metric.dry_run and not it.metric.is_paired
+    )
+    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *gross)

@@ -1,0 +1,120 @@
+"""The twin shadow of an analysis of pairs: what gateways counted of it, and the table by which they make it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, FormerRate, Reason, ShadowRun
+from slipway_operator.api.v1alpha1.routes import TailThreshold, TwinLatency, TwinShadow
+from slipway_operator.judging.epochs import clock_epoch
+from slipway_operator.model.analysis.spec import AnalysisSpec
+from slipway_operator.model.analysis.template import BAD_EVENTS, slower
+from slipway_operator.model.cluster.observed import Gateway
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Sample, Side, Twins
+from slipway_operator.model.deployment.strategy import TwinAnalysis
+from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.planning.sizing import baseline
+from slipway_operator.planning.sizing.sizes import sizes_of
+
+MOST_TAILS = 16
+MICROSECONDS = 1_000_000
+
+# -- what gateways counted
+
+
+def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, int, int, int]:
+    """The counters of a column: pairs, twice, then those that count against canary and against its twin."""
+    found, latency = sample.twins.get(canary, Twins()), slower(column.metric.event)
+    if column.part is ColumnPart.WITHHELD:
+        offered = found.pairs + sum(found.withheld.values())
+        return offered, offered, found.starved, 0
+    if latency is None:
+        events = found.events.get(BAD_EVENTS[column.metric.event], Discordance())
+        return found.pairs, found.pairs, events.canary_only, events.twin_only
+    times = found.latencies.get(latency.kind, PairedTimes())
+    if column.part is ColumnPart.TAIL:
+        return times.tail_pairs, times.tail_pairs, times.tail_canary_only, times.tail_twin_only
+    return times.pairs, times.pairs, times.over, 0
+
+
+def are_sent(sample: Sample, canary: str) -> bool:
+    """Whether a pair was sent."""
+    found = sample.twins.get(canary, Twins())
+    return found.pairs + found.open > 0
+
+
+def _open(gateways: Iterable[Gateway], canary: str) -> int:
+    """Pairs that were sent and have not ended, as far as gateways respond."""
+    samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
+    return sum(sample.twins.get(canary, Twins()).open for sample in samples)
+
+
+def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tuple[FormerRate, ...]:
+    """Bad events of stable so far, of each metric of pairs that is no latency."""
+    sides = [sample.revisions.get(stable, Side()) for gateway in gateways for sample in gateway.samples]
+    units = sum(side.units for side in sides)
+    names = {metric.name: BAD_EVENTS[metric.event] for metric in spec.metrics if metric.event in BAD_EVENTS}
+    return tuple(
+        FormerRate(name, min(units, sum(side.events.get(event, 0) for side in sides)), units)
+        for name, event in names.items()
+    )
+
+
+# -- the run
+
+
+def begun(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis) -> AnalysisRun:
+    """A run of pairs at its start. The rates of stable are noted once, before the first pair."""
+    former = _former(spec, at.observed.gateways, course.stable or "")
+    started = replace(run, shadow=ShadowRun(former))
+    return replace(started, shadow=_continued(course, at, started, spec, step))
+
+
+def read(
+    course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis, *, complete: bool
+) -> AnalysisRun:
+    """The run with its shadow as it is now. `complete`: all ready gateways responded."""
+    now, before = _open(at.observed.gateways, rollout_of(course).revision), run.shadow or ShadowRun()
+    # A gateway that does not respond may still have those that it had.
+    shadow = replace(before, open=now if complete else max(now, before.open))
+    return replace(run, shadow=_continued(course, at, replace(run, shadow=shadow), spec, step))
+
+
+def _continued(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis) -> ShadowRun:
+    """The shadow with the table for gateways, by the verdict as it was written before."""
+    shadow = run.shadow or ShadowRun()
+    missing = baseline.absence(course, at, sizes_of(course, at))
+    settling = run.verdict is not None and run.verdict.reason is Reason.PAIRS_OPEN
+    table = None if missing or settling else _table(course, at, run, spec, step)
+    return replace(shadow, no_twin=missing, published=table)
+
+
+def _table(
+    course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis
+) -> TwinShadow | None:
+    """The twin shadow of the routing table; None while a side has no ready pod."""
+    canary, twin = rollout_of(course).revision, baseline.name(course)
+    pods = at.ready(twin)
+    if not pods or not at.ready(canary):
+        return None
+    epoch = clock_epoch(at.elapsed_s(run.started_at))
+    percentage = step.percentage or min(100, max(1, round(100 * pods / max(1, at.replicas))))
+    before = run.shadow.published if run.shadow else None
+    kept = before.latencies if before and before.epoch == epoch else ()
+    # Each change is a new table for all gateways: so limits follow with the clock.
+    latencies = kept if any(one.tail for one in kept) else _latencies(run, spec)
+    return TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)
+
+
+def _latencies(run: AnalysisRun, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:
+    """What gateways compare of the latencies of a pair; nothing before the warm-up is over."""
+    found = []
+    for metric in spec.metrics if run.warm else ():
+        latency = slower(metric.event)
+        if latency and metric.max_slowdown is not None:
+            limits = (
+                (it.stratum, round(it.seconds * MICROSECONDS)) for it in run.thresholds if it.metric == metric.name
+            )
+            tail = tuple(TailThreshold(*limit) for limit in sorted(limits))[:MOST_TAILS]
+            found.append(TwinLatency(latency.kind, round(100 * metric.max_slowdown), tail))
+    return tuple(found)

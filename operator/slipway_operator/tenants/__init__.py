@@ -1,0 +1,4 @@
+"""The status of Tenants.
+
+`reports` reads what gateways report, `planning/tenants.py` decides, `runner` writes.
+"""

@@ -1,0 +1,133 @@
+"""Writes the status of Tenants: what changed of their conditions at once, use at a bounded rate."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import aiohttp
+
+from slipway_operator.api.fitting import fitted
+from slipway_operator.api.objects import Object
+from slipway_operator.api.reading import UnreadableObject, encoded, read
+from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
+from slipway_operator.kube.reading.gateways import Gateways
+from slipway_operator.kube.resources import TENANTS
+from slipway_operator.kube.writing import events
+from slipway_operator.model.wire import to_json
+from slipway_operator.planning import tenants
+from slipway_operator.tenants.reports import read_reports
+
+LOOK_S, ABSENT_S = 10.0, 60.0
+USE_EACH_S = 30.0  # use alone is written that often at most, for each Tenant
+WRITES = 50  # in one look; the others wait for the next one
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """`written`: when its status was written last."""
+
+    obj: Object
+    former: TenantStatus
+    fresh: TenantStatus
+    written: datetime
+
+    @property
+    def is_news(self) -> bool:
+        return self.fresh.conditions != self.former.conditions
+
+
+class TenantRunner:
+    """`may_write`: whether this operator has the lease."""
+
+    def __init__(
+        self,
+        client: Client,
+        gateways: Gateways,
+        session: aiohttp.ClientSession,
+        may_write: Callable[[], bool],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._client, self._gateways, self._session = client, gateways, session
+        self._may_write, self._now = may_write, now
+        self._written: dict[str, datetime] = {}
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Look every LOOK_S until cancelled."""
+        while True:
+            pause_s = LOOK_S
+            try:
+                if self._may_write():
+                    await self.look()
+                self._trouble = ""
+            except (NotFound, Refused) as error:
+                pause_s = ABSENT_S  # without the CRD, or without the right
+                self._warn(error)
+            except Fenced:
+                pass  # another operator has the lease and does this
+            except ApiError as error:
+                self._warn(error)
+            await asyncio.sleep(pause_s)
+
+    async def look(self) -> None:
+        """Read all Tenants and what gateways report, and write what is news.
+
+        Raises:
+            ApiError: Tenants or gateways cannot be read, or no status can be written.
+        """
+        found = await self._client.list(TENANTS, None, cached=True)
+        known = {obj["metadata"]["name"] for obj in found}
+        self._written = {name: at for name, at in self._written.items() if name in known}
+        if not found:
+            return
+        reports = await read_reports(self._gateways, self._session)
+        changes: list[_Change] = []
+        for obj in found:
+            try:
+                spec, former = _spec(obj), _former(obj)
+            except UnreadableObject as error:
+                self._warn(error)
+                continue
+            name, generation = obj["metadata"]["name"], obj["metadata"].get("generation", 0)
+            fresh = tenants.status(name, generation, spec, reports, former, self._now())
+            if fresh != former:
+                changes.append(_Change(obj, former, fresh, self._written.get(name, _NEVER)))
+        due = [one for one in changes if one.is_news or (self._now() - one.written).total_seconds() >= USE_EACH_S]
+        for one in sorted(due, key=lambda one: (not one.is_news, one.written))[:WRITES]:
+            await self._write(one)
+
+    async def _write(self, change: "_Change") -> None:
+        now, kind = self._now(), {"apiVersion": TENANTS.api_version, "kind": TENANTS.kind}
+        obj = {**kind, **change.obj}
+        try:
+            await self._client.put_status(TENANTS, {**obj, "status": fitted(TenantStatus, to_json(change.fresh))})
+        except (Stale, NotFound):
+            return  # the next look reads it again
+        self._written[obj["metadata"]["name"]] = now
+        for event in tenants.events(change.former, change.fresh):
+            await events.post(self._client, obj, event, now)
+
+    def _warn(self, error: Exception) -> None:
+        if str(error) != self._trouble:
+            log.warning("the status of Tenants is not written: %s", error)
+        self._trouble = str(error)
+
+
+def _spec(obj: Object) -> TenantSpec:
+    return read(TenantSpec, encoded(obj.get("spec") or {}), "spec")
+
+
+def _former(obj: Object) -> TenantStatus:
+    """The status as it was written; one that cannot be read counts as none."""
+    try:
+        return read(TenantStatus, encoded(obj.get("status") or {}))
+    except UnreadableObject:
+        return TenantStatus()

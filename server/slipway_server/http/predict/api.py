@@ -1,0 +1,136 @@
+"""KServe's V1 `:predict`, and Slipway's own endpoints: one row or several, as people write them."""
+
+import time
+import uuid
+from typing import Annotated, Any
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from ...predict.executor import InferRequest
+from ..errors import invalid
+from ..requests.bodies import body_of, checked, decoded
+from ..requests.fields import ModelName
+from ..requests.shadow import priority_of
+from ..responses.sse import json_response
+from . import rows
+from .infer_request import decompressed
+from .service import PredictService
+from .service import checked as checked_tensors
+
+MAX_ROWS = 65_536
+REQUEST_ID = "X-Request-Id"
+
+Rows = Annotated[list[Any], Meta(min_length=1, max_length=MAX_ROWS)]
+Input = dict[str, Any] | str
+
+
+class PredictRequest(Struct, forbid_unknown_fields=True):
+    """Of /api/v1/predict: one row in `input`, or several in `inputs`."""
+
+    model: ModelName
+    input: Input | None = None
+    inputs: Rows | None = None
+
+
+class VersionParams(Struct, forbid_unknown_fields=True):
+    """`version`: one that is served, or its revision."""
+
+    version: str | None = None
+
+
+class NamedPredictRequest(Struct, forbid_unknown_fields=True):
+    """Of /api/v1/models/{name}/predict."""
+
+    inputs: Rows
+    params: VersionParams | None = None
+
+
+class V1Request(Struct, forbid_unknown_fields=True):
+    """KServe's."""
+
+    instances: Rows
+    parameters: dict[str, Any] | None = None
+
+
+class PredictApi:
+    def __init__(self, service: PredictService) -> None:
+        self._service = service
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/api/v1/predict", self.predict),
+            web.post("/api/v1/models/{name:.+}/predict", self.named),
+            web.post("/v1/models/{name:.+}:predict", self.v1),
+            web.get("/v1/models", self.models),
+            web.get("/v1/models/{name:.+}", self.model),
+        ]
+
+    async def predict(self, http: web.Request) -> web.Response:
+        began = time.monotonic()
+        body = checked(decoded(await body_of(http)), PredictRequest)
+        self._service.check_model(body.model)
+        if (body.input is None) == (body.inputs is None):
+            raise invalid("Write input for one row, or inputs for several.", "input")
+        several = body.inputs is not None
+        found = await self._predict(http, body.inputs or [body.input], "inputs" if several else "input")
+        shared = {
+            "latency_ms": _since_ms(began),
+            "model_version": self._service.identity.version,
+            "request_id": http.headers.get(REQUEST_ID) or uuid.uuid4().hex,
+        }
+        shown = [_shown(one) | shared for one in found]
+        return json_response(shown if several else shown[0])
+
+    async def named(self, http: web.Request) -> web.Response:
+        began = time.monotonic()
+        body = checked(decoded(await body_of(http)), NamedPredictRequest)
+        self._service.check_model(http.match_info["name"], body.params.version if body.params else None)
+        found = await self._predict(http, body.inputs, "inputs")
+        return json_response(
+            {
+                "predictions": [one.value for one in found],
+                "model_version": self._service.identity.version,
+                "latency_ms": _since_ms(began),
+            }
+        )
+
+    async def v1(self, http: web.Request) -> web.Response:
+        self._service.check_model(http.match_info["name"])
+        raw = decompressed(await body_of(http), http.headers.get("Content-Encoding", ""), http.client_max_size)
+        body = checked(decoded(raw), V1Request)
+        if body.parameters:
+            raise invalid("parameters are not supported by this model.", "parameters")
+        found = await self._predict(http, body.instances, "instances")
+        return json_response({"predictions": [one.value for one in found]})
+
+    async def models(self, _: web.Request) -> web.Response:
+        return json_response({"object": "list", "data": [self._described()]})
+
+    async def model(self, http: web.Request) -> web.Response:
+        self._service.check_model(http.match_info["name"])
+        return json_response(self._described())
+
+    def _described(self) -> dict[str, Any]:
+        """As OpenAI's list has it, and `ready` for KServe's V1."""
+        identity, loaded = self._service.identity, self._service.health.loaded
+        shown = {"id": identity.name, "object": "model", "created": 0, "owned_by": "slipway"}
+        return shown | {"version": identity.version, "name": identity.name, "ready": loaded}
+
+    async def _predict(self, http: web.Request, given: list[Any], param: str) -> list[rows.Prediction]:
+        description = self._service.description
+        request = rows.to_request(description, given, param)
+        request = InferRequest(request.inputs, request.outputs, priority=priority_of(http.headers))
+        outputs = await self._service.infer(checked_tensors(description, request))
+        return rows.predictions(description, outputs, len(given))
+
+
+def _shown(prediction: rows.Prediction) -> dict[str, Any]:
+    found: dict[str, Any] = {"prediction": prediction.value}
+    if prediction.confidence is not None:
+        found["confidence"] = prediction.confidence
+    return found
+
+
+def _since_ms(began: float) -> float:
+    return round((time.monotonic() - began) * 1000, 3)

@@ -1,0 +1,110 @@
+"""The server of a classic model: its routes, the life of its process, and what it runs on."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from ... import machine
+from ...engine.client import EngineCrashed
+from ...engine.supervisor import Restarts, keep_running
+from ...predict.batcher import BatchRules
+from ...predict.executor import Executor, Observer
+from ...predict.model_file import ModelFile
+from ...predict.process.isolation import hide_memory
+from ...predict.process.messages import LoadModel, ModelLoaded
+from ...settings import ServerSettings
+from ...telemetry.heartbeat import Heartbeat
+from ...telemetry.predict_metrics import PredictMetrics
+from ...telemetry.tracing import tracing
+from ..probes import Health
+from ..serving import Guard, complete_routes, run_server, shared_routes
+from .api import PredictApi
+from .protocol import InferenceProtocol
+from .service import ModelIdentity, PredictService
+
+log = logging.getLogger("slipway.predict")
+
+MEMORY_SHARE = 0.8  # of what is free at the start, for the process of the model
+LAST_WORDS = "The server is shutting down and the time for its last requests is over."
+
+
+def build(service: PredictService, max_body_bytes: int) -> tuple[web.Application, Guard]:
+    guard = Guard(service)
+    app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
+    apis = (InferenceProtocol(service), PredictApi(service))
+    routes = [route for api in apis for route in api.routes()]
+    app.add_routes(complete_routes([*shared_routes(service), *routes]))
+    return app, guard
+
+
+@dataclass(slots=True)
+class _Life:
+    """The process of the model, from one life to the next."""
+
+    service: PredictService
+    restarts: Restarts
+    started_s: float
+
+    def ready(self, ready: ModelLoaded) -> None:
+        self.service.health.engine_is_ready()
+        seconds = round(time.monotonic() - self.started_s, 2)
+        self.service.metrics.loaded(seconds)
+        if not ready.files_bounded:
+            log.warning("the kernel has no Landlock: the process of the model can read this server's files")
+        fields = {"model": self.service.identity.name, "seconds": seconds, "runtime": ready.description.runtime}
+        log.info("ready", extra=fields | {"batched": ready.description.batched, "task": ready.description.task})
+
+    def crashed(self) -> None:
+        self.service.health.engine_has_crashed()
+        self.service.metrics.crashed()
+
+    def restart_in_s(self, _: EngineCrashed) -> float | None:
+        """What waits goes on after a restart at once; a later one is too late for it."""
+        delay_s = None if self.service.health.draining else self.restarts.delay_s(time.monotonic())
+        self.started_s = time.monotonic()
+        if delay_s != 0.0:
+            self.service.executor.fail_waiting("The process of the model ended while this request waited for it.")
+        return delay_s
+
+
+class _Backend:
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def end_streams(self, reason: str) -> None:
+        self._executor.fail_waiting(reason)
+
+    def stop(self) -> None:
+        self._executor.fail_waiting(LAST_WORDS)
+
+
+def rules_of(settings: ServerSettings) -> BatchRules:
+    timeout_s = settings.request_timeout_ms / 1000 if settings.request_timeout_ms else float("inf")
+    return BatchRules(
+        settings.max_batch_size, settings.max_queue_delay_microseconds / 1e6, settings.max_queue_size, timeout_s
+    )
+
+
+async def serve(settings: ServerSettings, file: ModelFile) -> None:
+    """Until SIGTERM and the end of the drain; raises EngineError when the model cannot be served, or not any more."""
+    hide_memory()
+    metrics = PredictMetrics(settings.served_model_name)
+    executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed))
+    metrics.observe_queue(lambda: executor.running, lambda: executor.batcher.waiting)
+    health = Health(Heartbeat.create(), settings.stall_timeout_s)
+    identity = ModelIdentity(settings.served_model_name, settings.model_version, settings.model_revision)
+    spans = tracing(settings.spans_endpoint, identity.name, settings.spans_service)
+    service = PredictService(identity, executor, metrics, health, spans)
+    life = _Life(service, Restarts(settings.max_engine_restarts), time.monotonic())
+    memory_bytes = settings.max_model_memory_bytes or int(machine.free_memory_bytes() * MEMORY_SHARE)
+    start = LoadModel(
+        str(file.path), file.format, machine.cores(), memory_bytes, settings.max_batch_size, settings.log_level
+    )
+    task = asyncio.create_task(
+        keep_running(lambda: executor.run(start, life.ready, life.crashed), life.restart_in_s, metrics.restarted)
+    )
+    app, guard = build(service, settings.max_body_bytes)
+    await run_server(settings, app, guard, _Backend(executor), task)

@@ -1,0 +1,216 @@
+"""Requests of the Open Inference Protocol v2: JSON, with the data of tensors in it or as bytes behind it."""
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from ...predict import json_data
+from ...predict.description import ModelDescription
+from ...predict.executor import InferRequest
+from ...predict.tensors import MAX_DIMENSIONS, NUMPY, Tensor, TensorError, elements_of, from_bytes
+from ..errors import HttpError, invalid
+from ..requests.bodies import body_of
+from ..requests.shadow import priority_of
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+MAX_TENSORS = 1024
+DEFAULT_LEVEL, LAST_LEVEL = 500, 1000  # of `priority`: 1 is the most urgent one, and 0 stands for the default
+_SIZES = "binary_data_size"
+_WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+Parameters = dict[str, Any] | None
+Shape = Annotated[list[Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=MAX_DIMENSIONS)]
+TensorName = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class InferInput(Struct, forbid_unknown_fields=True):
+    """`data` is absent where the bytes are behind the JSON."""
+
+    name: TensorName
+    shape: Shape
+    datatype: Annotated[str, Meta(max_length=32)]
+    parameters: Parameters = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class InferOutput(Struct, forbid_unknown_fields=True):
+    """An output that the client wants."""
+
+    name: TensorName
+    parameters: Parameters = None
+
+
+class InferBody(Struct, forbid_unknown_fields=True):
+    """The JSON of a request."""
+
+    inputs: Annotated[list[InferInput], Meta(min_length=1, max_length=MAX_TENSORS)]
+    id: Annotated[str, Meta(max_length=512)] | None = None
+    parameters: Parameters = None
+    outputs: Annotated[list[InferOutput], Meta(max_length=MAX_TENSORS)] | None = None
+    # KServe's client repeats both; the path counts.
+    model_name: str | None = None
+    model_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request, and how its client wants the outputs. `binary`: of all; `named`: of these, in its place."""
+
+    request: InferRequest
+    id: str
+    binary: bool
+    named: Mapping[str, bool]
+
+    def wants_binary(self, name: str) -> bool:
+        return self.named.get(name, self.binary)
+
+
+_decoder = msgspec.json.Decoder(InferBody)
+
+
+async def read(http: web.Request, description: ModelDescription) -> Incoming:
+    """Raises HttpError for a request that the protocol, or the description of the inputs, does not allow."""
+    body = decompressed(await body_of(http), http.headers.get("Content-Encoding", ""), http.client_max_size)
+    length = http.headers.get(HEADER_LENGTH)
+    try:
+        if length is not None and length.strip() == "0":
+            return _raw(body, description, priority_of(http.headers))
+        head, binary = _split(body, length)
+        return _incoming(_parsed(head), binary, http)
+    except TensorError as error:
+        raise invalid(f"{str(error)[:1].upper()}{str(error)[1:]}.", "inputs") from None
+
+
+def decompressed(body: bytes, encoding: str, limit: int) -> bytes:
+    """Raises HttpError 413 before more than the limit is made of it."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in _WINDOW_BITS:
+        raise HttpError(415, "Send the body as it is, or with gzip or deflate.", param="Content-Encoding")
+    stream = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        made = stream.decompress(body, limit + 1)
+    except zlib.error:
+        raise invalid(f"The body is not {encoding}, as its headers declare.", "Content-Encoding") from None
+    if len(made) > limit or stream.unconsumed_tail:
+        raise HttpError(413, f"The body has more than {limit} bytes when it is decompressed.")
+    if not stream.eof:
+        raise invalid(f"The body ends inside of its {encoding} data.", "Content-Encoding")
+    return made
+
+
+def _split(body: bytes, length: str | None) -> tuple[bytes, memoryview]:
+    if length is None:
+        return body, memoryview(b"")
+    if not (length.isascii() and length.isdecimal() and len(length) < 12):
+        raise invalid(f"{HEADER_LENGTH} must be the number of bytes of the JSON.", HEADER_LENGTH)
+    size = int(length)
+    if size > len(body):
+        raise invalid(f"{HEADER_LENGTH} is {size}, and the body has {len(body)} bytes.", HEADER_LENGTH)
+    return body[:size], memoryview(body)[size:]
+
+
+def _parsed(head: bytes) -> InferBody:
+    try:
+        return _decoder.decode(head)
+    except RecursionError:
+        raise invalid("The body is nested too deeply.") from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise invalid(f"The body is no request of the Open Inference Protocol: {error}.") from None
+
+
+def _incoming(body: InferBody, binary: memoryview, http: web.Request) -> Incoming:
+    tensors, at = [], 0
+    for one in body.inputs:
+        tensor, at = _tensor(one, binary, at)
+        tensors.append(tensor)
+    if at != len(binary):
+        raise invalid(f"{len(binary) - at} bytes are left behind the binary data of the inputs.", "inputs")
+    parameters = body.parameters or {}
+    _check_names(parameters, ("binary_data_output", "priority", "timeout"), "parameters")
+    named = {one.name: _binary_data(one) for one in body.outputs or ()}
+    found = {name: value for name, value in named.items() if value is not None}
+    request = InferRequest(
+        tuple(tensors),
+        tuple(named),
+        priority=priority_of(http.headers, _level(parameters.get("priority", 0))),
+        timeout_s=_timeout_s(parameters.get("timeout", 0)),
+    )
+    return Incoming(request, body.id or "", _flag(parameters, "binary_data_output"), found)
+
+
+def _tensor(one: InferInput, binary: memoryview, at: int) -> tuple[Tensor, int]:
+    parameters = one.parameters or {}
+    _check_names(parameters, (_SIZES,), f"parameters of {one.name}")
+    if one.datatype not in NUMPY:
+        raise TensorError(f"input {one.name!r} has the datatype {one.datatype!r}, which the protocol does not have")
+    if _SIZES not in parameters:
+        if not bytes(one.data):
+            raise TensorError(f"input {one.name!r} has no data: write data, or send bytes with {_SIZES}")
+        return json_data.read(one.name, one.datatype, tuple(one.shape), bytes(one.data)), at
+    size = parameters[_SIZES]
+    if bytes(one.data):
+        raise TensorError(f"input {one.name!r} has data and {_SIZES}: send one of them")
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(binary) - at:
+        raise TensorError(
+            f"input {one.name!r}: {_SIZES} is {json_data.dumps(size)}, and {len(binary) - at} bytes are left"
+        )
+    return from_bytes(one.name, one.datatype, one.shape, binary[at : at + size]), at + size
+
+
+def _raw(body: bytes, description: ModelDescription, priority: int) -> Incoming:
+    """All of the body is the one input; its open size follows from the number of bytes."""
+    if len(description.inputs) != 1:
+        raise invalid(f"{HEADER_LENGTH} 0 is for models with one input.", HEADER_LENGTH)
+    spec = description.inputs[0]
+    open_sizes = [index for index, size in enumerate(spec.shape) if size == -1]
+    if spec.datatype == "BYTES" or len(open_sizes) > 1:
+        raise invalid(f"The shape of {spec.name!r} does not follow from bytes alone: send JSON before them.", spec.name)
+    row = elements_of([size for size in spec.shape if size != -1], spec.name) * NUMPY[spec.datatype].itemsize
+    rows = len(body) // row if row else 0
+    shape = [rows if size == -1 else size for size in spec.shape]
+    tensor = from_bytes(spec.name, spec.datatype, shape, body)
+    return Incoming(InferRequest((tensor,), (), priority=priority), "", False, {})
+
+
+def _check_names(parameters: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for name in parameters:
+        if name not in known:
+            raise HttpError(
+                400,
+                f"{where}: {name[:64]!r} is not supported by this server.",
+                param=name[:64],
+                code="unsupported_parameter",
+            )
+
+
+def _binary_data(output: InferOutput) -> bool | None:
+    parameters = output.parameters or {}
+    _check_names(parameters, ("binary_data",), f"parameters of {output.name}")
+    return _flag(parameters, "binary_data") if "binary_data" in parameters else None
+
+
+def _flag(parameters: Mapping[str, Any], name: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise invalid(f"{name} is {json_data.dumps(value)}: write true or false.", name)
+    return value
+
+
+def _level(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LAST_LEVEL:
+        raise invalid(f"priority is {json_data.dumps(value)}: write 1 (urgent) to {LAST_LEVEL}, or 0.", "priority")
+    return value - DEFAULT_LEVEL if value else 0
+
+
+def _timeout_s(value: Any) -> float:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10**12:
+        raise invalid(f"timeout is {json_data.dumps(value)}: write microseconds, or 0 for none.", "timeout")
+    return value / 1e6 if value else math.inf

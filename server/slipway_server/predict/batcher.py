@@ -1,0 +1,184 @@
+"""Which rows run in the next batch: at once when the model is idle, gathered while it is busy (pure).
+
+A batch has rows of one key: the same inputs, shapes of a row, parameters and outputs. Its first request is the oldest
+one of the most urgent class. A request that is larger than a batch is cut, in order; any other one runs whole.
+"""
+
+import math
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from .fit import ServiceTime
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """`max_delay_s` lets an idle model wait for more rows; 0, the default, never does."""
+
+    max_size: int = 64  # rows of a batch
+    max_delay_s: float = 0.0
+    max_queue: int = 256  # requests that wait
+    timeout_s: float = math.inf  # from arrival to response; a request can only shorten it
+
+
+@dataclass(slots=True, eq=False)
+class PredictJob:
+    """A request for `rows` rows; 0 is a request that runs alone. `done_rows`: of these the batch was formed."""
+
+    id: int
+    key: Hashable
+    rows: int
+    arrived_s: float
+    deadline_s: float = math.inf
+    priority: int = 0  # lower runs earlier
+    done_rows: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.rows - self.done_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one request in one batch."""
+
+    job: PredictJob
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    def halves(self) -> "tuple[RowBatch, RowBatch]":
+        """For a batch that failed: which of its requests is at fault?"""
+        middle = len(self.parts) // 2
+        return RowBatch(self.parts[:middle]), RowBatch(self.parts[middle:])
+
+
+class BatchQueueFull(Exception):
+    """Too many requests wait."""
+
+
+class DeadlineMissed(Exception):
+    """The request would miss its deadline, or has missed it."""
+
+
+@dataclass(slots=True)
+class Batcher:
+    rules: BatchRules
+    fit: ServiceTime = field(default_factory=ServiceTime)
+    _queues: dict[tuple[int, Hashable], deque[PredictJob]] = field(
+        default_factory=dict
+    )  # by class and key, oldest first
+    _waiting: int = 0
+    _running_rows: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    @property
+    def waiting_rows(self) -> int:
+        return sum(job.left for job in self._jobs())
+
+    def submit(self, job: PredictJob, now_s: float) -> None:
+        """
+        Raises:
+            BatchQueueFull: too many wait.
+            DeadlineMissed: it is refused at once, because it would be late.
+        """
+        if self._waiting >= self.rules.max_queue:
+            raise BatchQueueFull(f"{self._waiting} requests wait, which is the limit.")
+        if math.isfinite(job.deadline_s):
+            rows_ahead = self.waiting_rows + self._running_rows
+            batches = math.ceil(rows_ahead / self.rules.max_size)
+            if self.fit.misses(max(1, job.rows), rows_ahead, batches, job.deadline_s - now_s):
+                raise DeadlineMissed("The request would miss its deadline: more work waits than is done until then.")
+        self._queues.setdefault((job.priority, job.key), deque()).append(job)
+        self._waiting += 1
+
+    def cancel(self, job: PredictJob) -> None:
+        """Its client left, or another part of it failed. What runs of it goes on."""
+        queue = self._queues.get((job.priority, job.key))
+        if queue and job in queue:
+            queue.remove(job)
+            self._removed(job)
+
+    def expire(self, now_s: float) -> list[PredictJob]:
+        """Those that wait and are too late now; they wait no more."""
+        late = [job for job in self._jobs() if job.deadline_s <= now_s]
+        for job in late:
+            self.cancel(job)
+        return late
+
+    def take(self, now_s: float) -> RowBatch | None:
+        """The next batch for a model that is idle; None when there is none yet."""
+        queue = self._first_queue()
+        if queue is None or self._should_wait(queue, now_s):
+            return None
+        batch = RowBatch(tuple(self._fill(queue)))
+        self._running_rows = batch.rows
+        return batch
+
+    def finished(self, batch: RowBatch, seconds: float | None) -> None:
+        """`seconds`: how long the model computed it; None where that says nothing."""
+        self._running_rows = 0
+        if seconds is not None:
+            self.fit.observe(batch.rows, seconds)
+
+    def next_s(self, now_s: float) -> float | None:
+        """When to look again without a new request: a delay or a deadline ends. None: never."""
+        moments = [job.deadline_s for job in self._jobs() if math.isfinite(job.deadline_s)]
+        queue = self._first_queue()
+        if queue is not None and self._should_wait(queue, now_s):
+            moments.append(queue[0].arrived_s + self.rules.max_delay_s)
+        return min(moments, default=None)
+
+    def _jobs(self) -> Iterator[PredictJob]:
+        return (job for queue in self._queues.values() for job in queue)
+
+    def _first_queue(self) -> deque[PredictJob] | None:
+        """That of the oldest request in the most urgent class."""
+        best = min(self._queues.items(), key=lambda one: (one[0][0], one[1][0].arrived_s, one[1][0].id), default=None)
+        return best[1] if best else None
+
+    def _should_wait(self, queue: deque[PredictJob], now_s: float) -> bool:
+        delay_s = self.rules.max_delay_s
+        if not delay_s or now_s >= queue[0].arrived_s + delay_s:  # the sum that `next_s` gives
+            return False
+        return queue[0].rows > 0 and sum(job.left for job in queue) < self.rules.max_size
+
+    def _fill(self, queue: deque[PredictJob]) -> Iterator[Part]:
+        room = self.rules.max_size
+        while queue and room > 0:
+            job = queue[0]
+            oversize = job.rows > self.rules.max_size
+            if job.left > room and not oversize:
+                return  # it runs whole, as the first one of the next batch
+            taken = min(job.left, room)
+            part = Part(job, job.done_rows, job.done_rows + taken)
+            job.done_rows += taken
+            if not job.left:
+                queue.popleft()
+                self._removed(job)
+            yield part
+            if not job.rows:
+                return  # alone
+            room -= taken
+
+    def _removed(self, job: PredictJob) -> None:
+        self._waiting -= 1
+        key = (job.priority, job.key)
+        if not self._queues.get(key, True):
+            del self._queues[key]

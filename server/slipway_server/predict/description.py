@@ -1,0 +1,44 @@
+"""What a model takes and returns, and what its outputs mean, as its format describes it."""
+
+from typing import Any
+
+import msgspec
+
+from .tensors import TensorSpec
+
+CLASSIFICATION, REGRESSION, TENSORS = "classification", "regression", "tensors"
+
+
+class ModelDescription(msgspec.Struct, frozen=True):
+    """`batched`: the first dimension of all inputs and outputs is that of rows, so that requests can share a batch.
+
+    `labels`: of classes, in the order of the columns of `probabilities`. `label_output` and `probabilities` name
+    outputs; one may be missing.
+    """
+
+    platform: str
+    runtime: str
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    batched: bool = True
+    task: str = TENSORS
+    labels: list[str | int | float | bool] = []
+    label_output: str = ""
+    probabilities: str = ""
+
+    def output(self, name: str) -> TensorSpec | None:
+        return next((spec for spec in self.outputs if spec.name == name), None)
+
+    def input(self, name: str) -> TensorSpec | None:
+        return next((spec for spec in self.inputs if spec.name == name), None)
+
+
+class Matrix:
+    """Names of the one input and the outputs of the formats whose models know only columns."""
+
+    INPUT, OUTPUT, PREDICTION, PROBABILITIES = "input", "output", "prediction", "probabilities"
+
+
+def plain_labels(values: Any) -> list[str | int | float | bool]:
+    """Labels of numpy's types as JSON has them."""
+    return [value.item() if hasattr(value, "item") else value for value in values]

@@ -1,0 +1,255 @@
+"""Runs requests through the batcher and the process of the model, one batch at a time."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from ..engine.client import EngineCrashed
+from .batcher import Batcher, BatchRules, DeadlineMissed, Part, PredictJob, RowBatch
+from .description import ModelDescription
+from .process.client import BatchFailed, ModelProcess
+from .process.messages import LoadModel, ModelLoaded
+from .tensors import Tensor, concatenate
+
+log = logging.getLogger("slipway.predict")
+
+
+class ModelFailed(Exception):
+    """The model raised an error for this request, or returned what it must not."""
+
+
+class ModelLost(Exception):
+    """The request only waited when the process of the model ended for good, or the drain was over."""
+
+
+class ModelCrashed(Exception):
+    """The process of the model ended while it computed a batch with this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """What is computed together. `parameters`: of the request, for its model; only equal ones share a batch."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    parameters: tuple[tuple[str, Hashable], ...] = ()
+    priority: int = 0
+    timeout_s: float = math.inf
+
+    def key(self) -> Hashable:
+        shapes = tuple((one.name, one.datatype, one.shape[1:]) for one in self.inputs)
+        return shapes, self.outputs, self.parameters
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request on its way, and the rows that are computed of it."""
+
+    request: InferRequest
+    done: "asyncio.Future[list[Tensor]]"
+    parts: dict[int, list[Tensor]] = field(default_factory=dict)
+    rows_done: int = 0
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """What is measured: rows, seconds that the oldest request waited, seconds of the model."""
+
+    batch: Callable[[int, float, float], None] = lambda rows, wait_s, seconds: None
+    failed: Callable[[], None] = lambda: None
+
+
+class Executor:
+    def __init__(self, rules: BatchRules, batch_timeout_s: float, observer: Observer | None = None) -> None:
+        self.batcher = Batcher(rules)
+        self.description: ModelDescription | None = None
+        self._process = ModelProcess(batch_timeout_s)
+        self._observer = observer or Observer()
+        self._pending: dict[int, _Pending] = {}
+        self._ids = itertools.count()
+        self._wake = asyncio.Event()
+        self._running: RowBatch | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._running.parts) if self._running else 0
+
+    # -- requests
+
+    async def infer(self, request: InferRequest) -> list[Tensor]:
+        """
+        Raises:
+            BatchQueueFull, DeadlineMissed: it was not computed.
+            ModelFailed, ModelCrashed, ModelLost: it could not be.
+        """
+        loop = asyncio.get_running_loop()
+        description, now_s = self.description, loop.time()
+        assert description, "requests are taken when the model is loaded"
+        timeout_s = min(request.timeout_s, self.batcher.rules.timeout_s)
+        number = next(self._ids)
+        rows = request.inputs[0].rows if description.batched else 0
+        key = request.key() if description.batched else number
+        job = PredictJob(number, key, rows, now_s, now_s + timeout_s, request.priority)
+        pending = _Pending(request, loop.create_future())
+        if description.batched and rows == 0:
+            job.key = number  # no rows: it runs alone
+        self.batcher.submit(job, now_s)
+        self._pending[number] = pending
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout_s if math.isfinite(timeout_s) else None):
+                return await pending.done
+        except TimeoutError:
+            raise DeadlineMissed(f"The request was not done within {timeout_s:g} s.") from None
+        finally:
+            del self._pending[number]
+            self.batcher.cancel(job)
+            if pending.done.done() and not pending.done.cancelled():
+                pending.done.exception()  # seen, also where the client left in the same moment
+
+    def fail_waiting(self, reason: str) -> None:
+        """All that wait, or run, end: another server can compute them."""
+        for pending in self._pending.values():
+            _fail(pending, ModelLost(reason))
+
+    # -- the life of the process
+
+    async def run(
+        self, start: LoadModel, on_ready: Callable[[ModelLoaded], None], on_crash: Callable[[], None]
+    ) -> None:
+        """One life of the process. Requests that wait when it ends wait for the next one.
+
+        Raises:
+            EngineCrashed: it served before it ended.
+            ModelRefused, EngineError: it never came to serve.
+        """
+        ready = await self._process.start(start)
+        self.description = ready.description
+        for rows, seconds in ready.measured:
+            self.batcher.fit.observe(rows, seconds)
+        on_ready(ready)
+        try:
+            await self._serve()
+        except EngineCrashed:
+            on_crash()
+            raise
+        finally:
+            self._running = None
+            with contextlib.suppress(ProcessLookupError):
+                await self._process.kill()
+
+    async def _serve(self) -> None:
+        ended = asyncio.create_task(self._process.ended())
+        try:
+            while True:
+                batch = await self._next_batch(ended)
+                self._running = batch
+                await self._compute(batch)
+                self._running = None
+        finally:
+            ended.cancel()
+
+    async def _next_batch(self, ended: asyncio.Task[None]) -> RowBatch:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            now_s = loop.time()
+            for job in self.batcher.expire(now_s):
+                self._fail(job, DeadlineMissed("The request's time was over before the model took it."))
+            if batch := self.batcher.take(now_s):
+                return batch
+            next_s = self.batcher.next_s(now_s)
+            woken = asyncio.create_task(self._wake.wait())
+            timeout = None if next_s is None else max(0.0, next_s - now_s)
+            await asyncio.wait([woken, ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            woken.cancel()
+            if ended.done():
+                raise EngineCrashed(f"{await self._process.kill()} while it was idle.")
+
+    # -- one batch
+
+    async def _compute(self, batch: RowBatch) -> None:
+        """A batch that fails is computed again in halves: a request that fails alone is at fault."""
+        live = RowBatch(tuple(part for part in batch.parts if part.job.id in self._pending))
+        if not live.parts:
+            self.batcher.finished(batch, None)
+            return  # all of their clients left
+        began_s = asyncio.get_running_loop().time()
+        requests = [self._pending[part.job.id].request for part in live.parts]
+        inputs = [_rows_of(live, requests, index) for index in range(len(requests[0].inputs))]
+        try:
+            outputs, seconds = await self._process.compute(inputs, requests[0].outputs)
+            _check_rows(live, outputs)
+        except (BatchFailed, _WrongRows) as error:
+            self.batcher.finished(live, None)
+            await self._bisect(live, error)
+            return
+        except EngineCrashed as error:
+            self.batcher.finished(live, None)
+            for part in live.parts:
+                self._fail(part.job, ModelCrashed(str(error)))
+            raise
+        self.batcher.finished(live, seconds)
+        self._observer.batch(live.rows, began_s - min(part.job.arrived_s for part in live.parts), seconds)
+        self._deliver(live, outputs)
+
+    async def _bisect(self, batch: RowBatch, error: Exception) -> None:
+        if len(batch.parts) == 1:
+            self._observer.failed()
+            self._fail(batch.parts[0].job, ModelFailed(str(error)))
+            return
+        for half in batch.halves():
+            await self._compute(half)
+
+    def _deliver(self, batch: RowBatch, outputs: Sequence[Tensor]) -> None:
+        at = 0
+        for part in batch.parts:
+            found = list(outputs) if len(batch.parts) == 1 else [one.part(at, at + part.rows) for one in outputs]
+            at += part.rows
+            if pending := self._pending.get(part.job.id):
+                _take(pending, part, found)
+
+    def _fail(self, job: PredictJob, error: Exception) -> None:
+        self.batcher.cancel(job)
+        if pending := self._pending.get(job.id):
+            _fail(pending, error)
+
+
+class _WrongRows(Exception):
+    """The model returned more or fewer rows than it got."""
+
+
+def _check_rows(batch: RowBatch, outputs: Sequence[Tensor]) -> None:
+    rows = batch.rows
+    if not batch.parts[0].job.rows:
+        return
+    for output in outputs:
+        if output.rows != rows or not output.array.ndim:
+            raise _WrongRows(f"the model returned {output.rows} rows of {output.name!r} for {rows} rows of its inputs")
+
+
+def _rows_of(batch: RowBatch, requests: Sequence[InferRequest], index: int) -> Tensor:
+    """The rows of one input, of all requests of a batch."""
+    tensors = [request.inputs[index] for request in requests]
+    if not batch.parts[0].job.rows:
+        return tensors[0]
+    return concatenate([one.part(part.start, part.stop) for one, part in zip(tensors, batch.parts, strict=True)])
+
+
+def _take(pending: _Pending, part: Part, outputs: list[Tensor]) -> None:
+    pending.parts[part.start] = outputs
+    pending.rows_done += part.rows
+    if pending.rows_done < part.job.rows or pending.done.done():
+        return
+    parts = [pending.parts[start] for start in sorted(pending.parts)]
+    pending.done.set_result([concatenate([one[at] for one in parts]) for at in range(len(outputs))])
+
+
+def _fail(pending: _Pending, error: Exception) -> None:
+    if not pending.done.done():
+        pending.done.set_exception(error)

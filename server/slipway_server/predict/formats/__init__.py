@@ -1,0 +1,43 @@
+"""One module for each format: it loads a file with its own runtime and describes it.
+
+Only the process of a model imports them, and only the one that it needs.
+"""
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Protocol
+
+from ..description import ModelDescription
+from ..model_file import LIGHTGBM, ONNX, SKOPS, XGBOOST
+from ..tensors import Tensor
+
+RUNTIMES = {ONNX: "onnxruntime", XGBOOST: "xgboost", LIGHTGBM: "lightgbm", SKOPS: "skops"}
+MODULES = {ONNX: "onnx_model", XGBOOST: "xgboost_model", LIGHTGBM: "lightgbm_model", SKOPS: "skops_model"}
+
+
+class ModelError(Exception):
+    """Why a file cannot be served: one sentence for a person."""
+
+
+class LoadedModel(Protocol):
+    """A loaded model. `run` computes the outputs that are named, for the rows of its inputs."""
+
+    description: ModelDescription
+
+    def run(self, inputs: list[Tensor], outputs: list[str]) -> list[Tensor]: ...
+
+
+class Loader(Protocol):
+    """A module of a format: importing it imports the runtime, and nothing of the model."""
+
+    def load(self, path: Path, threads: int) -> LoadedModel: ...
+
+
+def loader(name: str) -> Loader:
+    """Raises ModelError where the runtime is not installed."""
+    try:
+        module: Loader = importlib.import_module(f"{__name__}.{MODULES[name]}")
+    except ImportError as error:
+        raise ModelError(f"The format {name} needs {RUNTIMES[name]}: install slipway[predict] ({error}).") from None
+    return module

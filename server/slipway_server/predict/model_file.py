@@ -1,0 +1,77 @@
+"""Which file of a folder is the model, and in which format: by names and first bytes. Pickles are refused by name."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..models.checkpoint import MARKER, CheckpointError, check_links, follow_marker
+
+AUTO, ONNX, XGBOOST, LIGHTGBM, SKOPS = "auto", "onnx", "xgboost", "lightgbm", "skops"
+SUFFIXES = {ONNX: (".onnx",), XGBOOST: (".ubj", ".json"), LIGHTGBM: (".txt",), SKOPS: (".skops",)}
+PREFERRED = "model"  # of several files the one with this stem
+_PEEK_BYTES = 4096
+_TORCHSCRIPT = "is TorchScript or a pickle of PyTorch: export the model to ONNX"
+_PICKLE = (
+    "is a pickle, which can run any code when it is loaded: save the model with skops.io.dump, or convert it to ONNX"
+)
+_PT2 = "is a program of torch.export, whose reader unpickles: export the model to ONNX"
+REFUSED = {
+    **dict.fromkeys((".pkl", ".pickle", ".joblib", ".sav", ".ckpt", ".bin", ".dill", ".cloudpickle"), _PICKLE),
+    **dict.fromkeys((".pt", ".pth", ".torchscript", ".ts"), _TORCHSCRIPT),
+    ".pt2": _PT2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    format: str
+    path: Path
+
+
+def find(folder: Path, wanted: str = AUTO) -> ModelFile:
+    """The model of a folder, or of the folder that the fetcher's marker names.
+
+    Raises:
+        CheckpointError: none, several, or one that is not served; the sentence says what to do.
+    """
+    folder = follow_marker(folder)
+    check_links(folder)
+    found = list(_candidates(folder, wanted))
+    named = [file for file in found if file.path.stem == PREFERRED]
+    chosen = found if len(found) == 1 else named
+    if len(chosen) == 1:
+        return chosen[0]
+    if found:
+        names = ", ".join(f"{file.path.name} ({file.format})" for file in found[:5])
+        raise CheckpointError(
+            f"{folder.name} has several models: {names}. Name one of them model with its suffix, or write "
+            "spec.model.format."
+        )
+    raise CheckpointError(_why_none(folder, wanted))
+
+
+def _candidates(folder: Path, wanted: str) -> Iterator[ModelFile]:
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and path.name != MARKER):
+        for name, suffixes in SUFFIXES.items():
+            if wanted in (AUTO, name) and path.suffix in suffixes and _looks_like(path, name):
+                yield ModelFile(name, path)
+
+
+def _looks_like(path: Path, name: str) -> bool:
+    """.json and .txt are many things: only a model begins as one."""
+    if path.suffix not in (".json", ".txt"):
+        return True
+    with path.open("rb") as file:
+        start = file.read(_PEEK_BYTES)
+    return b'"learner"' in start if name == XGBOOST else start.lstrip().startswith(b"tree\n")
+
+
+def _why_none(folder: Path, wanted: str) -> str:
+    for path in sorted(folder.iterdir()):
+        if reason := REFUSED.get(path.suffix):
+            return f"{path.name} {reason}."
+    if wanted == AUTO:
+        expected = "model.onnx, an XGBoost model (.ubj, .json), a LightGBM model (.txt) or model.skops"
+    else:
+        expected = f"a file of the format {wanted} ({', '.join(SUFFIXES[wanted])})"
+    return f"{folder.name} has no model: expected {expected}."

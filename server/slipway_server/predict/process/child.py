@@ -1,0 +1,126 @@
+"""The process of a model: isolates itself, loads the file, and computes one batch after the other."""
+
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipway_process import logs
+
+from ..formats import LoadedModel, ModelError, loader
+from ..tensors import TensorError
+from . import isolation, warm_up
+from .messages import (
+    SIZES,
+    BatchError,
+    Compute,
+    Computed,
+    FromModel,
+    LoadModel,
+    ModelLoaded,
+    ModelUnusable,
+    ToModel,
+    check_sizes,
+    encode,
+    pack,
+    to_model,
+    unpack,
+)
+
+log = logging.getLogger("slipway.predict")
+
+
+class ServerHungUp(Exception):
+    """The HTTP process closed its end of the socket."""
+
+
+class ModelWire:
+    """Whole messages, blocking. Raises HungUp."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def send(self, message: FromModel, data: Sequence[bytes] = ()) -> None:
+        try:
+            for piece in encode(message, data):
+                self._socket.sendall(piece)
+        except OSError as error:
+            raise ServerHungUp from error
+
+    def receive(self) -> tuple[ToModel, memoryview]:
+        head_bytes, data_bytes = SIZES.unpack(self._read(SIZES.size))
+        check_sizes(head_bytes, data_bytes)
+        return to_model.decode(self._read(head_bytes)), self._read(data_bytes)
+
+    def _read(self, size: int) -> memoryview:
+        buffer = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            try:
+                received = self._socket.recv_into(buffer[at:])
+            except OSError as error:
+                raise ServerHungUp from error
+            if not received:
+                raise ServerHungUp
+            at += received
+        return buffer
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HTTP process decides when to end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    wire = ModelWire(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        start, _ = wire.receive()
+        assert isinstance(start, LoadModel), "the first message says what to load"
+        logs.configure(start.log_level)
+        model = _load(wire, start)
+        while True:
+            message, data = wire.receive()
+            assert isinstance(message, Compute), "a model is started only once"
+            _compute(wire, model, message, data)
+    except ServerHungUp:
+        pass
+
+
+def _load(wire: ModelWire, start: LoadModel) -> LoadedModel:
+    began = time.monotonic()
+    try:
+        module = loader(start.format)
+        bounded = isolation.isolate(Path(start.path).resolve().parent)
+        isolation.limit_memory(start.memory_bytes)
+        model = module.load(Path(start.path), start.threads)
+        description = warm_up.checked(model)
+        measured = warm_up.measure(model, description, start.max_batch_size)
+    except (ModelError, isolation.IsolationError) as error:
+        wire.send(ModelUnusable(str(error)))
+        sys.exit(1)
+    except MemoryError:
+        wire.send(ModelUnusable(f"The model does not fit into {start.memory_bytes} bytes of memory."))
+        sys.exit(1)
+    wire.send(ModelLoaded(description, time.monotonic() - began, measured, bounded))
+    return model
+
+
+def _compute(wire: ModelWire, model: LoadedModel, message: Compute, data: memoryview) -> None:
+    try:
+        inputs = unpack(message.tensors, data)
+        began = time.perf_counter()
+        outputs = model.run(inputs, message.outputs)
+        seconds = time.perf_counter() - began
+        heads, pieces = pack(outputs)
+    except TensorError as error:
+        wire.send(BatchError(str(error)))
+    except MemoryError:
+        wire.send(BatchError("the model ran out of memory"))
+    except Exception as error:  # whatever a runtime raises is about this batch
+        wire.send(BatchError(f"{type(error).__name__}: {str(error)[:300]}"))
+    else:
+        wire.send(Computed(heads, seconds), pieces)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The HTTP process's end of the process of a model: starts it, sends a batch, waits for its outputs, ends it."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from ... import environment
+from ...engine.client import EngineCrashed, EngineError, ModelRefused
+from ..tensors import Tensor, TensorError
+from .messages import (
+    SIZES,
+    BatchError,
+    Compute,
+    Computed,
+    FromModel,
+    LoadModel,
+    ModelLoaded,
+    ModelUnusable,
+    ProtocolError,
+    check_sizes,
+    encode,
+    from_model,
+    pack,
+    unpack,
+)
+
+BUFFER_BYTES = 4 << 20
+LOAD_S = 600.0
+EXIT_S = 10.0
+
+
+class BatchFailed(Exception):
+    """The model raised an error; its process goes on."""
+
+
+class ModelProcess:
+    """One process, of which there is one at a time."""
+
+    def __init__(self, batch_timeout_s: float) -> None:
+        self._batch_timeout_s = batch_timeout_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def start(self, start: LoadModel) -> ModelLoaded:
+        """
+        Raises:
+            ModelRefused: the model cannot be served, and why.
+            EngineError: the process ended while it loaded, or took too long.
+        """
+        try:
+            async with asyncio.timeout(LOAD_S):
+                message = await self._first_message(start)
+        except TimeoutError:
+            await self.kill()
+            raise EngineError(f"The model was not loaded within {LOAD_S:.0f} s.") from None
+        except (ConnectionError, asyncio.IncompleteReadError, ProtocolError):
+            raise EngineError(f"{await self.kill()} while it loaded the model.") from None
+        except asyncio.CancelledError:
+            await self.kill()
+            raise
+        if isinstance(message, ModelLoaded):
+            return message
+        await self.kill()
+        if isinstance(message, ModelUnusable):
+            raise ModelRefused(message.reason)
+        raise EngineError("The process of the model does not begin as it must.")
+
+    async def _first_message(self, start: LoadModel) -> FromModel:
+        http_end, model_end = socket.socketpair()
+        with model_end:
+            self._reader, self._writer = await asyncio.open_connection(sock=http_end, limit=BUFFER_BYTES)
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "slipway_server.predict.process.child", str(model_end.fileno())),
+                pass_fds=(model_end.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                env=environment.for_model(start.threads),
+            )
+        self._writer.writelines(encode(start))
+        message, _ = await self._receive()
+        return message
+
+    async def compute(self, inputs: Sequence[Tensor], outputs: Sequence[str]) -> tuple[list[Tensor], float]:
+        """Outputs of a batch, and the seconds that the model took.
+
+        Raises:
+            BatchFailed: the model raised an error for it.
+            EngineCrashed: its process ended, or took too long and was ended.
+        """
+        assert self._writer, "only a started process computes"
+        heads, data = pack(inputs)
+        try:
+            async with asyncio.timeout(self._batch_timeout_s):
+                self._writer.writelines(encode(Compute(heads, list(outputs)), data))
+                await self._writer.drain()
+                message, received = await self._receive()
+            if isinstance(message, BatchError):
+                raise BatchFailed(message.reason)
+            if not isinstance(message, Computed):
+                raise ProtocolError("an answer to nothing")
+            return unpack(message.tensors, received), message.seconds
+        except TimeoutError:
+            await self.kill()
+            raise EngineCrashed(f"The model took more than {self._batch_timeout_s:g} s for a batch.") from None
+        except (ConnectionError, asyncio.IncompleteReadError):
+            raise EngineCrashed(f"{await self.kill(EXIT_S)} while it computed a batch.") from None
+        except (ProtocolError, TensorError) as error:
+            await self.kill()
+            raise EngineCrashed(f"The process of the model sent what is no answer: {error}.") from None
+
+    async def ended(self) -> None:
+        """Returns when the process ends by itself, between two batches."""
+        assert self._process, "only a started process ends"
+        await self._process.wait()
+
+    async def kill(self, wait_s: float = 0.0) -> str:
+        """Ends it; returns how it ended, in words. `wait_s`: for a process that hung up to end by itself."""
+        if self._writer:
+            self._writer.close()
+        if self._process is None:
+            return "The process of the model was not started"
+        if wait_s and self._process.returncode is None:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._process.wait()
+            except TimeoutError:
+                pass
+        if self._process.returncode is None:
+            self._process.kill()
+        status = await self._process.wait()
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"The process of the model {how}"
+
+    async def _receive(self) -> tuple[FromModel, memoryview]:
+        assert self._reader, "only a started process sends"
+        head_bytes, data_bytes = SIZES.unpack(await self._reader.readexactly(SIZES.size))
+        check_sizes(head_bytes, data_bytes)
+        head = await self._reader.readexactly(head_bytes)
+        data = await self._reader.readexactly(data_bytes) if data_bytes else b""
+        try:
+            return from_model.decode(head), memoryview(data)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(str(error)) from None

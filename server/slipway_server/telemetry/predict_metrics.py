@@ -1,0 +1,111 @@
+"""Metrics of a server of a classic model: batches, waits, service; vLLM's names where autoscalers read them."""
+
+from collections import Counter as Counts
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+
+from .metrics import LABELS, OUTCOMES
+
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class PredictMetrics:
+    def __init__(self, model_name: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the size of the page
+        self.registry = CollectorRegistry()
+        self._model = {"model_name": model_name, "engine": "0"}
+        registry = self.registry
+        self._requests = Counter(
+            "slipway_server_requests",
+            "API requests; each ends in exactly one outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self._requests.labels(outcome)
+        self._in_flight = Gauge(
+            "slipway_server_requests_in_flight", "API requests not answered yet.", registry=registry
+        )
+        self._crashes = Counter(
+            "slipway_server_engine_crashes", "Ends of the model's process while it served.", registry=registry
+        )
+        self._restarts = Counter(
+            "slipway_server_engine_restarts", "Starts of the model's process after a crash.", registry=registry
+        )
+        self._load = Gauge("slipway_server_load_seconds", "Start to ready of the model.", registry=registry)
+        self._rows = Histogram("slipway_server_batch_rows", "Rows of a batch.", registry=registry, buckets=ROWS)
+        self._wait = Histogram(
+            "slipway_server_batch_wait_seconds",
+            "Arrival of the oldest request of a batch to its start.",
+            registry=registry,
+            buckets=SECONDS,
+        )
+        self._service = Histogram(
+            "slipway_server_batch_service_seconds", "Time of the model for a batch.", registry=registry, buckets=SECONDS
+        )
+        self._errors = Counter(
+            "slipway_server_model_errors", "Requests that the model raised an error for, alone.", registry=registry
+        )
+        self._not_finite = Counter(
+            "slipway_server_non_finite", "Requests with a number that is not finite in an output.", registry=registry
+        )
+        self._batches: Counts[int] = Counts()  # by rows
+        self._batch_seconds: Counts[int] = Counts()  # nanoseconds, by rows
+
+    def observe_queue(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
+        """Looked up when the page is rendered."""
+        self._gauge("num_requests_running", "Requests of the batch that is computed.").set_function(running)
+        self._gauge("num_requests_waiting", "Requests that wait for a batch.").set_function(waiting)
+
+    def arrived(self) -> None:
+        self._in_flight.inc()
+
+    def outcome(self, outcome: str) -> None:
+        self._in_flight.dec()
+        self._requests.labels(outcome).inc()
+
+    def loaded(self, seconds: float) -> None:
+        self._load.set(seconds)
+
+    def crashed(self) -> None:
+        self._crashes.inc()
+
+    def restarted(self) -> None:
+        self._restarts.inc()
+
+    def failed(self) -> None:
+        self._errors.inc()
+
+    def non_finite(self) -> None:
+        self._not_finite.inc()
+
+    def batch(self, rows: int, wait_s: float, seconds: float) -> None:
+        self._rows.observe(rows)
+        self._wait.observe(wait_s)
+        self._service.observe(seconds)
+        self._batches[rows] += 1
+        self._batch_seconds[rows] += round(seconds * 1e9)
+
+    def statistics(self) -> dict[str, Any]:
+        """As the statistics extension of the Open Inference Protocol has them."""
+        batches = [
+            {"batch_size": rows, "compute_infer": {"count": count, "ns": self._batch_seconds[rows]}}
+            for rows, count in sorted(self._batches.items())
+        ]
+        rows_done, count = sum(rows * count for rows, count in self._batches.items()), sum(self._batches.values())
+        spent = {"count": count, "ns": sum(self._batch_seconds.values())}
+        return {
+            "inference_count": rows_done,
+            "execution_count": count,
+            "inference_stats": {"compute_infer": spent},
+            "batch_stats": batches,
+        }
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"vllm:{name}", help_text, LABELS, registry=self.registry).labels(**self._model)

@@ -1,0 +1,1 @@
+"""The ledger, against SQLite and a real PostgreSQL."""

@@ -1,0 +1,153 @@
+"""What a request is charged: by what its server reports, else by what was counted."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipway_gateway.quotas.estimate import Estimate, estimate
+from slipway_gateway.quotas.meter import Meter
+from slipway_gateway.quotas.prices import FREE, Price, micro, price_of, shown
+from slipway_gateway.quotas.tenant import INPUT, OUTPUT, REQUESTS
+from slipway_gateway.quotas.usage import Usage, last_usage, marked_position, without_usage_event
+from slipway_gateway.wire.headers import PROMPT_TOKENS
+
+USAGE = b'{"prompt_tokens":7,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":3},"total_tokens":12}'
+WHOLE = b'{"id":"x","choices":[{"text":"a"}],"usage":' + USAGE + b',"extra":null}'
+
+
+def meter(**changes: object) -> Meter:
+    options = {"estimate": Estimate(10, 100), "price": Price("*", micro("1"), micro("2"))} | changes
+    return Meter("id", "team-a", "k1", **options)  # type: ignore[arg-type]
+
+
+def begun(headers: dict[str, str] | None = None, **changes: object) -> Meter:
+    made = meter(**changes)
+    made.sent = True
+    made.begin("r1", headers or {})
+    return made
+
+
+def test_a_whole_response_is_charged_by_its_usage() -> None:
+    one = begun()
+    one.add_body(WHOLE)
+    assert one.usage == Usage(7, 5, 3)
+    assert not one.estimated
+    assert one.used(left=False) == {REQUESTS: 1, INPUT: 7, OUTPUT: 5}
+
+
+@given(st.integers(1, 40))
+def test_usage_is_found_however_the_response_is_cut(size: int) -> None:
+    one = begun()
+    for at in range(0, len(WHOLE), size):
+        one.add_body(WHOLE[at : at + size])
+    assert one.usage == Usage(7, 5, 3)
+
+
+@given(st.text(), st.text())
+def test_no_text_of_a_model_is_taken_for_usage(before: str, after: str) -> None:
+    text = f'{before}"usage":{{"prompt_tokens":1,"completion_tokens":0}}{after}'
+    whole = msgspec.json.encode({"usage": {"input_tokens": 9, "output_tokens": 4}, "text": text})
+    assert last_usage(whole) == Usage(9, 4)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [b"null", b"3", b'{"prompt_tokens":"7"}', b'{"prompt_tokens":-1}', b"{" * 5000, b'{"prompt_tokens":1e400}'],
+)
+def test_what_is_no_usage_charges_nothing(usage: bytes) -> None:
+    assert last_usage(b'{"usage":' + usage + b"}") in (None, Usage())
+
+
+def test_a_stream_that_its_client_leaves_is_charged_by_the_marks_of_its_server() -> None:
+    one = begun({PROMPT_TOKENS: "21"})
+    one.add_events(b': 1.0000abcd 5\ndata: {"choices":[]}\n\n: 3.0000abce 6,7\ndata: {}\n\n')
+    assert one.usage == Usage(21, 3)
+    assert not one.estimated
+    assert one.used(left=True) == {REQUESTS: 1, INPUT: 21, OUTPUT: 3}
+
+
+def test_a_stream_without_marks_and_usage_is_counted_by_its_events() -> None:
+    one = begun()
+    one.add_events(b'data: {"a":1}\n\ndata: {"a":2}\n\n')
+    one.add_events(b'data: {"a":3}\n\ndata: [DONE]\n\n')
+    assert one.usage == Usage(10, 3)
+    assert one.estimated
+
+
+def test_a_resumed_stream_is_charged_for_what_came_after_its_position() -> None:
+    one = begun({PROMPT_TOKENS: "21"}, resumed_at=40)
+    one.add_events(b": 45.0000abcd 1,2,3,4,5\ndata: {}\n\n")
+    assert one.used(left=False) == {REQUESTS: 1, INPUT: 21, OUTPUT: 5}
+    charge = one.charge()
+    assert charge is not None
+    # The ledger keeps the whole response, under the id that its first part has.
+    assert charge.usage == Usage(21, 45)
+
+
+def test_the_usage_that_the_gateway_requested_does_not_reach_the_client() -> None:
+    events = b'data: {"choices":[{"delta":{}}],"usage":null}\n\ndata: {"choices":[],"usage":' + USAGE + b"}\n\n"
+    done = b"data: [DONE]\n\n"
+    one = begun(strips_usage=True)
+    assert one.add_events(events + done) == b'data: {"choices":[{"delta":{}}],"usage":null}\n\n' + done
+    assert one.usage == Usage(7, 5, 3)
+    assert begun().add_events(events) == events
+    assert without_usage_event(done) == done
+
+
+def test_without_a_response_nothing_is_charged() -> None:
+    assert meter().used(left=True) == {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
+    assert meter().charge() is None
+    sent = meter()
+    sent.sent = True
+    assert sent.used(left=False) == {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
+    # What was generated is unknown for a client that left before the response began: the reservation stays.
+    assert sent.used(left=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("events", "position"),
+    [
+        (b": 12.00ab00ff 1,2\ndata: {}\n\n", 12),
+        (b"data: {}\n\n: 3.00ab00ff 1\ndata: {}\n\n", 3),
+        (b": waking, 3 s\n\n", None),
+        (b"data: {}\n\n", None),
+        (b"", None),
+    ],
+)
+def test_marks_are_read(events: bytes, position: int | None) -> None:
+    assert marked_position(events) == position
+
+
+def test_estimates_are_bounded() -> None:
+    def of(limits: tuple[object, ...] = (), choices: object = None, *, text: bool = True) -> Estimate:
+        return estimate(401, limits, choices, 512, computes=True, writes_text=text)
+
+    assert of() == Estimate(101, 512)
+    assert of((16, None)) == Estimate(101, 16)
+    assert of((16,), 3) == Estimate(101, 48)
+    assert of((10**30, "many", True, -4)) == Estimate(101, 512)
+    assert of((16,), 10**9) == Estimate(101, 16 * 128)
+    assert of((16,), text=False) == Estimate(101, 0)
+    assert estimate(401, (), None, 512, computes=False, writes_text=True) == Estimate()
+
+
+def test_costs_are_whole_numbers_rounded_up_once() -> None:
+    price = Price("*", micro("0.15"), micro("0.60"), micro("0.075"))
+    # 4 fresh, 3 cached, 5 written: 4 * 0.15 + 3 * 0.075 + 5 * 0.60 = 3.825 millionths.
+    assert price.cost_nano(Usage(7, 5, 3)) == 3825
+    assert Price("*", micro("0.000001")).cost_nano(Usage(1)) == 1
+    assert Price("*", request_nano=5).cost_nano(Usage()) == 5
+    assert (shown(0), shown(1_500_000_000), shown(1), shown(12_345_000_000)) == (
+        "0.00",
+        "1.50",
+        "0.000000001",
+        "12.345",
+    )
+
+
+def test_the_price_that_matches_best_is_taken() -> None:
+    prices = (Price("*", 3), Price("em*", 4), Price("embed-*", 2), Price("chat", 1), Price("chat*", 5))
+    assert [price_of(prices, name).input_micro for name in ("chat", "embed-small", "other")] == [1, 2, 3]
+    assert price_of(prices, "team-a/x", "chat").input_micro == 1
+    assert price_of((), "chat") is FREE

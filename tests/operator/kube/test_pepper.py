@@ -1,0 +1,52 @@
+"""The pepper of API keys: made once, restored when it is deleted, never changed."""
+
+import base64
+
+import pytest
+
+from slipway_operator.kube.errors import Refused
+from slipway_operator.kube.writing.pepper import Pepper
+
+from .test_keys import Server
+
+pytestmark = pytest.mark.attack_class(11)
+PLACE = ("sys", "slipway-key-pepper")
+
+
+def text(server):
+    return server.objects[PLACE]["data"]["pepper"]
+
+
+async def test_a_second_start_keeps_the_pepper():
+    server = Server()
+    await Pepper(server, *PLACE).look()
+    made = text(server)
+    assert len(base64.urlsafe_b64decode(base64.b64decode(made))) == 32
+    await Pepper(server, *PLACE).look()
+    assert text(server) == made
+
+
+async def test_a_deleted_pepper_is_restored_as_it_was():
+    server = Server()
+    keeper = Pepper(server, *PLACE)
+    await keeper.look()
+    made = server.objects.pop(PLACE)["data"]
+    await keeper.look()
+    assert server.objects[PLACE]["data"] == made
+
+
+async def test_the_pepper_of_an_administrator_stays():
+    server = Server()
+    await server.create("secrets", {"metadata": {"namespace": "sys", "name": PLACE[1]}, "data": {"pepper": "bWluZQ=="}})
+    keeper = Pepper(server, *PLACE)
+    await keeper.look()
+    server.objects.pop(PLACE)
+    await keeper.look()
+    assert text(server) == "bWluZQ=="
+
+
+async def test_without_the_right_it_says_so():
+    server = Server()
+    server.failures["get"] = Refused(403, "not allowed")
+    with pytest.raises(Refused):
+        await Pepper(server, *PLACE).look()

@@ -1,0 +1,167 @@
+"""Batches over random histories: work-conserving, in order, never mixed, bounded."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipway_server.predict.batcher import Batcher, BatchQueueFull, BatchRules, DeadlineMissed, PredictJob, RowBatch
+
+
+def job(number: int, rows: int = 1, key: str = "a", at_s: float = 0.0, **more: float) -> PredictJob:
+    return PredictJob(number, key, rows, at_s, more.get("deadline_s", math.inf), int(more.get("priority", 0)))
+
+
+def ids(batch: RowBatch | None) -> list[tuple[int, int, int]]:
+    return [(part.job.id, part.start, part.stop) for part in batch.parts] if batch else []
+
+
+def test_an_idle_model_takes_what_waits_at_once() -> None:
+    batcher = Batcher(BatchRules(max_size=8))
+    batcher.submit(job(1), 5.0)
+    assert ids(batcher.take(5.0)) == [(1, 0, 1)]
+    assert batcher.take(5.0) is None and batcher.waiting == 0
+
+
+def test_what_came_meanwhile_is_one_batch() -> None:
+    batcher = Batcher(BatchRules(max_size=8))
+    for number in range(5):
+        batcher.submit(job(number, at_s=number), number)
+    assert len(ids(batcher.take(9.0))) == 5
+
+
+def test_another_key_waits_for_the_next_batch_and_the_oldest_goes_first() -> None:
+    batcher = Batcher(BatchRules())
+    for number, key in enumerate("abaab"):
+        batcher.submit(job(number, key=key, at_s=number), number)
+    assert [one[0] for one in ids(batcher.take(9.0))] == [0, 2, 3]
+    assert [one[0] for one in ids(batcher.take(9.0))] == [1, 4]
+
+
+def test_a_more_urgent_class_goes_first() -> None:
+    batcher = Batcher(BatchRules())
+    batcher.submit(job(1), 0.0)
+    batcher.submit(job(2, at_s=1.0, priority=-1), 1.0)
+    assert [ids(batcher.take(2.0)), ids(batcher.take(2.0))] == [[(2, 0, 1)], [(1, 0, 1)]]
+
+
+def test_an_oversize_request_is_cut_in_order_and_shares_its_last_batch() -> None:
+    batcher = Batcher(BatchRules(max_size=4))
+    batcher.submit(job(1, 10), 0.0)
+    batcher.submit(job(2, 2, at_s=1.0), 1.0)
+    assert ids(batcher.take(2.0)) == [(1, 0, 4)]
+    assert ids(batcher.take(2.0)) == [(1, 4, 8)]
+    assert ids(batcher.take(2.0)) == [(1, 8, 10), (2, 0, 2)]
+
+
+def test_a_request_that_fits_into_a_batch_is_never_cut() -> None:
+    batcher = Batcher(BatchRules(max_size=4))
+    for number in (1, 2):
+        batcher.submit(job(number, 3), 0.0)
+    assert [ids(batcher.take(0.0)), ids(batcher.take(0.0))] == [[(1, 0, 3)], [(2, 0, 3)]]
+
+
+def test_a_request_without_rows_runs_alone() -> None:
+    batcher = Batcher(BatchRules())
+    for number in (1, 2):
+        batcher.submit(job(number, 0, key="same"), 0.0)
+    assert [ids(batcher.take(0.0)), ids(batcher.take(0.0))] == [[(1, 0, 0)], [(2, 0, 0)]]
+
+
+def test_a_delay_waits_for_rows_until_it_is_over_or_the_batch_is_full() -> None:
+    batcher = Batcher(BatchRules(max_size=2, max_delay_s=0.005))
+    batcher.submit(job(1, at_s=1.0), 1.0)
+    assert batcher.take(1.001) is None and batcher.next_s(1.001) == 1.005
+    assert ids(batcher.take(1.005)) == [(1, 0, 1)]
+    for number in (2, 3):
+        batcher.submit(job(number, at_s=2.0), 2.0)
+    assert len(ids(batcher.take(2.0))) == 2
+
+
+def test_a_full_queue_refuses() -> None:
+    batcher = Batcher(BatchRules(max_queue=2))
+    for number in (1, 2):
+        batcher.submit(job(number), 0.0)
+    with pytest.raises(BatchQueueFull):
+        batcher.submit(job(3), 0.0)
+
+
+def test_a_request_that_must_be_late_is_refused_at_once() -> None:
+    batcher = Batcher(BatchRules(max_size=10))
+    for _ in range(20):
+        batcher.fit.observe(10, 0.1)
+    for number in range(30):
+        batcher.submit(job(number), 0.0)
+    with pytest.raises(DeadlineMissed):
+        batcher.submit(job(99, deadline_s=0.2), 0.0)
+    batcher.submit(job(100, deadline_s=1.0), 0.0)
+
+
+def test_one_that_is_late_leaves_the_queue() -> None:
+    batcher = Batcher(BatchRules())
+    batcher.submit(job(1, deadline_s=1.0), 0.0)
+    batcher.submit(job(2), 0.0)
+    assert batcher.next_s(0.5) == 1.0
+    assert [one.id for one in batcher.expire(1.0)] == [1]
+    assert ids(batcher.take(1.0)) == [(2, 0, 1)]
+
+
+def test_one_that_is_cancelled_between_two_parts_is_not_continued() -> None:
+    batcher = Batcher(BatchRules(max_size=4))
+    cut = job(1, 10)
+    batcher.submit(cut, 0.0)
+    batcher.take(0.0)
+    batcher.cancel(cut)
+    assert batcher.take(0.0) is None and batcher.waiting == 0
+    batcher.cancel(cut)
+    assert batcher.waiting == 0
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(0, 12), st.sampled_from("ab"), st.integers(-1, 1)),
+        st.tuples(st.just("take")),
+        st.tuples(st.just("cancel"), st.integers(0, 40)),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS, st.integers(1, 5))
+@settings(max_examples=300, deadline=None)
+def test_over_any_history_each_row_runs_once_in_order_and_nothing_is_mixed(
+    events: list[tuple[object, ...]], max_size: int
+) -> None:
+    batcher, jobs, done = Batcher(BatchRules(max_size=max_size, max_queue=20)), list[PredictJob](), dict[int, int]()
+    cancelled: set[int] = set()
+
+    def take(now_s: float) -> bool:
+        batch = batcher.take(now_s)
+        if batch is None:
+            assert batcher.waiting == 0, "an idle model never waits"
+            return False
+        assert batch.rows <= max_size and len({(part.job.key, part.job.priority) for part in batch.parts}) == 1
+        for part in batch.parts:
+            assert part.job.id not in cancelled and part.start == done.get(part.job.id, 0)
+            done[part.job.id] = part.stop
+            assert part.rows == part.job.rows or part.job.rows > max_size or part.job.rows == 0
+        return True
+
+    for now_s, event in enumerate(events):
+        if event[0] == "submit":
+            made = PredictJob(len(jobs), event[2], int(str(event[1])), now_s, priority=int(str(event[3])))
+            try:
+                batcher.submit(made, now_s)
+            except BatchQueueFull:
+                continue
+            jobs.append(made)
+        elif event[0] == "cancel" and jobs:
+            one = jobs[int(str(event[1])) % len(jobs)]
+            batcher.cancel(one)
+            cancelled.add(one.id)
+        elif event[0] == "take":
+            take(now_s)
+    while take(1000.0):
+        pass
+    assert all(done.get(one.id, -1) == one.rows for one in jobs if one.id not in cancelled)

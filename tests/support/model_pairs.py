@@ -1,0 +1,114 @@
+"""Pairs of a twin shadow at a gateway of the model cluster: both legs answer as their revisions do."""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+from slipway_operator.api.v1alpha1.routes import TwinShadow
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Sample, Twins
+from slipway_operator.model.labels import baseline_of
+
+if TYPE_CHECKING:
+    from tests.support.model_world import World
+
+TIMEOUT_S = 120
+SECONDS = 0.2  # the median of a latency
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """A pair that was sent; its outcome is known to the test, and to the gateway when it ends."""
+
+    generation: int
+    shadow: TwinShadow
+    ends: datetime
+    stratum: str
+    canary_bad: bool
+    twin_bad: bool
+    canary_s: float
+    twin_s: float
+
+
+@dataclass
+class ModelPairs:
+    """The pairs of one gateway. They draw chances of their own, so that requests of clients are as without them."""
+
+    sent: list[ModelPair] = field(default_factory=list)
+    moment: datetime | None = None
+    at_once: int = 0  # pairs at this moment
+
+    def offer(self, sample: Sample, shadow: TwinShadow, world: "World") -> None:
+        """A client's request is over: a pair is sent, or withheld."""
+        if self.moment != world.now:
+            self.moment, self.at_once = world.now, 0
+        self.at_once += 1
+        chance = Random(f"{world.now}/{self.at_once}/{shadow.revision}/{sample.generation}")
+        if chance.random() * 100 >= shadow.percentage:
+            return
+        before = sample.twins.get(shadow.revision, Twins())
+        if reason := self._withheld(shadow, world, chance):
+            withheld = before.withheld | {reason: before.withheld.get(reason, 0) + 1}
+            sample.twins[shadow.revision] = replace(before, withheld=withheld)
+            return
+        sample.twins[shadow.revision] = replace(before, open=before.open + 1)
+        self.sent.append(self._pair(sample.generation, shadow, world, chance))
+
+    def _withheld(self, shadow: TwinShadow, world: "World", chance: Random) -> str:
+        if chance.random() < world.busy:
+            return "busy"
+        if self.at_once > 20 * shadow.max_pairs_per_second:
+            return "rate"
+        if not world.ready(shadow.revision):
+            return "no_canary"
+        return "" if world.ready(baseline_of(shadow.twin)) or world.ready(shadow.twin) else "no_twin"
+
+    def _pair(self, generation: int, shadow: TwinShadow, world: "World", chance: Random) -> ModelPair:
+        twin = baseline_of(shadow.twin)
+        prompt = chance.lognormvariate(0, 0.5)
+        bad = [chance.random() < world.error_rate(name) for name in (shadow.revision, twin)]
+        seconds = [
+            SECONDS * prompt * chance.lognormvariate(0, 0.1) * (world.slowness if world.uri(name) in world.slow else 1)
+            for name in (shadow.revision, twin)
+        ]
+        hangs = chance.random() < world.hangs.get(world.uri(shadow.revision), 0.0)
+        ends = world.now + timedelta(seconds=TIMEOUT_S if hangs else world.pair_seconds)
+        return ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds)
+
+    def end(self, samples: dict[int, Sample], now: datetime) -> None:
+        """Pairs that are over are counted, in the generation in which they were sent."""
+        for pair in [pair for pair in self.sent if pair.ends <= now]:
+            self.sent.remove(pair)
+            if sample := samples.get(pair.generation):
+                sample.twins[pair.shadow.revision] = _ended(sample.twins[pair.shadow.revision], pair)
+
+
+def _ended(before: Twins, pair: ModelPair) -> Twins:
+    events = {
+        name: _discordant(before.events.get(name, Discordance()), pair.canary_bad, pair.twin_bad)
+        for name in ("bad", "errors")
+    }
+    latencies = dict(before.latencies)
+    for limit in pair.shadow.latencies:
+        if limit.measure == "ttft" and not (pair.canary_bad or pair.twin_bad):
+            found = latencies.get("ttft", PairedTimes())
+            tail = next((one.microseconds / 1e6 for one in limit.tail if one.stratum == pair.stratum), None)
+            over = pair.canary_s * 100 > pair.twin_s * (100 + limit.max_slowdown)
+            sides = (False, False) if tail is None else (pair.canary_s > tail, pair.twin_s > tail)
+            latencies["ttft"] = PairedTimes(
+                found.pairs + 1,
+                found.over + over,
+                found.tail_pairs + (tail is not None),
+                found.tail_canary_only + (sides[0] and not sides[1]),
+                found.tail_twin_only + (sides[1] and not sides[0]),
+                found.tail_both + all(sides),
+            )
+    return replace(before, open=before.open - 1, pairs=before.pairs + 1, events=events, latencies=latencies)
+
+
+def _discordant(before: Discordance, canary: bool, twin: bool) -> Discordance:
+    return Discordance(
+        before.canary_only + (canary and not twin),
+        before.twin_only + (twin and not canary),
+        before.both + (canary and twin),
+    )
