@@ -17,6 +17,9 @@ export UV_LINK_MODE ?= hardlink
 # Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR ?= $(CACHE)/mypy
+# Tests run shuffled, and the same commit in the same order on every machine. Another order:
+# make integration PYTEST_ADDOPTS=--randomly-seed=7
+export PYTEST_ADDOPTS ?= --randomly-seed=1
 
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -74,7 +77,7 @@ tools: setup ## build what tests need besides Python: kube-apiserver, etcd, kube
 histories: setup ## 10,000 random histories of a rollout against its invariants (about a quarter of an hour)
 	SLIPWAY_HISTORIES=10000 $(VENV)/bin/pytest tests/operator/planning/test_invariants.py -q -n 2
 
-# Tests wait as much as they compute, so that three at a time fill two cores; in no order but chance's, because the files
+# Tests wait as much as they compute, so that three at a time fill two cores; in a shuffled order, because the files
 # that wait longest have the fewest tests, and xdist would put those last.
 unit: setup ## what needs no other process and no torch
 	$(VENV)/bin/pytest tests -m "not integration and not e2e and not extended" -n 3 --dist worksteal --durations=12

@@ -30,7 +30,7 @@ REVOKED_WITHIN_S = 2.0
 
 
 class World(FailingControlPlane):
-    """A control plane of this module's own: its API server is killed here."""
+    """A control plane of each test's own: one starts without the CRD, the other cuts its connection."""
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(plane)
@@ -43,7 +43,7 @@ class World(FailingControlPlane):
         assert written.ok, written.message
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def world() -> Iterator[World]:
     with ControlPlane() as plane:
         made = World(plane)
