@@ -20,6 +20,7 @@ RELEASE: Json = {
     "metrics": [
         {"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 0.6, "maxExtra": 50},
         {"name": "truncated", "kind": "PairedEvent", "event": "TruncatedAnswer", "share": 0.4, "maxExtra": 50},
+        {"name": "live-bad", "event": "BadResponse", "share": 1.0, "maxExtra": 100},
     ],
 }
 CUT: Json = {"env": [{"name": "SLIPWAY_MAX_MODEL_LEN", "value": "24"}]}
@@ -67,6 +68,46 @@ def test_pairs_decide_before_any_client_is_served(
         assert (verdict["outcome"], settled["rollout"]["abort"]["reason"]) == ("Fail", "AnalysisFailed")
         assert verdict["metric"] == "truncated"
     assert weights_of(chat.status) == {"v1": 100}
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(4 * START_S + 2 * VERDICT_S, func_only=True)
+def test_a_healthy_release_ramps_up_by_itself(
+    slipway: Installation,
+    namespace: str,
+    deploy: Callable[..., Deployment],
+    flow: Callable[[Deployment, Shape], Flow],
+) -> None:
+    """From the first copy to all clients without a hand: pairs, weights within maxHarm, the bake, the promotion."""
+    slipway.kube.apply(faults.template("pairs", **RELEASE), namespace)
+    templates = [{"templateName": "pairs"}]
+    analysis = {"templates": templates, "twinShadow": {"percentage": 100}, "maxDuration": "10m"}
+    ramp = {"auto": {"maxHarm": 30, "bake": "15s"}, "templates": templates, "maxDuration": "10m"}
+    strategy = {
+        "canary": {"baselinePod": True, "steps": [{"analysis": analysis}, {"ramp": ramp}]},
+        "capacity": {"maxSurge": 2},
+    }
+    chat = deploy("v1", strategy=strategy)
+    chat.until_stable("v1")
+    running = flow(chat, LOAD)
+    running.wait_for(lambda seen: len(seen) >= BEFORE, 90, "answers of stable")
+
+    chat.edit(engine=SAME)
+    begun = chat.until("the ramp begins", lambda status: bool(ramp_of(status)), START_S + VERDICT_S)
+    assert ramp_of(begun)["weight"] == 1 and ramp_of(begun)["shadowAtMost"] <= 50
+    baking = chat.until("it bakes", lambda status: bool(ramp_of(status).get("bakeUntil")), VERDICT_S)
+    spent = ramp_of(baking)["spent"]
+    assert 0 < spent <= 30 and baking["traffic"]["backends"][0]["weight"] == 90
+    print(f"ramp: {baking['message']}")
+    promoted = chat.until("it is promoted", lambda status: not status.get("rollout"), START_S)
+    seen = running.stop()
+    assert not [item for item in seen if item.trouble]
+    assert [one["weight"] for one in promoted["traffic"]["backends"] if one["weight"]] == [100]
+
+
+def ramp_of(status: Json) -> Json:
+    found: Json = ((status.get("rollout") or {}).get("analysis") or {}).get("ramp") or {}
+    return found
 
 
 def is_over(status: Json) -> bool:

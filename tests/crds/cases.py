@@ -120,6 +120,10 @@ def _analysis(*names: str, **fields: Any) -> dict[str, Any]:
     return {"analysis": {"templates": [{"templateName": name} for name in names or ("llm-default",)], **fields}}
 
 
+def _ramp(**fields: Any) -> dict[str, Any]:
+    return {"ramp": {"templates": [{"templateName": "llm-release"}], **fields}}
+
+
 def _beside(*steps: dict[str, Any]) -> dict[str, Any]:
     return _canary(baselinePod=True, steps=list(steps))
 
@@ -599,6 +603,41 @@ CEL_CASES = (
         ),
     ),
     Case(
+        "ramp-without-shadow",
+        "a ramp comes once, after an analysis with twinShadow",
+        bad=(
+            _steps(_ramp()),
+            _beside(_ramp(), _analysis(twinShadow={})),
+            _beside(_analysis(), _ramp()),
+            _beside(_analysis(twinShadow={}), _ramp(), _ramp()),
+        ),
+        good=(
+            _beside(_analysis(twinShadow={}), _ramp()),
+            _beside({"setWeight": 0}, _analysis(twinShadow={}), {"pause": {}}, _ramp(), {"pause": {}}),
+        ),
+    ),
+    Case(
+        "ramp-and-weights",
+        "a ramp chooses the weights: remove setWeight from 1 to 99",
+        bad=(
+            _beside(_analysis(twinShadow={}), _ramp(), {"setWeight": 95}),
+            _beside(_analysis(twinShadow={}), {"setWeight": 5}, _ramp()),
+        ),
+        good=(_beside(_analysis(twinShadow={}), _ramp(), {"setWeight": 100}, {"pause": {"duration": "10m"}}),),
+    ),
+    Case(
+        "ramp-bake",
+        "ramp.auto.bake is written in hours, minutes and seconds",
+        bad=tuple(_beside(_analysis(twinShadow={}), _ramp(auto={"bake": bake})) for bake in ("10", "1d", "m5")),
+        good=tuple(_beside(_analysis(twinShadow={}), _ramp(auto={"bake": bake})) for bake in ("0s", "1h30m")),
+    ),
+    Case(
+        "ramp-duration",
+        "ramp.maxDuration is written in hours, minutes and seconds",
+        bad=tuple(_beside(_analysis(twinShadow={}), _ramp(maxDuration=text)) for text in ("10", "1d", "1.5h")),
+        good=tuple(_beside(_analysis(twinShadow={}), _ramp(maxDuration=text)) for text in ("30s", "1h30m")),
+    ),
+    Case(
         "baseline-without-analysis",
         "spec.strategy.canary.baselinePod is for an analysis to compare with",
         bad=(_canary(baselinePod=True), _beside({"setWeight": 10}), _canary(baselinePod=True, trafficPercent=10)),
@@ -995,6 +1034,12 @@ SCHEMA_CASES = (
         "spec.strategy.canary.steps[0].analysis.templates[0].templateName",
         bad=(_steps(_analysis("LLM")), _steps(_analysis("-a"))),
         good=(_steps(_analysis("a1")),),
+    ),
+    Case(
+        "steps.ramp.templateName",
+        "spec.strategy.canary.steps[0].ramp.templates[0].templateName",
+        bad=(_steps(_ramp(templates=[{"templateName": "LLM"}])), _steps(_ramp(templates=[{"templateName": "-a"}]))),
+        good=(_beside(_analysis(twinShadow={}), _ramp(templates=[{"templateName": "a1"}])),),
     ),
     Case("steps", "spec.strategy.canary.steps", bad=(_steps(), _weights(*[1] * 51)), good=(_weights(*[1] * 50),)),
     Case(

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
-from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.hooks import Ended, HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.provider import AnalysisPhase, Measurement, MetricRun
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
 from slipway_operator.model.analysis.measure import MOST_KEPT

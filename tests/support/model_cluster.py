@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookType
+from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookType
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question

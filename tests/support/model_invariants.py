@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from slipway_operator.api.v1alpha1.analysis_run import Counts
-from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookType
+from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookType
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Mode, SleepState, State, Status
 from slipway_operator.model.deployment.strategy import parse_strategy

@@ -84,4 +84,8 @@ def _text(step: Json) -> str:
     if name == "analysis" and (templates := (value or {}).get("templates")):
         names = ", ".join(item.get("templateName", "") for item in templates)
         return f"analysis {names}, at most {value.get('maxDuration', '30m')}"
+    if name == "ramp":
+        auto = (value or {}).get("auto") or {}
+        text = f"ramp up to {auto.get('maxWeight', 50)} % for at most {auto.get('maxHarm', 20)} extra bad responses"
+        return f"{text}, bake {auto.get('bake', '10m')}"
     return f"{name} {value if isinstance(value, int | str) else json.dumps(value)}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slipway_operator.api.v1alpha1.hook_state import Ended
+from slipway_operator.api.v1alpha1.hooks import Ended
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.model.deployment.admin_policy import AdminPolicy
 from slipway_operator.planning.facts.situation import Course

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
-from slipway_operator.api.v1alpha1.hook_state import HookType
+from slipway_operator.api.v1alpha1.hooks import HookType
 from slipway_operator.hooks import runner as runner_room
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner

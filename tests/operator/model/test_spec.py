@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.hook_state import HookType
+from slipway_operator.api.v1alpha1.hooks import HookType
 from slipway_operator.model.deployment.hooks import GATES, Hook
 from slipway_operator.model.deployment.spec import Invalid, Spec, parse
 from slipway_operator.model.deployment.strategy import Pause, SetScale, SetWeight, parse_duration_s

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from slipway_operator.api.v1alpha1.hook_state import HookOutcome
+from slipway_operator.api.v1alpha1.hooks import HookOutcome
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.hooks import HookCall

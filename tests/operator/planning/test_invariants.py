@@ -34,6 +34,13 @@ TEMPLATE: dict[str, Any] = {
     ],
     "vetoes": [{"name": "PodCrashLoop", "limit": 2}],
 }
+# With what a ramp needs: a metric of all bad responses to clients.
+RELEASE: dict[str, Any] = TEMPLATE | {
+    "metrics": [
+        {"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 1.0, "maxExtra": 200},
+        {"name": "live-bad", "event": "BadResponse", "share": 1.0, "maxExtra": 400},
+    ],
+}
 SCORE: dict[str, Any] = {
     "name": "score",
     "provider": {"web": {"url": "http://quality.tools.svc/"}},
@@ -46,6 +53,10 @@ MEASURED = {"templates": [{"templateName": "score"}], "maxDuration": "30s"}
 JUDGED = {"templates": [{"templateName": "quick"}], "maxDuration": "30s"}
 ANALYSIS = {"analysis": {"templates": [{"templateName": "quick"}], "maxDuration": "20s"}}
 TWINS = {"analysis": JUDGED | {"twinShadow": {"percentage": 60}}}
+PROVES = {"analysis": {"templates": [{"templateName": "release"}], "maxDuration": "60s", "twinShadow": {}}}
+RAMP = {
+    "ramp": {"auto": {"maxHarm": 5, "bake": "6s"}, "templates": [{"templateName": "release"}], "maxDuration": "60s"}
+}
 MIRROR = {"setMirrorRoute": {"percentage": 20}}
 STRATEGIES: tuple[dict[str, Any], ...] = (
     *({"canary": {"steps": steps, "scaleDownDelaySeconds": 5, "abortScaleDownDelaySeconds": 5}} for steps in STEPS),
@@ -75,6 +86,8 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"canary": {"steps": [*STEPS[0][:2], {"analysis": MEASURED}], "analysis": MEASURED}},
     {"canary": {"steps": [{"setWeight": 20}, ANALYSIS, {"setWeight": 40}, ANALYSIS], "baselinePod": True}},
     {"canary": {"steps": [TWINS, {"setWeight": 20}, ANALYSIS], "baselinePod": True}},
+    {"canary": {"steps": [PROVES, RAMP, {"pause": {}}], "baselinePod": True}},
+    {"canary": {"steps": [PROVES, RAMP], "baselinePod": True}, "capacity": {"maxSurge": 2, "surgeTimeoutSeconds": 5}},
     {
         "canary": {"steps": [{"setWeight": 0}, TWINS, *STEPS[0]], "analysis": JUDGED, "baselinePod": True},
         "capacity": {"maxSurge": 2, "surgeTimeoutSeconds": 5},
@@ -188,7 +201,7 @@ def crash(world: ModelCluster, calls: int) -> None:
 
 def set_template(world: ModelCluster, on_inconclusive: str | None) -> None:
     """It comes, changes and goes."""
-    known = {"quick": TEMPLATE, "score": {"metrics": [SCORE]}} if on_inconclusive else {}
+    known = {"quick": TEMPLATE, "release": RELEASE, "score": {"metrics": [SCORE]}} if on_inconclusive else {}
     world.templates = {name: {**spec, "onInconclusive": on_inconclusive} for name, spec in known.items()}
 
 

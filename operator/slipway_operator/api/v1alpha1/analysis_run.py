@@ -40,6 +40,7 @@ class Reason(StrEnum):
     SHADOW_STARVED = "ShadowStarved"  # no pairs come, or too many were withheld
     PAIRS_OPEN = "PairsOpen"  # it passes if the pairs that have not ended end well; no further one is sent
     NO_TWIN = "NoTwin"  # final: this attempt gets no baseline pods
+    HARM_SPENT = "HarmSpent"  # final: no weight fits what is left of maxHarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,6 @@ class Epoch:
     """Counts of one metric in one epoch: requests (of latencies: sessions) and bad ones among them.
 
     A change of the weight starts a new epoch, and so does the clock: see `judging.epochs`.
-
     A session counts at most one bad event. For paired drift the counts are mirrored prompts at weight 50: `kc` where
     only the canary disagreed with stable, `ks` where only the second stable pod did.
 
@@ -172,10 +172,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load of ready pods in thousandths, summed over the readings: their share of the requests by the weights.
-
-    Requests in progress at canary do not measure it: a slow revision has more of them because it is slow.
-    """
+    """Load of ready pods in thousandths, summed over the readings: their share of the requests by the weights. Requests
+    in progress at canary do not measure it, because a slow revision has more of them."""
 
     readings: Int64 = 0
     """Number of readings."""
@@ -226,6 +224,34 @@ class ExtraBound:
 
 
 @dataclass(frozen=True, slots=True)
+class RampRun:
+    """Ramp of a run, which chooses the weight."""
+
+    weight: Annotated[Int32, Field(ge=0, le=99)]
+    """Percent of requests for the new revision that fits what is left of maxHarm."""
+    max_harm: Int32
+    """Extra bad responses that the ramp may cost before the new revision has passed."""
+    spent: Annotated[float, Field(ge=0)] = 0.0
+    """Extra bad responses that it may have cost so far."""
+    at_most: Annotated[float, Field(ge=0, le=1000)] = 1000.0
+    """Extra bad responses per 1,000, at most: the lower one of the two bounds below."""
+    shadow_at_most: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """The bound that the twin shadow has proved."""
+    live_at_most: Annotated[float, Field(ge=0, le=1000)] = 1000.0
+    """The bound that the requests to the new revision prove."""
+    rate: Annotated[float, Field(ge=0)] = 0.0
+    """Requests per second to all revisions, rather too high than too low."""
+    assigned: Int64 = 0
+    """Sum of the gateways' counters of assigned requests at the last reading."""
+    changed_at: Time | None = None
+    """Time of the last change of the weight."""
+    passed_at: Time | None = None
+    """Time at which the new revision passed."""
+    bake_until: Time | None = None
+    """End of the bake. It begins when all gateways route by its weight."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricRow:
     """Human-readable result of one metric. The verdict is computed from the counts."""
 
@@ -264,8 +290,8 @@ class RunVerdict:
     """Result of the analysis so far."""
     reason: Annotated[Reason, AnyText()]
     """Reason for the outcome: WorseThanStable, Vetoed, MetricFailed, MetricError, NotWorse, Undecided, NoData, Stale,
-    WarmUp, SampleRatioMismatch, LoadMismatch, NoFloor, Measuring, MetricInconclusive, ShadowStarved, PairsOpen or
-    NoTwin."""
+    WarmUp, SampleRatioMismatch, LoadMismatch, NoFloor, Measuring, MetricInconclusive, ShadowStarved, PairsOpen,
+    NoTwin or HarmSpent."""
     message: str
     """Human-readable explanation with the numbers."""
     since: Time
@@ -304,7 +330,7 @@ class VerdictChange:
 @packed(
     "counters",
     "Counts from which the verdict is computed, as base64 of zlib-compressed JSON. `slipway analyze` shows them.",
-    plain=("id", "template", "started_at", "read_at", "measured", "verdict"),
+    plain=("id", "template", "started_at", "read_at", "ramp", "measured", "verdict"),
 )
 @strict
 @dataclass(frozen=True, slots=True)
@@ -364,6 +390,7 @@ class AnalysisRun:
     weights_differ: bool = False
     """Whether the models of the two revisions differ, so that drift of mirrored requests is only reported."""
     shadow: ShadowRun | None = None
+    ramp: RampRun | None = None
     measured: Annotated[tuple[MetricRun, ...], AtMost(32)] = ()
     """Measurements of the metrics with a provider."""
     verdict: RunVerdict | None = None

@@ -10,7 +10,7 @@ from pydantic import Field
 from slipway_operator.api.markers import AtMost, ListMap, LogLine, OneOf, required
 from slipway_operator.api.types import Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
-from slipway_operator.api.v1alpha1.hook_state import Ended, HookState
+from slipway_operator.api.v1alpha1.hooks import Ended, HookState
 from slipway_operator.api.v1alpha1.routes import Traffic
 
 MAX_WAKES = 5
@@ -145,6 +145,8 @@ class Rollout:
     """Analysis of the current step, or the last one."""
     background: AnalysisRun | None = None
     """Analysis in the background of the steps."""
+    shadow_at_most: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """Extra bad responses of the new revision per 1,000, at most, as the twin shadow of this attempt has proved."""
 
     @property
     def attempt_token(self) -> str:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from slipway_operator.api.markers import CelRule, rule
 from slipway_operator.api.types import ApiType, Duration, Int32, IntOrString, duration_rule
+from slipway_operator.api.v1alpha1.hooks import Webhook
 
 
 @rule(
@@ -134,6 +135,30 @@ class StepAnalysis(WaitingAnalysis):
     twin_shadow: StepTwinShadow | None = None
 
 
+class RampAuto(ApiType):
+    """Weights of the new revision, chosen at each reading from 1, 2, 5, 10, 25 and 50 percent: the highest one whose
+    possible harm fits."""
+
+    max_harm: Annotated[Int32, Field(ge=1, le=100000)] = 20
+    """Extra bad responses, compared with stable, that the ramp may cost before the new revision has passed. The bounds
+    that the twin shadow and the responses to clients prove limit what each reading may cost."""
+    max_weight: Annotated[Int32, Field(ge=1, le=50)] = 50
+    """Highest weight in percent before the new revision has passed."""
+    bake: Annotated[Duration, duration_rule("ramp.auto.bake", "10m, or 0s for none")] = "10m"
+    """Time at 90 percent after the new revision has passed, while the analysis may still reject it. maxHarm does not
+    limit this time."""
+
+
+class StepRamp(RolloutAnalysis):
+    """Increase the weight while the possible harm to clients stays bounded, analyze the requests meanwhile, and reject
+    a revision that is worse than stable. It comes after an analysis with twinShadow, whose bound it needs."""
+
+    auto: RampAuto = RampAuto()
+    max_duration: Annotated[Duration, duration_rule("ramp.maxDuration", "30m or 1h30m")] = "30m"
+    """Maximum wait for a verdict, for example 30m, without the bake. After that onInconclusive of the template
+    decides."""
+
+
 class RolloutPause(ApiType):
     """Pause of the rollout. Without duration it lasts until a promotion."""
 
@@ -144,15 +169,15 @@ class RolloutPause(ApiType):
 @rule(
     (
         "[has(self.setWeight), has(self.setCanaryScale), has(self.setHeaderRoute), has(self.setMirrorRoute), "
-        "has(self.analysis), has(self.pause)].filter(given, given).size() == 1"
+        "has(self.analysis), has(self.ramp), has(self.pause)].filter(given, given).size() == 1"
     ),
     (
         "each step of spec.strategy.canary.steps is exactly one of setWeight, setCanaryScale, setHeaderRoute, "
-        "setMirrorRoute, analysis and pause: write a list item for each"
+        "setMirrorRoute, analysis, ramp and pause: write a list item for each"
     ),
 )
 class CanaryStep(ApiType):
-    """Step of a canary: setWeight, setCanaryScale, setHeaderRoute, setMirrorRoute, analysis or pause."""
+    """Step of a canary: setWeight, setCanaryScale, setHeaderRoute, setMirrorRoute, analysis, ramp or pause."""
 
     set_weight: Annotated[Int32, Field(ge=0, le=100)] | None = None
     """Percent of new requests for the new revision. The step is complete when every ready gateway routes by it."""
@@ -160,6 +185,7 @@ class CanaryStep(ApiType):
     set_header_route: HeaderRouteStep | None = None
     set_mirror_route: MirrorRouteStep | None = None
     analysis: StepAnalysis | None = None
+    ramp: StepRamp | None = None
     pause: RolloutPause | None = None
 
 
@@ -281,6 +307,21 @@ class Canary(ApiType):
                 "clients come"
             ),
         ),
+        CelRule(
+            (
+                "!self.exists(s, has(s.ramp)) || (self.exists(s, has(s.analysis) && has(s.analysis.twinShadow)) && "
+                "self.filter(s, has(s.ramp) || (has(s.analysis) && has(s.analysis.twinShadow)))"
+                ".map(s, has(s.ramp) ? 1 : 0).isSorted() && self.filter(s, has(s.ramp)).size() == 1)"
+            ),
+            (
+                "a ramp comes once, after an analysis with twinShadow: the bound that copies prove limits what the "
+                "ramp may cost"
+            ),
+        ),
+        CelRule(
+            "!self.exists(s, has(s.ramp)) || !self.exists(s, has(s.setWeight) && s.setWeight > 0 && s.setWeight < 100)",
+            "a ramp chooses the weights: remove setWeight from 1 to 99",
+        ),
     ] = ()
     """Steps, in order. After the last one the revision is promoted."""
     analysis: BackgroundAnalysis | None = None
@@ -300,50 +341,6 @@ class Canary(ApiType):
     requests have ended."""
     abort_scale_down_delay_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 30
     """Time in seconds that a rejected revision keeps its pods, for debugging."""
-
-
-class Webhook(ApiType):
-    """Webhook of the rollout."""
-
-    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-    """Name of the webhook in the status, in Events and in idempotency keys."""
-    type: Literal[
-        "confirm-rollout",
-        "pre-rollout",
-        "rollout",
-        "confirm-traffic-increase",
-        "confirm-promotion",
-        "post-rollout",
-        "rollback",
-        "event",
-    ]
-    """Type of the webhook. The confirm types are gates: they hold the rollout until the response is 2xx. pre-rollout
-    (the pods are ready) and rollout (a weight is reached) are checks: without 2xx the revision is rejected. rollback is
-    called periodically: 2xx rejects the revision. post-rollout and event are notifications."""
-    url: Annotated[
-        str,
-        Field(max_length=2048),
-        CelRule(
-            "self.matches('^https?://[A-Za-z0-9.:_\\\\[\\\\]-]+([/?][^ ]*)?$')",
-            (
-                "spec.strategy.hooks.url must be http:// or https:// with a host and without credentials: write for "
-                "example http://gate.tools.svc/approve"
-            ),
-        ),
-    ]
-    """URL of the POST request, http or https. Redirects are not followed."""
-    timeout_seconds: Annotated[Int32, Field(ge=1, le=300)] = 10
-    """Timeout of one attempt in seconds."""
-    retries: Annotated[Int32, Field(ge=0, le=5)] = 2
-    """Number of retries of a check or a notification after 5xx, 408, 425, 429 or no response. Gates and rollback are
-    called repeatedly in any case."""
-    metadata: (
-        Annotated[
-            dict[str, Annotated[str, Field(max_length=1024, description="Value, as text.")]], Field(max_length=16)
-        ]
-        | None
-    ) = None
-    """Key-value pairs that are sent with each call. Do not put secrets here."""
 
 
 class RolloutCapacity(ApiType):

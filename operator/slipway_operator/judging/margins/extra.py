@@ -22,6 +22,7 @@ GRID = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 0.9)
 # of both sides ruins large bets.
 FROM_THE_START = 0.6
 HALVINGS = 50
+FEWER_HALVINGS = 20  # a millionth is enough of a rate that is shown per 1,000, and a ramp computes it at each reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ def live_extra_upper(canary: Numbers, stable: Numbers, units: Numbers, weights: 
 def rate_upper(bad: Numbers, units: Numbers, level: float) -> Floats:
     """The least rate of bad responses of canary itself that is proved, whatever stable does, shape (...)."""
     k, n = np.asarray(bad), np.asarray(units)
-    return _least(lambda limit: _log_rate_below(k, n, limit), np.broadcast_shapes(k.shape, n.shape), level)
+    shape = np.broadcast_shapes(k.shape, n.shape)
+    return _least(lambda limit: _log_rate_below(k, n, limit), shape, level, FEWER_HALVINGS)
 
 
 def _log_rate_below(bad: Numbers, units: Numbers, limits: Floats) -> Floats:
@@ -147,11 +149,13 @@ def _log_rate_below(bad: Numbers, units: Numbers, limits: Floats) -> Floats:
     return np.array(found, dtype=np.float64).reshape(limits.shape)
 
 
-def _least(log_evidence: Callable[[Floats], Floats], shape: Sequence[int], level: float) -> Floats:
+def _least(
+    log_evidence: Callable[[Floats], Floats], shape: Sequence[int], level: float, halvings: int = HALVINGS
+) -> Floats:
     """The lowest d in (0, 1) at which the evidence, which grows with d, reaches 1/level; 1 where it does nowhere."""
     needed = np.log(1 / level)
     low, high = np.zeros(tuple(shape)), np.ones(tuple(shape))
-    for _ in range(HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) / 2
         proved = np.asarray(log_evidence(middle) >= needed)
         low, high = np.where(proved, low, middle), np.where(proved, middle, high)

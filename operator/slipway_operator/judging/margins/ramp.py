@@ -10,8 +10,8 @@ OF_THE_REST = 6.0  # a look may spend this part of what is left
 AT_ONCE = 5.0  # bad responses that one look may cost, by live requests alone
 
 
-def next_weight(u: float, u_live: float, spent: float, budget: float, rate: float) -> int:
-    """The highest weight in percent whose next look fits what is left; 0 where none does.
+def next_weight(u: float, u_live: float, spent: float, budget: float, rate: float, most: int = WEIGHTS[-1]) -> int:
+    """The highest weight in percent, up to `most`, whose next look fits what is left; 0 where none does.
 
     Args:
         u: at most so many extra bad responses for each request of canary.
@@ -20,8 +20,17 @@ def next_weight(u: float, u_live: float, spent: float, budget: float, rate: floa
         budget: extra bad responses that a promotion may cost.
         rate: requests a second to both sides.
     """
-    fits = [weight for weight in WEIGHTS if _fits(u, u_live, budget - spent, rate * LOOK_S * weight / 100)]
+    weights = sorted({most, *(weight for weight in WEIGHTS if weight < most)})
+    fits = [weight for weight in weights if _fits(u, u_live, budget - spent, rate * LOOK_S * weight / 100)]
     return max(fits, default=0)
+
+
+def least_weight(u: float, spent: float, budget: float, rate: float) -> int:
+    """The weight while none fits: gateways cannot split finer than 1 percent, so that one may take all that is left.
+
+    0 where not even that is enough. At more than 50 requests a second one look at 1 percent is more than AT_ONCE.
+    """
+    return WEIGHTS[0] if u * rate * LOOK_S * WEIGHTS[0] / 100 <= budget - spent else 0
 
 
 def _fits(u: float, u_live: float, left: float, requests: float) -> bool:

@@ -145,6 +145,11 @@ class AnalysisSpec:
         """Whether it compares pairs of a twin shadow, and so nothing else: see `part`."""
         return any(metric.is_paired for metric in self.metrics)
 
+    @property
+    def warmed(self) -> "AnalysisSpec":
+        """The same for a canary that copies have warmed up: its requests count from the first one."""
+        return replace(self, min_samples=replace(self.min_samples, warmup_seconds=0, min_seconds=0))
+
     def part(self, *, paired: bool) -> "AnalysisSpec":
         """The part that applies to one analysis: metrics of pairs with a twin shadow, the other compared ones without.
 

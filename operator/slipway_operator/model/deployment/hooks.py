@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from slipway_operator.api.v1alpha1 import strategy
-from slipway_operator.api.v1alpha1.hook_state import HookType
+from slipway_operator.api.v1alpha1.hooks import HookType, Webhook
 
 # A gate holds until its response is 2xx; a check runs once, and its failure rejects the revision.
 GATES = frozenset({HookType.CONFIRM_ROLLOUT, HookType.CONFIRM_TRAFFIC_INCREASE, HookType.CONFIRM_PROMOTION})
@@ -45,7 +44,7 @@ class HookAnswer:
     message: str  # status and first line of the body, or why there is none
 
 
-def hook_of(written: strategy.Webhook) -> Hook:
+def hook_of(written: Webhook) -> Hook:
     """One webhook of `spec.strategy.hooks`."""
     return Hook(
         name=written.name,

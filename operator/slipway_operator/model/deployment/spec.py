@@ -9,6 +9,7 @@ from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.types import ApiType
 from slipway_operator.api.v1alpha1 import strategy as strategies
+from slipway_operator.api.v1alpha1.hooks import Webhook
 from slipway_operator.api.v1alpha1.model_deployment import Drain, ModelDeploymentSpec, RolloutIntents
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
@@ -99,7 +100,7 @@ def _invalid(error: Exception) -> Invalid:
 
 
 class _Hooks(ApiType):
-    hooks: tuple[strategies.Webhook, ...] = ()
+    hooks: tuple[Webhook, ...] = ()
 
 
 class _Hooked(ApiType):

@@ -78,6 +78,26 @@ class TwinAnalysis(Analysis):
     max_pairs_per_second: int = 10
 
 
+BAKE_WEIGHT = 90  # percent while a revision that has passed bakes: stable is still there to compare with
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp(Analysis):
+    """An analysis that chooses the weight: up to `max_weight` percent, for at most `max_harm` extra bad responses.
+
+    Then `bake_s` at BAKE_WEIGHT.
+    """
+
+    max_harm: int = 20
+    max_weight: int = 50
+    bake_s: int = 600
+
+    @property
+    def end_weight(self) -> int:
+        """Percent at the end of the step."""
+        return BAKE_WEIGHT if self.bake_s else self.max_weight
+
+
 Step = SetWeight | SetScale | SetHeaderRoute | SetMirrorRoute | Pause | Analysis
 
 
@@ -240,6 +260,8 @@ def _step(step: api.CanaryStep) -> Step:
         return _mirror(step.set_mirror_route)
     if step.analysis:
         return _step_analysis(step.analysis)
+    if step.ramp:
+        return _ramp(step.ramp)
     if step.pause:
         return Pause(None if step.pause.duration is None else parse_duration_s(step.pause.duration))
     raise ValueError("spec.strategy.canary.steps: a step is empty; write setWeight, pause or another one")
@@ -255,6 +277,12 @@ def _step_analysis(written: api.StepAnalysis) -> Analysis:
         return found
     duration_s, rate = found.max_duration_s, shadow.max_pairs_per_second
     return TwinAnalysis(found.template, found.until_verdict, duration_s, shadow.percentage, rate)
+
+
+def _ramp(written: api.StepRamp) -> Ramp:
+    auto, duration_s = written.auto, parse_duration_s(written.max_duration)
+    bake_s = parse_duration_s(auto.bake)
+    return Ramp(_only_template(written), True, duration_s, auto.max_harm, auto.max_weight, bake_s)
 
 
 def _background(analysis: api.BackgroundAnalysis | None) -> Background | None:

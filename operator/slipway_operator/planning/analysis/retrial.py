@@ -77,7 +77,9 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
     chosen = found(run.template, template)
     if chosen.spec is None:
         raise ValueError(chosen.problem)
-    spec = its_part(_strategy(obj), chosen.spec.part(paired=run.shadow is not None))
+    part = chosen.spec.part(paired=run.shadow is not None)
+    warmed = run.ramp is not None and run.ramp.shadow_at_most is not None
+    spec = its_part(_strategy(obj), part.warmed if warmed else part)
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
     shown = findings.shown(concluded(run, spec), run.verdict, run.read_at)
     notes, measured = _notes(run, chosen, shown), wire.to_json(run.measured)

@@ -25,8 +25,8 @@ from slipway_operator.judging.verdict import judge
 from slipway_operator.model.analysis.spec import AnalysisSpec, OnInconclusive
 from slipway_operator.model.analysis.template import CANARY_CUT_OFF, CANARY_UNAVAILABLE, POD_CRASH_LOOP, Template, found
 from slipway_operator.model.analysis.verdict import Reading, Verdict
-from slipway_operator.model.deployment.strategy import Analysis, Strategy, TwinAnalysis
-from slipway_operator.planning.analysis import brake, counting, findings, measuring, trace, twins
+from slipway_operator.model.deployment.strategy import Analysis, Ramp, Strategy, TwinAnalysis
+from slipway_operator.planning.analysis import brake, counting, findings, measuring, ramping, trace, twins
 from slipway_operator.planning.facts.revision import same_weights
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.sizing import baseline
@@ -40,7 +40,7 @@ MINUTE_S = 60
 # A bound from stale counters, or of a split that is doubted, promotes nothing.
 DECIDED_BY_BOUND = frozenset({Reason.UNDECIDED, Reason.NO_DATA, Reason.LOAD_MISMATCH, Reason.PAIRS_OPEN})
 # Nothing more will be counted: onInconclusive decides at once.
-ENDED = frozenset({Reason.METRIC_INCONCLUSIVE, Reason.NO_TWIN})
+ENDED = frozenset({Reason.METRIC_INCONCLUSIVE, Reason.NO_TWIN, Reason.HARM_SPENT})
 
 Away = tuple[datetime | None, datetime | None]  # since when canary, and stable, have no ready pod
 
@@ -54,6 +54,7 @@ class Ongoing:
     template: str
     run: AnalysisRun | None
     twins: TwinAnalysis | None = None  # the step, where it compares pairs
+    ramp: Ramp | None = None  # the step, where it chooses the weight
 
 
 def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
@@ -62,8 +63,10 @@ def ongoing(course: Course, at: Situation) -> Iterator[Ongoing]:
     if rollout is None or course.stable is None or not rollout.in_flight or rollout.skip_steps:
         return
     if rollout.state is State.ANALYZING and (step := step_of(rollout, at)):
-        own, twin_step = _own(rollout.analysis, rollout.step_token), step if isinstance(step, TwinAnalysis) else None
-        yield Ongoing("analysis", rollout.step_token, step.template, own, twin_step)
+        own = _own(rollout.analysis, rollout.step_token)
+        twin_step = step if isinstance(step, TwinAnalysis) else None
+        ramp = step if isinstance(step, Ramp) else None
+        yield Ongoing("analysis", rollout.step_token, step.template, own, twin_step, ramp)
     background = at.spec.strategy.background
     if background and rollout.step_index >= background.starting_step:
         id = f"{rollout.attempt_token}/background"
@@ -89,16 +92,20 @@ def template(at: Situation, name: str) -> Template:
 
 def problem(course: Course, at: Situation) -> str | None:
     """Why an analysis cannot begin; None when all can."""
-    return next((why for one in ongoing(course, at) if (why := _chosen(at, one).problem)), None)
+    return next((why for one in ongoing(course, at) if (why := _chosen(course, at, one).problem)), None)
 
 
-def _chosen(at: Situation, one: Ongoing) -> Template:
+def _chosen(course: Course, at: Situation, one: Ongoing) -> Template:
     """The template of an analysis with the part that applies to it, or why there is none."""
     found = template(at, one.template)
     if found.spec is None:
         return found
     try:
         part = found.spec.part(paired=one.twins is not None)
+        if one.ramp and (why := ramping.lacks(part)):
+            raise ValueError(why)
+        if one.ramp and rollout_of(course).shadow_at_most is not None:
+            part = part.warmed
         return found if part is found.spec else replace(found, spec=part, whole=found.hash)
     except ValueError as error:
         return Template(problem=f"AnalysisTemplate {one.template!r}: {error}")
@@ -108,7 +115,7 @@ def holds(course: Course, at: Situation) -> str | None:
     """Why the rollout waits for its background analysis, no template or an inconclusive metric; None if it does not."""
     for one in ongoing(course, at):
         if one.field == "background":
-            return _chosen(at, one).problem or _undecided(at, one, OnInconclusive.PAUSE)
+            return _chosen(course, at, one).problem or _undecided(at, one, OnInconclusive.PAUSE)
     return None
 
 
@@ -162,7 +169,7 @@ def lasts(course: Course, at: Situation, step: Analysis) -> bool:
 def under_way(course: Course, at: Situation) -> Iterator[tuple[AnalysisRun, AnalysisSpec]]:
     """Analyses that began, with the present spec of their template."""
     for one in ongoing(course, at):
-        found = _chosen(at, one)
+        found = _chosen(course, at, one)
         if one.run and found.spec and _is_of(one.run, found):
             yield one.run, found.spec
 
@@ -178,7 +185,7 @@ def next_beginning(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun]
     if not at.traffic_synced:
         return None
     for one in ongoing(course, at):
-        found = _chosen(at, one)
+        found = _chosen(course, at, one)
         if found.spec and not _is_of(one.run, found):
             return one, _begun(course, at, one, found.hash, found.spec)
     return None
@@ -189,20 +196,22 @@ def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec
     restarts = tuple(at.observed.restarts(revision) for revision in pair)
     run = AnalysisRun(one.id, one.template, template_hash, at.now, at.now, restarts=restarts)
     run = counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
+    run = replace(run, ramp=ramping.begun(course, at, one.ramp)) if one.ramp else run
     return twins.begun(course, at, run, spec, one.twins) if one.twins else run
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
     """The analysis that is due and has new data, with its run as read and judged now."""
     for one in ongoing(course, at):
-        found = _chosen(at, one)
+        found = _chosen(course, at, one)
         if one.run is None or found.spec is None or not _is_of(one.run, found):
             continue
         due = at.elapsed_s(one.run.read_at) >= READ_S
         if due and (
             (read := _read(course, at, one, found.spec)) != one.run or _is_due_by_time(at, one.run, found.spec)
         ):
-            return one, _judged(course, at, one.run.counts, read, found.spec)
+            judged = _judged(course, at, one.run.counts, read, found.spec)
+            return one, ramping.judged(at, judged, one.ramp) if one.ramp else judged
     return None
 
 
@@ -235,7 +244,7 @@ def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
     verdict = ruled(run, spec)
     if run.weight is not None and not spec.compares_mirrored and not spec.compares_pairs:
         verdict = findings.without_split(verdict, run.weight)
-    return composed(verdict, measuring.state(run, spec))
+    return ramping.spent_up(composed(verdict, measuring.state(run, spec)), run)
 
 
 def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
@@ -290,6 +299,8 @@ def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> An
     facts = counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
     if one.twins:
         return twins.read(course, at, facts, spec, one.twins, complete=complete)
+    if one.ramp:
+        facts = replace(facts, ramp=ramping.read(course, at, run, facts, spec, one.ramp, complete=complete))
     return replace(facts, braked=not facts.warm and (run.braked or brake.is_grossly_slow(facts, spec)))
 
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model import wire
 from slipway_operator.model.analysis.spec import OnInconclusive
-from slipway_operator.model.deployment.strategy import Pause
-from slipway_operator.planning.analysis import findings, runs
+from slipway_operator.model.deployment.strategy import Pause, Ramp
+from slipway_operator.planning.analysis import findings, ramping, runs
 from slipway_operator.planning.facts import downloads, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.reporting import model_name
@@ -89,7 +89,7 @@ def _shifting(course: Course, at: Situation, sizes: Sizes) -> str:
     target = rollout_of(course).revision
     if not sizes.stable_carries:
         return f"{_step_of(course)}: {stable_sentence(course, at, sizes)}"
-    weight = canary.weight_at(at.spec.strategy.steps, rollout_of(course).step_index)
+    weight = canary.weight_now(at.spec.strategy.steps, rollout_of(course))
     return f"{_step_of(course)}: the weight of revision {target} goes to {weight}"
 
 
@@ -118,9 +118,14 @@ def _analyzing(course: Course, at: Situation, sizes: Sizes) -> str:
         return f"{share}; {stable_sentence(course, at, sizes)}"
     if why := runs.problem(course, at):
         return f"{share}; the analysis waits {until}: {why}"
-    step = runs.step_of(rollout, at)
+    step, verdict = runs.step_of(rollout, at), findings.sentence(runs.verdict_of_step(course, at))
     name, then = (step.template, _then(course, at, step.template)) if step else ("", "")
-    return f"{share}; analysis {name}, {until}, {then}: {findings.sentence(runs.verdict_of_step(course, at))}"
+    ramp = rollout.analysis.ramp if rollout.analysis and isinstance(step, Ramp) else None
+    if ramp and ramp.passed_at:
+        bake = f"bakes until {wire.format_time(ramp.bake_until)}" if ramp.bake_until else f"bakes at {ramp.weight}"
+        return f"{share}; it has passed and {bake}: {verdict}"
+    ramped = f"; {ramping.sentence(ramp)}" if ramp and ramp.weight else ""
+    return f"{share}{ramped}; analysis {name}, {until}, {then}: {verdict}"
 
 
 def _then(course: Course, at: Situation, template: str) -> str:

@@ -74,14 +74,20 @@ def _moments(course: Course, at: Situation, sizes: Sizes) -> Iterator[datetime]:
         yield rollout.capacity_since + timedelta(seconds=limits.surge_timeout_s)
         yield rollout.capacity_since + timedelta(seconds=limits.deadline_s)
     yield from hook_calls.moments(course, at, sizes)
-    for run, spec in runs.under_way(course, at):
-        yield from measuring.moments(run, spec)
+    yield from _of_analyses(course, at)
     yield from autoscale.moments(at)
     yield from sleep.moments(at)
     for name in retired(course, at, sizes):
         settled = at.status.scale_down_at(name)
         if settled:
             yield settled if at.now < settled else leaves_at_latest(at, settled)
+
+
+def _of_analyses(course: Course, at: Situation) -> Iterator[datetime]:
+    for run, spec in runs.under_way(course, at):
+        yield from measuring.moments(run, spec)
+        if run.ramp and run.ramp.bake_until:
+            yield run.ramp.bake_until
 
 
 def _pauses_for_a_time(rollout: Rollout, at: Situation) -> bool:

@@ -7,7 +7,8 @@ from slipway_operator.api.v1alpha1.analysis_run import Outcome as Verdict
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model.analysis.spec import OnInconclusive
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.planning.analysis import findings, runs
+from slipway_operator.model.deployment.strategy import Ramp, TwinAnalysis
+from slipway_operator.planning.analysis import findings, ramping, runs
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout.progress import may_step, next_step, pausing, place
 from slipway_operator.planning.rollout.rejecting import rejected
@@ -45,6 +46,7 @@ def analysis_counted(course: Course, at: Situation, sizes: Sizes) -> Outcome | N
     return _with_run(course, one, run), (
         *_doubted(one, run),
         *_braked(course, one, run),
+        *_ramped(course, one, run),
         *_undecided(course, one, run),
     )
 
@@ -71,12 +73,30 @@ def analysis_skipped(course: Course, at: Situation, sizes: Sizes) -> Outcome | N
 def analysis_passed(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout = rollout_of(course)
     verdict, step = runs.verdict_of_step(course, at), runs.step_of(rollout, at)
-    if verdict is None or verdict.outcome is not Verdict.PASS or step is None:
+    if verdict is None or verdict.outcome is not Verdict.PASS or step is None or isinstance(step, Ramp):
         return None
     watched = not runs.lasts(course, at, step) or at.now >= runs.ends_at(rollout, at)
     if not watched or not may_step(course, at, sizes):
         return None
     text = f"revision {rollout.revision} passed the analysis at {place(rollout)}: {findings.sentence(verdict)}"
+    entered, events = next_step(_with_proof(course, at), at)
+    return entered, (Event("Normal", "AnalysisRunSuccessful", text), *events)
+
+
+@row(
+    "ramp-done",
+    "The revision has passed, with the harm that maxHarm allows, and the bake is over: the next step begins.",
+    ANALYZING,
+)
+def ramp_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
+    rollout = rollout_of(course)
+    step, run = runs.step_of(rollout, at), rollout.analysis
+    late = at.now >= runs.ends_at(rollout, at)
+    if not isinstance(step, Ramp) or run is None or run.ramp is None or run.id != rollout.step_token:
+        return None
+    if not ramping.is_over(at, run, step, late=late) or not may_step(course, at, sizes):
+        return None
+    text = f"revision {rollout.revision} passed the ramp at {place(rollout)}: {ramping.sentence(run.ramp)}"
     entered, events = next_step(course, at)
     return entered, (Event("Normal", "AnalysisRunSuccessful", text), *events)
 
@@ -90,7 +110,7 @@ def analysis_passed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
 def analysis_inconclusive(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     """Applies when the time is over with too few counts, or when a metric ended without a verdict."""
     rollout, verdict = rollout_of(course), runs.verdict_of_step(course, at)
-    undecided = verdict is None or verdict.outcome is Verdict.INCONCLUSIVE
+    undecided = (verdict is None or verdict.outcome is Verdict.INCONCLUSIVE) and not ramping.has_passed(rollout)
     ended = verdict is not None and verdict.reason in runs.ENDED
     over = ended or at.now >= runs.ends_at(rollout, at)
     if not undecided or not over or not may_step(course, at, sizes):
@@ -99,7 +119,7 @@ def analysis_inconclusive(course: Course, at: Situation, sizes: Sizes) -> Outcom
     text = f"revision {rollout.revision} has no verdict at {place(rollout)}: {why}"
     choice = _on_inconclusive(course, at)
     if choice is OnInconclusive.CONTINUE or (choice is OnInconclusive.PROMOTE_IF and runs.may_promote(course, at)):
-        entered, events = next_step(course, at)
+        entered, events = next_step(_with_proof(course, at), at)
     elif choice is OnInconclusive.ABORT:
         entered, events = rejected(course, at, "AnalysisInconclusive", why)
     else:
@@ -113,6 +133,16 @@ def _on_inconclusive(course: Course, at: Situation) -> OnInconclusive:
     step = runs.step_of(rollout_of(course), at)
     spec = runs.template(at, step.template).spec if step else None
     return spec.on_inconclusive if spec else OnInconclusive.PAUSE
+
+
+def _with_proof(course: Course, at: Situation) -> Course:
+    """The course with what the twin shadow of the present step has proved, for a later ramp."""
+    rollout = rollout_of(course)
+    step, run = runs.step_of(rollout, at), rollout.analysis
+    spec = runs.template(at, step.template).spec if isinstance(step, TwinAnalysis) else None
+    if spec is None or run is None or run.id != rollout.step_token:
+        return course
+    return replace(course, rollout=replace(rollout, shadow_at_most=ramping.proved(run, spec.part(paired=True))))
 
 
 def _with_run(course: Course, one: runs.Ongoing, run: AnalysisRun) -> Course:
@@ -131,6 +161,16 @@ def _doubted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
     if now.reason is Reason.SHADOW_STARVED:
         return (Event("Warning", "ShadowStarved", f"analysis {one.template}: {now.message}"),)
     return ()
+
+
+def _ramped(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """An Event when a ramp chooses another weight."""
+    before, now = one.run and one.run.ramp, run.ramp
+    if before is None or now is None or before.weight == now.weight:
+        return ()
+    why = "it has passed, and bakes" if now.passed_at else ramping.sentence(now)
+    text = f"revision {rollout_of(course).revision}: weight {before.weight} -> {now.weight}: {why}"
+    return (Event("Normal", "TrafficWeightUpdated", text),)
 
 
 def _braked(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from slipway_operator.api.objects import Json
-from slipway_operator.api.v1alpha1.hook_state import Ended, HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.hooks import Ended, HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Mode, Phase, State, Status
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.plan import Event

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.hooks import GATES, Hook, HookAnswer
-from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+from slipway_operator.model.deployment.strategy import Ramp
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.rollout.row import IN_FLIGHT, Outcome, row
 from slipway_operator.planning.sizing import gates
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -34,9 +35,11 @@ def _held_by(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | 
 def _matters(course: Course, at: Situation, sizes: Sizes) -> Iterator[gates.Matter]:
     """The matters of possible calls at the rollout's present state: pods once they are ready, then weight."""
     # Where revisions take turns, pods are added only as the weight moves: its calls start with the first pod.
-    turns = sizes.tight
+    # So does a ramp, whose weight increases while it is analyzed.
+    ramps = course.state is State.ANALYZING and isinstance(step_now(at.spec, rollout_of(course)), Ramp)
+    turns = sizes.tight or ramps
     ready = at.ready(course.target) >= (1 if turns else max(1, sizes.enough))
-    if not ready or course.state in (State.PAUSED, State.ANALYZING):
+    if not ready or (course.state in (State.PAUSED, State.ANALYZING) and not ramps):
         yield from gates.before_pods(course, at, sizes.mode)
         return
     before = gates.before_weight(course, at, sizes.mode)

@@ -16,7 +16,7 @@ from slipway_operator.planning.sizing.sizes import Sizes
 
 HELD = "held"  # the progress of a rollout that waits for others
 LOST = "lost"  # the progress of an analysis without a ready pod to judge
-# An analysis of pairs waits for its pods first: `provisioned` begins it.
+# An analysis of pairs and a ramp wait for their pods first: `provisioned` begins them.
 _HOLDING: dict[type, State] = {Pause: State.PAUSED, Analysis: State.ANALYZING}
 
 
@@ -48,7 +48,7 @@ def entering(rollout: Rollout, at: Situation, index: int) -> Rollout:
 
 
 def provisioned(course: Course, at: Situation) -> Outcome:
-    """The rollout at its step, an analysis of pairs, whose pods are ready: the time of the analysis begins."""
+    """The rollout at its step, an analysis of pairs or a ramp, whose pods are ready: its time begins."""
     rollout = replace(rollout_of(course), state=State.ANALYZING, step_started_at=at.now)
     return replace(course, rollout=replace(rollout, progress_at=at.now, progress="")), ()
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.deployment.strategy import Pause, TwinAnalysis
+from slipway_operator.model.deployment.strategy import Pause, Ramp, TwinAnalysis
 from slipway_operator.planning.facts.revision import steps_hash
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.rollout.progress import (
@@ -85,14 +85,14 @@ def pods_lost(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
 
 @row(
     "step-done",
-    "Every ready gateway routes by the weight of the step: the next step begins, or the comparison of pairs.",
+    "Every ready gateway routes by the weight of the step: the next step begins, or the comparison of pairs or a ramp.",
     SHIFTING,
 )
 def step_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     reached = at.weight(course.target) == step_weight(course, at, sizes) and at.traffic_synced
     if not reached or not may_step(course, at, sizes) or gates.holds_step(course, at, sizes.mode):
         return None
-    if isinstance(step_now(at.spec, rollout_of(course)), TwinAnalysis):
+    if isinstance(step_now(at.spec, rollout_of(course)), TwinAnalysis | Ramp):
         return provisioned(course, at)
     return next_step(course, at)
 

@@ -52,6 +52,7 @@ TABLE: tuple[Row, ...] = (
     stepping.pause_over,
     analyzing.analysis_skipped,
     analyzing.analysis_passed,
+    analyzing.ramp_done,
     analyzing.analysis_inconclusive,
     lifecycle.promoted,
     rejecting.weight_returned,

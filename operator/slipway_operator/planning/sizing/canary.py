@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from slipway_operator.api.v1alpha1.status import Rollout
-from slipway_operator.model.deployment.strategy import SetHeaderRoute, SetMirrorRoute, SetScale, SetWeight, Step
+from slipway_operator.model.deployment.strategy import Ramp, SetHeaderRoute, SetMirrorRoute, SetScale, SetWeight, Step
 
 BRAKED = 1  # percent of a canary that is grossly slow while it is cold: with none it would never be warm
 
@@ -27,16 +27,30 @@ def weight_carried(ready: int, carriers: int) -> int:
 
 
 def weight_at(steps: Sequence[Step], index: int) -> int:
-    """Weight in percent that the steps up to and with `index` set."""
-    return next((step.percent for step in reversed(steps[: index + 1]) if isinstance(step, SetWeight)), 0)
+    """Weight in percent that the steps up to and with `index` have set at their end."""
+    weights = (
+        step.percent if isinstance(step, SetWeight) else step.end_weight
+        for step in reversed(steps[: index + 1])
+        if isinstance(step, SetWeight | Ramp)
+    )
+    return next(weights, 0)
 
 
-def replicas_at(steps: Sequence[Step], index: int, replicas: int, carriers: int, surge: int) -> int:
-    """Pods that the steps up to and with `index` set: those of setCanaryScale, but enough for the weight.
+def weight_now(steps: Sequence[Step], rollout: Rollout) -> int:
+    """Weight in percent that the present step sets: that of `weight_at`, or what its ramp chose last."""
+    index, run = rollout.step_index, rollout.analysis
+    if not (0 <= index < len(steps) and isinstance(steps[index], Ramp)):
+        return weight_at(steps, index)
+    begun = run is not None and run.id == rollout.step_token
+    return run.ramp.weight if run and run.ramp and begun else 0
+
+
+def replicas_at(steps: Sequence[Step], rollout: Rollout, replicas: int, carriers: int, surge: int) -> int:
+    """Pods that the steps up to and with the present one set: those of setCanaryScale, but enough for the weight.
 
     Where `surge` leaves no room for that beside what stable needs, setCanaryScale gets the room that is left.
     """
-    weight = weight_at(steps, index)
+    index, weight = rollout.step_index, weight_now(steps, rollout)
     room = replicas + surge - max(1, replicas_for(100 - weight, carriers))
     scale = next((step for step in reversed(steps[: index + 1]) if isinstance(step, SetScale)), SetScale())
     scaled = scale.replicas if scale.replicas is not None else -(-(scale.percent or 0) * replicas // 100)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from slipway_operator.api.v1alpha1.hook_state import HookOutcome, HookState, HookType
+from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.deployment.hooks import Hook
 from slipway_operator.model.deployment.strategy import SetWeight
@@ -95,7 +95,7 @@ def goal_weight(course: Course, at: Situation, mode: Mode) -> int:
     """Percent of new requests that the rollout goes to where it is."""
     if course.rollout is None or past_steps(course.rollout, at):
         return 100
-    weight = canary.weight_at(at.spec.strategy.steps, course.rollout.step_index)
+    weight = canary.weight_now(at.spec.strategy.steps, course.rollout)
     return 100 if weight and mode is Mode.RECREATE else weight
 
 

@@ -50,7 +50,7 @@ def _needed(course: Course, at: Situation, mode: Mode) -> int:
         return carriers
     if _would_end_service(course, at, mode):
         return 0
-    return canary.replicas_at(at.spec.strategy.steps, rollout.step_index, at.replicas, carriers, surge)
+    return canary.replicas_at(at.spec.strategy.steps, rollout, at.replicas, carriers, surge)
 
 
 def _would_end_service(course: Course, at: Situation, mode: Mode) -> bool:

@@ -97,7 +97,7 @@ def step_weight(course: Course, at: Situation, sizes: Sizes) -> int:
         return 0
     if sizes.mode is Mode.RECREATE and at.ready(rollout.revision) > 0:
         return 100
-    weight = canary.weight_at(at.spec.strategy.steps, rollout.step_index)
+    weight = canary.weight_now(at.spec.strategy.steps, rollout)
     return min(weight, canary.BRAKED) if canary.is_braked(rollout) else weight
 
 

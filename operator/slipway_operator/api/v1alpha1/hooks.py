@@ -1,11 +1,57 @@
-"""Webhooks in the status, and the rollout that ended last."""
+"""Webhooks of a rollout: in the spec, and their calls in the status with the rollout that ended last."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
-from slipway_operator.api.markers import AnyText, AtMost
-from slipway_operator.api.types import Int32, Time
+from pydantic import Field
+
+from slipway_operator.api.markers import AnyText, AtMost, CelRule
+from slipway_operator.api.types import ApiType, Int32, Time
+
+
+class Webhook(ApiType):
+    """Webhook of the rollout."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the webhook in the status, in Events and in idempotency keys."""
+    type: Literal[
+        "confirm-rollout",
+        "pre-rollout",
+        "rollout",
+        "confirm-traffic-increase",
+        "confirm-promotion",
+        "post-rollout",
+        "rollback",
+        "event",
+    ]
+    """Type of the webhook. The confirm types are gates: they hold the rollout until the response is 2xx. pre-rollout
+    (the pods are ready) and rollout (a weight is reached) are checks: without 2xx the revision is rejected. rollback is
+    called periodically: 2xx rejects the revision. post-rollout and event are notifications."""
+    url: Annotated[
+        str,
+        Field(max_length=2048),
+        CelRule(
+            "self.matches('^https?://[A-Za-z0-9.:_\\\\[\\\\]-]+([/?][^ ]*)?$')",
+            (
+                "spec.strategy.hooks.url must be http:// or https:// with a host and without credentials: write for "
+                "example http://gate.tools.svc/approve"
+            ),
+        ),
+    ]
+    """URL of the POST request, http or https. Redirects are not followed."""
+    timeout_seconds: Annotated[Int32, Field(ge=1, le=300)] = 10
+    """Timeout of one attempt in seconds."""
+    retries: Annotated[Int32, Field(ge=0, le=5)] = 2
+    """Number of retries of a check or a notification after 5xx, 408, 425, 429 or no response. Gates and rollback are
+    called repeatedly in any case."""
+    metadata: (
+        Annotated[
+            dict[str, Annotated[str, Field(max_length=1024, description="Value, as text.")]], Field(max_length=16)
+        ]
+        | None
+    ) = None
+    """Key-value pairs that are sent with each call. Do not put secrets here."""
 
 
 class HookType(StrEnum):

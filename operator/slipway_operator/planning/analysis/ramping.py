@@ -1,0 +1,174 @@
+"""The ramp: at each reading the weight whose possible harm fits what is left of maxHarm.
+
+Two bounds limit the harm of a request to the new revision: the one that the twin shadow proved, and that of the
+responses to clients so far, each at half of falsePromoteRate. Before each reading the weight is fixed by bounds that
+were proved before, and what it may have cost is added to what is spent. After the verdict the revision bakes.
+"""
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Outcome, RampRun, Reason
+from slipway_operator.api.v1alpha1.status import Rollout
+from slipway_operator.judging.margins import paired
+from slipway_operator.judging.margins.extra import rate_upper
+from slipway_operator.judging.margins.paired import FormerBad, PairCounts
+from slipway_operator.judging.margins.ramp import LOOK_S, WEIGHTS, least_weight, next_weight
+from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec
+from slipway_operator.model.analysis.template import COMPOSITE
+from slipway_operator.model.analysis.verdict import Verdict
+from slipway_operator.model.deployment.strategy import Ramp
+from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
+
+THOUSAND = 1000
+FADES = 0.8  # of the rate at each reading with fewer requests: gateways forget old generations, and restart
+
+
+def proved(run: AnalysisRun, spec: AnalysisSpec) -> float | None:
+    """The bound of a twin shadow per 1,000, for a ramp; None where the template has none for all bad responses."""
+    metric = _of_bad(spec)
+    if metric is None or run.shadow is None:
+        return None
+    epochs = next((item.epochs for item in run.counts if item.metric == metric.name), ())
+    former = next(
+        (FormerBad(one.bad, one.units) for one in run.shadow.former if one.metric == metric.name), FormerBad()
+    )
+    found = paired.bound(metric, PairCounts.of(epochs, run.shadow.open), former, spec.false_promote_rate / 2)
+    return found.at_most if found else None
+
+
+def lacks(spec: AnalysisSpec) -> str:
+    """What a template lacks for a ramp; empty where it has all."""
+    if _of_bad(spec):
+        return ""
+    return f"a ramp needs a metric of event {COMPOSITE} with maxExtra and without kind: add one, or write llm-release"
+
+
+def begun(course: Course, at: Situation, step: Ramp) -> RampRun:
+    """A ramp at its start: the least weight, until the rate of requests is known."""
+    shadow, least = rollout_of(course).shadow_at_most, min(WEIGHTS[0], step.max_weight)
+    bound = float(THOUSAND) if shadow is None else shadow
+    return RampRun(
+        least, step.max_harm, at_most=bound, shadow_at_most=shadow, assigned=_assigned(at), changed_at=at.now
+    )  # fmt: skip
+
+
+def read(
+    course: Course,
+    at: Situation,
+    before: AnalysisRun,
+    run: AnalysisRun,
+    spec: AnalysisSpec,
+    step: Ramp,
+    *,
+    complete: bool,
+) -> RampRun | None:
+    """The ramp after a reading. `before`: the run at the last one. `complete`: all ready gateways responded."""
+    ramp = before.ramp
+    if ramp is None:
+        return None
+    if ramp.passed_at:
+        return _baking(course, at, ramp, step)
+    if not complete:
+        return replace(ramp, weight=min(ramp.weight, WEIGHTS[0])) if run.stale else ramp
+    cost = ramp.at_most / THOUSAND * max(0, _units(run) - _units(before))
+    known = replace(
+        _bounded(ramp, run, spec),
+        max_harm=step.max_harm,
+        spent=round(ramp.spent + cost, 3),
+        rate=_rate(at, ramp, before),
+        assigned=_assigned(at),
+    )
+    return _weighted(at, known, step)
+
+
+def judged(at: Situation, run: AnalysisRun, step: Ramp) -> AnalysisRun:
+    """The run as judged; a revision that has just passed gets the weight of the bake."""
+    ramp, verdict = run.ramp, run.verdict
+    if ramp is None or ramp.passed_at or verdict is None or verdict.outcome is not Outcome.PASS:
+        return run
+    return replace(run, ramp=replace(ramp, passed_at=at.now, changed_at=at.now, weight=step.end_weight))
+
+
+def has_passed(rollout: Rollout) -> bool:
+    """Whether the revision has passed the ramp of the present step, and bakes."""
+    run = rollout.analysis
+    begun = run is not None and run.id == rollout.step_token
+    return begun and run is not None and run.ramp is not None and run.ramp.passed_at is not None
+
+
+def is_over(at: Situation, run: AnalysisRun | None, step: Ramp, *, late: bool) -> bool:
+    """Whether the revision has passed and baked. `late`: the time of the step is over, so a bake that could not begin,
+    because pods for its weight are missing, is not waited for."""
+    ramp = run.ramp if run else None
+    if ramp is None or ramp.passed_at is None:
+        return False
+    return step.bake_s == 0 or (at.now >= ramp.bake_until if ramp.bake_until else late)
+
+
+def spent_up(verdict: Verdict, run: AnalysisRun) -> Verdict:
+    """The verdict, or the reason why the ramp ends without one."""
+    ramp = run.ramp
+    if ramp is None or ramp.weight or verdict.outcome is not Outcome.INCONCLUSIVE:
+        return verdict
+    return replace(verdict, reason=Reason.HARM_SPENT, message=f"{sentence(ramp)}; {verdict.message}", seconds_left=None)
+
+
+def sentence(ramp: RampRun) -> str:
+    """What the ramp may have cost, and why its weight is not higher."""
+    cost = f"may have cost {ramp.spent:.1f} of {ramp.max_harm} extra bad responses"
+    if not ramp.weight:
+        return f"the ramp {cost}, and no weight fits the rest while at most {ramp.at_most:g} per 1,000 are proved"
+    return f"the ramp {cost}, at most {ramp.at_most:g} per 1,000 are proved"
+
+
+def _weighted(at: Situation, ramp: RampRun, step: Ramp) -> RampRun:
+    """The ramp with its next weight. It decreases at once; it increases when the last one was in force for a look."""
+    u, live, spent = ramp.at_most / THOUSAND, ramp.live_at_most / THOUSAND, ramp.spent
+    least = min(least_weight(u, spent, step.max_harm, ramp.rate), step.max_weight)
+    fits = max(least, next_weight(u, live, spent, step.max_harm, ramp.rate, step.max_weight))
+    seen = ramp.rate > 0 and at.traffic_synced and at.elapsed_s(ramp.changed_at or at.now) >= LOOK_S
+    if fits == ramp.weight or (fits > ramp.weight and not seen):
+        return ramp
+    return replace(ramp, weight=fits, changed_at=at.now)
+
+
+def _baking(course: Course, at: Situation, ramp: RampRun, step: Ramp) -> RampRun:
+    """The bake begins when all gateways route by its weight."""
+    if ramp.bake_until or not at.traffic_synced or at.weight(course.target) < ramp.weight:
+        return ramp
+    return replace(ramp, bake_until=at.now + timedelta(seconds=step.bake_s))
+
+
+def _bounded(ramp: RampRun, run: AnalysisRun, spec: AnalysisSpec) -> RampRun:
+    """The ramp with the bounds of the counts, rounded up: what is shown is proved."""
+    metric = _of_bad(spec)
+    epochs = next((item.epochs for item in run.counts if metric and item.metric == metric.name), ())
+    bad, units = sum(epoch.kc for epoch in epochs), sum(epoch.nc for epoch in epochs)
+    level = spec.false_promote_rate / 2
+    live = min(1.0, math.ceil(1e4 * float(rate_upper(bad, units, level))) / 1e4) * THOUSAND if units else THOUSAND
+    live = round(float(live), 1)
+    shadow = THOUSAND if ramp.shadow_at_most is None else ramp.shadow_at_most
+    return replace(ramp, live_at_most=live, at_most=min(float(shadow), live))
+
+
+def _rate(at: Situation, ramp: RampRun, before: AnalysisRun) -> float:
+    """Requests per second to all revisions since the last reading, or somewhat fewer than before."""
+    seconds = max(1.0, at.elapsed_s(before.read_at))
+    return round(max((_assigned(at) - ramp.assigned) / seconds, FADES * ramp.rate), 3)
+
+
+def _assigned(at: Situation) -> int:
+    """Units that gateways assigned by weight to any revision, as far as they still count them."""
+    samples = (sample for gateway in at.observed.gateways if gateway.incarnation for sample in gateway.samples)
+    return sum(side.assigned for sample in samples for side in sample.revisions.values())
+
+
+def _units(run: AnalysisRun) -> int:
+    return sum(epoch.nc for epoch in run.assigned)
+
+
+def _of_bad(spec: AnalysisSpec) -> MetricSpec | None:
+    """The metric that bounds all bad responses."""
+    return next((one for one in spec.gating if one.event == COMPOSITE and one.max_extra is not None), None)
