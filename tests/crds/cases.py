@@ -581,6 +581,7 @@ CEL_CASES = (
             _steps(_analysis(untilVerdict=False)),
             _canary(**_analysis("mine", startingStep=2)),
             _around("prePromotionAnalysis", "mine"),
+            _around("prePromotionAnalysis", "mine", twinShadow={"percentage": 50}),
             _around("postPromotionAnalysis", untilVerdict=False),
         ),
     ),

@@ -45,6 +45,7 @@ class Review:
     metrics: tuple[MetricReview, ...]
     notes: tuple[str, ...]
     measured: tuple[str, ...] = ()  # metrics with a provider, one line for each
+    ramp: str = ""  # what a ramp may have cost
 
     @property
     def span(self) -> tuple[int, int]:
@@ -81,6 +82,7 @@ def format_review(review: Review) -> Iterator[str]:
     yield review.title
     yield from (f"note: {note}" for note in review.notes)
     yield f"{review.outcome} ({review.reason}): {review.message}"
+    yield from ([review.ramp] if review.ramp else [])
     if review.metrics:
         yield from _compared(review)
     yield from review.measured
@@ -118,6 +120,7 @@ def _review(again: retrial.Retrial, where: str) -> Review:
         points=tuple((look.seconds, _log10(look.verdict.log_evidence)) for look in again.looks),
         metrics=tuple(MetricReview(row, _points(again, row["name"])) for row in verdict.get("metrics", ())),
         measured=tuple(map(analysis.format_measured, again.measured)),
+        ramp=again.ramp,
         notes=again.notes,
     )
 

@@ -87,6 +87,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"canary": {"steps": [{"setWeight": 20}, ANALYSIS, {"setWeight": 40}, ANALYSIS], "baselinePod": True}},
     {"canary": {"steps": [TWINS, {"setWeight": 20}, ANALYSIS], "baselinePod": True}},
     {"canary": {"steps": [PROVES, RAMP, {"pause": {}}], "baselinePod": True}},
+    {"blueGreen": {"previewReplicaCount": 1, "prePromotionAnalysis": PROVES["analysis"], "scaleDownDelaySeconds": 5}},
     {"canary": {"steps": [PROVES, RAMP], "baselinePod": True}, "capacity": {"maxSurge": 2, "surgeTimeoutSeconds": 5}},
     {
         "canary": {"steps": [{"setWeight": 0}, TWINS, *STEPS[0]], "analysis": JUDGED, "baselinePod": True},

@@ -210,3 +210,4 @@ def test_the_ramp_in_the_status_is_judged_again_as_it_was() -> None:
     again = retrial.again(world.obj(), run, world.templates["quick"])
     assert obj["status"]["rollout"]["analysis"]["ramp"]["maxHarm"] == 20
     assert not again.notes
+    assert again.ramp.startswith("weight ") and "extra bad responses" in again.ramp

@@ -312,3 +312,44 @@ def test_restarts_in_the_middle_change_no_bit_of_the_verdict(fails: float) -> No
         ends.append((world.state(), world.now, rollout.analysis.verdict, rollout.analysis.counts))
     assert ends[0] == ends[1]
     assert ends[0][0] == ("Paused" if fails < 0.05 else "Aborted")
+
+
+def switching(**blue_green: Any) -> ModelCluster:
+    """v2 comes by blue-green, with a twin shadow before the switch."""
+    analysis = {"templates": [{"templateName": "quick"}], "twinShadow": {}, "maxDuration": "20m"}
+    chosen = {"prePromotionAnalysis": analysis, **blue_green}
+    world = healthy(replicas=3, strategy={"blueGreen": chosen, "capacity": {"surgeTimeoutSeconds": 20}})
+    world.templates, world.rate = {"quick": copy.deepcopy(QUICK)}, 10
+    world.run(30)
+    world.edit(model=model("v2"))
+    return world
+
+
+def test_blue_green_compares_pairs_of_a_preview_pod_before_the_switch() -> None:
+    world = switching(previewReplicaCount=1)
+    decided(world, "Analyzing")
+    world.run(5)
+    status = world.parsed()
+    twin = baseline_of(status.stable_revision or "")
+    assert world.pods[twin].ready == 1 and world.pods[status.canary_revision or ""].ready == 1
+    assert shadow_of(world) and world.weights() == {"v2": 0, "v1": 100}
+    decided(world, "Provisioning")
+    assert "prompts answered twice; bad: " in event_message(world, "AnalysisRunSuccessful")
+    world.run(120)
+    assert world.weights() == {"v2": 100} and list(world.pods) == [world.parsed().stable_revision]
+
+
+def test_blue_green_rejects_a_worse_preview_and_never_switches() -> None:
+    world = switching(previewReplicaCount=1)
+    world.bad = {BAD: 0.3}
+    decided(world, "Aborted")
+    assert world.weights() == {"v1": 100} or world.weights() == {"v2": 0, "v1": 100}
+    served = [one.weights for gateway in world.gateways for one in gateway.samples.values()]
+    assert not any(weights.get(world.parsed().canary_revision or "", 0) for weights in served)
+
+
+def test_blue_green_without_room_for_baseline_pods_has_no_twin() -> None:
+    """All preview pods at once take the whole surge."""
+    world = switching()
+    decided(world, "Paused")
+    assert "NoTwin" in world.parsed().message and "maxSurge allows 3" in world.parsed().message

@@ -116,9 +116,10 @@ class WaitingAnalysis(RolloutAnalysis):
 
 class StepTwinShadow(ApiType):
     """Copies of whole sessions go to a pod of the new revision and to a baseline pod of stable at the same moment, and
-    the analysis compares each pair of responses. Clients see none of them and never wait for them. It needs
-    baselinePod, and it comes before the first setWeight above 0: so no client is served by a revision that copies show
-    to be bad. The metrics of kind PairedEvent decide, and no other compared ones."""
+    the analysis compares each pair of responses. Clients see none of them and never wait for them. In a canary it needs
+    baselinePod, and it comes before the first setWeight above 0; in prePromotionAnalysis there are as many baseline
+    pods as preview pods, within capacity.maxSurge. So no client is served by a revision that copies show to be bad. The
+    metrics of kind PairedEvent decide, and no other compared ones."""
 
     percentage: Annotated[Int32, Field(ge=1, le=100)] | None = None
     """Percent of the sessions that are copied. If omitted, it is chosen such that a baseline pod is as busy as a pod of
@@ -206,9 +207,10 @@ class ReplicaProgressThreshold(ApiType):
 class PrePromotionAnalysis(WaitingAnalysis):
     """Analysis of the new revision before the switch, when its preview pods are ready. A revision that fails is
     rejected and never serves. Requests are not split between the revisions at that time, so the metrics need a
-    provider."""
+    provider, or twinShadow."""
 
     max_duration: Annotated[Duration, duration_rule("prePromotionAnalysis.maxDuration", "30m or 1h30m")] = "30m"
+    twin_shadow: StepTwinShadow | None = None
 
 
 class PostPromotionAnalysis(WaitingAnalysis):

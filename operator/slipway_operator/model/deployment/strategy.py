@@ -184,7 +184,9 @@ def strategy_of(written: api.RolloutStrategy) -> Strategy:
     if written.canary and written.blue_green:
         raise ValueError("spec.strategy takes canary or blueGreen, not both")
     if written.blue_green:
-        return Strategy(steps=_blue_green_steps(written.blue_green), blue_green=True, **_common(written))
+        steps = _blue_green_steps(written.blue_green)
+        twins = any(isinstance(step, TwinAnalysis) for step in steps)
+        return Strategy(steps=steps, blue_green=True, baseline_pod=twins, **_common(written))
     canary = written.canary or api.Canary()
     percent = canary.traffic_percent
     return Strategy(
@@ -232,10 +234,8 @@ def _blue_green_steps(chosen: api.BlueGreen) -> tuple[Step, ...]:
     first = full if preview is None else SetScale(replicas=preview)
     route = (SetHeaderRoute(PREVIEW, _matches(chosen.preview_route.match)),) if chosen.preview_route else ()
     resized = () if preview is None else (full,)
-    before, after = (
-        (_analysis(analysis),) if analysis else ()
-        for analysis in (chosen.pre_promotion_analysis, chosen.post_promotion_analysis)
-    )
+    before = (_step_analysis(chosen.pre_promotion_analysis),) if chosen.pre_promotion_analysis else ()
+    after = (_analysis(chosen.post_promotion_analysis),) if chosen.post_promotion_analysis else ()
     return (first, *route, *before, *_blue_green_gate(chosen), *resized, SetWeight(100), *after)
 
 
@@ -271,7 +271,7 @@ def _analysis(analysis: api.WaitingAnalysis) -> Analysis:
     return Analysis(_only_template(analysis), analysis.until_verdict, parse_duration_s(analysis.max_duration))
 
 
-def _step_analysis(written: api.StepAnalysis) -> Analysis:
+def _step_analysis(written: api.StepAnalysis | api.PrePromotionAnalysis) -> Analysis:
     found, shadow = _analysis(written), written.twin_shadow
     if shadow is None:
         return found

@@ -15,7 +15,7 @@ from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.analysis.verdict import Verdict
 from slipway_operator.model.deployment.compact import ANALYSES, expanded
 from slipway_operator.model.deployment.strategy import Strategy, parse_strategy
-from slipway_operator.planning.analysis import findings, trace
+from slipway_operator.planning.analysis import findings, ramping, trace
 from slipway_operator.planning.analysis.runs import concluded, its_part, ruled
 
 
@@ -41,6 +41,7 @@ class Retrial:
     verdict: Json
     notes: tuple[str, ...] = ()
     measured: tuple[Json, ...] = ()  # metrics with a provider, as the status has them
+    ramp: str = ""  # what the ramp may have cost, of one
 
 
 def runs(obj: Json) -> dict[str, AnalysisRun]:
@@ -83,7 +84,8 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
     shown = findings.shown(concluded(run, spec), run.verdict, run.read_at)
     notes, measured = _notes(run, chosen, shown), wire.to_json(run.measured)
-    return Retrial(run, looks, wire.to_json(shown), tuple(notes), tuple(measured))
+    ramp = f"weight {run.ramp.weight}: {ramping.sentence(run.ramp)}" if run.ramp else ""
+    return Retrial(run, looks, wire.to_json(shown), tuple(notes), tuple(measured), ramp)
 
 
 def _strategy(obj: Json) -> Strategy:

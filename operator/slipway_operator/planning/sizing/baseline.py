@@ -13,7 +13,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Workload
-from slipway_operator.model.deployment.strategy import Analysis, Ramp
+from slipway_operator.model.deployment.strategy import Analysis, Ramp, TwinAnalysis
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.sizing import canary, capacity
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -128,7 +128,9 @@ def _may_be(course: Course, at: Situation) -> bool:
     if not strategy.baseline_pod or rollout is None or rollout.state not in _STEPPING or rollout.skip_steps:
         return False
     steps = strategy.steps[rollout.step_index :]
-    ahead = any(isinstance(step, Analysis) and not isinstance(step, Ramp) for step in steps)
+    # Of blue-green only pairs compare the two; a ramp compares with stable itself.
+    compares = [step for step in steps if isinstance(step, TwinAnalysis if strategy.blue_green else Analysis)]
+    ahead = any(not isinstance(step, Ramp) for step in compares)
     half = canary.weight_now(strategy.steps, rollout) >= HALF
     return (ahead or strategy.background is not None) and not half and course.stable in at.observed.snapshots
 
