@@ -32,7 +32,8 @@ Why a revision lacks pods. The message names a pod, contains Kubernetes' own mes
 [troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the most specific
 reason: first a cause, then the reason why a rollout ended, then a failure of the autoscaler, then a dropped field.
 Without a failure it is the state of the rollout; while pods
-download the model, `Fetching` and the percentage of the pod that has least, for example `Fetching 43 %`.
+download the model, `Fetching` and the percentage of the pod that has least, for example `Fetching 43 %`; of an analysis
+the expected time, for example `Analyzing, 4 min left`, and of a ramp's bake its end, `Baking until 16:20 UTC`.
 """
 
 

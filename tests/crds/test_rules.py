@@ -46,6 +46,10 @@ def test_name_leaves_room_for_a_baseline(api: Api) -> None:
     answer = dry_run(api, model_deployment(change, name="a" * 44))
     assert "with spec.strategy.canary.baselinePod metadata.name may have at most 43 characters" in answer.message
     assert dry_run(api, model_deployment({"strategy": {"canary": {"analysis": analysis}}}, name="a" * 44)).ok
+    before = {"strategy": {"blueGreen": {"prePromotionAnalysis": analysis | {"twinShadow": {}}}}}
+    assert dry_run(api, model_deployment(before, name="a" * 43)).ok
+    answer = dry_run(api, model_deployment(before, name="a" * 44))
+    assert "with prePromotionAnalysis.twinShadow metadata.name may have at most 43 characters" in answer.message
 
 
 def test_name_leaves_room_for_the_names_of_groups(api: Api) -> None:

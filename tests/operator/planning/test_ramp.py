@@ -74,6 +74,7 @@ def test_a_healthy_revision_ramps_up_bakes_and_is_promoted() -> None:
     assert baked and {one.weight for one in baked} == {90}
     ends = {one.bake_until for one in baked} - {None}
     assert len(ends) == 1, "the bake begins once, when the gateways route by its weight"
+    assert "Baking until " in (world.parsed().reason or "") or world.state() != "Analyzing"
     world.run(60)
     assert world.state() is None and world.weights() == {"v2": 100}
     assert "passed the ramp at step 2 of 2" in messages(world)[-1] and "may have cost " in messages(world)[-1]

@@ -87,6 +87,8 @@ def test_a_healthy_canary_passes_by_pairs_before_any_client_is_served() -> None:
     world.run(5)
     assert shadow_of(world) == TwinShadow(status.canary_revision or "", status.stable_revision or "", 25, 10)
     assert "copied to it and to its twin: 25 % of the sessions" in world.parsed().message
+    world.run(30)
+    assert (world.parsed().reason or "").startswith("Analyzing, ") and (world.parsed().reason or "").endswith(" left")
     decided(world, "Paused")
     assert shadow_of(world) is None
     message = event_message(world, "AnalysisRunSuccessful")

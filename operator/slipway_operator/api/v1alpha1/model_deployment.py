@@ -222,7 +222,8 @@ class ModelDeploymentSpec(InputsRecord):
                 "Reason",
                 "string",
                 ".status.reason",
-                "Reason of a failure, otherwise progress of a download, or state of the rollout. Normally empty.",
+                "Reason of a failure, otherwise progress of a download, or state of the rollout with the expected time "
+                "of an analysis. Normally empty.",
             ),
             PrinterColumn(
                 "Step", "string", ".status.step", "Current step of the rollout in flight, and the number of steps."
@@ -258,6 +259,13 @@ class ModelDeploymentSpec(InputsRecord):
     "self.spec.strategy.canary.baselinePod) || self.metadata.name.size() <= 43",
     "with spec.strategy.canary.baselinePod metadata.name may have at most 43 characters: the names of the baseline's "
     "services append more to it; choose a shorter name, or remove baselinePod",
+)
+@rule(
+    "!(has(self.spec.strategy) && has(self.spec.strategy.blueGreen) && "
+    "has(self.spec.strategy.blueGreen.prePromotionAnalysis) && "
+    "has(self.spec.strategy.blueGreen.prePromotionAnalysis.twinShadow)) || self.metadata.name.size() <= 43",
+    "with prePromotionAnalysis.twinShadow metadata.name may have at most 43 characters: the names of the baseline's "
+    "services append more to it; choose a shorter name, or remove twinShadow",
 )
 @rule(
     "!(has(self.spec.engine) && has(self.spec.engine.parallelism) && self.spec.engine.parallelism.nodes > 1) || "

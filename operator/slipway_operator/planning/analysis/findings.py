@@ -46,8 +46,14 @@ def sentence(verdict: RunVerdict | None) -> str:
     """The verdict as a message, with the expected time to a decision."""
     if verdict is None:
         return "counting"
-    left = f"; about {_duration(verdict.seconds_left)} left" if verdict.seconds_left is not None else ""
+    left = f"; about {time_left(verdict)}" if verdict.seconds_left is not None else ""
     return f"{verdict.outcome}, {verdict.reason}: {verdict.message}{left}"
+
+
+def time_left(verdict: RunVerdict | None) -> str:
+    """The expected time to a decision, such as `4 min left`; empty where it is unknown."""
+    known = verdict is not None and verdict.seconds_left is not None
+    return f"{_duration(verdict.seconds_left)} left" if known and verdict and verdict.seconds_left is not None else ""
 
 
 def _row(row: MetricVerdict) -> MetricRow:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.status import Condition, Phase, Rollout, SleepState, State
-from slipway_operator.planning.analysis import runs
+from slipway_operator.planning.analysis import findings, runs
 from slipway_operator.planning.facts import causes, downloads, serving
 from slipway_operator.planning.facts.conditions import (
     ENGINE_METRICS,
@@ -42,10 +42,22 @@ def step(rollout: Rollout | None) -> str | None:
 
 
 def reason(shown: Sequence[Condition], rollout: Rollout | None, at: Situation) -> str | None:
-    """The reason, for `kubectl get`: of a condition with a problem, else how far a download is, else the state."""
+    """The reason, for `kubectl get`: of a condition with a problem, else how far a download or an analysis is, else the
+    state."""
     ill = {item.type: item.reason for item in shown if is_ill(item) and item.reason not in _UNSAID}
     coming = downloads.word(at) if rollout is None or rollout.state in _AWAITS_PODS else None
-    return next((ill[kind] for kind in _TELLING if kind in ill), coming or (str(rollout.state) if rollout else None))
+    return next((ill[kind] for kind in _TELLING if kind in ill), coming or (_doing(rollout) if rollout else None))
+
+
+def _doing(rollout: Rollout) -> str:
+    """The state; of an analysis with the expected time, where it is known."""
+    run = rollout.analysis if rollout.state is State.ANALYZING else None
+    if run is None or run.id != rollout.step_token:
+        return str(rollout.state)
+    if run.ramp and run.ramp.bake_until:
+        return f"Baking until {run.ramp.bake_until:%H:%M} UTC"
+    left = findings.time_left(run.verdict)
+    return f"{rollout.state}, {left}" if left else str(rollout.state)
 
 
 # Conditions, the most specific first, and reasons that only mean that something is in progress.
