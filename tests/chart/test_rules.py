@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.model.cluster.cost import RevisionPods
 from slipway_operator.model.inputs.pod_inputs import Resources
 from slipway_operator.telemetry import revisions
@@ -29,7 +30,8 @@ def expressions() -> list[str]:
 
 
 def records() -> set[str]:
-    return {rule["record"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+    rules = (rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"])
+    return {rule["record"] for rule in rules if "record" in rule}
 
 
 def panels() -> list[dict[str, Any]]:
@@ -44,13 +46,13 @@ def shown() -> list[str]:
 
 
 def exported() -> set[str]:
-    """The names on the operator's /metrics."""
+    """The names on /metrics of the operator and of gateways."""
     metrics = Metrics("1", {"cpu": 1.0})
     metrics.costs.show(("n", "chat"), [RevisionPods("r1", ("a",), Resources("1"))])
     names = (*revisions.GAUGES, *revisions.COUNTERS)
     metrics.follow_engines(lambda: iter([("n", "chat", "r1", dict.fromkeys(names, 1.0))]))
-    samples = {sample.name for family in metrics.registry.collect() for sample in family.samples}
-    return samples | {family.name for family in metrics.registry.collect()}
+    families = [*metrics.registry.collect(), *GatewayMetrics("1").registry.collect()]
+    return {sample.name for family in families for sample in family.samples} | {family.name for family in families}
 
 
 def test_every_series_is_exported_or_recorded() -> None:
@@ -100,6 +102,11 @@ def test_rules_record_what_their_tests_expect(promtool: str, tmp_path: Path) -> 
         (', sub_dev=""', ""),
         ("[1h:1m]) / 60", "[1h:1m])"),
         ("max by (namespace, pod, uuid)", "sum by (namespace, pod)"),
+        ("< 7 * 24 * 3600", "< 7 * 3600"),
+        (
+            "(slipway_gateway_certificate_expiration_timestamp_seconds > 0)",
+            "slipway_gateway_certificate_expiration_timestamp_seconds",
+        ),
     ],
 )
 def test_a_wrong_rule_fails(promtool: str, tmp_path: Path, part: str, other: str) -> None:
