@@ -167,6 +167,29 @@ def test_the_weight_waits_for_pods_that_carry_it() -> None:
     assert world.weights() == {"v2": 100}
 
 
+def test_a_paused_deployment_keeps_its_weight() -> None:
+    world = ramping(bake="10s")
+    world.edit(paused=True)
+    assert {one.weight for one in watched(world, 120) if one.passed_at is None} == {1}
+    world.edit(paused=None)
+    watched(world, 1200)
+    world.run(120)
+    assert world.weights() == {"v2": 100}
+
+
+def test_a_template_that_changes_starts_the_ramp_again_with_what_it_has_spent() -> None:
+    world = ramping(bake="10m")
+    for _ in range(100):
+        world.run(5, step=5)
+        if (found := of_run(world)) and found.spent > 0:
+            break
+    before = of_run(world)
+    world.templates["quick"]["minSamples"]["canaryRequests"] = 5000
+    world.run(5)
+    after = of_run(world)
+    assert before and after and after.weight == 1 and after.spent >= before.spent > 0
+
+
 def test_each_higher_weight_needs_the_gate_of_its_hook() -> None:
     world = ramping()
     world.edit(strategy__hooks=[hook("confirm-traffic-increase")])

@@ -46,11 +46,15 @@ def lacks(spec: AnalysisSpec) -> str:
 
 
 def begun(course: Course, at: Situation, step: Ramp) -> RampRun:
-    """A ramp at its start: the least weight, until the rate of requests is known."""
-    shadow, least = rollout_of(course).shadow_at_most, min(WEIGHTS[0], step.max_weight)
+    """A ramp at its start: the least weight, until the rate of requests is known. One that begins again, because its
+    template changed, has spent what it had."""
+    rollout = rollout_of(course)
+    shadow, least = rollout.shadow_at_most, min(WEIGHTS[0], step.max_weight)
     bound = float(THOUSAND) if shadow is None else shadow
+    former = rollout.analysis if rollout.analysis and rollout.analysis.id == rollout.step_token else None
+    spent = former.ramp.spent if former and former.ramp else 0.0
     return RampRun(
-        least, step.max_harm, at_most=bound, shadow_at_most=shadow, assigned=_assigned(at), changed_at=at.now
+        least, step.max_harm, spent, bound, shadow_at_most=shadow, assigned=_assigned(at), changed_at=at.now
     )  # fmt: skip
 
 
@@ -129,7 +133,8 @@ def _weighted(at: Situation, ramp: RampRun, step: Ramp) -> RampRun:
     least = min(least_weight(u, spent, step.max_harm, ramp.rate), step.max_weight)
     fits = max(least, next_weight(u, live, spent, step.max_harm, ramp.rate, step.max_weight))
     seen = ramp.rate > 0 and at.traffic_synced and at.elapsed_s(ramp.changed_at or at.now) >= LOOK_S
-    if fits == ramp.weight or (fits > ramp.weight and not seen):
+    may_increase = seen and not at.spec.paused
+    if fits == ramp.weight or (fits > ramp.weight and not may_increase):
         return ramp
     return replace(ramp, weight=fits, changed_at=at.now)
 
