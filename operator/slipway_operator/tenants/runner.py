@@ -59,6 +59,7 @@ class TenantRunner:
         self._may_write, self._now = may_write, now
         self._written: dict[str, datetime] = {}
         self._trouble = ""
+        self._unreadable: dict[str, str] = {}  # by name: why, as logged
 
     async def run(self) -> None:
         """Look every LOOK_S until cancelled."""
@@ -86,17 +87,19 @@ class TenantRunner:
         found = await self._client.list(TENANTS, None, cached=True)
         known = {obj["metadata"]["name"] for obj in found}
         self._written = {name: at for name, at in self._written.items() if name in known}
+        self._unreadable = {name: why for name, why in self._unreadable.items() if name in known}
         if not found:
             return
         reports = await read_reports(self._gateways, self._session)
         changes: list[_Change] = []
         for obj in found:
+            name, generation = obj["metadata"]["name"], obj["metadata"].get("generation", 0)
             try:
                 spec, former = _spec(obj), _former(obj)
             except UnreadableObject as error:
-                self._warn(error)
+                self._note_unreadable(name, str(error))
                 continue
-            name, generation = obj["metadata"]["name"], obj["metadata"].get("generation", 0)
+            self._unreadable.pop(name, None)
             fresh = tenants.status(name, generation, spec, reports, former, self._now())
             if fresh != former:
                 changes.append(_Change(obj, former, fresh, self._written.get(name, _NEVER)))
@@ -114,6 +117,12 @@ class TenantRunner:
         self._written[obj["metadata"]["name"]] = now
         for event in tenants.events(change.former, change.fresh):
             await events.post(self._client, obj, event, now)
+
+    def _note_unreadable(self, name: str, why: str) -> None:
+        """Each is logged once, and not at each look."""
+        if self._unreadable.get(name) != why:
+            log.warning("Tenant %s cannot be read, so its status is not written: %s", name, why)
+        self._unreadable[name] = why
 
     def _warn(self, error: Exception) -> None:
         if str(error) != self._trouble:

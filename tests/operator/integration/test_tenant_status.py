@@ -135,3 +135,28 @@ async def test_operator_and_gateway_as_processes_show_what_hinders_a_tenant(tmp_
             async with made.running():
                 await until_async(lambda: ready() == "KeyPepperMissing")
                 await until_async(lambda: about() == {"KeyPepperMissing"})
+
+
+async def test_a_tenant_that_cannot_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """As of a later release, whose CRD allows more; the other Tenants get their status."""
+    crd = yaml.safe_load((ROOT / "crds" / "tenants.yaml").read_text())
+    properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    properties["spec"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    with ControlPlane() as plane, contextlib.closing(Api(plane.kubeconfig)) as api:
+        assert api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}", crd).ok
+        until(lambda: api.get(f"{GROUP_PATH}/tenants").ok)
+        specs = {"team-a": {"models": ["*"], "auth": {"keys": [KEY]}}, "later": {"models": 3}}
+        for name, spec in specs.items():
+            body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
+            assert api.apply(f"{GROUP_PATH}/tenants/{name}", body).ok
+        async with (
+            gateway({"authenticates": True, "ledger": "", "tenants": {}}) as port,
+            Client(await auth.load(str(plane.kubeconfig))) as client,
+            aiohttp.ClientSession() as session,
+        ):
+            found = runner.TenantRunner(client, Loopback(client, session, port), session, bool, Clock())
+            for _ in range(3):
+                await found.look()
+        logged = [one.getMessage() for one in caplog.records if one.name == runner.__name__]
+        assert len(logged) == 1 and logged[0].startswith("Tenant later cannot be read") and "models" in logged[0]
+        assert api.get(f"{GROUP_PATH}/tenants/team-a").body["status"]["conditions"]
