@@ -116,7 +116,11 @@ judged: setup ## on a real cluster: kills during analyses, mirrored requests, tw
 
 promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s
+	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k twenty_times
+
+release20: setup ## the same by pairs and a ramp, with the built-in llm-release at 5 requests a second (two hours; SLIPWAY_RELEASES=2)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k ramp_up
 
 wake20: setup ## to zero and back twenty times on a real cluster, asked at random moments (about eight minutes)
 	$(PY) -m devcluster up

@@ -1,11 +1,13 @@
 """A version that is as good is promoted by itself, twenty times of twenty (`make promote20`).
 
-All versions have the same weights: a model that is larger is slower, and rightly rejected for it.
+All versions have the same weights: a model that is larger is slower, and rightly rejected for it. `make release20` does
+the same by pairs and a ramp, with the built-in template as it is.
 """
 
+import os
 import time
 from collections.abc import Callable
-from statistics import median
+from statistics import median, quantiles
 
 import pytest
 
@@ -20,6 +22,9 @@ PROMOTED_S = 180
 TYPICAL_S = 60.0
 THRESHOLD_STREAMS = 120
 RATE, WEIGHT = 20, 50
+# Twenty releases by llm-release take two hours, because each compares pairs for five minutes at least.
+RELEASES = int(os.environ.get("SLIPWAY_RELEASES", "20"))
+RELEASE_RATE, RELEASED_S = 5, 1800
 # As the built-in template, with margins that hundreds of requests can prove and not thousands. A quarter of stable's
 # own latencies are slow by these thresholds: that is as fair, and ends sooner.
 QUICK: Json = {
@@ -58,7 +63,40 @@ def test_healthy_version_is_promoted_twenty_times_of_twenty(
     assert typical < TYPICAL_S
 
 
-def promoted(chat: Deployment, version: str) -> float:
+@pytest.mark.extended
+@pytest.mark.timeout(2 * START_S + RELEASES * RELEASED_S, func_only=True)
+def test_healthy_releases_ramp_up_with_the_built_in_template(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment], flow: Callable[[Deployment, Shape], Flow]
+) -> None:
+    templates = [{"templateName": "llm-release"}]
+    steps: list[Json] = [
+        {"analysis": {"templates": templates, "twinShadow": {"percentage": 100}, "maxDuration": "30m"}},
+        {"ramp": {"auto": {"bake": "0s"}, "templates": templates, "maxDuration": "30m"}},
+    ]
+    canary = {"baselinePod": True, "steps": steps, "scaleDownDelaySeconds": 1}
+    chat = deploy("v1", strategy={"canary": canary, "capacity": {"maxSurge": 2}})
+    chat.until_stable("v1")
+    running = flow(chat, Shape(rate=RELEASE_RATE, streamed=1))
+    running.wait_for(lambda seen: len(seen) >= THRESHOLD_STREAMS, 90, "enough answers of stable")
+    took: list[float] = []
+    for number in range(1, RELEASES + 1):
+        took.append(promoted(chat, f"v1-{number}", RELEASED_S))
+        print(f"release {number} of {RELEASES}: {took[-1]:.0f} s", flush=True)
+    seen = running.stop()
+    failed = [item for item in seen if item.trouble]
+    ninth = quantiles(took, n=10)[-1] if len(took) > 1 else took[0]
+    print(f"{RELEASES} of {RELEASES}: median {median(took):.0f} s, p90 {ninth:.0f} s, {len(seen)} requests", flush=True)
+    bars = [
+        Bar("healthy versions promoted", len(took), f">= {RELEASES}", len(took) >= RELEASES),
+        Bar("failed requests", len(failed), "0", not failed),
+        Bar("median s", median(took), "<= 420", median(took) <= 420),
+        Bar("p90 s", ninth, "<= 600", ninth <= 600),
+    ]
+    write(report("release20", [{"release": number, "seconds": round(one)} for number, one in enumerate(took, 1)], bars))
+    assert not failed, failed[:5]
+
+
+def promoted(chat: Deployment, version: str, within_s: float = PROMOTED_S) -> float:
     """Seconds from the edit until the version serves everything; then the former one leaves."""
     began = time.monotonic()
     chat.edit(model={**model_of("v1"), "version": version})
@@ -68,7 +106,7 @@ def promoted(chat: Deployment, version: str) -> float:
         assert not rejected, f"a healthy version was not promoted: {status['message']}"
         return weights_of(status) == {version: 100} and not status.get("rollout")
 
-    chat.until(f"{version} is promoted", done, PROMOTED_S)
+    chat.until(f"{version} is promoted", done, within_s)
     seconds = time.monotonic() - began
     chat.until_alone()
     return seconds
