@@ -436,6 +436,17 @@ def test_hook_signing_key_is_mounted_where_the_operator_reads_it() -> None:
     assert flag.partition("=")[2] == f"{mount['mountPath']}/{item['path']}"
 
 
+def test_the_audit_log_is_on_the_claim_beside_the_signing_key() -> None:
+    operator = {"audit": {"claimName": "audit"}, "hooks": {"signingSecret": {"name": "hook-key", "key": "mine"}}}
+    deployment = find(objects(values={"operator": operator}), "Deployment", "slipway-operator")
+    container = _container(deployment)
+    (flag,) = [argument for argument in container["args"] if argument.startswith("--audit-file=")]
+    (mount,) = [mount for mount in container["volumeMounts"] if flag.startswith(f"--audit-file={mount['mountPath']}/")]
+    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[mount["name"]]["persistentVolumeClaim"] == {"claimName": "audit"} and not mount.get("readOnly")
+    assert set(volumes) == {"audit", "hook-signing-key"} and "--audit=on" in container["args"]
+
+
 def test_without_a_signing_secret_nothing_is_mounted() -> None:
     deployment = find(objects(), "Deployment", "slipway-operator")
     assert "volumes" not in deployment["spec"]["template"]["spec"]

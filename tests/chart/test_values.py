@@ -55,6 +55,8 @@ OTHER: Values = {
     "operator.image.tag": "9",
     "operator.image.digest": _DIGEST,
     "operator.image.pullPolicy": "Never",
+    "operator.audit.enabled": False,
+    "operator.audit.claimName": "audit",
     "operator.hooks.signingSecret.name": "hooks",
     "operator.hooks.signingSecret.key": "mine",
     "operator.outbound.allowedCIDRs": ["10.96.0.0/12"],
