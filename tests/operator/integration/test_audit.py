@@ -1,10 +1,11 @@
-"""The audit log of a real operator: a rollout, its abort and the keys of a Tenant, across a restart."""
+"""The audit log at a real API server, and of a real operator across a restart."""
 
 import asyncio
 import contextlib
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 import yaml
 
 from devcluster.controlplane import ControlPlane
+from slipway_operator.audit.runner import AuditRunner
+from slipway_operator.audit.trail import Trail
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
+from slipway_operator.kube.reading.cache import ObjectCache
 from testkit.cluster.api import GROUP_PATH, Api
 from testkit.until import until, until_async
+from testkit.world.pods import MERGE
 from testkit.world.slipway import Cluster
 from tests.support.api_server import CRD_FILES
 
@@ -41,6 +46,54 @@ def deployment(version: str) -> dict[str, Any]:
     return made
 
 
+def install(api: Api) -> None:
+    for file in CRD_FILES:
+        crd = yaml.safe_load(file.read_text())
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+        assert api.apply(path, crd).ok
+
+
+async def test_managers_of_fields_and_deletions_are_those_of_the_api_server(tmp_path: Path) -> None:
+    tenant = manifest("Tenant", "team-a", {"models": ["*"]})
+    with ControlPlane() as plane, contextlib.closing(Api(plane.kubeconfig)) as api:
+        install(api)
+        until(lambda: api.apply(TEAM, tenant).ok and api.apply(CHAT, deployment("1")).ok)
+        async with Client(await auth.load(str(plane.kubeconfig))) as client:
+            cache, trail = ObjectCache(), Trail(str(tmp_path / "log"), lambda: datetime.now(UTC))
+            auditor = AuditRunner(client, cache, trail, bool, lambda: datetime.now(UTC))
+
+            async def look() -> list[tuple[str, str, str, list[str]]]:
+                """What is new: action, name, field, managers."""
+                before = len((tmp_path / "log").read_text().splitlines()) if trail.since else 1
+                await cache.relist(client)
+                await auditor.look()
+                lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()[before:]]
+                return [
+                    (line["action"], line["name"], line.get("field", ""), [one["manager"] for one in line["by"]])
+                    for line in lines
+                ]
+
+            # They may have been created in the second in which the log began.
+            first = await look()
+            assert [name for _, name, *_ in first] == ["team-a", "chat"]
+            assert {action for action, *_ in first} <= {"found", "created"}
+            key = tenant | {"spec": tenant["spec"] | {"auth": {"keys": [KEY]}}}
+            assert api.apply(TEAM, key, fieldManager="slipway").ok
+            patch = {"spec": {"rollout": {"abort": "fnmlbxnrxy/1"}}}
+            await client.request("PATCH", CHAT, [("fieldManager", "kubectl-patch")], patch, MERGE)
+            assert await look() == [
+                ("added", "team-a", "spec.auth.keys[k7Qm2x]", ["slipway"]),
+                ("added", "chat", "spec.rollout.abort", ["kubectl-patch"]),
+            ]
+            assert await look() == []
+            await asyncio.sleep(1)  # times of managers have whole seconds
+            assert api.apply(TEAM, tenant, fieldManager="slipway").ok
+            assert await look() == [("removed", "team-a", "spec.auth.keys[k7Qm2x]", ["slipway"])]
+            assert api.delete(TEAM).ok and api.delete(CHAT).ok
+            assert await look() == [("deleted", "team-a", "", []), ("deleted", "chat", "", [])]
+
+
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 async def test_changes_and_decisions_are_recorded_once_across_a_restart(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
@@ -52,10 +105,7 @@ async def test_changes_and_decisions_are_recorded_once_across_a_restart(tmp_path
         return any(fields.items() <= line.items() for line in lines())
 
     with ControlPlane() as plane, contextlib.closing(Api(plane.kubeconfig)) as api:
-        for file in CRD_FILES:
-            crd = yaml.safe_load(file.read_text())
-            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
-            assert api.apply(path, crd).ok
+        install(api)
         tenant = manifest("Tenant", "team-a", {"models": ["*"]})
         until(lambda: api.apply(TEAM, tenant).ok and api.apply(CHAT, deployment("1")).ok)
         async with Client(await auth.load(str(plane.kubeconfig))) as client:
