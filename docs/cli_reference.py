@@ -64,6 +64,13 @@ slipway keys rotate team-a k7Qm2xPw             # prints its successor; both are
 slipway keys revoke team-a k7Qm2xPw             # refused by all gateways within two seconds
 ```
 [Tenants](tenants.md) explains them.
+
+## The audit log
+```
+slipway audit verify audit.log                  # no line was changed, removed or put in between
+slipway audit verify audit.log --has 4be1c0…    # nor cut off: this line, which is known from elsewhere, is there
+```
+[The audit log](audit.md) explains it.
 """
 
 _RIGHTS = """

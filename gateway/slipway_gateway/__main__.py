@@ -45,6 +45,7 @@ from .settings import GatewaySettings
 from .sharing.counters import SharedCounters
 from .sharing.limiter import Limiter
 from .sharing.ready_gateways import ReadyGateways
+from .telemetry.access_log import AccessLog, open_access_log
 from .telemetry.metrics import GatewayMetrics
 from .upstream.session import open_session
 from .upstream.warmup import Warmup
@@ -166,27 +167,36 @@ def _ledger_url(settings: GatewaySettings) -> str:
     return f"sqlite:///{Path(settings.state_dir).absolute()}/ledger.db" if settings.state_dir else "sqlite://"
 
 
-def _outlier_detection(settings: GatewaySettings) -> OutlierDetection:
-    return OutlierDetection(**{field.name: getattr(settings, field.name) for field in fields(OutlierDetection)})
+def _balancer(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: str) -> LoadBalancer:
+    rule = CutOffRule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
+    outliers = OutlierDetection(**{field.name: getattr(settings, field.name) for field in fields(OutlierDetection)})
+    return LoadBalancer(
+        metrics,
+        FailsafeSettings(rule, settings.failsafe_ttl_s),
+        hung_after_s=settings.hung_after_s,
+        incarnation=incarnation,
+        outlier_detection=outliers,
+        max_sessions=max_sessions(settings),
+    )
+
+
+def _access_log(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog:
+    """
+    Raises:
+        OSError: its file cannot be written.
+    """
+    bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
+    return open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
 
 
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
     try:
-        tls = server_tls(settings, metrics)
+        tls, access_log = server_tls(settings, metrics), _access_log(settings, metrics)
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
-    rule = CutOffRule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
-    failsafe = FailsafeSettings(rule, settings.failsafe_ttl_s)
     incarnation = uuid.uuid4().hex
-    balancer = LoadBalancer(
-        metrics,
-        failsafe,
-        hung_after_s=settings.hung_after_s,
-        incarnation=incarnation,
-        outlier_detection=_outlier_detection(settings),
-        max_sessions=max_sessions(settings),
-    )
+    balancer = _balancer(settings, metrics, incarnation)
     async with open_session(settings) as session:
         known = KnownTenants(PepperFile(settings.key_pepper_file, asyncio.get_running_loop().time).read)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
@@ -197,6 +207,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         known.on_publish = admission.tenants_changed
         proxy = Proxy(settings, balancer, metrics, session)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
+        edge.access_log = access_log
         # A file of routes is its own memory.
         last = LastTable(
             "" if settings.routes else settings.state_dir, settings.state_max_age_s, balancer.publish, metrics
@@ -229,6 +240,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             if counters:
                 await counters.close()
             await ledger.close_down()
+            await access_log.close()
             await admin_runner.cleanup()
 
 

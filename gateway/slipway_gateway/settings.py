@@ -17,6 +17,7 @@ from slipway_process.values import (
     Names,
     Percentage,
     Port,
+    PositiveCount,
     Seconds,
     Switch,
     Variable,
@@ -44,6 +45,14 @@ def _one_of(values: Sequence[str]) -> Callable[[str], str]:
     return check
 
 
+def _log_target(target: str) -> str:
+    if target not in ("off", "stdout") and "/" not in target:
+        raise ValueError(
+            f"{target[:100]!r} is neither off nor stdout, nor the path of a file: write ./NAME for one here"
+        )
+    return target
+
+
 def _redis_url(url: SecretStr) -> SecretStr:
     text = url.get_secret_value()
     if text and not text.startswith(("redis://", "rediss://", "unix://")):
@@ -65,6 +74,18 @@ class GatewaySettings(ProcessSettings):
         "", description="kubeconfig file; without one the pod's service account, then ~/.kube/config"
     )
     namespaces: Names = Field((), description="namespaces to watch, all without a list")
+    access_log: Annotated[str, AfterValidator(_log_target), Flag("off|stdout|FILE")] = Field(
+        "off", description="where each request that ends has a line of JSON; a file has one gateway alone"
+    )
+    access_log_sample: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Flag("SHARE")] = Field(
+        1.0, description="share of successful requests that have a line there; all others have one"
+    )
+    access_log_max_bytes: Annotated[Bytes, Field(ge=64 << 10)] = Field(
+        100 << 20, description="size from which the file of the access log is followed by the next one"
+    )
+    access_log_max_files: Annotated[PositiveCount, Field(le=100)] = Field(
+        5, description="files of the access log that are kept, with the one that is written"
+    )
     state_dir: Annotated[str, Flag("DIR")] = Field(
         "", description="folder that keeps the last table for a restart; without one it is not kept"
     )

@@ -17,6 +17,8 @@ import aiohttp
 
 from slipway_operator import explain, watch
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.audit.runner import AuditRunner
+from slipway_operator.audit.trail import Trail
 from slipway_operator.fetching.reader import DownloadReader, new_session
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
@@ -253,7 +255,7 @@ async def _serve(
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(cache.run(client, queue.add), name="cache"))
         tasks.append(asyncio.create_task(readers.names.run(), name="names"))
-        tasks += _keepers(settings, client, readers.keys)
+        tasks += _keepers(settings, client, readers.keys) + _auditing(settings, client, cache, lease)
         if settings.tenant_status:
             tenants = TenantRunner(client, gateways, session, lease.held, lambda: datetime.now(UTC))
             tasks.append(asyncio.create_task(tenants.run(), name="tenants"))
@@ -279,6 +281,14 @@ def _keepers(settings: OperatorSettings, client: Client, keys: Keys | None) -> l
         pepper = Pepper(client, settings.own_namespace, settings.key_pepper_secret)
         tasks.append(asyncio.create_task(pepper.run(), name="pepper"))
     return tasks
+
+
+def _auditing(settings: OperatorSettings, client: Client, cache: ObjectCache, lease: Lease) -> list[asyncio.Task[None]]:
+    if not settings.audit:
+        return []
+    trail = Trail(settings.audit_file, lambda: datetime.now(UTC))
+    auditor = AuditRunner(client, cache, trail, lease.held, lambda: datetime.now(UTC))
+    return [asyncio.create_task(auditor.run(), name="audit")]
 
 
 async def _may_watch_nodes(client: Client) -> bool:

@@ -19,7 +19,7 @@ from slipway_operator.model.deployment import admin_policy
 from slipway_operator.model.deployment.admin_policy import AcceleratorType, AdminPolicy, PodPolicyRule
 from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
 from slipway_process import settings as process
-from slipway_process.values import Flag, Name, Names, OnOff, OptionalFile, Port, Switch, Variable, split_items
+from slipway_process.values import FilePath, Flag, Name, Names, OnOff, OptionalFile, Port, Switch, Variable, split_items
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # a busy machine would lose a shorter one
@@ -119,6 +119,14 @@ class OperatorSettings(process.ProcessSettings):
     )
     tenant_status: Switch = Field(
         False, description="write the status of Tenants: use against limits, and conditions; needs rights on tenants"
+    )
+    audit: Switch = Field(
+        False,
+        description="record who changes ModelDeployments and Tenants, and decisions, as a chain of lines in the log",
+    )
+    audit_file: FilePath = Field(
+        "",
+        description="file that also has the records of --audit, across restarts; without one each process has a chain",
     )
     key_pepper_secret: Name = Field(
         "",

@@ -405,6 +405,23 @@ def test_without_a_model_cache_nothing_touches_the_nodes() -> None:
     )
 
 
+def test_the_files_of_the_access_log_fit_into_their_volume() -> None:
+    chosen = {"to": "file", "sample": 0.25, "maxBytes": 1000000, "maxFiles": 3}
+    deployment = find(objects(values={"gateway": {"accessLog": chosen}}), "Deployment", "slipway-gateway")
+    container = _container(deployment)
+    settings = parsed(GatewaySettings.parse, container["args"])
+    assert (settings.access_log_sample, settings.access_log_max_bytes, settings.access_log_max_files) == (
+        0.25,
+        10**6,
+        3,
+    )
+    folder = settings.access_log.rpartition("/")[0]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == folder]
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    (volume,) = [volume for volume in volumes if volume["name"] == mount["name"]]
+    assert int(volume["emptyDir"]["sizeLimit"]) > 3 * 10**6 and not mount.get("readOnly")
+
+
 def test_hook_signing_key_is_mounted_where_the_operator_reads_it() -> None:
     secret = {"name": "hook-key", "key": "mine"}
     rendered = objects(values={"operator": {"hooks": {"signingSecret": secret}}})
@@ -417,6 +434,17 @@ def test_hook_signing_key_is_mounted_where_the_operator_reads_it() -> None:
     assert (volume["secret"]["secretName"], item["key"]) == ("hook-key", "mine")
     assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
     assert flag.partition("=")[2] == f"{mount['mountPath']}/{item['path']}"
+
+
+def test_the_audit_log_is_on_the_claim_beside_the_signing_key() -> None:
+    operator = {"audit": {"claimName": "audit"}, "hooks": {"signingSecret": {"name": "hook-key", "key": "mine"}}}
+    deployment = find(objects(values={"operator": operator}), "Deployment", "slipway-operator")
+    container = _container(deployment)
+    (flag,) = [argument for argument in container["args"] if argument.startswith("--audit-file=")]
+    (mount,) = [mount for mount in container["volumeMounts"] if flag.startswith(f"--audit-file={mount['mountPath']}/")]
+    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[mount["name"]]["persistentVolumeClaim"] == {"claimName": "audit"} and not mount.get("readOnly")
+    assert set(volumes) == {"audit", "hook-signing-key"} and "--audit=on" in container["args"]
 
 
 def test_without_a_signing_secret_nothing_is_mounted() -> None:

@@ -51,6 +51,7 @@ def test_defaults_of_the_chart_are_those_of_the_gateway() -> None:
         "tenant_keys_file": f"{keys}/tenant.json",
         "key_pepper_file": "/etc/slipway/key-pepper/pepper",
         "gateway_service": "slipway-gateway",
+        "access_log": "stdout",
     }
     default = parsed(GatewaySettings.parse).model_copy(update=chosen)
     assert parsed(GatewaySettings.parse, _container("default", "gateway")["args"]) == default

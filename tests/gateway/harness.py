@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +32,8 @@ from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.sharing.limiter import Limiter
 from slipway_gateway.sharing.ready_gateways import ReadyGateways
 from slipway_gateway.sharing.redis_counters import RedisCounters
-from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_gateway.telemetry.access_log import AccessLog, open_access_log
+from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
 from slipway_gateway.upstream.session import open_session
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -125,6 +128,32 @@ def table(generation: int, *revisions: tuple[str, int, list[str]], model: str = 
     return build([route], [RevisionEndpoints(name, revision, tuple(urls)) for revision, _, urls in revisions])
 
 
+class CountingMetrics(GatewayMetrics):
+    """Counts requests by their ids too; those of pairs that were forgotten stay."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+        self.ended: Counter[tuple[str, str]] = Counter()
+
+    def observe(self, record: RequestRecord, now: float) -> None:
+        self.ended[record.id, record.outcome] += 1
+        super().observe(record, now)
+
+
+class Lines:
+    """Lines of an access log, in memory: every test of the gateway checks that each request has one."""
+
+    def __init__(self) -> None:
+        self.ended: Counter[tuple[str, str]] = Counter()
+
+    def put(self, line: bytes) -> None:
+        fields = json.loads(line)
+        self.ended[fields["request_id"], fields["outcome"]] += 1
+
+    async def close(self) -> None:
+        pass
+
+
 class NoSource:
     """A gateway whose tables come from the test."""
 
@@ -147,7 +176,7 @@ async def gateway(
     **changes: Any,
 ) -> AsyncIterator[Gateway]:
     settings = GatewaySettings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
-    metrics = GatewayMetrics("test")
+    metrics = CountingMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
     async with open_session(settings) as session, aiohttp.ClientSession() as client:
         proxy = Proxy(settings, balancer, metrics, session)
@@ -163,6 +192,10 @@ async def gateway(
         admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)
         known.on_publish = admission.tenants_changed
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
+        lines = Lines()
+        bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
+        log = open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
+        edge.access_log = AccessLog(lines) if settings.access_log == "off" else log
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), server_tls(settings, metrics))
@@ -197,6 +230,8 @@ async def gateway(
                 await asyncio.gather(sharing, return_exceptions=True)
                 await counters.close()
             await ledger.close_down()
+            await edge.access_log.close()
+        assert lines.ended == metrics.ended or settings.access_log != "off", "each request has one line"
 
 
 @contextlib.asynccontextmanager

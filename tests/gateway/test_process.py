@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import aiohttp
 import openai
@@ -61,7 +61,7 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def gateway(*flags: str, ready: bool = True) -> AsyncIterator[Process]:
+async def gateway(*flags: str, ready: bool = True, stdout: IO[bytes] | None = None) -> AsyncIterator[Process]:
     arguments = [
         "-m",
         "slipway_gateway",
@@ -72,7 +72,7 @@ async def gateway(*flags: str, ready: bool = True) -> AsyncIterator[Process]:
         *flags,
     ]
     started = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, cwd=ROOT / "gateway", stderr=asyncio.subprocess.PIPE
+        sys.executable, *arguments, cwd=ROOT / "gateway", stdout=stdout, stderr=asyncio.subprocess.PIPE
     )
     process = Process(started)
     try:
@@ -242,6 +242,43 @@ async def test_drain_timeout_cuts(tmp_path: Path) -> None:
 
 
 DRAIN_DELAY_S = 60
+
+
+@pytest.mark.parametrize("flags", [(), ("--access-log=stdout",)])
+async def test_the_access_log_on_stdout_is_whole_when_the_process_ends(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Without the flag there is none."""
+    with (tmp_path / "stdout").open("wb") as stdout:
+        async with (
+            upstream(completion) as server,
+            gateway(
+                *("--routes", str(routes(tmp_path / "r.yaml", server.url)), "--drain-delay=0", *flags),
+                stdout=stdout,
+            ) as process,
+            aiohttp.ClientSession() as client,
+        ):
+            for model in ("chat", "none", "chat"):
+                body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+                (await client.post(process.url("api") + "/v1/chat/completions", json=body)).close()
+            process.process.send_signal(signal.SIGTERM)
+            assert await process.ended() == 0
+    lines = [json.loads(line) for line in (tmp_path / "stdout").read_bytes().splitlines()]
+    written = [(200, "chat"), (404, None), (200, "chat")] if flags else []
+    assert [(line["status"], line.get("model")) for line in lines] == written
+
+
+async def test_a_gateway_whose_access_log_cannot_be_written_does_not_start(tmp_path: Path) -> None:
+    arguments = (
+        "--routes",
+        str(tmp_path / "r.yaml"),
+        f"--access-log={tmp_path}/none/log",
+        "--port=0",
+        "--admin-port=0",
+    )
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "slipway_gateway", *arguments, cwd=ROOT / "gateway", stderr=asyncio.subprocess.PIPE
+    )
+    _, stderr = await asyncio.wait_for(started.communicate(), 20)
+    assert started.returncode == 1 and b"none/log" in stderr
 
 
 async def test_second_signal_exits_now(tmp_path: Path) -> None:

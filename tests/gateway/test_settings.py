@@ -57,6 +57,9 @@ def test_the_salt_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--port", "x"], {}, "--port: 'x' is not a whole number"),
         ([], {"SLIPWAY_GATEWAY_PORT": "tcp://x"}, "SLIPWAY_GATEWAY_PORT: 'tcp://x' is not a whole number"),
+        (["--access-log", "stdot"], {}, "--access-log: 'stdot' is neither off nor stdout, nor the path of a file"),
+        (["--access-log-sample", "2"], {}, "--access-log-sample: '2' is more than 1"),
+        (["--access-log-max-files", "0"], {}, "--access-log-max-files: '0' is less than 1"),
         (["--sticky-by", "cookie"], {}, "--sticky-by: unknown cookie; choose from session, user, key"),
         (["--tenant-by", "session"], {}, "--tenant-by: unknown session"),
         (["--redis-url", "http://x"], {}, "--redis-url: must begin with redis://, rediss:// or unix://"),

@@ -11,7 +11,7 @@ COMMANDS = (
     *(look.get, look.status, look.history_, look.analyze, look.explain, look.wait),
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
     *(tenants.tenants, tenants.keys, tenants.usage_),
-    *(tool.version, tool.completion),
+    *(tool.audit, tool.version, tool.completion),
 )
 
 

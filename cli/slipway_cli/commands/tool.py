@@ -1,6 +1,7 @@
 """Commands about the program itself: versions and shell completion."""
 
 from importlib.metadata import version as distribution_version
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,6 +10,8 @@ from click.shell_completion import get_completion_class
 from slipway_cli.api import RESOURCE
 from slipway_cli.cluster.client import ClusterClient
 from slipway_cli.commands.options import output_option, print_data, with_cluster
+from slipway_cli.errors import CommandError
+from slipway_process.hash_chain import BrokenChain, Chain, read_line
 
 DISTRIBUTION = "slipway"
 
@@ -49,3 +52,28 @@ def completion(shell: str) -> None:
             click.get_current_context().find_root().command, {}, DISTRIBUTION, f"_{DISTRIBUTION.upper()}_COMPLETE"
         ).source()
     )
+
+
+@click.group("audit")
+def audit() -> None:
+    """Check the audit log of the operator."""
+
+
+@audit.command("verify")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--has", metavar="SHA256", default="", help="Digest of a line that the file must have: it was not cut.")
+def verify(file: Path, has: str) -> None:
+    """Check that no line of FILE was changed, removed or put in between; name the first line that does not fit."""
+    chain, is_there = Chain(), not has
+    try:
+        with file.open("rb") as lines:
+            while line := read_line(lines):
+                chain.follow(line)
+                is_there |= chain.head == has
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}") from None
+    except BrokenChain as error:
+        raise CommandError(f"{file}: {error}") from None
+    if not is_there:
+        raise CommandError(f"{file}: no line has the digest {has}: lines were cut off, or written again")
+    click.echo(f"{chain.seq} lines are whole; the last one has the digest {chain.head}")

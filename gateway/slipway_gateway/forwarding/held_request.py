@@ -53,7 +53,9 @@ class HeldRequest:
                 sent = {**_HEADERS, headers.REQUEST_ID: self._record.request_id, **limits}
                 self.out = web.StreamResponse(headers=sent)
                 await self.out.prepare(self._request)
-            await self.out.write(f": waking, {now_s - self.began_s:.0f} s{about}\n\n".encode())
+            comment = f": waking, {now_s - self.began_s:.0f} s{about}\n\n".encode()
+            await self.out.write(comment)
+            self._record.sent_bytes += len(comment)
         except ConnectionError:
             self.left = True
 
@@ -65,7 +67,8 @@ class HeldRequest:
         """
         if self.out is None:
             raise refusal from None
-        return await self._end(self.out, refusal.outcome, error_event(self._call.path, refusal.code, str(refusal)))
+        event = error_event(self._call.path, refusal.code, str(refusal))
+        return await self._end(self.out, refusal.outcome, refusal.code, event)
 
     async def refuse_response(self, response: UpstreamResponse) -> web.StreamResponse | None:
         """Ends such a stream with an error event if the response is an error; None if the response can be relayed."""
@@ -76,12 +79,13 @@ class HeldRequest:
         error = _error_of(response.start)
         status, outcome = (response.status, response.outcome) if response.status >= 400 else (502, "upstream_error")
         code, message = str(error.get("code") or status), str(error.get("message") or "The server sent no stream.")
-        return await self._end(self.out, outcome, error_event(self._call.path, code, message, status))
+        return await self._end(self.out, outcome, "", error_event(self._call.path, code, message, status))
 
-    async def _end(self, out: web.StreamResponse, outcome: str, event: bytes) -> web.StreamResponse:
-        self._record.end(outcome, 200)
+    async def _end(self, out: web.StreamResponse, outcome: str, reason: str, event: bytes) -> web.StreamResponse:
+        self._record.end(outcome, 200, reason)
         try:
             await out.write(event)
+            self._record.sent_bytes += len(event)
             await out.write_eof()
         except ConnectionError:
             self._record.end("client_closed", 499)

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from ..mirror.queue import MirrorQueue
 from ..quotas.meter import Meter
+from ..quotas.usage import Usage, last_usage
 from ..routing.split import tag
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
@@ -75,6 +76,7 @@ class Relay:
             response.headers, record.request_id, response.endpoint.revision, forwarded=outgoing.forwarded
         )
         self._meter = self._begin_meter(outgoing, response)
+        record.find_usage = self.usage
         if outgoing.meter:
             crossing.update(outgoing.meter.limit_headers)
         made = web.StreamResponse if self._aligner or response.rest else _WholeResponse
@@ -101,13 +103,14 @@ class Relay:
         """A broken stream ends with an error event; any other one is aborted, so it never looks complete."""
         if self._answer.attempt and code != "drained":
             self._answer.attempt.failed()
-        self._record.end(_OUTCOMES.get(code, code), self._answer.status)
+        self._record.end(_OUTCOMES.get(code, code), self._answer.status, code)
         if not (self._aligner and self._out.prepared):
             self._abort()
             return self._out
         try:
             status = 422 if code == "request_crashed_engine" else 502
-            await self._send(self._out.write(error_event(self._request.path, code, _MESSAGES[code], status)))
+            event = error_event(self._request.path, code, _MESSAGES[code], status)
+            await self._send(self._out.write(event), len(event))
             await self._send(self._out.write_eof())
         except (ConnectionError, _StalledClient):
             self._client_left()
@@ -119,6 +122,17 @@ class Relay:
         self._answer.close()
         if self._mirrored:
             self._context.mirror.passed()
+
+    def usage(self) -> tuple[Usage, bool] | None:
+        """Tokens of the response so far, and whether they are an estimate; None where neither is known."""
+        if self._meter:
+            return self._meter.usage, self._meter.estimated
+        found = None
+        if self._progress and (prompt := headers.prompt_tokens(self._answer.headers)) is not None:
+            found = Usage(prompt, self._progress.position)
+        elif self._aligner is None and self._answer.rest is None:
+            found = last_usage(self._answer.start)
+        return (found, False) if found else None
 
     def _begin_progress(self, response: UpstreamResponse) -> StreamProgress | None:
         endpoint = response.endpoint
@@ -232,7 +246,8 @@ class Relay:
         account.waits(self._abort)
         try:
             for begin in range(0, len(data), SLICE_BYTES):
-                await self._send(self._out.write(data[begin : begin + SLICE_BYTES]), SLICE_BYTES)
+                part = data[begin : begin + SLICE_BYTES]
+                await self._send(self._out.write(part), len(part))
                 account.moved()
         finally:
             account.goes_on()
@@ -265,12 +280,14 @@ class Relay:
         if transport is not None and size_bytes <= _AT_ONCE_BYTES and not transport.get_write_buffer_size():
             # It does not wait for the client, so it needs no time limit: most writes are such.
             await write
+            self._record.sent_bytes += size_bytes
             return
         try:
             async with asyncio.timeout(self._context.stall_timeout_s):
                 await write
         except TimeoutError:
             raise _StalledClient from None
+        self._record.sent_bytes += size_bytes
 
     def _client_left(self) -> None:
         self._record.left()

@@ -58,6 +58,7 @@ class Resumption:
         if response is not broken and (response.status != 200 or not progress.continues(response.headers)):
             response.close()
             response = broken
+        record.resumes += response is not broken
         self._metrics.resumed(endpoint.model, endpoint.revision, "lost" if response is broken else "resumed")
         return None if response is broken else response
 

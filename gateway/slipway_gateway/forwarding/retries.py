@@ -63,7 +63,8 @@ class Retries:
                 continue
             if state.last:
                 self._metrics.retried(endpoint.model, record.revision, state.last.reason)
-            record.revision = endpoint.revision
+            record.revision, record.upstream = endpoint.revision, endpoint.url
+            record.attempts += not state.resumes
             logs.add(revision=endpoint.revision)
             first = not (state.attempts or state.resumes)
             if first:

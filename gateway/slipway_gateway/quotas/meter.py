@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..wire.headers import PROMPT_TOKENS
+from ..wire.headers import prompt_tokens
 from .estimate import Estimate
 from .prices import FREE, Price
 from .tenant import INPUT, OUTPUT, REQUESTS
@@ -65,8 +65,7 @@ class Meter:
         self.begun = True
         self.revision = revision
         self.id = response_id or self.id
-        prompt = headers.get(PROMPT_TOKENS, "")
-        self._prompt_tokens = int(prompt) if prompt.isascii() and prompt.isdigit() and len(prompt) < 10 else None
+        self._prompt_tokens = prompt_tokens(headers)
 
     def add_events(self, events: bytes) -> bytes:
         """Whole events of the stream as they came; returns them as the client gets them."""

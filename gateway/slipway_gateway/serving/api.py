@@ -21,6 +21,7 @@ from ..limits.budget import Account
 from ..routing.router import match_header_route
 from ..routing.table import Route
 from ..settings import GatewaySettings
+from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
 from ..wire import errors, headers, inference, request_fields, resume
@@ -69,6 +70,7 @@ class PublicApi:
         self._metrics = metrics
         self._clock = asyncio.get_running_loop().time
         self.ledger = admission.ledger
+        self.access_log = AccessLog()  # writes nothing
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()
@@ -144,7 +146,7 @@ class PublicApi:
         return serve
 
     async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
-        record = RequestRecord(headers.request_id(request.headers) or _new_id(), self._clock())
+        record = self._begin(headers.request_id(request.headers))
         with logs.about(request_id=record.request_id):
             return await self._serve(request, record, work)
 
@@ -165,7 +167,7 @@ class PublicApi:
             if request.transport is None or request.transport.is_closing():
                 record.left()
             elif not record.whole:
-                record.end("drained", 503)
+                record.end("drained", 503, "draining")
             raise
         except Exception:
             log.exception("a request failed inside of the gateway")
@@ -173,9 +175,19 @@ class PublicApi:
         finally:
             self.running -= 1
             self._ended.set()
-            self._metrics.observe(record, self._clock())
+            self._count(record, request)
             self._balancer.ended(record.model, record.code, record.outcome)
             self._log(request, record)
+
+    def _begin(self, request_id: str | None = None) -> RequestRecord:
+        own = _new_id()
+        return RequestRecord(own, request_id or own, self._clock())
+
+    def _count(self, record: RequestRecord, request: web.BaseRequest) -> None:
+        """A request ended: it is counted, and has its line in the access log."""
+        now_s = self._clock()
+        self._metrics.observe(record, now_s)
+        self.access_log.ended(record, request, now_s)
 
     def door(self) -> ConnectionLimiter:
         """Bounds the connections of this port."""
@@ -188,19 +200,19 @@ class PublicApi:
         if await expect.is_met(request):
             return None
         message = "The only expectation that is met is 100-continue."
-        response = self.refuse(errors.invalid("expectation_failed", message, status=417))
+        response = self.refuse(errors.invalid("expectation_failed", message, status=417), request)
         response.force_close()
         return response
 
-    def refuse(self, refusal: errors.RequestError) -> web.Response:
+    def refuse(self, refusal: errors.RequestError, request: web.BaseRequest) -> web.Response:
         """The response to a malformed request; it counts as a request."""
-        record = RequestRecord(_new_id(), self._clock())
+        record = self._begin()
         response = self._refuse(record, refusal)
-        self._metrics.observe(record, record.started)
+        self._count(record, request)
         return response
 
     def _refuse(self, record: RequestRecord, refusal: errors.RequestError, path: str = "") -> web.Response:
-        record.end(refusal.outcome, refusal.status)
+        record.end(refusal.outcome, refusal.status, refusal.code)
         response = self._json(refusal.body(path), record, status=refusal.status)
         if record.revision:
             response.headers[headers.REVISION] = record.revision
@@ -215,6 +227,7 @@ class PublicApi:
 
     def _json(self, body: bytes, record: RequestRecord, status: int = 200) -> web.Response:
         response = web.Response(body=body, status=status, content_type="application/json")
+        record.sent_bytes = len(body)
         response.headers[headers.REQUEST_ID] = record.request_id
         return response
 
@@ -264,6 +277,7 @@ class PublicApi:
             raise errors.invalid("missing_required_parameter", message, param="model")
         if self._balancer.published.current is None:
             raise errors.no_table()
+        record.stream = fields.stream is True
         route = self._find(model, record)
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
@@ -292,7 +306,7 @@ class PublicApi:
             route=route.name,
             preferred=preferred,
             method=request.method,
-            stream=fields.stream is True,
+            stream=record.stream,
             wants_json=fields.wants_json,
             excused=fields.excused,
             forwarded=forwarded,

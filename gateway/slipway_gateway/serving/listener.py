@@ -13,7 +13,7 @@ from ..settings import GatewaySettings
 from ..wire import errors
 from .tls import Handshake, ServerTls
 
-Refuse = Callable[[errors.RequestError], web.Response]
+Refuse = Callable[[errors.RequestError, web.BaseRequest], web.Response]
 ConnectionHook = Callable[[int], None]
 
 # At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
@@ -27,7 +27,7 @@ _DRAIN_CHECK_S = 0.05
 _MAX_PIPELINED = 8
 
 
-def _plain_response(refusal: errors.RequestError) -> web.Response:
+def _plain_response(refusal: errors.RequestError, _: web.BaseRequest) -> web.Response:
     return web.Response(body=refusal.body(), status=refusal.status, content_type="application/json")
 
 
@@ -207,7 +207,7 @@ class _Connection(web.RequestHandler):
         if status != 400 or request.writer.output_size > 0:
             return super().handle_error(request, status, exc, message)
         refusal = errors.bad_head(too_long=isinstance(exc, http_exceptions.LineTooLong))
-        response = self._door.refuse(refusal)
+        response = self._door.refuse(refusal, request)
         response.force_close()
         return response
 

@@ -1,6 +1,6 @@
 """Every metric of the gateway is declared here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -20,10 +20,15 @@ _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _TIME_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
+def _no_usage() -> None:
+    return None
+
+
 @dataclass(slots=True)
 class RequestRecord:
-    """One request at its end."""
+    """One request at its end. `id`: made by this gateway. `request_id`: the client's own, where it sent a sane one."""
 
+    id: str
     request_id: str
     started: float
     model: str = "unknown"
@@ -33,9 +38,17 @@ class RequestRecord:
     first_byte: float | None = None
     whole: bool = False  # the client got the last event of a stream
     identity: RequestIdentity | None = None  # None: it is anonymous, or not authenticated yet
+    reason: str = ""  # code of the error that the client got from this gateway
+    upstream: str = ""  # URL of the endpoint that got it last
+    attempts: int = 0  # endpoints before the first byte
+    resumes: int = 0  # endpoints that continued its stream
+    stream: bool = False
+    sent_bytes: int = 0  # of the response's body
+    # Its tokens, and whether they are an estimate. Found when a line of the access log needs them.
+    find_usage: Callable[[], tuple[Usage, bool] | None] = _no_usage
 
-    def end(self, outcome: str, code: int) -> None:
-        self.outcome, self.code = outcome, code
+    def end(self, outcome: str, code: int, reason: str = "") -> None:
+        self.outcome, self.code, self.reason = outcome, code, reason
 
     def left(self) -> None:
         """The client hung up: too early, unless it has the whole stream, after which those of OpenAI do so at once."""
@@ -87,6 +100,9 @@ class GatewayMetrics:
             "authentications_total", "Requests by how they were authenticated", ("method", "result")
         )
         self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
+        self._access_log_dropped = self._counter(
+            "access_log_dropped_total", "Lines of the access log that were not written", ("reason",)
+        )
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
         answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired)
@@ -164,6 +180,9 @@ class GatewayMetrics:
 
     def shed(self, reason: str) -> None:
         self._shed.labels(reason).inc()
+
+    def access_log_dropped(self, reason: str, lines: int) -> None:
+        self._access_log_dropped.labels(reason).inc(lines)
 
     def connections_changed(self, by: int) -> None:
         self._connections.inc(by)

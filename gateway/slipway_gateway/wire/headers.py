@@ -52,6 +52,12 @@ def request_id(headers: Mapping[str, str]) -> str | None:
     return given if _SANE_ID.fullmatch(given) else None
 
 
+def prompt_tokens(headers: Mapping[str, str]) -> int | None:
+    """Of a stream, as its server counted them; None where it did not."""
+    given = headers.get(PROMPT_TOKENS, "")
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else None
+
+
 def to_upstream(
     headers: MultiMapping[str],
     request_id: str,

@@ -78,6 +78,12 @@ class StreamProgress:
         return bytes(self._tokens) if self._whole else b""
 
     @property
+    def position(self) -> int:
+        """Tokens up to the event that came last."""
+        digits = self._last.partition(b".")[0]
+        return int(digits) if digits.isdigit() else 0
+
+    @property
     def size_bytes(self) -> int:
         return len(self._tokens)
 

@@ -1,0 +1,138 @@
+"""Looks at ModelDeployments and Tenants every few seconds, and records what is new of them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from slipway_operator.api.objects import Object
+from slipway_operator.audit.trail import Trail
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import NotFound, Refused
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, TENANTS
+from slipway_operator.planning import audit
+from slipway_operator.planning.audit import MODEL_DEPLOYMENT, TENANT, Record, Recorded
+
+LOOK_S = 5.0
+ABSENT = timedelta(minutes=1)  # without Tenants
+MOST = 100  # reads in one look; other objects wait for the next one
+
+log = logging.getLogger(__name__)
+
+
+class AuditRunner:
+    """`may_write`: whether this operator has the lease; others record nothing."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: ObjectCache,
+        trail: Trail,
+        may_write: Callable[[], bool],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._client, self._cache, self._trail = client, cache, trail
+        self._may_write, self._now = may_write, now
+        self._opened = False
+        self._versions: dict[str, str] = {}  # of ModelDeployments, as they are recorded
+        self._elsewhere: set[str] = set()  # those that the log has and this operator does not watch
+        self._tenants_after = datetime.min.replace(tzinfo=UTC)
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Look every LOOK_S until cancelled."""
+        while True:
+            try:
+                if self._may_write():
+                    await self.look()
+                else:
+                    self._opened = False  # another operator may append meanwhile
+                self._trouble = ""
+            except Exception as error:  # also a bug of this: rollouts do not end for it
+                if str(error) != self._trouble:
+                    log.error("the audit log is not written; what is new is recorded later: %s", error)
+                self._trouble = str(error)
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Record what is new.
+
+        Raises:
+            ApiError: objects cannot be read.
+            OSError: records cannot be written: the next look has them again.
+        """
+        if not self._opened:
+            await asyncio.to_thread(self._trail.open)
+            self._opened = True
+        known, versions = dict(self._trail.known), dict[str, str]()
+        found = [*await self._of_tenants(known), *await self._of_deployments(known, versions)]
+        if await asyncio.to_thread(self._trail.append, found):
+            self._versions = versions
+
+    async def _of_deployments(self, known: Mapping[str, Recorded], versions: dict[str, str]) -> list[Record]:
+        """`versions`: gets what is recorded of each with these records."""
+        found: list[Record] = []
+        present, reads = set(), 0
+        for key in self._cache.deployments():
+            if (obj := self._cache.get(key)) is None:
+                continue
+            present.add(uid := obj["metadata"]["uid"])
+            version, former = obj["metadata"]["resourceVersion"], known.get(uid)
+            if former is not None and self._versions.get(uid) == version:
+                versions[uid] = version
+                continue
+            if former is None or obj["metadata"].get("generation", 0) > former.generation:
+                # The cache lacks the managers of fields.
+                reads += 1
+                if reads > MOST or (obj := await self._read(*key)) is None or obj["metadata"]["uid"] != uid:
+                    continue
+            found += audit.records(MODEL_DEPLOYMENT, obj, former, self._now(), self._trail.since)
+            versions[uid] = version
+        self._elsewhere -= present
+        absent = known.keys() - present - self._elsewhere
+        missing = [uid for uid in sorted(absent) if known[uid].kind == MODEL_DEPLOYMENT]
+        for uid in missing[:MOST]:
+            if await self._is_gone(uid, known[uid]):
+                found.append(audit.gone(uid, known[uid]))
+            else:
+                self._elsewhere.add(uid)
+        return found
+
+    async def _is_gone(self, uid: str, former: Recorded) -> bool:
+        """An object that this operator may not read, or does not watch any more, is not gone for that."""
+        try:
+            obj = await self._client.get(MODEL_DEPLOYMENTS, former.namespace, former.name)
+        except NotFound:
+            return True
+        except Refused:
+            return False
+        return bool(obj["metadata"]["uid"] != uid)
+
+    async def _read(self, namespace: str, name: str) -> Object | None:
+        try:
+            return await self._client.get(MODEL_DEPLOYMENTS, namespace, name)
+        except NotFound:
+            return None  # the cache learns that too
+
+    async def _of_tenants(self, known: Mapping[str, Recorded]) -> list[Record]:
+        if self._now() < self._tenants_after:
+            return []
+        try:
+            tenants = await self._client.list(TENANTS, None, cached=True)
+            if _missing(known, tenants):
+                # The API server's cache may be behind the log.
+                tenants = await self._client.list(TENANTS, None)
+        except (NotFound, Refused):
+            # Without the CRD, or without the right.
+            self._tenants_after = self._now() + ABSENT
+            return []
+        found: list[Record] = []
+        for obj in tenants:
+            found += audit.records(TENANT, obj, known.get(obj["metadata"]["uid"]), self._now(), self._trail.since)
+        return [*found, *(audit.gone(uid, known[uid]) for uid in _missing(known, tenants))]
+
+
+def _missing(known: Mapping[str, Recorded], tenants: Iterable[Object]) -> list[str]:
+    present = {obj["metadata"]["uid"] for obj in tenants}
+    return [uid for uid, one in known.items() if one.kind == TENANT and uid not in present]

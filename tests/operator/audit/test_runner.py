@@ -1,0 +1,187 @@
+"""The looks of the audit log: what is new is recorded once, whatever fails meanwhile."""
+
+import asyncio
+import copy
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipway_operator.audit import runner
+from slipway_operator.audit.runner import AuditRunner
+from slipway_operator.audit.trail import Trail
+from slipway_operator.kube.errors import NotFound, Refused, Unavailable
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, TENANTS, Resource
+from testkit.until import until_async
+
+NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
+
+
+class World:
+    """An API server with ModelDeployments and Tenants, and its client."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.tenants: list[dict[str, Any]] = []
+        self.old_tenants: list[dict[str, Any]] | None = None  # what the cache of the API server has
+        self.cache = ObjectCache()
+        self.reads = 0
+        self.trouble: Exception | None = None
+        self._version = 0
+
+    def write(self, name: str, generation: int, version: str, **more: Any) -> None:
+        self._version += 1
+        meta = {"namespace": "ml", "name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-11-25T11:00:00Z"}
+        meta |= {"generation": generation, "resourceVersion": str(self._version)}
+        self.objects[name] = {"metadata": meta, "spec": {"model": {"version": version}}} | more
+        self.cache.update(MODEL_DEPLOYMENTS, copy.deepcopy(self.objects[name]))
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        self.reads += 1
+        if self.trouble:
+            raise self.trouble
+        if name not in self.objects:
+            raise NotFound(404, "gone")
+        return copy.deepcopy(self.objects[name])
+
+    async def list(self, resource: Resource, namespace: None, cached: bool = False) -> list[dict[str, Any]]:
+        assert resource is TENANTS
+        if self.trouble:
+            raise self.trouble
+        return copy.deepcopy(self.old_tenants if cached and self.old_tenants is not None else self.tenants)
+
+
+def auditor(world: World, path: Path | str = "", leads: bool = True) -> tuple[AuditRunner, Trail]:
+    trail = Trail(str(path), lambda: NOW)
+    return AuditRunner(world, world.cache, trail, lambda: leads, lambda: NOW), trail  # type: ignore[arg-type]
+
+
+def actions(path: Path) -> list[str]:
+    return [f"{one['action']} {one.get('field', '')}".strip() for one in map(json.loads, path.read_text().splitlines())]
+
+
+def tenant(name: str = "team-a") -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "uid": name, "generation": 1, "creationTimestamp": "x"},
+        "spec": {"models": ["*"]},
+    }
+
+
+async def test_a_change_is_recorded_once_and_an_unchanged_object_is_not_read(tmp_path: Path) -> None:
+    world = World()
+    world.write("chat", 1, "1")
+    found, _ = auditor(world, tmp_path / "log")
+    await found.look()
+    world.write("chat", 2, "2")
+    for _ in range(3):
+        await found.look()
+    assert actions(tmp_path / "log") == ["begun", "found", "changed spec.model"]
+    assert world.reads == 2
+
+
+async def test_what_was_not_written_is_recorded_by_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.write("chat", 1, "1")
+    found, trail = auditor(world, tmp_path / "log")
+    await found.look()
+    world.write("chat", 2, "2")
+
+    def full(records: object) -> bool:
+        raise OSError("full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(trail, "append", full)
+        with pytest.raises(OSError, match="full"):
+            await found.look()
+    await found.look()
+    assert actions(tmp_path / "log") == ["begun", "found", "changed spec.model"]
+
+
+async def test_a_killed_operator_is_followed_by_one_that_records_what_it_missed(tmp_path: Path) -> None:
+    world = World()
+    world.write("chat", 1, "1")
+    world.tenants = [tenant()]
+    await auditor(world, tmp_path / "log")[0].look()
+    world.write("chat", 2, "2", status={"decisions": ["2026-11-25T11:59:01Z new-revision: r2 goes out"]})
+    world.tenants = []
+    await auditor(world, tmp_path / "log")[0].look()
+    await auditor(world, tmp_path / "log")[0].look()
+    assert actions(tmp_path / "log") == ["begun", "found", "found", "deleted", "changed spec.model", "decided"]
+
+
+async def test_only_what_is_gone_counts_as_deleted(tmp_path: Path) -> None:
+    """Not an object that this operator may not read, nor a Tenant that the API server's cache lacks."""
+    world = World()
+    world.write("chat", 1, "1")
+    world.tenants = [tenant()]
+    found, _ = auditor(world, tmp_path / "log")
+    await found.look()
+    world.cache = ObjectCache()
+    world.old_tenants = []
+    narrow, _ = auditor(world, tmp_path / "log")
+    await narrow.look()
+    reads = world.reads
+    await narrow.look()
+    assert actions(tmp_path / "log") == ["begun", "found", "found"] and world.reads == reads
+    # It is watched again, and deleted then.
+    world.write("chat", 1, "1")
+    await narrow.look()
+    world.cache.remove(MODEL_DEPLOYMENTS, world.objects.pop("chat"))
+    await narrow.look()
+    assert actions(tmp_path / "log")[3:] == ["deleted"]
+
+
+async def test_without_tenants_deployments_are_recorded_all_the_same(tmp_path: Path) -> None:
+    world = World()
+    world.write("chat", 1, "1")
+    found, _ = auditor(world, tmp_path / "log")
+
+    async def refused(*_: Any, **__: Any) -> list[dict[str, Any]]:
+        raise Refused(403, "forbidden")
+
+    world.list = refused  # type: ignore[method-assign]
+    await found.look()
+    assert actions(tmp_path / "log") == ["begun", "found"]
+
+
+@pytest.mark.parametrize("trouble", [Unavailable("away"), ZeroDivisionError("a bug")])
+async def test_trouble_ends_no_operator_and_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: Exception, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runner, "LOOK_S", 0.001)
+    world = World()
+    world.write("chat", 1, "1")
+    world.trouble = trouble
+    looks = 0
+
+    def leads() -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    trail = Trail(str(tmp_path / "log"), lambda: NOW)
+    running = asyncio.create_task(AuditRunner(world, world.cache, trail, leads, lambda: NOW).run())  # type: ignore[arg-type]
+    await until_async(lambda: looks > 3)
+    assert len([entry for entry in caplog.records if "is not written" in entry.message]) == 1
+    world.trouble = None
+    await until_async(lambda: "uid-chat" in trail.known)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_an_operator_without_the_lease_records_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runner, "LOOK_S", 0.001)
+    world = World()
+    world.write("chat", 1, "1")
+    found, _ = auditor(world, tmp_path / "log", leads=False)
+    running = asyncio.create_task(found.run())
+    for _ in range(5):
+        await asyncio.sleep(0.002)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert not (tmp_path / "log").exists() and world.reads == 0
