@@ -167,6 +167,16 @@ def test_the_weight_waits_for_pods_that_carry_it() -> None:
     assert world.weights() == {"v2": 100}
 
 
+@pytest.mark.parametrize(("replicas", "surge"), [(2, 2), (6, 3)])
+def test_a_ramp_gets_through_without_room_for_a_second_set(replicas: int, surge: int) -> None:
+    """Pods of stable make way for those of the next weight."""
+    world = releasing(shadowed(), ramp(bake="30s"), replicas=replicas, maxSurge=surge)
+    until_ramp(world)
+    watched(world, 600)
+    world.run(60)
+    assert world.state() is None and world.weights()["v2"] == 100
+
+
 def test_a_paused_deployment_keeps_its_weight() -> None:
     world = ramping(bake="10s")
     world.edit(paused=True)
