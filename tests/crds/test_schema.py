@@ -7,6 +7,7 @@ from tests.crds.schema import sentences, version, walk
 BY_HAND = (
     "metadata.name may have at most 52 characters",
     "with spec.strategy.canary.baselinePod metadata.name may have at most 43 characters",
+    "with prePromotionAnalysis.twinShadow metadata.name may have at most 43 characters",
     "with spec.engine.parallelism.nodes above 1 metadata.name may have at most 28 characters",
     "metadata.name must start with a letter",
     "spec.model.name cannot change",

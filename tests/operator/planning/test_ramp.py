@@ -78,7 +78,7 @@ def test_a_healthy_revision_ramps_up_bakes_and_is_promoted() -> None:
     world.run(60)
     assert world.state() is None and world.weights() == {"v2": 100}
     assert "passed the ramp at step 2 of 2" in messages(world)[-1] and "may have cost " in messages(world)[-1]
-    assert "TrafficWeightUpdated" in reasons(world)
+    assert {"TrafficWeightUpdated", "RampWeightChanged"} <= set(reasons(world))
 
 
 def test_the_weight_waits_for_the_rate_of_requests_and_for_a_look() -> None:

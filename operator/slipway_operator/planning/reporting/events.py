@@ -46,10 +46,14 @@ def _scaled_and_shifted(at: Situation, desired: Mapping[str, int], traffic: Traf
         if workload.desired != desired[name]
     )
     before = at.status.traffic
-    if traffic is None or (before and before.generation == traffic.generation):
+    if traffic is None or (before and _weights(before) == _weights(traffic)):
         return scaled
     shares = ", ".join(f"{backend.revision} {backend.weight}%" for backend in traffic.backends)
     return (*scaled, Event("Normal", "TrafficWeightUpdated", f"generation {traffic.generation}: {shares}"))
+
+
+def _weights(traffic: Traffic) -> list[tuple[str, int]]:
+    return [(backend.revision, backend.weight) for backend in traffic.backends]
 
 
 def _drains(at: Situation, desired: Mapping[str, int], revisions: tuple[RevisionStatus, ...]) -> tuple[Event, ...]:

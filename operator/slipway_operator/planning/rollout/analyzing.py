@@ -170,7 +170,7 @@ def _ramped(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event,
         return ()
     why = "it has passed, and bakes" if now.passed_at else ramping.sentence(now)
     text = f"revision {rollout_of(course).revision}: weight {before.weight} -> {now.weight}: {why}"
-    return (Event("Normal", "TrafficWeightUpdated", text),)
+    return (Event("Normal", "RampWeightChanged", text),)
 
 
 def _braked(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
