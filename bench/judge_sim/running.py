@@ -19,6 +19,7 @@ Progress = Callable[[str, int, int], None]  # what, runs done, runs in all
 
 OURS, TUNED_KAYENTA, TUNED_RULE = "Slipway", "Kayenta, every 5 min, tuned", "best tuned threshold rule"
 BATCH = 72  # each combination of the factors once
+STRICT = ", tuned to the lower end"
 RESTART = "operator restart"
 Z_95 = 1.959964
 TAKEN, EARLY, REQUESTS, HARM = range(4)  # columns of what is measured of a run
@@ -65,6 +66,7 @@ class AlternativeResult:
     tuned_to: float  # part of healthy canaries that the tuned ones may reject
     evidence_requests: float | None  # dead ones: canary requests that suffice as evidence in 99 of 100 runs
     cpu_s: float
+    strict_harm: float = 0.0  # as the best rule's, tuned to the least part of healthy ones that ours may reject
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Tuned:
 
     false_rollback_rate: float
     rules: list[peers.Rule]
+    strict_rules: list[peers.Rule]  # the same family, tuned to the lower end of the interval of ours
     kayenta_z: float
     rates: Floats
 
@@ -120,14 +123,18 @@ def alternative_result(cell: Alternative, runs: int, seed: int, on_progress: Pro
             gathered.setdefault(name, []).append(measures)
         on_progress(cell.name, first + size, runs)
     measured = {name: np.concatenate(parts) for name, parts in gathered.items()}
-    best = min((rule.name for rule in tuned.rules), key=lambda name: measured[name][:, HARM].mean())
+    best, strict = (
+        min((rule.name + kind for rule in tuned.rules), key=lambda name: measured[name][:, HARM].mean())
+        for kind in ("", STRICT)
+    )
     judges = {name: _detection(measured[name]) for name in (OURS, *peers.JUDGES, TUNED_KAYENTA)}
     judges[TUNED_RULE] = _detection(measured[best])
     enough = _evidence_requests(cell, runs, seed) if cell.dead else None
     passed_first = float(np.concatenate(passed).mean())
     return AlternativeResult(
-        cell, runs, judges, passed_first, best, tuned.false_rollback_rate, enough, time.process_time() - began
-    )
+        cell, runs, judges, passed_first, best, tuned.false_rollback_rate, enough, time.process_time() - began,
+        strict_harm=float(measured[strict][:, HARM].mean()),
+    )  # fmt: skip
 
 
 def _others(traffic: Traffic, tuned: Tuned) -> dict[str, Floats]:
@@ -135,7 +142,9 @@ def _others(traffic: Traffic, tuned: Tuned) -> dict[str, Floats]:
     strengths, deviations = peers.kayenta_strengths(traffic), peers.deviations(traffic, tuned.rates)
     found = peers.judged(traffic, strengths)
     found[TUNED_KAYENTA] = peers.kayenta_often(traffic, strengths, tuned.kayenta_z)
-    return found | {rule.name: peers.by_rule(rule, deviations) for rule in tuned.rules}
+    for kind, rules in (("", tuned.rules), (STRICT, tuned.strict_rules)):
+        found |= {rule.name + kind: peers.by_rule(rule, deviations) for rule in rules}
+    return found
 
 
 def _tuned(cell: Alternative, runs: int, seed: int, on_progress: Progress) -> Tuned:
@@ -154,9 +163,10 @@ def _tuned(cell: Alternative, runs: int, seed: int, on_progress: Progress) -> Tu
         for window, found in peers.deviations(traffic, rates).items():
             deviations.setdefault(window, []).append(found)
         on_progress(f"{cell.name}, tuning", first + size, runs)
-    rate = min(ours.SPEC.false_rollback_rate, wilson(rejected, runs)[1])
-    rules = peers.tuned_rules({window: np.concatenate(parts) for window, parts in deviations.items()}, rate)
-    return Tuned(rate, rules, peers.tuned_kayenta_z(np.concatenate(strongest), rate), rates)
+    least, most = wilson(rejected, runs)
+    rate, healthy = min(ours.SPEC.false_rollback_rate, most), {w: np.concatenate(d) for w, d in deviations.items()}
+    rules, strict = (peers.tuned_rules(healthy, end) for end in (rate, min(rate, least)))
+    return Tuned(rate, rules, strict, peers.tuned_kayenta_z(np.concatenate(strongest), rate), rates)
 
 
 def _evidence_requests(cell: Alternative, runs: int, seed: int) -> float:

@@ -227,6 +227,17 @@ def test_a_difference_within_its_interval_is_a_tie_and_no_fault() -> None:
     assert harm.ok and "a tie" in harm.limit
 
 
+def test_a_rule_that_may_reject_more_only_because_of_few_runs_is_a_tie() -> None:
+    """The numbers of a quick run: of 200 healthy ones ours rejected none, and up to 1 % were allowed to the rule."""
+    mine, best = replace(NEVER, harm=36.3, harm_error=1.4), replace(NEVER, harm=32.3, harm_error=1.9)
+    everyone = {OURS: mine, TUNED_RULE: best} | dict.fromkeys((TUNED_KAYENTA, *peers.JUDGES), NEVER)
+    for strict_harm, held in ((40.0, True), (33.0, False)):
+        result = AlternativeResult(cells.ALTERNATIVES[1], 200, everyone, 0.0, "", 0.01, None, 0.0, strict_harm)
+        made = report.bars(report.Outcome([], [result], 1))
+        harm = next(bar for bar in made if bar.bar.startswith("bad responses"))
+        assert harm.ok is held and ("a tie" in harm.limit) is held
+
+
 def test_canaries_at_a_margin_seldom_pass_and_healthy_ones_do() -> None:
     found = {cell.name: margins.result(cell, 200, 1) for cell in margins.CELLS}
     made = [bar for item in found.values() if (bar := margins.bar(item))]
