@@ -1,7 +1,7 @@
 """What others do with the same requests, as each documents it; they see clients' responses alone.
 
-- A timer: Argo Rollouts' `setWeight` and `pause: {duration: 10m}` steps without an analysis, its first example of a
-  canary.
+- A timer: Argo Rollouts' steps of `setWeight` and `pause: {duration: 10m}` without an analysis, at the weights of this
+  simulation.
 - Argo Rollouts with a background analysis: the same steps, `successCondition: result[0] >= 0.95`, `failureLimit: 3`
   (docs/features/analysis.md), measured each minute; there `interval` is 5m, which finds nothing earlier.
 - Flagger: interval 1m, threshold 5, maxWeight 50, stepWeight 10, request-success-rate at least 99 (its tutorial of

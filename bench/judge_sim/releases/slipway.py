@@ -115,7 +115,7 @@ def released(
 
 
 def shadowed(row: Row, rate: float, first: int, seed: int, arrivals: Ints) -> Shadows:
-    """Shadows of canaries whose copies are worse by so much; rows that copies do not tell apart have the same ones."""
+    """Shadows of canaries whose copies are worse by so much; rows with equal copies have the same shadows."""
     rng = generator(f"shadow {row.copies:g} {rate:g}", first, seed)
     runs = len(arrivals)
     passed, rejected, bound = np.full(runs, np.inf), np.full(runs, np.inf), np.ones(runs)
