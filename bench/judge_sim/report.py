@@ -95,9 +95,8 @@ def _null_bars(item: NullResult) -> list[Bar]:
 def _harm_bar(item: AlternativeResult) -> Bar:
     """Not held only where the difference is more than chance explains.
 
-    The rule is tuned to what ours rejects of healthy ones, and that is known within an interval: few runs know little,
-    and their upper end allows the rule several times as many. So ours has to serve more than the rule at both ends, and
-    by more than the intervals of the means.
+    The rule is tuned to the upper end of the interval of what ours rejects of healthy ones, and what it serves depends
+    on that. So ours has to serve more than the rule at both ends, and by more than the intervals of the means.
     """
     mine, theirs = item.judges[OURS], item.judges[TUNED_RULE]
     limit, error = f"< {theirs.harm:.1f} of the best tuned rule", math.hypot(mine.harm_error, theirs.harm_error)
@@ -105,7 +104,7 @@ def _harm_bar(item: AlternativeResult) -> Bar:
     if abs(mine.harm - theirs.harm) <= error:
         limit += f"; a tie, the difference is within ± {error:.1f}"
     elif theirs.harm < mine.harm <= most + error:
-        limit += f"; a tie, the best one tuned to as few as Slipway may reject serves {most:.1f}, ± {error:.1f}"
+        limit += f"; a tie, the best one tuned to the lower end of what Slipway rejects serves {most:.1f} ± {error:.1f}"
     return Bar(f"bad responses, {item.cell.name}", round(mine.harm, 1), limit, mine.harm <= most + error)
 
 
