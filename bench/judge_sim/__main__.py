@@ -11,11 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.judge_sim import margins, plot, report
 from bench.judge_sim.cells import ALTERNATIVES, NULLS
 from bench.judge_sim.kept import Kept
+from bench.judge_sim.releases import figures, picture, section
+from bench.judge_sim.releases.rows import ROWS
 from bench.judge_sim.report import Outcome
 from testkit.report import write
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, PICTURE = ROOT / "bench" / "judge_sim.md", ROOT / "docs" / "pictures" / "judge-sim.png"
+PAGE, PICTURES = ROOT / "bench" / "judge_sim.md", ROOT / "docs" / "pictures"
+PICTURE, HARM_PICTURE = PICTURES / "judge-sim.png", PICTURES / "judge-harm.png"
 KEPT = ROOT / "build" / "judge-sim"
 NULL_RUNS, ALTERNATIVE_RUNS, QUICK_RUNS = 10_000, 2_000, 200
 LINE_S = 20.0
@@ -25,24 +28,25 @@ LINE_S = 20.0
 @click.option("--quick", is_flag=True, envvar="QUICK", help="200 runs of each cell; page and picture stay as they are.")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--only", default="", help="Only cells with this in their name; page and picture stay as they are.")
-def main(quick: bool, seed: int, only: str) -> None:
+@click.option("--releases", is_flag=True, help="Whole releases alone: their section of the page, and their picture.")
+def main(quick: bool, seed: int, only: str, releases: bool) -> None:
     """Simulate healthy and bad canaries, and judge them by Slipway's and the others' rules.
 
     Cells that are done are kept in build/judge-sim, so a run that was interrupted goes on where it was.
     """
     console = Console(soft_wrap=True)
     runs = (QUICK_RUNS, QUICK_RUNS) if quick else (NULL_RUNS, ALTERNATIVE_RUNS)
-    outcome = simulate(console, Kept(KEPT, seed), runs, only)
-    if not outcome.nulls and not outcome.alternatives and not outcome.bounded:
+    if releases:
+        outcome = Outcome([], [], seed, releases=simulated_releases(console, runs[1], seed, only))
+    else:
+        outcome = simulate(console, Kept(KEPT, seed), runs, only)
+    if not (outcome.nulls or outcome.alternatives or outcome.bounded or outcome.releases):
         raise click.UsageError(f"no cell has {only!r} in its name")
     made = report.bars(outcome)
-    page = report.markdown(outcome, made)
+    page = section.markdown(outcome.releases, seed) if releases else report.markdown(outcome, made)
     if not quick and not only:
-        PAGE.write_text(page)
-        if plot.possible():
-            plot.draw(outcome, PICTURE)
-        else:
-            console.out(plot.MISSING)
+        PAGE.write_text(section.inserted(PAGE.read_text(), page) if releases else page)
+        draw(console, outcome)
     console.out(page, highlight=False)
     path = write(report.as_json(outcome, made))
     missed = [bar for bar in made if not bar.ok]
@@ -50,6 +54,30 @@ def main(quick: bool, seed: int, only: str) -> None:
         console.out(f"not held: {bar.bar} is {bar.value:g}, must be {bar.limit}", highlight=False)
     console.out(f"{len(made) - len(missed)} of {len(made)} bars held; report {path.relative_to(ROOT)}", highlight=False)
     sys.exit(1 if missed else 0)
+
+
+def draw(console: Console, outcome: Outcome) -> None:
+    """The pictures of what was simulated."""
+    if not plot.possible():
+        console.out(plot.MISSING)
+        return
+    if outcome.nulls:
+        plot.draw(outcome, PICTURE)
+    picture.draw(outcome.releases, HARM_PICTURE)
+
+
+def simulated_releases(console: Console, runs: int, seed: int, only: str = "") -> list[figures.Figures]:
+    """Releases of canaries with `only` in their name, or in "releases"."""
+    rows = [row for row in ROWS if only in row.name or only in "releases"]
+    began = last = time.monotonic()
+
+    def show_progress(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > LINE_S:
+            last = time.monotonic()
+            console.out(f"{last - began:5.0f} s  {what}: {done} of {total}", highlight=False)
+
+    return figures.simulate(runs, seed, rows, on_progress=show_progress)
 
 
 def simulate(console: Console, kept: Kept, runs: tuple[int, int], only: str = "") -> Outcome:
@@ -71,7 +99,9 @@ def simulate(console: Console, kept: Kept, runs: tuple[int, int], only: str = ""
         healthy = [kept.null(null, runs[0], show_progress) for null in nulls]
         bad = [kept.alternative(cell, runs[1], show_progress) for cell in alternatives]
         bounded = [margins.result(cell, runs[0], kept.seed) for cell in margins.CELLS if only in cell.name]
-    return Outcome(healthy, bad, kept.seed, bounded)
+    # Names of releases are those of other cells in part, so they are simulated with all cells or by their own option.
+    released = [] if only else simulated_releases(console, runs[1], kept.seed)
+    return Outcome(healthy, bad, kept.seed, bounded, released)
 
 
 if __name__ == "__main__":

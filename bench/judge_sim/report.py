@@ -8,6 +8,8 @@ from typing import Any
 from bench.judge_sim import margins, peers
 from bench.judge_sim.cells import ALTERNATIVE_RATE
 from bench.judge_sim.intervals import wilson
+from bench.judge_sim.releases import section
+from bench.judge_sim.releases.figures import Figures
 from bench.judge_sim.running import (
     OURS,
     RESTART,
@@ -18,6 +20,7 @@ from bench.judge_sim.running import (
     NullResult,
     cap_s,
 )
+from bench.judge_sim.tables import bar_table, table
 from slipway_operator.planning.analysis.runs import READ_S
 from testkit.report import Bar, report
 
@@ -39,6 +42,7 @@ class Outcome:
     alternatives: Sequence[AlternativeResult]
     seed: int
     bounded: Sequence[margins.MarginResult] = ()
+    releases: Sequence[Figures] = ()
 
     @property
     def cpu_s(self) -> float:
@@ -48,6 +52,10 @@ class Outcome:
 
 def bars(outcome: Outcome) -> list[Bar]:
     """One for each figure that the simulation promises: it is not held where more than chance is against it."""
+    return [*_bars_of_judges(outcome), *section.bars(outcome.releases)]
+
+
+def _bars_of_judges(outcome: Outcome) -> list[Bar]:
     found = [bar for item in outcome.nulls for bar in _null_bars(item)]
     found += [made for item in outcome.bounded if (made := margins.bar(item))]
     seen = [item for item in outcome.alternatives if is_held(item)]
@@ -85,12 +93,19 @@ def _null_bars(item: NullResult) -> list[Bar]:
 
 
 def _harm_bar(item: AlternativeResult) -> Bar:
-    """Not held only where the difference is more than chance explains; a difference within its interval is a tie."""
+    """Not held only where the difference is more than chance explains.
+
+    The rule is tuned to the upper end of the interval of what ours rejects of healthy ones, and what it serves depends
+    on that. So ours has to serve more than the rule at both ends, and by more than the intervals of the means.
+    """
     mine, theirs = item.judges[OURS], item.judges[TUNED_RULE]
     limit, error = f"< {theirs.harm:.1f} of the best tuned rule", math.hypot(mine.harm_error, theirs.harm_error)
+    most = max(theirs.harm, item.strict_harm)
     if abs(mine.harm - theirs.harm) <= error:
         limit += f"; a tie, the difference is within ± {error:.1f}"
-    return Bar(f"bad responses, {item.cell.name}", round(mine.harm, 1), limit, mine.harm <= theirs.harm + error)
+    elif theirs.harm < mine.harm <= most + error:
+        limit += f"; a tie, the best one tuned to the lower end of what Slipway rejects serves {most:.1f} ± {error:.1f}"
+    return Bar(f"bad responses, {item.cell.name}", round(mine.harm, 1), limit, mine.harm <= most + error)
 
 
 def _at_most(name: str, value: float, limit: float, low: float | None = None) -> Bar:
@@ -157,15 +172,11 @@ def markdown(outcome: Outcome, made: Sequence[Bar]) -> str:
         table(("canary", "runs", "passed in an hour, %", "median, s", "p90, s"), [*map(margins.row, outcome.bounded)]),
         "Stable has 0.5 % of bad responses; weight 50 where none is named; a look at each reading, for an hour. No "
         "warm-up and no minimum of samples: these come on top. Beyond the margin no canary should pass.",
+        *([section.markdown(outcome.releases, outcome.seed).rstrip()] if outcome.releases else []),
         "## Bars",
-        bar_table(made),
+        bar_table(made[: len(made) - len(section.bars(outcome.releases))]),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
-
-
-def bar_table(made: Sequence[Bar]) -> str:
-    rows = [(bar.bar, f"{bar.value:g}", bar.limit, "yes" if bar.ok else "**no**") for bar in made]
-    return table(("bar", "value", "limit", "held"), rows)
 
 
 def null_table(results: Sequence[NullResult]) -> str:
@@ -243,11 +254,6 @@ def _seconds(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else "-"
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def as_json(outcome: Outcome, made: Sequence[Bar]) -> Json:
     """For build/reports/judge-sim.json; infinite times are left out."""
     nulls = [
@@ -263,4 +269,5 @@ def as_json(outcome: Outcome, made: Sequence[Bar]) -> Json:
         for name, found in item.judges.items()
     ]  # fmt: skip
     settings = {"seed": outcome.seed, "cpu_s": round(outcome.cpu_s, 1)}
-    return report("judge-sim", [*nulls, *alternatives], made, settings=settings)
+    rows = [*nulls, *alternatives, *section.as_rows(outcome.releases)]
+    return report("judge-sim", rows, made, settings=settings)

@@ -3,7 +3,7 @@
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ Progress = Callable[[str, int, int], None]  # what, runs done, runs in all
 
 OURS, TUNED_KAYENTA, TUNED_RULE = "Slipway", "Kayenta, every 5 min, tuned", "best tuned threshold rule"
 BATCH = 72  # each combination of the factors once
+# Healthy runs that find a limit for a few rejections in a thousand: 200 allow the others several times what ours does.
+TUNING_RUNS = 2000
+STRICT = ", tuned to the lower end"
 RESTART = "operator restart"
 Z_95 = 1.959964
 TAKEN, EARLY, REQUESTS, HARM = range(4)  # columns of what is measured of a run
@@ -65,6 +68,7 @@ class AlternativeResult:
     tuned_to: float  # part of healthy canaries that the tuned ones may reject
     evidence_requests: float | None  # dead ones: canary requests that suffice as evidence in 99 of 100 runs
     cpu_s: float
+    strict_harm: float = 0.0  # of the best rule, tuned to the lower end of the interval of what ours rejects
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Tuned:
 
     false_rollback_rate: float
     rules: list[peers.Rule]
+    strict_rules: list[peers.Rule]  # the same family, tuned to the lower end of the interval of ours
     kayenta_z: float
     rates: Floats
 
@@ -107,7 +112,22 @@ def _add(result: NullResult, traffic: Traffic, mine: ours.Decisions, rates: Floa
 
 
 def alternative_result(cell: Alternative, runs: int, seed: int, on_progress: Progress) -> AlternativeResult:
-    began, tuned = time.process_time(), _tuned(cell, runs, seed, on_progress)
+    """Where few runs leave it in doubt that ours is better, the others are tuned once more, as a full run does it."""
+    began = time.process_time()
+    found = _alternative_result(cell, runs, seed, on_progress, _tuned(cell, runs, seed, on_progress))
+    if runs < TUNING_RUNS and not cell.beside and _harm_differs(found) > 0:
+        again = _tuned(cell, TUNING_RUNS, seed, on_progress)
+        found = _alternative_result(cell, runs, seed, on_progress, again)
+    return replace(found, cpu_s=time.process_time() - began)
+
+
+def _harm_differs(found: AlternativeResult) -> float:
+    return found.judges[OURS].harm - found.judges[TUNED_RULE].harm
+
+
+def _alternative_result(
+    cell: Alternative, runs: int, seed: int, on_progress: Progress, tuned: Tuned
+) -> AlternativeResult:
     gathered: dict[str, list[Floats]] = {}
     passed: list[npt.NDArray[np.bool_]] = []
     for rng, first, size in _batches(cell.name, runs, seed):
@@ -120,13 +140,17 @@ def alternative_result(cell: Alternative, runs: int, seed: int, on_progress: Pro
             gathered.setdefault(name, []).append(measures)
         on_progress(cell.name, first + size, runs)
     measured = {name: np.concatenate(parts) for name, parts in gathered.items()}
-    best = min((rule.name for rule in tuned.rules), key=lambda name: measured[name][:, HARM].mean())
+    best, strict = (
+        min((rule.name + kind for rule in tuned.rules), key=lambda name: measured[name][:, HARM].mean())
+        for kind in ("", STRICT)
+    )
     judges = {name: _detection(measured[name]) for name in (OURS, *peers.JUDGES, TUNED_KAYENTA)}
     judges[TUNED_RULE] = _detection(measured[best])
     enough = _evidence_requests(cell, runs, seed) if cell.dead else None
     passed_first = float(np.concatenate(passed).mean())
+    strict_harm = float(measured[strict][:, HARM].mean())
     return AlternativeResult(
-        cell, runs, judges, passed_first, best, tuned.false_rollback_rate, enough, time.process_time() - began
+        cell, runs, judges, passed_first, best, tuned.false_rollback_rate, enough, 0.0, strict_harm
     )
 
 
@@ -135,7 +159,9 @@ def _others(traffic: Traffic, tuned: Tuned) -> dict[str, Floats]:
     strengths, deviations = peers.kayenta_strengths(traffic), peers.deviations(traffic, tuned.rates)
     found = peers.judged(traffic, strengths)
     found[TUNED_KAYENTA] = peers.kayenta_often(traffic, strengths, tuned.kayenta_z)
-    return found | {rule.name: peers.by_rule(rule, deviations) for rule in tuned.rules}
+    for kind, rules in (("", tuned.rules), (STRICT, tuned.strict_rules)):
+        found |= {rule.name + kind: peers.by_rule(rule, deviations) for rule in rules}
+    return found
 
 
 def _tuned(cell: Alternative, runs: int, seed: int, on_progress: Progress) -> Tuned:
@@ -154,9 +180,11 @@ def _tuned(cell: Alternative, runs: int, seed: int, on_progress: Progress) -> Tu
         for window, found in peers.deviations(traffic, rates).items():
             deviations.setdefault(window, []).append(found)
         on_progress(f"{cell.name}, tuning", first + size, runs)
-    rate = min(ours.SPEC.false_rollback_rate, wilson(rejected, runs)[1])
-    rules = peers.tuned_rules({window: np.concatenate(parts) for window, parts in deviations.items()}, rate)
-    return Tuned(rate, rules, peers.tuned_kayenta_z(np.concatenate(strongest), rate), rates)
+    least, most = wilson(rejected, runs)
+    rate = min(ours.SPEC.false_rollback_rate, most)
+    healthy = {window: np.concatenate(parts) for window, parts in deviations.items()}
+    rules, strict = (peers.tuned_rules(healthy, end) for end in (rate, min(rate, least)))
+    return Tuned(rate, rules, strict, peers.tuned_kayenta_z(np.concatenate(strongest), rate), rates)
 
 
 def _evidence_requests(cell: Alternative, runs: int, seed: int) -> float:

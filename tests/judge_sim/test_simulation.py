@@ -5,13 +5,14 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from bench.judge_sim import __main__ as program
-from bench.judge_sim import cells, kept, margins, ours, peers, plot, report
+from bench.judge_sim import cells, kept, margins, ours, peers, plot, report, running
 from bench.judge_sim.intervals import wilson
 from bench.judge_sim.latencies import SLOW, Shape, slow
 from bench.judge_sim.running import (
@@ -225,6 +226,35 @@ def test_a_difference_within_its_interval_is_a_tie_and_no_fault() -> None:
     result = AlternativeResult(cells.ALTERNATIVES[1], 200, everyone, 0.0, "", 0.01, None, 0.0)
     harm = next(bar for bar in report.bars(report.Outcome([], [result], 1)) if bar.bar.startswith("bad responses"))
     assert harm.ok and "a tie" in harm.limit
+
+
+def test_a_row_in_doubt_is_tuned_by_more_runs_and_a_clear_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned: list[int] = []
+    real = running._tuned
+
+    def counted(cell: cells.Alternative, runs: int, *rest: Any) -> running.Tuned:
+        tuned.append(runs)
+        return real(cell, runs, *rest)
+
+    monkeypatch.setattr(running, "_tuned", counted)
+    monkeypatch.setattr(running, "TUNING_RUNS", 40)
+    clear = alternative_result(cells.ALTERNATIVES[1], 20, 1, silent)
+    assert tuned == [20] and clear.judges[OURS].harm < clear.judges[TUNED_RULE].harm
+    monkeypatch.setattr(running, "_harm_differs", lambda _found: 1.0)
+    alternative_result(cells.ALTERNATIVES[1], 20, 1, silent)
+    assert tuned == [20, 20, 40]
+    alternative_result(cells.ALTERNATIVES[1], 40, 1, silent)
+    assert tuned == [20, 20, 40, 40]  # a full run is tuned once
+
+
+def test_a_rule_that_serves_less_only_at_one_end_of_its_tuning_is_a_tie() -> None:
+    mine, best = replace(NEVER, harm=36.3, harm_error=1.4), replace(NEVER, harm=32.3, harm_error=1.9)
+    everyone = {OURS: mine, TUNED_RULE: best} | dict.fromkeys((TUNED_KAYENTA, *peers.JUDGES), NEVER)
+    for strict_harm, held in ((40.0, True), (33.0, False)):
+        result = AlternativeResult(cells.ALTERNATIVES[1], 200, everyone, 0.0, "", 0.01, None, 0.0, strict_harm)
+        made = report.bars(report.Outcome([], [result], 1))
+        harm = next(bar for bar in made if bar.bar.startswith("bad responses"))
+        assert harm.ok is held and ("a tie" in harm.limit) is held
 
 
 def test_canaries_at_a_margin_seldom_pass_and_healthy_ones_do() -> None:
