@@ -187,6 +187,17 @@ def test_a_paused_deployment_keeps_its_weight() -> None:
     assert world.weights() == {"v2": 100}
 
 
+def test_requests_while_a_gateway_does_not_respond_are_spent_and_the_weight_waits() -> None:
+    world = ramping(bake="10m")
+    while (before := of_run(world)) and before.weight < 5:
+        world.run(5, step=5)
+    world.gateways[1].reachable = False
+    seen = watched(world, 40)
+    assert before and {one.weight for one in seen} == {before.weight} and seen[-1].spent > before.spent
+    (stale, *_) = watched(world, 60)[-1:]
+    assert stale.weight == 1, "what is not counted may be bad"
+
+
 def test_a_template_that_changes_starts_the_ramp_again_with_what_it_has_spent() -> None:
     world = ramping(bake="10m")
     for _ in range(100):

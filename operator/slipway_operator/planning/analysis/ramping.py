@@ -74,16 +74,11 @@ def read(
         return None
     if ramp.passed_at:
         return _baking(course, at, ramp, step)
+    cost = ramp.at_most / THOUSAND * max(0, _units(run) - _units(before))
+    ramp = replace(ramp, max_harm=step.max_harm, spent=round(ramp.spent + cost, 3))
     if not complete:
         return replace(ramp, weight=min(ramp.weight, WEIGHTS[0])) if run.stale else ramp
-    cost = ramp.at_most / THOUSAND * max(0, _units(run) - _units(before))
-    known = replace(
-        _bounded(ramp, run, spec),
-        max_harm=step.max_harm,
-        spent=round(ramp.spent + cost, 3),
-        rate=_rate(at, ramp, before),
-        assigned=_assigned(at),
-    )
+    known = replace(_bounded(ramp, run, spec), rate=_rate(at, ramp, before), assigned=_assigned(at))
     return _weighted(at, known, step)
 
 
