@@ -24,7 +24,6 @@ from devcluster.places import REPOSITORY, Places, places
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 NAME = "slipway-trace"
-OTHERS = ("__KMP_REGISTERED_LIB_", "sem.mp-", "torch_")  # in /dev/shm
 _SYSCTLS = ("vm", "kernel/panic", "kernel/panic_on_oops", "kernel/keys", "fs/inotify", "net/ipv4/ip_forward",
             "net/ipv4/conf/all", "net/ipv6/conf/all", "net/ipv4/conf/default")  # fmt: skip
 _CGROUPS = ("libpod_parent", "kubepods", "kubelet", "kubelet.slice", "k8s.io", "machine.slice")
@@ -182,9 +181,10 @@ def marked_processes() -> Iterator[str]:
 
 
 def folders() -> Iterator[Path]:
-    """Without the shared memory of other tests' processes (OpenMP, multiprocessing, torch): devcluster has none."""
-    for parent in ("/run", "/var/lib", "/lib/modules", "/etc/cni", "/var/lib/cni", "/etc/containers", "/dev/shm"):
-        yield from (path for path in Path(parent).glob("*") if not path.name.startswith(OTHERS))
+    """Of shared memory only podman's: tests that run at the same time have PostgreSQL, OpenMP and torch."""
+    for parent in ("/run", "/var/lib", "/lib/modules", "/etc/cni", "/var/lib/cni", "/etc/containers"):
+        yield from Path(parent).glob("*")
+    yield from Path("/dev/shm").glob("libpod*")
     yield from Path.home().glob(".kube/*")
 
 
