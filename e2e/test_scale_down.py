@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
+import pytest
+
 from testkit.cluster.deployment import START_S, Deployment, Json
 from testkit.cluster.installation import Installation
 from testkit.until import until
@@ -37,6 +39,7 @@ http.server.ThreadingHTTPServer(("", 8000), Engine).serve_forever()
 """
 
 
+@pytest.mark.extended
 def test_the_pod_with_a_stream_stays_and_idle_ones_go(slipway: Installation, deploy: Callable[..., Deployment]) -> None:
     command = ["python3", "-c", ENGINE, str(TOKENS)]
     custom = {"readinessPath": "/health", "preStopSeconds": 5}
