@@ -3,11 +3,13 @@
 import contextlib
 import http.client
 import json
+import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
+from slipway_operator.kube.reading.gateways import CACHE_S
 from testkit.cluster.deployment import START_S, Deployment, Json
 from testkit.cluster.installation import Installation
 from testkit.until import until
@@ -52,6 +54,7 @@ def test_the_pod_with_a_stream_stays_and_idle_ones_go(slipway: Installation, dep
     until_ready(chat, 3)
 
     with stream_at(slipway.url, chat.model, lambda pod: pod not in old) as (busy, rest):
+        time.sleep(2 * CACHE_S)  # the operator's view of requests is at most so old, and the stream has just begun
         chat.scale(1)
         until(lambda: {name_of(pod) for pod in chat.pods()}, "one pod is left", 60, holds=lambda names: len(names) == 1)
         [left] = chat.pods()
