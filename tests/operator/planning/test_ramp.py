@@ -11,8 +11,8 @@ from slipway_operator.api.v1alpha1.analysis_run import RampRun
 from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import BAD, reasons
-from tests.operator.planning.test_twin_shadow import decided, deployed, releasing, shadowed
-from tests.support.model_cluster import Crashed, ModelCluster, hook, model
+from tests.operator.planning.test_twin_shadow import decided, deployed, look, releasing, shadowed
+from tests.support.model_cluster import ModelCluster, hook, model
 
 WEIGHTS = (1, 2, 5, 10, 25, 50)
 
@@ -232,15 +232,7 @@ def test_restarts_in_the_middle_change_no_bit_of_the_ramp() -> None:
     for restarted in (False, True):
         world = ramping(bake="10m")
         for moment in range(90):
-            if restarted and moment % 3 == 0:
-                world.calls_until_crash = world.calls + moment % 2
-            try:
-                world.reconcile()
-            except Crashed:
-                world.calls_until_crash = None
-                world.reconcile()
-            world.calls_until_crash = None
-            world.pass_time(5 * (moment % 2))
+            look(world, moment, restarted=restarted)
         found = of_run(world)
         assert found and found.spent > 0
         ends.append((world.state(), world.now, found))

@@ -290,6 +290,19 @@ def test_the_status_alone_gives_the_same_verdict_again() -> None:
     assert len(again.looks) > 3
 
 
+def look(world: ModelCluster, moment: int, *, restarted: bool) -> None:
+    """One reconcile, and time after every second one. `restarted`: the operator dies at every third one."""
+    if restarted and moment % 3 == 0:
+        world.calls_until_crash = world.calls + moment % 2
+    try:
+        world.reconcile()
+    except Crashed:
+        world.calls_until_crash = None
+        world.reconcile()
+    world.calls_until_crash = None
+    world.pass_time(5 * (moment % 2))
+
+
 @pytest.mark.parametrize("fails", [0.01, 0.06])
 def test_restarts_in_the_middle_change_no_bit_of_the_verdict(fails: float) -> None:
     """The operator dies at every third reconcile, before its first or second call; gateways do not notice."""
@@ -298,15 +311,7 @@ def test_restarts_in_the_middle_change_no_bit_of_the_verdict(fails: float) -> No
         world = releasing()
         world.bad = {BAD: fails}
         for moment in range(800):
-            if restarted and moment % 3 == 0:
-                world.calls_until_crash = world.calls + moment % 2
-            try:
-                world.reconcile()
-            except Crashed:
-                world.calls_until_crash = None
-                world.reconcile()
-            world.calls_until_crash = None
-            world.pass_time(5 * (moment % 2))
+            look(world, moment, restarted=restarted)
             if world.state() in ("Paused", "Aborted"):
                 break
         rollout = world.parsed().rollout
