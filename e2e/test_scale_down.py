@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
-import pytest
-
 from slipway_operator.kube.reading.gateways import CACHE_S
 from testkit.cluster.deployment import START_S, Deployment, Json
 from testkit.cluster.installation import Installation
@@ -41,7 +39,6 @@ http.server.ThreadingHTTPServer(("", 8000), Engine).serve_forever()
 """
 
 
-@pytest.mark.extended
 def test_the_pod_with_a_stream_stays_and_idle_ones_go(slipway: Installation, deploy: Callable[..., Deployment]) -> None:
     command = ["python3", "-c", ENGINE, str(TOKENS)]
     custom = {"readinessPath": "/health", "preStopSeconds": 5}
