@@ -118,7 +118,7 @@ promote20: setup ## a healthy version on a real cluster, promoted by itself twen
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k twenty_times
 
-release20: setup ## the same by pairs and a ramp, with the built-in llm-release at 5 requests a second (two hours; SLIPWAY_RELEASES=2)
+release20: setup ## the same by pairs and a ramp, with the built-in llm-release at 5 requests a second (80 minutes; SLIPWAY_RELEASES=2)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k ramp_up
 
