@@ -110,7 +110,7 @@ faults: setup ## six bad versions on a real cluster, each rolled back by itself 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_faults.py -s $(if $(WRITE),--faults-table docs/faults.md)
 
-judged: setup ## on a real cluster: kills during analyses, mirrored requests, twin shadows, baseline pods (about twenty minutes)
+judged: setup ## on a real cluster: kills during analyses, mirrored requests, twin shadows, baseline pods (about forty minutes)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_twin_shadow.py e2e/test_baseline.py -s
 
@@ -118,7 +118,7 @@ promote20: setup ## a healthy version on a real cluster, promoted by itself twen
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k twenty_times
 
-release20: setup ## the same by pairs and a ramp, with the built-in llm-release at 5 requests a second (80 minutes; SLIPWAY_RELEASES=2)
+release20: setup ## the same by pairs and a ramp, with the built-in llm-release at 5 requests a second (70 minutes; SLIPWAY_RELEASES=2)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_healthy_twenty.py -s -k ramp_up
 
@@ -195,13 +195,13 @@ bench-operator: setup ## one operator with 100, 1,000 and 5,000 ModelDeployments
 judge-sim: setup ## simulated canaries, judged by Slipway and by others: false rollbacks, time to detection (QUICK=1: 200 runs)
 	$(PY) -m bench.judge_sim
 
-up: setup ## bring the development cluster up
+up: $(VENV)/.demo ## bring the development cluster up
 	$(PY) -m devcluster up
 
-down: setup ## take the development cluster away without a trace
+down: $(VENV)/.demo ## take the development cluster away without a trace
 	$(PY) -m devcluster down
 
-status: setup ## what the development cluster is doing
+status: $(VENV)/.demo ## what the development cluster is doing
 	$(PY) -m devcluster status
 
 train: setup ## train the two tiny models anew (about 5 minutes)

@@ -1,5 +1,7 @@
 """A twin shadow on a real cluster: pairs decide before any client is served by the new revision."""
 
+import random
+import time
 from collections.abc import Callable
 
 import pytest
@@ -25,12 +27,25 @@ RELEASE: Json = {
 }
 CUT: Json = {"env": [{"name": "SLIPWAY_MAX_MODEL_LEN", "value": "24"}]}
 SAME: Json = {"args": ["--max-num-seqs", "8"]}
+TEMPLATES = [{"templateName": "pairs"}]
+SHADOW: Json = {"templates": TEMPLATES, "twinShadow": {"percentage": 100}, "maxDuration": "10m"}
+RAMP: Json = {"auto": {"maxHarm": 30, "bake": "15s"}, "templates": TEMPLATES, "maxDuration": "10m"}
+COMPARED: Json = {
+    "canary": {"baselinePod": True, "steps": [{"analysis": SHADOW}, {"pause": {}}]},
+    "blueGreen": {"prePromotionAnalysis": SHADOW, "previewReplicaCount": 1, "autoPromotionEnabled": False},
+}
+RAMPED: Json = {
+    "canary": {"baselinePod": True, "steps": [{"analysis": SHADOW}, {"ramp": RAMP}]},
+    "capacity": {"maxSurge": 2},
+}
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
 @pytest.mark.parametrize(("engine", "passes"), [(SAME, True), (CUT, False)], ids=["as-good", "cut-answers"])
+@pytest.mark.parametrize("kind", ["canary", "blueGreen"])
 def test_pairs_decide_before_any_client_is_served(
+    kind: str,
     engine: Json,
     passes: bool,
     slipway: Installation,
@@ -39,12 +54,7 @@ def test_pairs_decide_before_any_client_is_served(
     flow: Callable[[Deployment, Shape], Flow],
 ) -> None:
     slipway.kube.apply(faults.template("pairs", **RELEASE), namespace)
-    analysis = {"templates": [{"templateName": "pairs"}], "twinShadow": {"percentage": 100}, "maxDuration": "10m"}
-    strategy = {
-        "canary": {"baselinePod": True, "steps": [{"analysis": analysis}, {"pause": {}}]},
-        "capacity": {"maxSurge": 2},
-    }
-    chat = deploy("v1", strategy=strategy)
+    chat = deploy("v1", strategy={kind: COMPARED[kind], "capacity": {"maxSurge": 2}})
     stable = chat.until_stable("v1")["stableRevision"]
     running = flow(chat, LOAD)
     running.wait_for(lambda seen: len(seen) >= BEFORE, 90, "answers of stable")
@@ -80,14 +90,7 @@ def test_a_healthy_release_ramps_up_by_itself(
 ) -> None:
     """From the first copy to all clients without a hand: pairs, weights within maxHarm, the bake, the promotion."""
     slipway.kube.apply(faults.template("pairs", **RELEASE), namespace)
-    templates = [{"templateName": "pairs"}]
-    analysis = {"templates": templates, "twinShadow": {"percentage": 100}, "maxDuration": "10m"}
-    ramp = {"auto": {"maxHarm": 30, "bake": "15s"}, "templates": templates, "maxDuration": "10m"}
-    strategy = {
-        "canary": {"baselinePod": True, "steps": [{"analysis": analysis}, {"ramp": ramp}]},
-        "capacity": {"maxSurge": 2},
-    }
-    chat = deploy("v1", strategy=strategy)
+    chat = deploy("v1", strategy=RAMPED)
     chat.until_stable("v1")
     running = flow(chat, LOAD)
     running.wait_for(lambda seen: len(seen) >= BEFORE, 90, "answers of stable")
@@ -103,6 +106,68 @@ def test_a_healthy_release_ramps_up_by_itself(
     seen = running.stop()
     assert not [item for item in seen if item.trouble]
     assert [one["weight"] for one in promoted["traffic"]["backends"] if one["weight"]] == [100]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(4 * START_S + 2 * VERDICT_S, func_only=True)
+@pytest.mark.parametrize("victim", ["operator", "gateway"])
+@pytest.mark.parametrize(("engine", "passes"), [(SAME, True), (CUT, False)], ids=["as-good", "cut-answers"])
+def test_a_kill_during_a_shadow_and_a_ramp_changes_no_verdict(
+    engine: Json,
+    passes: bool,
+    victim: str,
+    slipway: Installation,
+    namespace: str,
+    deploy: Callable[..., Deployment],
+    flow: Callable[[Deployment, Shape], Flow],
+) -> None:
+    """The analysis goes on with what it had counted: a good release goes out by itself, a bad one serves nobody."""
+    slipway.kube.apply(faults.template("pairs", **RELEASE), namespace)
+    chat = deploy("v1", strategy=RAMPED)
+    stable = chat.until_stable("v1")["stableRevision"]
+    running = flow(chat, LOAD)
+    running.wait_for(lambda seen: len(seen) >= BEFORE, 90, "answers of stable")
+
+    chat.edit(engine=engine)
+    chat.until("pairs are counted", lambda status: counted(status) > 0, START_S)
+    before = kill_one(slipway, victim, chat)
+    kept = chat.until("the next ones are, too", lambda status: counted(status) > counted(before), START_S)
+    assert run_of(kept)["startedAt"] == run_of(before)["startedAt"] or not run_of(kept).get("shadow")
+    if passes:
+        begun = chat.until("the ramp begins", lambda status: bool(ramp_of(status)), START_S + VERDICT_S)
+        former = ramp_of(kill_one(slipway, victim, chat)) or ramp_of(begun)
+        promoted = chat.until("it is promoted", lambda status: not status.get("rollout"), VERDICT_S)
+        assert [one["weight"] for one in promoted["traffic"]["backends"] if one["weight"]] == [100]
+        assert promoted["stableRevision"] != stable and former["spent"] <= 30
+    else:
+        settled = chat.until("it is rejected", is_over, VERDICT_S)
+        assert settled["rollout"]["abort"]["reason"] == "AnalysisFailed"
+    slipway.until_well()
+    seen = running.stop()
+    assert passes or {item.revision for item in seen if item.revision} == {stable}, "no client was served by it"
+    troubles = [item for item in seen if item.trouble]
+    assert victim == "gateway" or not troubles, troubles[:5]
+    assert all("ServerDisconnected" in item.trouble or "Client" in item.trouble for item in troubles), troubles[:5]
+
+
+def kill_one(slipway: Installation, victim: str, chat: Deployment) -> Json:
+    """Kill a process after some seconds; gives the status before."""
+    second = random.uniform(0.5, 6.0)
+    time.sleep(second)
+    before = chat.status
+    slipway.kill(next(iter(slipway.ready(victim))))
+    print(f"{victim} killed after {second:.1f} s, with {counted(before)} pairs or requests counted")
+    return before
+
+
+def run_of(status: Json) -> Json:
+    return dict((expanded(status)[0].get("rollout") or {}).get("analysis") or {})
+
+
+def counted(status: Json) -> int:
+    """What the present analysis has counted: pairs of a shadow, requests of a ramp."""
+    epochs = (epoch for item in run_of(status).get("counts") or () for epoch in item["epochs"])
+    return sum(epoch.get("nc", 0) for epoch in epochs)
 
 
 def ramp_of(status: Json) -> Json:

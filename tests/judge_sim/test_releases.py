@@ -93,11 +93,10 @@ def test_bars_compare_with_intervals(found: list[Figures]) -> None:
     assert not all(bar.ok for bar in section.bars([never]) if "median" in bar.bar)
 
 
-def test_a_goal_that_is_not_reached_is_shown_and_fails_no_run(found: list[Figures]) -> None:
+def test_a_healthy_release_that_takes_too_long_at_one_request_a_second_fails_its_bars(found: list[Figures]) -> None:
     slow = replace(of(found, HEALTHY), rate=1.0)
     late = replace(slow, to_promotion=replace(slow.to_promotion, median=1320, median_low=1300, p90=2280, p90_low=2200))
-    assert [bar.ok for bar in section.goals([late])] == [False, False]
-    assert all(bar.ok for bar in section.bars([late]))
+    assert [bar.ok for bar in section.bars([late]) if "minutes" in bar.bar] == [False, False]
 
 
 def test_bounds_of_many_units_are_never_too_low() -> None:

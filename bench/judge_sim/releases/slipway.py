@@ -28,7 +28,7 @@ from bench.judge_sim.releases.rows import (
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.evidence import log_combined
 from slipway_operator.judging.margins import paired
-from slipway_operator.judging.margins.extra import extra_upper, log_ipw_below, rate_upper, stakes
+from slipway_operator.judging.margins.extra import extra_upper, live_bets, log_ipw_below, rate_upper, stakes
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
 from slipway_operator.judging.margins.ramp import WEIGHTS, least_weight, next_weight
 from slipway_operator.judging.verdict import Tally, log_evidence
@@ -56,6 +56,8 @@ def _template() -> AnalysisSpec:
 TEMPLATE = _template()
 PAIRED = TEMPLATE.part(paired=True)
 LIVE = next(metric for metric in TEMPLATE.part(paired=False).gating if metric.max_extra is not None)
+LIVE_MARGIN = (LIVE.max_extra or 0) / THOUSAND
+LIVE_BETS = live_bets(PLACES / 100, LIVE_MARGIN)
 MAX_HARM = Ramp("llm-release").max_harm
 # A shadow and the clients' responses each have half of falseRollbackRate.
 AGAINST = math.log(2 / TEMPLATE.false_rollback_rate)
@@ -241,7 +243,7 @@ class _Ramps:
 
     def _passes(self, going: Ints) -> Flags:
         nc, ns, kc, ks = self._counts[:, going]
-        found = log_ipw_below(kc, ks, nc + ns, PLACES / 100, (LIVE.max_extra or 0) / THOUSAND)
+        found = log_ipw_below(kc, ks, nc + ns, PLACES / 100, LIVE_MARGIN, LIVE_BETS)
         return np.asarray((found >= PROVED) & (nc.sum(axis=-1) >= TEMPLATE.min_samples.canary_requests))
 
     def _own_bound(self, going: Ints) -> Floats:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from slipway_operator.api.v1alpha1.analysis_run import Epoch
 from slipway_operator.judging.evidence import FACTORS
 from slipway_operator.judging.margins.extra import FROM_THE_START as MARGIN_FROM_THE_START
-from slipway_operator.judging.margins.extra import GRID
+from slipway_operator.judging.margins.extra import LIVE_BAD, ON_THE_BEST, live_stakes
 from slipway_operator.model.analysis.spec import MetricSpec
 
 MIXTURE_COST = math.log(len(FACTORS))  # the cost of an unknown size of the regression
@@ -85,9 +85,9 @@ def requests_until_below(rates: Rates, margin: float, false_promote_rate: float)
         bad_canary * math.log1p(size * weight * margin - size)
         + bad_stable * math.log1p(size * weight * (margin + 1 / (1 - weight)))
         + (1 - bad_canary - bad_stable) * math.log1p(size * weight * margin)
-        for size in GRID
+        for size in live_stakes(LIVE_BAD, margin, weight).sizes
     )
-    needed = math.log(1 / false_promote_rate) + math.log(len(GRID)) - math.log(MARGIN_FROM_THE_START)
+    needed = -math.log(false_promote_rate * ON_THE_BEST * MARGIN_FROM_THE_START)
     return needed / growth if growth > 0 else math.inf
 
 

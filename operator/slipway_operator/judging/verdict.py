@@ -18,7 +18,7 @@ from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_bel
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
 from slipway_operator.judging.margins import shadow
-from slipway_operator.judging.margins.extra import live_extra_upper, log_ipw_below
+from slipway_operator.judging.margins.extra import LIVE_BAD, live_bets, live_extra_upper, log_ipw_below
 from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, of_slowdown, without_floor
@@ -81,7 +81,9 @@ def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float, slowdown: 
             return np.zeros(np.asarray(tally.kc).shape[:-1], dtype=np.bool_)
         # A canary that is slower by the margin is above its limit as often as stable is above its median.
         below = log_ratio_below(slowdown.kc, slowdown.ks, slowdown.weights, np.float64(1.0))
-        return np.asarray(below >= math.log(1 / false_promote_rate)) & _extra_below(tally, TAIL, false_promote_rate)
+        return np.asarray(below >= math.log(1 / false_promote_rate)) & _extra_below(
+            tally, TAIL, false_promote_rate, TAIL
+        )
     by_ratio = log_ratio_below(tally.kc, tally.ks, tally.weights, np.float64(spec.max_ratio))
     by_rate = None
     if spec.ok_below is not None:
@@ -89,9 +91,9 @@ def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float, slowdown: 
     return not_worse(by_ratio, by_rate, false_promote_rate)
 
 
-def _extra_below(tally: Tally, margin: float, false_promote_rate: float) -> Flags:
-    units = np.asarray(tally.nc) + np.asarray(tally.ns)
-    found = log_ipw_below(tally.kc, tally.ks, units, tally.weights, margin)
+def _extra_below(tally: Tally, margin: float, false_promote_rate: float, expected: float = LIVE_BAD) -> Flags:
+    units, bets = np.asarray(tally.nc) + np.asarray(tally.ns), live_bets(tally.weights, margin, expected)
+    found = log_ipw_below(tally.kc, tally.ks, units, tally.weights, margin, bets)
     return np.asarray(found >= math.log(1 / false_promote_rate))
 
 
@@ -204,8 +206,8 @@ def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> Extra
     """The bound of a metric with max_extra, per 1,000, rounded up: what is shown is proved."""
     if metric.max_extra is None:
         return None
-    units = np.asarray(tally.nc) + np.asarray(tally.ns)
-    at_most = float(live_extra_upper(tally.kc, tally.ks, units, tally.weights, false_promote_rate))
+    units, bets = np.asarray(tally.nc) + np.asarray(tally.ns), live_bets(tally.weights, metric.max_extra / THOUSAND)
+    at_most = float(live_extra_upper(tally.kc, tally.ks, units, tally.weights, bets, false_promote_rate))
     (nc, ns), (kc, ks) = ((int(np.sum(a)), int(np.sum(b))) for a, b in ((tally.nc, tally.ns), (tally.kc, tally.ks)))
     estimate = round(THOUSAND * (kc / nc - ks / ns), 1)
     return ExtraBound(math.ceil(10 * THOUSAND * at_most) / 10, estimate, metric.max_extra)

@@ -24,7 +24,7 @@ def status(
     """The status as it is now."""
     found = reports.of(name)
     fresh = (_ready(generation, spec, reports, found, now), _exhausted(spec, found, now), _expiring(spec, now))
-    return TenantStatus(generation, _use(name, spec, reports, found), carry_over(fresh, former.conditions, generation))
+    return TenantStatus(generation, _use(name, spec, reports, found), carry_over(fresh, former.conditions))
 
 
 def events(former: TenantStatus, fresh: TenantStatus) -> tuple[Event, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from slipway_operator.judging.margins.extra import log_ipw_below, rate_upper
+from slipway_operator.judging.margins.extra import live_bets, log_ipw_below, rate_upper
 from slipway_operator.judging.margins.ramp import LOOK_S, WEIGHTS, least_weight, next_weight
 from slipway_operator.judging.verdict import Tally, log_evidence
 from slipway_operator.model.analysis.template import BUILT_IN
@@ -43,7 +43,8 @@ class SimulatedRamp:
             if against >= math.log(2 / template.false_rollback_rate):  # the shadow has the other half
                 self.rejected_s = seconds
                 return
-            proof = log_ipw_below(kc, ks, nc + ns, np.array(WEIGHTS) / 100, (live.max_extra or 0) / 1000)
+            shares, margin = np.array(WEIGHTS) / 100, (live.max_extra or 0) / 1000
+            proof = log_ipw_below(kc, ks, nc + ns, shares, margin, live_bets(shares, margin))
             if proof >= math.log(1 / level) and nc.sum() >= template.min_samples.canary_requests:
                 self.passed_s = seconds
                 return

@@ -261,7 +261,7 @@ class RevisionStatus:
 @required("type", "status", "last_transition_time", "reason", "message")
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Condition of the object, as metav1.Condition."""
+    """Condition of the object, as metav1.Condition. status.observedGeneration is that of all conditions."""
 
     type: str
     """Type of the condition."""
@@ -273,8 +273,6 @@ class Condition:
     """Human-readable explanation."""
     last_transition_time: Time
     """Time of the last change of the status."""
-    observed_generation: Int64 = 0
-    """metadata.generation that the condition was computed from."""
 
 
 @dataclass(frozen=True, slots=True)

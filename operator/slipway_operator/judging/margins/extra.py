@@ -9,6 +9,7 @@ Live requests have no twin. Of one that was split at canary's weight w, Z is 1/w
 where it is stable's and bad, else 0; the mean of Z is the difference of the rates (inverse probability weighting).
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,15 @@ from slipway_operator.judging.bounds import log_rate_below
 from slipway_operator.judging.evidence import Floats, Numbers, log_mean_exp, log_over_starts
 
 GRID = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 0.9)
+# Stakes around the one that grows fastest where bad responses are as frequent as expected, as parts of it, and the part
+# of the money on each. A little less than the fastest one loses nothing in the median, and slow releases end sooner;
+# the second is for where bad responses are more frequent. The rest of the money is on the grid.
+AROUND = ((0.9, 0.75), (0.4, 0.1))
+ON_THE_BEST = AROUND[0][1]
 # Of what is staked on a bet: from the first clock epoch on; the rest begins again with later epochs, because an outage
 # of both sides ruins large bets.
-FROM_THE_START = 0.6
+FROM_THE_START = 0.85
+LIVE_BAD = 0.005  # expected rate of bad responses to live requests, and to any where nothing is known of stable
 HALVINGS = 50
 FEWER_HALVINGS = 20  # a millionth is enough of a rate that is shown per 1,000, and a ramp computes it at each reading
 
@@ -34,15 +41,29 @@ class Stakes:
 
 
 def stakes(p_hat: float, d: float) -> Stakes:
-    """Stakes for the margin `d`: half of the money on the best one if `p_hat` is the rate of bad responses that no
-    prompt explains, the other half on a grid. A wrong `p_hat` costs time, never validity."""
-    return Stakes((*GRID, _best(p_hat, d)), (*(0.5 / len(GRID) for _ in GRID), 0.5))
+    """Stakes on pairs for the margin `d`, if `p_hat` is the rate of bad responses that no prompt explains. A wrong
+    `p_hat` costs time, never validity."""
+    alone = p_hat * (1 - p_hat)  # bad on one side alone
+    return _around(_best(((alone, d - 1), (alone, d + 1), (1 - 2 * alone, d))))
 
 
-def _best(p_hat: float, d: float) -> float:
-    """The stake l that maximises E ln(1 + l*(d - D)), where each side alone is bad with probability p_hat*(1-p_hat)."""
-    alone = p_hat * (1 - p_hat)
-    terms = ((alone, d - 1), (alone, d + 1), (1 - 2 * alone, d))
+@functools.lru_cache(4096)
+def live_stakes(p_hat: float, d: float, weight: float) -> Stakes:
+    """Stakes on live requests of which canary gets the part `weight`. They are parts of that weight: the largest stake
+    at which no factor is negative is 1/(1/weight - d)."""
+    canary, stable = weight * p_hat, (1 - weight) * p_hat
+    terms = ((canary, weight * d - 1), (stable, weight * (d + 1 / (1 - weight))), (1 - p_hat, weight * d))
+    return _around(_best(terms))
+
+
+def _around(best: float) -> Stakes:
+    rest = (1 - sum(part for _, part in AROUND)) / len(GRID)
+    sizes = (*GRID, *(best * fraction for fraction, _ in AROUND))
+    return Stakes(sizes, (*(rest for _ in GRID), *(part for _, part in AROUND)))
+
+
+def _best(terms: Sequence[tuple[float, float]]) -> float:
+    """The stake l, at most 1, that maximises E ln(1 + l*gain); each gain comes with its probability."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -101,7 +122,9 @@ def extra_upper(a: Numbers, b: Numbers, n: Numbers, stakes: Stakes, level: float
 # -- live requests
 
 
-def log_ipw_below(canary: Numbers, stable: Numbers, units: Numbers, weights: Numbers, d: Numbers) -> Floats:
+def log_ipw_below(
+    canary: Numbers, stable: Numbers, units: Numbers, weights: Numbers, d: Numbers, bets: Sequence[Stakes]
+) -> Floats:
     """ln of the evidence that canary gives fewer than `d` extra bad responses for each request, shape (...).
 
     Args:
@@ -110,6 +133,7 @@ def log_ipw_below(canary: Numbers, stable: Numbers, units: Numbers, weights: Num
         units: all units of both.
         weights: canary's part of the units, shape (epochs,), between 0 and 1.
         d: the margin, above 0; one number, or of shape (...).
+        bets: the stakes of each epoch, by `live_bets`.
     """
     kc, ks, n = np.asarray(canary), np.asarray(stable), np.asarray(units)
     margin = np.asarray(d, dtype=np.float64)
@@ -117,22 +141,28 @@ def log_ipw_below(canary: Numbers, stable: Numbers, units: Numbers, weights: Num
     for epoch, weight in enumerate(np.asarray(weights, dtype=np.float64)):
         on_canary, on_stable = kc[..., epoch], ks[..., epoch]
         even = n[..., epoch] - on_canary - on_stable
-        # The largest stake at which no factor is negative is 1/(1/weight - d): stakes are parts of the weight.
         exponents.append([
             np.asarray(
                 on_canary * np.log1p(size * weight * margin - size)
                 + on_stable * np.log1p(size * weight * (margin + 1 / (1 - weight)))
                 + even * np.log1p(size * weight * margin)
             )
-            for size in GRID
+            for size in bets[epoch].sizes
         ])  # fmt: skip
-    return log_over_starts(exponents, from_the_start=FROM_THE_START)
+    return log_over_starts(exponents, np.array(bets[0].parts), FROM_THE_START)
 
 
-def live_extra_upper(canary: Numbers, stable: Numbers, units: Numbers, weights: Numbers, level: float) -> Floats:
+def live_bets(weights: Numbers, d: float, p_hat: float = LIVE_BAD) -> list[Stakes]:
+    """The stakes of each epoch of live requests, for the margin `d`."""
+    return [live_stakes(p_hat, d, float(weight)) for weight in np.asarray(weights, dtype=np.float64)]
+
+
+def live_extra_upper(
+    canary: Numbers, stable: Numbers, units: Numbers, weights: Numbers, bets: Sequence[Stakes], level: float
+) -> Floats:
     """The least `d` that `log_ipw_below` proves at `level`, shape (...); 1 where it proves none."""
     shape = np.asarray(units).shape[:-1]
-    return _least(lambda d: log_ipw_below(canary, stable, units, weights, d), shape, level)
+    return _least(lambda d: log_ipw_below(canary, stable, units, weights, d, bets), shape, level)
 
 
 def rate_upper(bad: Numbers, units: Numbers, level: float) -> Floats:

@@ -14,7 +14,13 @@ import numpy as np
 from slipway_operator.api.v1alpha1.analysis_run import Epoch, ExtraBound
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats
-from slipway_operator.judging.margins.extra import FROM_THE_START, extra_upper, log_extra_over_starts, stakes
+from slipway_operator.judging.margins.extra import (
+    FROM_THE_START,
+    ON_THE_BEST,
+    extra_upper,
+    log_extra_over_starts,
+    stakes,
+)
 from slipway_operator.judging.margins.slowness import FEWER, MORE, log_faster, log_slower
 from slipway_operator.model.analysis.spec import MetricSpec
 
@@ -142,7 +148,7 @@ def _until_below(counts: PairCounts, margin: float, former: FormerBad, level: fl
         + max(0.0, 1 - canary - twin) * math.log1p(size * margin)
         for size in stakes(former.rate, margin).sizes
     )
-    needed = math.log(1 / level) + math.log(2) - math.log(FROM_THE_START)
+    needed = -math.log(level * ON_THE_BEST * FROM_THE_START)
     return needed / growth if growth > 0 else math.inf
 
 

@@ -1,6 +1,7 @@
 """Conditions as in metav1: the transition time stays until the status changes."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from slipway_operator.api.v1alpha1.status import Condition
@@ -21,12 +22,12 @@ def condition(kind: str, holds: bool, reason: str, message: str, now: datetime) 
     return Condition(kind, "True" if holds else "False", reason, message, now)
 
 
-def carry_over(fresh: Iterable[Condition], former: Iterable[Condition], generation: int) -> tuple[Condition, ...]:
+def carry_over(fresh: Iterable[Condition], former: Iterable[Condition]) -> tuple[Condition, ...]:
     """The fresh conditions, with the former transition time where the status is the same."""
     known = {item.type: item for item in former}
-    return tuple(_carried(item, known.get(item.type), generation) for item in fresh)
+    return tuple(_carried(item, known.get(item.type)) for item in fresh)
 
 
-def _carried(fresh: Condition, former: Condition | None, generation: int) -> Condition:
-    since = former.last_transition_time if former and former.status == fresh.status else fresh.last_transition_time
-    return Condition(fresh.type, fresh.status, fresh.reason, fresh.message, since, generation)
+def _carried(fresh: Condition, former: Condition | None) -> Condition:
+    same = former is not None and former.status == fresh.status
+    return replace(fresh, last_transition_time=former.last_transition_time) if former and same else fresh

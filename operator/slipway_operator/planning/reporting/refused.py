@@ -38,7 +38,7 @@ def refused(obj: Json, status: Status, observed: Observed, problem: Invalid, now
             reason=problem.reason,
             message=problem.message,
             traffic=traffic,
-            conditions=conditions.carry_over(_with_others(fresh, status), status.conditions, generation),
+            conditions=conditions.carry_over(_with_others(fresh, status), status.conditions),
         ),
         events=(_event(problem),) if changed else (),
         requeue_after_s=min((pause for pause in (serving_s, missing_s) if pause is not None), default=None),

@@ -37,7 +37,7 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
     """The complete status. `found` are conditions that come from the object or from other controllers."""
     course, sizes, desired = decided.course, decided.sizes, decided.desired
     generation = generation_of(obj)
-    shown = _conditions(decided, at, found, generation)
+    shown = _conditions(decided, at, found)
     live = [item for item in (course.stable, course.target) if item]
     return Status(
         observed_generation=generation,
@@ -71,11 +71,11 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
     )
 
 
-def _conditions(decided: Decided, at: Situation, found: Sequence[Condition], generation: int) -> tuple[Condition, ...]:
+def _conditions(decided: Decided, at: Situation, found: Sequence[Condition]) -> tuple[Condition, ...]:
     fresh = conditions(decided.course, at, decided.sizes, decided.traffic)
     named = model_name.condition(at.observed.standing, at.status.conditions, at.now)
     shown = [*fresh, *found, *named, *foreign.condition(at.observed.foreign, at.now)]
-    return carry_over(shown, at.status.conditions, generation)
+    return carry_over(shown, at.status.conditions)
 
 
 def _shown(course: Course, sizes: Sizes) -> Rollout | None:
