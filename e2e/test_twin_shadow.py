@@ -121,7 +121,7 @@ def test_a_kill_during_a_shadow_and_a_ramp_changes_no_verdict(
     deploy: Callable[..., Deployment],
     flow: Callable[[Deployment, Shape], Flow],
 ) -> None:
-    """The analysis goes on with what it had counted: a good release goes out by itself, a bad one serves nobody."""
+    """The analysis goes on with what it had counted: a good release goes out by itself, a bad one serves no client."""
     slipway.kube.apply(faults.template("pairs", **RELEASE), namespace)
     chat = deploy("v1", strategy=RAMPED)
     stable = chat.until_stable("v1")["stableRevision"]

@@ -12,7 +12,8 @@ from bench.judge_sim import margins, plot, report
 from bench.judge_sim.cells import ALTERNATIVES, NULLS
 from bench.judge_sim.kept import Kept
 from bench.judge_sim.releases import figures, picture, section
-from bench.judge_sim.releases.rows import ROWS
+from bench.judge_sim.releases.half_hour import HalfHour, half_hours
+from bench.judge_sim.releases.rows import HEALTHY, ROWS
 from bench.judge_sim.report import Outcome
 from testkit.report import write
 
@@ -37,13 +38,13 @@ def main(quick: bool, seed: int, only: str, releases: bool) -> None:
     console = Console(soft_wrap=True)
     runs = (QUICK_RUNS, QUICK_RUNS) if quick else (NULL_RUNS, ALTERNATIVE_RUNS)
     if releases:
-        outcome = Outcome([], [], seed, releases=simulated_releases(console, runs[1], seed, only))
+        outcome = Outcome([], [], seed, (), *simulated_releases(console, runs[1], seed, only))
     else:
         outcome = simulate(console, Kept(KEPT, seed), runs, only)
     if not (outcome.nulls or outcome.alternatives or outcome.bounded or outcome.releases):
         raise click.UsageError(f"no cell has {only!r} in its name")
     made = report.bars(outcome)
-    page = section.markdown(outcome.releases, seed) if releases else report.markdown(outcome, made)
+    page = section.markdown(outcome.releases, outcome.half_hours, seed) if releases else report.markdown(outcome, made)
     if not quick and not only:
         PAGE.write_text(section.inserted(PAGE.read_text(), page) if releases else page)
         draw(console, outcome)
@@ -66,8 +67,10 @@ def draw(console: Console, outcome: Outcome) -> None:
     picture.draw(outcome.releases, HARM_PICTURE)
 
 
-def simulated_releases(console: Console, runs: int, seed: int, only: str = "") -> list[figures.Figures]:
-    """Releases of canaries with `only` in their name, or in "releases"."""
+def simulated_releases(
+    console: Console, runs: int, seed: int, only: str = ""
+) -> tuple[list[figures.Figures], list[HalfHour]]:
+    """Releases of canaries with `only` in their name, or in "releases"; of healthy ones also within half an hour."""
     rows = [row for row in ROWS if only in row.name or only in "releases"]
     began = last = time.monotonic()
 
@@ -77,7 +80,8 @@ def simulated_releases(console: Console, runs: int, seed: int, only: str = "") -
             last = time.monotonic()
             console.out(f"{last - began:5.0f} s  {what}: {done} of {total}", highlight=False)
 
-    return figures.simulate(runs, seed, rows, on_progress=show_progress)
+    found = figures.simulate(runs, seed, rows, on_progress=show_progress)
+    return found, half_hours(runs, seed) if HEALTHY in rows else []
 
 
 def simulate(console: Console, kept: Kept, runs: tuple[int, int], only: str = "") -> Outcome:
@@ -100,8 +104,8 @@ def simulate(console: Console, kept: Kept, runs: tuple[int, int], only: str = ""
         bad = [kept.alternative(cell, runs[1], show_progress) for cell in alternatives]
         bounded = [margins.result(cell, runs[0], kept.seed) for cell in margins.CELLS if only in cell.name]
     # Names of releases are those of other cells in part, so they are simulated with all cells or by their own option.
-    released = [] if only else simulated_releases(console, runs[1], kept.seed)
-    return Outcome(healthy, bad, kept.seed, bounded, released)
+    released, halves = ([], []) if only else simulated_releases(console, runs[1], kept.seed)
+    return Outcome(healthy, bad, kept.seed, bounded, released, halves)
 
 
 if __name__ == "__main__":

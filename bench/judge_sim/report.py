@@ -10,6 +10,7 @@ from bench.judge_sim.cells import ALTERNATIVE_RATE
 from bench.judge_sim.intervals import wilson
 from bench.judge_sim.releases import section
 from bench.judge_sim.releases.figures import Figures
+from bench.judge_sim.releases.half_hour import HalfHour
 from bench.judge_sim.running import (
     OURS,
     RESTART,
@@ -43,6 +44,7 @@ class Outcome:
     seed: int
     bounded: Sequence[margins.MarginResult] = ()
     releases: Sequence[Figures] = ()
+    half_hours: Sequence[HalfHour] = ()
 
     @property
     def cpu_s(self) -> float:
@@ -52,7 +54,7 @@ class Outcome:
 
 def bars(outcome: Outcome) -> list[Bar]:
     """One for each figure that the simulation promises: it is not held where more than chance is against it."""
-    return [*_bars_of_judges(outcome), *section.bars(outcome.releases)]
+    return [*_bars_of_judges(outcome), *section.bars(outcome.releases, outcome.half_hours)]
 
 
 def _bars_of_judges(outcome: Outcome) -> list[Bar]:
@@ -172,9 +174,13 @@ def markdown(outcome: Outcome, made: Sequence[Bar]) -> str:
         table(("canary", "runs", "passed in an hour, %", "median, s", "p90, s"), [*map(margins.row, outcome.bounded)]),
         "Stable has 0.5 % of bad responses; weight 50 where none is named; a look at each reading, for an hour. No "
         "warm-up and no minimum of samples: these come on top. Beyond the margin no canary should pass.",
-        *([section.markdown(outcome.releases, outcome.seed).rstrip()] if outcome.releases else []),
+        *(
+            [section.markdown(outcome.releases, outcome.half_hours, outcome.seed).rstrip()]
+            if outcome.releases
+            else []
+        ),
         "## Bars",
-        bar_table(made[: len(made) - len(section.bars(outcome.releases))]),
+        bar_table(made[: len(made) - len(section.bars(outcome.releases, outcome.half_hours))]),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from bench.judge_sim import __main__ as program
 from bench.judge_sim.releases import others, picture, section, slipway
 from bench.judge_sim.releases.figures import RULES, Figures, simulate
+from bench.judge_sim.releases.half_hour import half_hour_table, half_hours
 from bench.judge_sim.releases.rows import BAD, HEALTHY, LIVE_DEAD, ROWS, TWICE, Floats, Row, bad_of, requests
 from bench.judge_sim.running import OURS
 from slipway_operator.judging.margins.extra import rate_upper
@@ -133,7 +134,7 @@ def test_the_picture_has_a_mark_for_each_rule(found: list[Figures]) -> None:
 
 
 def test_the_tables_have_a_line_for_each_row_and_no_infinite_number(found: list[Figures]) -> None:
-    page = section.markdown(found, 1)
+    page = section.markdown(found, (), 1)
     assert page.count("| dead for clients only | 20 |") == 2
     assert "inf" not in page and "nan" not in page
     rows = section.as_rows(found)
@@ -148,3 +149,13 @@ def test_the_command_simulates_releases_alone(monkeypatch: pytest.MonkeyPatch) -
     done = CliRunner().invoke(program.main, ["--quick", "--releases", "--only", "+95 per 1,000"])
     assert done.exit_code == 0, done.output
     assert "| +95 per 1,000 | 5 | 0 |" in done.output and "bars held" in done.output
+
+
+def test_fewer_sessions_than_requests_are_promoted_within_half_an_hour_and_bars_say_so() -> None:
+    found = half_hours(20, 1)
+    promoted = {(item.session, item.rate): item.promoted for item in found}
+    assert promoted[1, 1.0] >= 12 and promoted[6, 1.0] == 0 and promoted[6, 100.0] >= 19
+    assert all(bar.ok for bar in section.bars([], found))
+    few = [replace(item, runs=200, promoted=100) for item in found]
+    assert not any(bar.ok for bar in section.bars([], few))
+    assert "| sessions of 6 requests | 0 |" in half_hour_table(found)

@@ -67,8 +67,8 @@ def generator(name: str, first: int, seed: int) -> Rng:
     return np.random.default_rng([seed, zlib.crc32(name.encode()), first])
 
 
-def bad_of(rng: Rng, served: Ints, extra: float) -> tuple[Ints, Ints]:
-    """Bad responses among these of canary: all, and those that stable would not have given."""
-    usual = rng.binomial(served, BAD)
-    more = rng.binomial(served - usual, extra / (1 - BAD))
+def bad_of(rng: Rng, served: Ints, extra: float, stable: float = BAD) -> tuple[Ints, Ints]:
+    """Bad responses among these of canary: all, and those that stable, with its own rate, would not have given."""
+    usual = rng.binomial(served, stable)
+    more = rng.binomial(served - usual, extra / (1 - stable))
     return usual + more, more

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.judge_sim.intervals import wilson
+from bench.judge_sim.releases import half_hour
 from bench.judge_sim.releases.figures import RULES, Figures, Mean, Time
+from bench.judge_sim.releases.half_hour import HalfHour
 from bench.judge_sim.releases.rows import AT_MARGIN, BAD, BAKE_S, HEALTHY, LIVE_DEAD, MARGIN, SHADOW_S, TWICE, Row
 from bench.judge_sim.releases.slipway import MAX_HARM
 from bench.judge_sim.running import OURS
@@ -17,10 +19,14 @@ from testkit.report import Bar
 TITLE, BEFORE = "## Whole releases", "## Bars"
 AT_MARGIN_PASS, TWICE_PASS, FALSE_REJECTION, BEYOND = 0.05, 0.005, 0.01, 0.05
 HARMED, LIVE_HARM = 0.1, 20
+HALF_HOURS = (
+    "Where requests belong to sessions, a session is one pair in each epoch of a shadow, and one unit of a ramp, which "
+    "is bad if one of its requests is: few sessions take longer."
+)
 MINUTES = {1.0: (20, 35), 5.0: (7, 10)}  # to the promotion of a healthy canary: median and p90
 
 
-def bars(found: Sequence[Figures]) -> list[Bar]:
+def bars(found: Sequence[Figures], halves: Sequence[HalfHour] = ()) -> list[Bar]:
     """What Slipway promises of releases: not held where the whole interval is on the wrong side."""
     mine = [item for item in found if item.rule == OURS]
     made = [bar for item in mine for bar in _bars(item)]
@@ -30,7 +36,7 @@ def bars(found: Sequence[Figures]) -> list[Bar]:
         worst = max(mine, key=lambda item: wilson(item.beyond, item.runs)[0])
         name = f"releases with more extra bad responses than maxHarm, most of all rows ({_where(worst)})"
         made.append(_share(name, worst.beyond, worst.runs, BEYOND))
-    return made
+    return [*made, *half_hour.bars(halves)]
 
 
 def _bars(item: Figures) -> list[Bar]:
@@ -79,8 +85,8 @@ def _minutes(seconds: float) -> float:
 # -- for people
 
 
-def markdown(found: Sequence[Figures], seed: int) -> str:
-    made, runs = bars(found), max(item.runs for item in found)
+def markdown(found: Sequence[Figures], halves: Sequence[HalfHour], seed: int) -> str:
+    made, runs = bars(found, halves), max(item.runs for item in found)
     missed = [bar for bar in made if not bar.ok]
     parts = [
         TITLE,
@@ -94,6 +100,7 @@ def markdown(found: Sequence[Figures], seed: int) -> str:
         "the bake. Extra bad responses are what clients got because of canary: mean ± half of its 95 % interval, and "
         "what 95 % of the releases stay below; those in the bake are of releases that baked. *Spent* is the most of "
         "any release. Neither promoted nor rejected: undecided when the time was over, and left to a person.",
+        *([half_hour.half_hour_table(halves), HALF_HOURS] if halves else []),
         "### The same requests, by others",
         others_table(found),
         "Promoted; minutes to that, median (-: in fewer than half); extra bad responses before the promotion, and "

@@ -98,16 +98,25 @@ class Shadows:
 
 
 def released(
-    row: Row, rate: float, first: int, seed: int, arrivals: Ints, shadows: Shadows, weigh: Weigh = bounded
+    row: Row,
+    rate: float,
+    first: int,
+    seed: int,
+    arrivals: Ints,
+    shadows: Shadows,
+    weigh: Weigh = bounded,
+    *,
+    unit_bad: float = BAD,
 ) -> Released:
-    """A ramp and a bake after each shadow that passed."""
+    """A ramp and a bake after each shadow that passed. `unit_bad`: the rate of bad units of stable."""
     never = np.full(len(arrivals), np.inf)
     found = Released(
         never.copy(), never.copy(), shadows.rejected_s.copy(), *(np.zeros(len(arrivals)) for _ in range(3))
     )
     live = np.flatnonzero(np.isfinite(shadows.passed_s))
     if live.size:
-        ramps = _Ramps(generator(f"ramp {row.name} {rate:g}", first, seed), row.clients, rate, arrivals, shadows, live)
+        rng, chances = generator(f"ramp {row.name} {rate:g}", first, seed), (row.clients, unit_bad)
+        ramps = _Ramps(rng, chances, rate, arrivals, shadows, live)
         ramps.run(weigh, found)
         ramps.bake(found)
     return found
@@ -185,8 +194,12 @@ def _bound(counts: Floats) -> Floats:
 class _Ramps:
     """Ramps of the runs `live`; counts are of canary's and stable's units and bad ones, by weight."""
 
-    def __init__(self, rng: Rng, extra: float, rate: float, arrivals: Ints, shadows: Shadows, live: Ints) -> None:
-        self._rng, self._extra, self._rate, self._arrivals = rng, extra, rate, arrivals
+    def __init__(
+        self, rng: Rng, chances: tuple[float, float], rate: float, arrivals: Ints, shadows: Shadows, live: Ints
+    ) -> None:
+        """`chances`: of an extra bad unit of canary, and of a bad one of stable."""
+        self._rng, self._rate, self._arrivals = rng, rate, arrivals
+        self._extra, self._bad = chances
         self._shadow_bound = shadows.bound
         self._begin = np.where(np.isfinite(shadows.passed_s), shadows.passed_s, 0).astype(np.int64) // LOOK_S
         self._live = live
@@ -230,8 +243,8 @@ class _Ramps:
         """Requests that canary gets before a look, and its extra bad responses."""
         requests = self._arrivals[going, look]
         canary = self._rng.binomial(requests, weight / 100)
-        bad, more = bad_of(self._rng, canary, self._extra)
-        stable_bad = self._rng.binomial(requests - canary, BAD)
+        bad, more = bad_of(self._rng, canary, self._extra, self._bad)
+        stable_bad = self._rng.binomial(requests - canary, self._bad)
         place = np.searchsorted(PLACES, weight)
         self._counts[:, going, place] += np.stack([canary, requests - canary, bad, stable_bad])
         return canary, more
