@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,6 +25,7 @@ from .authentication.issuers import IssuerKeys
 from .authentication.known_tenants import KnownTenants
 from .authentication.last_tenants import LastTenants
 from .authentication.pepper import PepperFile
+from .authentication.service_accounts import ServiceAccountTokens
 from .balancing.failsafe import CutOffRule
 from .balancing.failsafe_state import FailsafeSettings
 from .balancing.load_balancer import LoadBalancer
@@ -153,6 +154,24 @@ def _watch_tenants(settings: GatewaySettings, known: KnownTenants, metrics: Gate
     return TenantSource(settings.kubeconfig, known, metrics).run
 
 
+@contextlib.asynccontextmanager
+async def _accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> AsyncIterator[ServiceAccountTokens | None]:
+    """None: their tokens are not reviewed."""
+    if settings.routes or settings.auth_mode == OFF or not settings.token_review_audience:
+        yield None
+        return
+    from .authentication.token_review import TokenReview  # for the same reason
+
+    review = TokenReview(settings.kubeconfig, settings.token_review_audience)
+    clock = asyncio.get_running_loop().time
+    tokens = ServiceAccountTokens(review.review, settings.token_review_audience, metrics, clock)
+    try:
+        yield tokens
+    finally:
+        await tokens.close()
+        await review.close()
+
+
 async def _follow(*runs: Run | None) -> None:
     """Runs all of them; when one ends, so does this."""
     async with asyncio.TaskGroup() as group:
@@ -197,10 +216,10 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         sys.exit(f"slipway-gateway: {error}")
     incarnation = uuid.uuid4().hex
     balancer = _balancer(settings, metrics, incarnation)
-    async with open_session(settings) as session:
+    async with open_session(settings) as session, _accounts(settings, metrics) as accounts:
         known = KnownTenants(PepperFile(settings.key_pepper_file, asyncio.get_running_loop().time).read)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, accounts)
         ledger = Ledger(store, metrics)
         limiter, gateways, counters = _limiter(settings, metrics)
         admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)

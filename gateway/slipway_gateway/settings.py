@@ -130,6 +130,11 @@ class GatewaySettings(ProcessSettings):
     oidc_ca_file: FilePath = Field(
         "", description="certificates that issuers of tokens are verified by; without them the system's"
     )
+    token_review_audience: Name = Field(
+        "",
+        description="audience that tokens of service accounts need, which the API server then reviews; without one "
+        "they are no credentials",
+    )
     key_pepper_file: FilePath = Field(
         "", description="file with the pepper that API keys are hashed with; without it no key is accepted"
     )

@@ -54,6 +54,9 @@ def test_every_field_is_described_and_nothing_is_open() -> None:
         (keyed(hash=HASH[:-1]), "spec.auth.keys[0].hash"),
         (keyed(expiresAt="tomorrow"), "spec.auth.keys[0].expiresAt"),
         (changed(auth={"keys": [KEY, KEY]}), "spec.auth.keys[1]"),
+        (changed(auth={"serviceAccounts": [{"namespace": "a"}]}), "spec.auth.serviceAccounts[0].name"),
+        (changed(auth={"serviceAccounts": [{"namespace": "a:b", "name": "c"}]}), "serviceAccounts[0].namespace"),
+        (changed(auth={"serviceAccounts": [{"namespace": "a", "name": "*"}]}), "spec.auth.serviceAccounts[0].name"),
     ],
 )
 def test_invalid_tenants_are_refused_by_field(api: Api, spec: dict[str, Any], field: str) -> None:
@@ -77,9 +80,10 @@ def test_unknown_fields_are_refused_by_name(api: Api, field: str) -> None:
 
 @pytest.mark.integration
 def test_gateways_read_what_the_api_server_accepts(api: Api) -> None:
-    answer = dry_run(api, SPEC)
+    answer = dry_run(api, changed(auth={"keys": [KEY], "serviceAccounts": [{"namespace": "a", "name": "app"}]}))
     assert answer.ok, answer.message
     tenant = parse(answer.body)
+    assert tenant.service_accounts == ("system:serviceaccount:a:app",)
     assert (tenant.models, tenant.weight, tenant.disabled) == (tuple(SPEC["models"]), 2, False)
     assert (tenant.keys[0].id, tenant.keys[0].hash, tenant.priority_limit) == ("k7Qm2x", HASH, None)
 

@@ -15,6 +15,8 @@ from devcluster.ports import reserve_port
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
 from slipway_gateway.authentication.known_tenants import KnownTenants
+from slipway_gateway.authentication.service_accounts import ServiceAccountTokens
+from slipway_gateway.authentication.token_review import TokenReview
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.forwarding.proxy import Proxy
 from slipway_gateway.identity.tenants import KnownTenant
@@ -169,6 +171,19 @@ def shared_counters(settings: GatewaySettings, metrics: GatewayMetrics) -> Redis
 
 
 @contextlib.asynccontextmanager
+async def service_accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> AsyncIterator[ServiceAccountTokens]:
+    """As the process has it, where an audience is set."""
+    review = TokenReview(settings.kubeconfig, settings.token_review_audience)
+    clock = asyncio.get_running_loop().time
+    accounts = ServiceAccountTokens(review.review, settings.token_review_audience, metrics, clock)
+    try:
+        yield accounts
+    finally:
+        await accounts.close()
+        await review.close()
+
+
+@contextlib.asynccontextmanager
 async def gateway(
     tenants: Iterable[KnownTenant] | None = (),
     pepper: bytes = b"",
@@ -178,13 +193,19 @@ async def gateway(
     settings = GatewaySettings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
     metrics = CountingMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
-    async with open_session(settings) as session, aiohttp.ClientSession() as client:
+    async with (
+        open_session(settings) as session,
+        aiohttp.ClientSession() as client,
+        service_accounts(settings, metrics) as accounts,
+    ):
         proxy = Proxy(settings, balancer, metrics, session)
         known = KnownTenants(lambda: pepper)
         if tenants is not None:
             known.publish(tenants)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers)
+        authenticator = Authenticator(
+            settings.auth_mode, known, metrics, issuers, accounts if accounts.audience else None
+        )
         ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
         counters = shared_counters(settings, metrics)
         sharing = asyncio.create_task(counters.run()) if counters else None

@@ -23,6 +23,7 @@ class Method(StrEnum):
 
     KEY = "key"
     JWT = "jwt"
+    SERVICE_ACCOUNT = "service_account"
 
 
 class AuthReason(StrEnum):
@@ -66,7 +67,11 @@ class AuthRefusal:
 def authenticate(
     headers: MultiMapping[str], table: TenantTable, now: float
 ) -> RequestIdentity | AuthRefusal | UnverifiedToken:
-    """`now`: Unix time. Of a token of an issuer that a tenant trusts, `by_token` decides, with the issuer's keys."""
+    """`now`: Unix time.
+
+    Of a token of an issuer that a tenant trusts, `by_token` decides, with the issuer's keys; of another one that names
+    a service account of a tenant, `by_username`, after the API server reviewed it.
+    """
     given = headers.getall("Authorization", [])
     if len(given) > 1:
         return AuthRefusal(AuthReason.INVALID)  # proxies before and after might each read another one
@@ -79,7 +84,9 @@ def authenticate(
     if credentials.startswith(api_keys.PREFIX):
         return by_key(credentials, table, now)
     token = tokens.read(credentials)
-    return token if token is not None and token.issuer in table.issuers else AuthRefusal(AuthReason.FOREIGN)
+    if token is not None and (token.issuer in table.issuers or token.subject in table.service_accounts):
+        return token
+    return AuthRefusal(AuthReason.FOREIGN)
 
 
 def by_key(key: str, table: TenantTable, now: float) -> RequestIdentity | AuthRefusal:
@@ -108,6 +115,23 @@ def by_token(
                 return AuthRefusal(AuthReason.DISABLED, Method.JWT)
             return RequestIdentity(tenant, Method.JWT, subject=str(claims.get("sub", ""))[:MAX_SUBJECT])
     return AuthRefusal(AuthReason.INVALID, Method.JWT)
+
+
+def before_review(token: UnverifiedToken, audience: str, now: float) -> AuthRefusal | None:
+    """Why the API server need not review the token: for what it says of itself it is not valid here."""
+    if token.expires_s is None or audience not in token.audiences:
+        return AuthRefusal(AuthReason.INVALID, Method.SERVICE_ACCOUNT)
+    return AuthRefusal(AuthReason.EXPIRED, Method.SERVICE_ACCOUNT) if now >= token.expires_s else None
+
+
+def by_username(username: str, table: TenantTable) -> RequestIdentity | AuthRefusal:
+    """`username`: that the API server has for a token; "": it has none."""
+    tenant = table.service_accounts.get(username)
+    if tenant is None:
+        return AuthRefusal(AuthReason.INVALID, Method.SERVICE_ACCOUNT)
+    if tenant.disabled:
+        return AuthRefusal(AuthReason.DISABLED, Method.SERVICE_ACCOUNT)
+    return RequestIdentity(tenant, Method.SERVICE_ACCOUNT, subject=username[:MAX_SUBJECT])
 
 
 def _find(digest: str, entries: tuple[tuple[KnownTenant, KeyHash], ...]) -> tuple[KnownTenant, KeyHash] | None:

@@ -35,11 +35,19 @@ class JwtFields(msgspec.Struct):
     claims: dict[str, str] = {}
 
 
-class AuthFields(msgspec.Struct):
+class ServiceAccountFields(msgspec.Struct):
+    """An item of `spec.auth.serviceAccounts`."""
+
+    namespace: str
+    name: str
+
+
+class AuthFields(msgspec.Struct, rename="camel"):
     """`spec.auth`."""
 
     keys: list[KeyFields] = []
     jwt: list[JwtFields] = []
+    service_accounts: list[ServiceAccountFields] = []
 
 
 class LimitFields(msgspec.Struct, rename="camel"):
@@ -115,6 +123,7 @@ class KnownTenant:
     issuers: tuple[TrustedIssuer, ...] = ()
     policy: Policy = field(default_factory=Policy)
     generation: int = 0  # of the object
+    service_accounts: tuple[str, ...] = ()  # their user names
 
     def may_use(self, names: Iterable[str]) -> bool:
         """Whether it may use a model that has these names: `namespace/name`, and the short one if that is its own."""
@@ -134,18 +143,23 @@ class TenantTable:
     keys: Mapping[str, tuple[tuple[KnownTenant, KeyHash], ...]] = field(default_factory=dict, repr=False)
     # By the URL of an issuer; the older tenant comes first here too.
     issuers: Mapping[str, tuple[tuple[KnownTenant, TrustedIssuer], ...]] = field(default_factory=dict, repr=False)
+    # By the user name of a service account; of several tenants the oldest one has it.
+    service_accounts: Mapping[str, KnownTenant] = field(default_factory=dict, repr=False)
 
 
 def build(tenants: Iterable[KnownTenant], pepper: bytes = b"") -> TenantTable:
     ordered = sorted(tenants, key=lambda tenant: (tenant.created, tenant.name))
     keys: dict[str, tuple[tuple[KnownTenant, KeyHash], ...]] = {}
     issuers: dict[str, tuple[tuple[KnownTenant, TrustedIssuer], ...]] = {}
+    service_accounts: dict[str, KnownTenant] = {}
     for tenant in ordered:
+        for username in tenant.service_accounts:
+            service_accounts.setdefault(username, tenant)
         for key in tenant.keys:
             keys[key.id] = (*keys.get(key.id, ()), (tenant, key))
         for trusted in tenant.issuers:
             issuers[trusted.issuer] = (*issuers.get(trusted.issuer, ()), (tenant, trusted))
-    return TenantTable({tenant.name: tenant for tenant in ordered}, pepper, keys, issuers)
+    return TenantTable({tenant.name: tenant for tenant in ordered}, pepper, keys, issuers, service_accounts)
 
 
 def parse(obj: Mapping[str, Any]) -> KnownTenant:
@@ -168,7 +182,13 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     limits = (spec.disabled, spec.weight, spec.priority_limit)
     issuers = tuple(TrustedIssuer(one.issuer, tuple(one.audiences), one.claims) for one in spec.auth.jwt)
     generation = int(meta.get("generation") or 0)
-    return KnownTenant(meta["name"], tuple(spec.models), *limits, keys, created, issuers, policy, generation)
+    accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
+    return KnownTenant(meta["name"], tuple(spec.models), *limits, keys, created, issuers, policy, generation, accounts)
+
+
+def username_of(namespace: str, name: str) -> str:
+    """Of a service account, as Kubernetes has it."""
+    return f"system:serviceaccount:{namespace}:{name}"
 
 
 def _policy(spec: TenantFields) -> Policy:

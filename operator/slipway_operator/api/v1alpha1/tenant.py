@@ -46,6 +46,15 @@ class TenantIssuer(ApiType):
     value. If tokens of several Tenants match, the oldest Tenant has them."""
 
 
+class TenantServiceAccount(ApiType):
+    """ServiceAccount whose tokens are the tenant's."""
+
+    namespace: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Namespace of the ServiceAccount."""
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
+    """Name of the ServiceAccount."""
+
+
 class TenantAuth(ApiType):
     """Credentials by which gateways know the tenant."""
 
@@ -54,6 +63,10 @@ class TenantAuth(ApiType):
     removed here is refused within two seconds."""
     jwt: Annotated[tuple[TenantIssuer, ...], Field(max_length=8)] = ()
     """Issuers of tokens. They must expire; gateways accept RS, PS and ES signatures of 256 to 512 bits, and EdDSA."""
+    service_accounts: Annotated[tuple[TenantServiceAccount, ...], Field(max_length=32)] = ()
+    """ServiceAccounts whose tokens are the tenant's, if they have the audience of the gateways
+    (auth.tokenReview.audience of the chart). The API server reviews them. If several Tenants name one, the oldest
+    Tenant has it."""
 
 
 class TenantSpec(ApiType):
