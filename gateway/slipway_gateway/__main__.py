@@ -219,7 +219,8 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     async with open_session(settings) as session, _accounts(settings, metrics) as accounts:
         known = KnownTenants(PepperFile(settings.key_pepper_file, asyncio.get_running_loop().time).read)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, accounts)
+        verifies = bool(settings.tls_client_ca_file)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=verifies)
         ledger = Ledger(store, metrics)
         limiter, gateways, counters = _limiter(settings, metrics)
         admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)

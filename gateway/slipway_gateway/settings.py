@@ -109,6 +109,10 @@ class GatewaySettings(ProcessSettings):
     tls_client_ca_file: FilePath = Field(
         "", description="certificates by which clients must be signed; without them they need no certificate"
     )
+    tls_client_auth: Literal["required", "optional"] = Field(
+        "required",
+        description="whether clients need such a certificate; optional: one that is sent must be valid",
+    )
     admin_host: Address = Field("", description="address of the admin port; without one every interface")
     admin_port: Port = Field(
         8001, description="port of /healthz, /readyz, /metrics and /internal/routes; keep it private"

@@ -203,9 +203,9 @@ async def gateway(
         if tenants is not None:
             known.publish(tenants)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        authenticator = Authenticator(
-            settings.auth_mode, known, metrics, issuers, accounts if accounts.audience else None
-        )
+        reviews = accounts if accounts.audience else None
+        verifies = bool(settings.tls_client_ca_file)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, reviews, verifies_clients=verifies)
         ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
         counters = shared_counters(settings, metrics)
         sharing = asyncio.create_task(counters.run()) if counters else None

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from multidict import MultiMapping
 
+from ..identity import certificates
 from ..identity.authenticate import (
     AUTO,
     OFF,
@@ -36,7 +38,8 @@ _NO_CREDENTIALS = (AuthReason.MISSING, AuthReason.FOREIGN)
 class Authenticator:
     """`mode`: one of `AUTH_MODES`. With `auto` credentials are required as soon as there is a tenant.
 
-    `accounts`: None: tokens of service accounts are not reviewed.
+    `accounts`: None: tokens of service accounts are not reviewed. `verifies_clients`: the listener does, by their
+    certificates.
     """
 
     def __init__(
@@ -47,10 +50,12 @@ class Authenticator:
         issuers: IssuerKeys,
         accounts: ServiceAccountTokens | None = None,
         *,
+        verifies_clients: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._issuers = issuers
         self._accounts = accounts
+        self._verifies_clients = verifies_clients
         self._mode = mode
         self.known = known
         self._metrics = metrics
@@ -82,23 +87,31 @@ class Authenticator:
         if tenant.service_accounts and self._accounts is not None and self._accounts.trouble:
             trouble = self._accounts.trouble
             return "TokenReviewUnavailable", f"tokens of service accounts cannot be reviewed: {trouble}"
+        if tenant.certificates and not self._verifies_clients:
+            return "ClientCertificatesOff", "gateways verify no certificates: set gateway.tls.clientCASecretName"
         return None
 
-    async def identify(self, headers: MultiMapping[str], address: str) -> RequestIdentity | None:
+    async def identify(
+        self, headers: MultiMapping[str], address: str, certificate: Mapping[str, Any] | None = None
+    ) -> RequestIdentity | None:
         """None: the request may be anonymous, and is. `address`: of the client; refusals are slowed down by it.
+
+        `certificate`: of the client, as `ssl` has it.
 
         Raises:
             RequestError: the request is refused.
         """
         source = address_owner(address)
-        found = await self._judge(headers, source)
+        found = await self._judge(headers, source, certificate)
         if not isinstance(found, AuthRefusal):
             return found
         if found.reason is not AuthReason.NOT_READY:
             await self._slow_down(source)
         raise _error(found)
 
-    async def _judge(self, headers: MultiMapping[str], source: str) -> RequestIdentity | AuthRefusal | None:
+    async def _judge(
+        self, headers: MultiMapping[str], source: str, certificate: Mapping[str, Any] | None
+    ) -> RequestIdentity | AuthRefusal | None:
         if self._mode == OFF:
             return None
         table = self.known.current
@@ -106,7 +119,8 @@ class Authenticator:
             return AuthRefusal(AuthReason.NOT_READY)
         if self._mode == AUTO and not table.tenants:
             return None
-        found = authenticate(headers, table, self._clock())
+        verified = certificates.read(certificate) if table.certificates else None
+        found = authenticate(headers, table, self._clock(), verified)
         if isinstance(found, UnverifiedToken):
             by_issuer = found.issuer in table.issuers
             found = await (self._verify(found, table) if by_issuer else self._review(found, table, source))

@@ -70,7 +70,8 @@ def _ready(
 
 
 def _credentials(spec: TenantSpec, now: datetime) -> tuple[tuple[bool, str, str], ...]:
-    keys, others = spec.auth.keys, bool(spec.auth.jwt or spec.auth.service_accounts)
+    keys, auth = spec.auth.keys, spec.auth
+    others = bool(auth.jwt or auth.service_accounts or auth.client_certificates)
     ended = all(key.expires_at is not None and key.expires_at <= now for key in keys)
     return (
         (
