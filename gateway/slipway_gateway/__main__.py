@@ -43,7 +43,7 @@ from .serving.listener import ConnectionLimiter, listen
 from .serving.operator_token import OperatorToken
 from .serving.tls import server_tls
 from .settings import GatewaySettings
-from .sharing.counters import SharedCounters
+from .sharing.counters import SharedBudgets, SharedCounters
 from .sharing.limiter import Limiter
 from .sharing.ready_gateways import ReadyGateways
 from .telemetry.access_log import AccessLog, open_access_log
@@ -135,12 +135,27 @@ def _counters(settings: GatewaySettings, metrics: GatewayMetrics) -> SharedCount
     return RedisCounters(url, settings.redis_prefix, settings.redis_timeout_s, metrics)
 
 
-def _limiter(
-    settings: GatewaySettings, metrics: GatewayMetrics
-) -> tuple[Limiter, ReadyGateways, SharedCounters | None]:
+def _budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> SharedBudgets | None:
+    if not (url := settings.redis_url.get_secret_value()):
+        return None
+    from .sharing.redis_budgets import RedisBudgets  # as above
+
+    shared = (url, settings.redis_prefix, settings.redis_timeout_s, metrics)
+    return RedisBudgets(*shared, own=ledger.own, hour=lambda: ledger.hour)
+
+
+def _admission(
+    settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger
+) -> tuple[Admission, ReadyGateways, list[SharedCounters | SharedBudgets]]:
+    """
+    Raises:
+        ValueError: the URL is none of a Redis server.
+    """
+    clock = asyncio.get_running_loop().time
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
-    counters = _counters(settings, metrics)
-    return Limiter(asyncio.get_running_loop().time, gateways, counters), gateways, counters
+    counters, budgets = _counters(settings, metrics), _budgets(settings, metrics, ledger)
+    admission = Admission(ledger, metrics, clock, Limiter(clock, gateways, counters), budgets)
+    return admission, gateways, [one for one in (counters, budgets) if one is not None]
 
 
 def _watch_tenants(settings: GatewaySettings, known: KnownTenants, metrics: GatewayMetrics) -> Run | None:
@@ -222,8 +237,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         verifies = bool(settings.tls_client_ca_file)
         authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=verifies)
         ledger = Ledger(store, metrics)
-        limiter, gateways, counters = _limiter(settings, metrics)
-        admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)
+        admission, gateways, shared = _admission(settings, metrics, ledger)
         known.on_publish = admission.tenants_changed
         proxy = Proxy(settings, balancer, metrics, session)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
@@ -242,7 +256,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         _spare_collector()
         log.info("listening", extra={"tls": tls is not None, "api": runner.addresses, "admin": admin_runner.addresses})
         others = _watch_gateways(settings, gateways, metrics)
-        routing = asyncio.create_task(_follow(source.run, tenants, others, counters.run if counters else None))
+        routing = asyncio.create_task(_follow(source.run, tenants, others, *(one.run for one in shared)))
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
         warming = asyncio.create_task(warmup.run(balancer))
         keeping = asyncio.create_task(last.run())
@@ -257,9 +271,9 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await issuers.close()
-            if counters:
-                await counters.close()
             await ledger.close_down()
+            for one in shared:
+                await one.close()
             await access_log.close()
             await admin_runner.cleanup()
 

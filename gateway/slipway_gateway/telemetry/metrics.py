@@ -123,6 +123,7 @@ class GatewayMetrics:
         self._tokens = self._counter("tokens_total", "Tokens that tenants used", ("tenant", "model", "kind"))
         self.ready_gateways = self._gauge("ready_gateways", "Gateways that divide what they do not share", ())
         self.shared_limits = self._gauge("shared_limits", "1: limits are counted at Redis, for all gateways", ())
+        self.shared_budgets = self._gauge("shared_budgets", "1: budgets are counted at Redis, for all gateways", ())
         self.shared_limits_failures = self._counter(
             "shared_limits_failures_total", "Calls to Redis that failed: limits are divided for a while", ()
         )
