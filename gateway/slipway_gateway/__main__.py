@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,6 +25,7 @@ from .authentication.issuers import IssuerKeys
 from .authentication.known_tenants import KnownTenants
 from .authentication.last_tenants import LastTenants
 from .authentication.pepper import PepperFile
+from .authentication.service_accounts import ServiceAccountTokens
 from .balancing.failsafe import CutOffRule
 from .balancing.failsafe_state import FailsafeSettings
 from .balancing.load_balancer import LoadBalancer
@@ -42,7 +43,7 @@ from .serving.listener import ConnectionLimiter, listen
 from .serving.operator_token import OperatorToken
 from .serving.tls import server_tls
 from .settings import GatewaySettings
-from .sharing.counters import SharedCounters
+from .sharing.counters import SharedBudgets, SharedCounters
 from .sharing.limiter import Limiter
 from .sharing.ready_gateways import ReadyGateways
 from .telemetry.access_log import AccessLog, open_access_log
@@ -134,12 +135,27 @@ def _counters(settings: GatewaySettings, metrics: GatewayMetrics) -> SharedCount
     return RedisCounters(url, settings.redis_prefix, settings.redis_timeout_s, metrics)
 
 
-def _limiter(
-    settings: GatewaySettings, metrics: GatewayMetrics
-) -> tuple[Limiter, ReadyGateways, SharedCounters | None]:
+def _budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> SharedBudgets | None:
+    if not (url := settings.redis_url.get_secret_value()):
+        return None
+    from .sharing.redis_budgets import RedisBudgets  # as above
+
+    shared = (url, settings.redis_prefix, settings.redis_timeout_s, metrics)
+    return RedisBudgets(*shared, own=ledger.own, hour=lambda: ledger.hour)
+
+
+def _admission(
+    settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger
+) -> tuple[Admission, ReadyGateways, list[SharedCounters | SharedBudgets]]:
+    """
+    Raises:
+        ValueError: the URL is none of a Redis server.
+    """
+    clock = asyncio.get_running_loop().time
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
-    counters = _counters(settings, metrics)
-    return Limiter(asyncio.get_running_loop().time, gateways, counters), gateways, counters
+    counters, budgets = _counters(settings, metrics), _budgets(settings, metrics, ledger)
+    admission = Admission(ledger, metrics, clock, Limiter(clock, gateways, counters), budgets)
+    return admission, gateways, [one for one in (counters, budgets) if one is not None]
 
 
 def _watch_tenants(settings: GatewaySettings, known: KnownTenants, metrics: GatewayMetrics) -> Run | None:
@@ -151,6 +167,24 @@ def _watch_tenants(settings: GatewaySettings, known: KnownTenants, metrics: Gate
     from .authentication.tenant_source import TenantSource  # for the same reason
 
     return TenantSource(settings.kubeconfig, known, metrics).run
+
+
+@contextlib.asynccontextmanager
+async def _accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> AsyncIterator[ServiceAccountTokens | None]:
+    """None: their tokens are not reviewed."""
+    if settings.routes or settings.auth_mode == OFF or not settings.token_review_audience:
+        yield None
+        return
+    from .authentication.token_review import TokenReview  # for the same reason
+
+    review = TokenReview(settings.kubeconfig, settings.token_review_audience)
+    clock = asyncio.get_running_loop().time
+    tokens = ServiceAccountTokens(review.review, settings.token_review_audience, metrics, clock)
+    try:
+        yield tokens
+    finally:
+        await tokens.close()
+        await review.close()
 
 
 async def _follow(*runs: Run | None) -> None:
@@ -197,13 +231,13 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         sys.exit(f"slipway-gateway: {error}")
     incarnation = uuid.uuid4().hex
     balancer = _balancer(settings, metrics, incarnation)
-    async with open_session(settings) as session:
+    async with open_session(settings) as session, _accounts(settings, metrics) as accounts:
         known = KnownTenants(PepperFile(settings.key_pepper_file, asyncio.get_running_loop().time).read)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers)
+        verifies = bool(settings.tls_client_ca_file)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=verifies)
         ledger = Ledger(store, metrics)
-        limiter, gateways, counters = _limiter(settings, metrics)
-        admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)
+        admission, gateways, shared = _admission(settings, metrics, ledger)
         known.on_publish = admission.tenants_changed
         proxy = Proxy(settings, balancer, metrics, session)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
@@ -222,7 +256,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         _spare_collector()
         log.info("listening", extra={"tls": tls is not None, "api": runner.addresses, "admin": admin_runner.addresses})
         others = _watch_gateways(settings, gateways, metrics)
-        routing = asyncio.create_task(_follow(source.run, tenants, others, counters.run if counters else None))
+        routing = asyncio.create_task(_follow(source.run, tenants, others, *(one.run for one in shared)))
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
         warming = asyncio.create_task(warmup.run(balancer))
         keeping = asyncio.create_task(last.run())
@@ -237,9 +271,9 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await issuers.close()
-            if counters:
-                await counters.close()
             await ledger.close_down()
+            for one in shared:
+                await one.close()
             await access_log.close()
             await admin_runner.cleanup()
 

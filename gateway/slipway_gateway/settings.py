@@ -109,6 +109,10 @@ class GatewaySettings(ProcessSettings):
     tls_client_ca_file: FilePath = Field(
         "", description="certificates by which clients must be signed; without them they need no certificate"
     )
+    tls_client_auth: Literal["required", "optional"] = Field(
+        "required",
+        description="whether clients need such a certificate; optional: one that is sent must be valid",
+    )
     admin_host: Address = Field("", description="address of the admin port; without one every interface")
     admin_port: Port = Field(
         8001, description="port of /healthz, /readyz, /metrics and /internal/routes; keep it private"
@@ -129,6 +133,11 @@ class GatewaySettings(ProcessSettings):
     )
     oidc_ca_file: FilePath = Field(
         "", description="certificates that issuers of tokens are verified by; without them the system's"
+    )
+    token_review_audience: Name = Field(
+        "",
+        description="audience that tokens of service accounts need, which the API server then reviews; without one "
+        "they are no credentials",
     )
     key_pepper_file: FilePath = Field(
         "", description="file with the pepper that API keys are hashed with; without it no key is accepted"

@@ -50,6 +50,7 @@ GROUPS = {
     "clusterroles": "rbac.authorization.k8s.io",
     "rolebindings": "rbac.authorization.k8s.io",
     "customresourcedefinitions": "apiextensions.k8s.io",
+    "tokenreviews": "authentication.k8s.io",
 }
 # Every call that the operator makes, and nothing else.
 OPERATOR = {
@@ -99,6 +100,7 @@ OTHERS += (
     "rolebindings",
     "customresourcedefinitions",
     "modeldeployments/scale",
+    "tokenreviews",
 )
 
 
@@ -179,6 +181,13 @@ def test_the_metrics_api_is_registered_by_name_and_by_the_operator_alone(api: Ap
     _wait_for(partial(_may, api, operator, "kube-system", "get", "configmaps", config))
     assert not _may(api, operator, "kube-system", "get", "configmaps", "kube-root-ca.crt")
     assert not _may(api, gateway, "kube-system", "get", "configmaps", config)
+
+
+def test_only_gateways_review_tokens_and_only_with_an_audience(api: Api, namespace: str) -> None:
+    _install_rbac(api, "ha", namespace)
+    operator, gateway = f"{namespace}:slipway-operator", f"{namespace}:slipway-gateway"
+    _wait_for(partial(_may, api, gateway, "", "create", "tokenreviews"))
+    assert not _may(api, operator, "", "create", "tokenreviews")
 
 
 def test_namespaced_accounts_end_at_their_namespaces(api: Api, namespace: str, teams: None) -> None:

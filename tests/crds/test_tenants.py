@@ -29,6 +29,10 @@ def keyed(**fields: Any) -> dict[str, Any]:
     return changed(auth={"keys": [{**KEY, **fields}]})
 
 
+def certified(*names: dict[str, str]) -> dict[str, Any]:
+    return changed(auth={"clientCertificates": list(names)})
+
+
 def test_every_field_is_described_and_nothing_is_open() -> None:
     for path, node in walk(version(TENANT_FILE)["schema"]["openAPIV3Schema"]):
         assert path == "metadata" or node["description"].rstrip().endswith("."), path
@@ -54,6 +58,14 @@ def test_every_field_is_described_and_nothing_is_open() -> None:
         (keyed(hash=HASH[:-1]), "spec.auth.keys[0].hash"),
         (keyed(expiresAt="tomorrow"), "spec.auth.keys[0].expiresAt"),
         (changed(auth={"keys": [KEY, KEY]}), "spec.auth.keys[1]"),
+        (changed(auth={"serviceAccounts": [{"namespace": "a"}]}), "spec.auth.serviceAccounts[0].name"),
+        (changed(auth={"serviceAccounts": [{"namespace": "a:b", "name": "c"}]}), "serviceAccounts[0].namespace"),
+        (changed(auth={"serviceAccounts": [{"namespace": "a", "name": "*"}]}), "spec.auth.serviceAccounts[0].name"),
+        (certified({}), "write one of uri, dns and commonName"),
+        (certified({"dns": "a", "commonName": "a"}), "write one of uri, dns and commonName"),
+        (certified({"dns": "*.example.com"}), "spec.auth.clientCertificates[0].dns"),
+        (certified({"uri": "example.com/a"}), "spec.auth.clientCertificates[0].uri"),
+        (certified({"commonName": ""}), "spec.auth.clientCertificates[0].commonName"),
     ],
 )
 def test_invalid_tenants_are_refused_by_field(api: Api, spec: dict[str, Any], field: str) -> None:
@@ -77,11 +89,19 @@ def test_unknown_fields_are_refused_by_name(api: Api, field: str) -> None:
 
 @pytest.mark.integration
 def test_gateways_read_what_the_api_server_accepts(api: Api) -> None:
-    answer = dry_run(api, SPEC)
+    answer = dry_run(api, changed(auth={"keys": [KEY], "serviceAccounts": [{"namespace": "a", "name": "app"}]}))
     assert answer.ok, answer.message
     tenant = parse(answer.body)
+    assert tenant.service_accounts == ("system:serviceaccount:a:app",)
     assert (tenant.models, tenant.weight, tenant.disabled) == (tuple(SPEC["models"]), 2, False)
     assert (tenant.keys[0].id, tenant.keys[0].hash, tenant.priority_limit) == ("k7Qm2x", HASH, None)
+
+
+@pytest.mark.integration
+def test_gateways_read_names_in_certificates(api: Api) -> None:
+    answer = dry_run(api, certified({"uri": "spiffe://x.org/A"}, {"dns": "a.x.org"}, {"commonName": "A a"}))
+    assert answer.ok, answer.message
+    assert parse(answer.body).certificates == ("uri:spiffe://x.org/A", "dns:a.x.org", "commonName:A a")
 
 
 @pytest.mark.integration

@@ -15,6 +15,8 @@ from devcluster.ports import reserve_port
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
 from slipway_gateway.authentication.known_tenants import KnownTenants
+from slipway_gateway.authentication.service_accounts import ServiceAccountTokens
+from slipway_gateway.authentication.token_review import TokenReview
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.forwarding.proxy import Proxy
 from slipway_gateway.identity.tenants import KnownTenant
@@ -31,6 +33,7 @@ from slipway_gateway.serving.tls import server_tls
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.sharing.limiter import Limiter
 from slipway_gateway.sharing.ready_gateways import ReadyGateways
+from slipway_gateway.sharing.redis_budgets import RedisBudgets
 from slipway_gateway.sharing.redis_counters import RedisCounters
 from slipway_gateway.telemetry.access_log import AccessLog, open_access_log
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
@@ -168,6 +171,25 @@ def shared_counters(settings: GatewaySettings, metrics: GatewayMetrics) -> Redis
     return RedisCounters(url, settings.redis_prefix, settings.redis_timeout_s, metrics) if url else None
 
 
+def shared_budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> RedisBudgets | None:
+    url = settings.redis_url.get_secret_value()
+    shared = (url, settings.redis_prefix, settings.redis_timeout_s, metrics)
+    return RedisBudgets(*shared, own=ledger.own, hour=lambda: ledger.hour) if url else None
+
+
+@contextlib.asynccontextmanager
+async def service_accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> AsyncIterator[ServiceAccountTokens]:
+    """As the process has it, where an audience is set."""
+    review = TokenReview(settings.kubeconfig, settings.token_review_audience)
+    clock = asyncio.get_running_loop().time
+    accounts = ServiceAccountTokens(review.review, settings.token_review_audience, metrics, clock)
+    try:
+        yield accounts
+    finally:
+        await accounts.close()
+        await review.close()
+
+
 @contextlib.asynccontextmanager
 async def gateway(
     tenants: Iterable[KnownTenant] | None = (),
@@ -178,18 +200,25 @@ async def gateway(
     settings = GatewaySettings(**({"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0} | changes))
     metrics = CountingMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
-    async with open_session(settings) as session, aiohttp.ClientSession() as client:
+    async with (
+        open_session(settings) as session,
+        aiohttp.ClientSession() as client,
+        service_accounts(settings, metrics) as accounts,
+    ):
         proxy = Proxy(settings, balancer, metrics, session)
         known = KnownTenants(lambda: pepper)
         if tenants is not None:
             known.publish(tenants)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers)
+        reviews = accounts if accounts.audience else None
+        verifies = bool(settings.tls_client_ca_file)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, reviews, verifies_clients=verifies)
         ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
         counters = shared_counters(settings, metrics)
-        sharing = asyncio.create_task(counters.run()) if counters else None
+        budgets = shared_budgets(settings, metrics, ledger)
+        sharing = [asyncio.create_task(one.run()) for one in (counters, budgets) if one]
         limiter = Limiter(asyncio.get_running_loop().time, gateways, counters)
-        admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter)
+        admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter, budgets)
         known.on_publish = admission.tenants_changed
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         lines = Lines()
@@ -225,11 +254,13 @@ async def gateway(
             await edge.stop_mirroring()
             await runner.cleanup()
             await admin_runner.cleanup()
-            if counters and sharing:
-                sharing.cancel()
-                await asyncio.gather(sharing, return_exceptions=True)
-                await counters.close()
+            for task in sharing:
+                task.cancel()
+            await asyncio.gather(*sharing, return_exceptions=True)
             await ledger.close_down()
+            for one in (counters, budgets):
+                if one:
+                    await one.close()
             await edge.access_log.close()
         assert lines.ended == metrics.ended or settings.access_log != "off", "each request has one line"
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from multidict import MultiMapping
 
+from ..identity import certificates
 from ..identity.authenticate import (
     AUTO,
     OFF,
@@ -15,7 +17,9 @@ from ..identity.authenticate import (
     Method,
     RequestIdentity,
     authenticate,
+    before_review,
     by_token,
+    by_username,
 )
 from ..identity.failures import FailureDelays
 from ..identity.tenants import KnownTenant, TenantTable
@@ -25,13 +29,18 @@ from ..telemetry.metrics import GatewayMetrics
 from ..wire import errors
 from .issuers import IssuerKeys, IssuerUnavailable
 from .known_tenants import KnownTenants
+from .service_accounts import ReviewUnavailable, ServiceAccountTokens
 
 MAX_WAITING = 256  # refusals that are delayed at once; beyond them 429 without a delay
 _NO_CREDENTIALS = (AuthReason.MISSING, AuthReason.FOREIGN)
 
 
 class Authenticator:
-    """`mode`: one of `AUTH_MODES`. With `auto` credentials are required as soon as there is a tenant."""
+    """`mode`: one of `AUTH_MODES`. With `auto` credentials are required as soon as there is a tenant.
+
+    `accounts`: None: tokens of service accounts are not reviewed. `verifies_clients`: the listener does, by their
+    certificates.
+    """
 
     def __init__(
         self,
@@ -39,9 +48,14 @@ class Authenticator:
         known: KnownTenants,
         metrics: GatewayMetrics,
         issuers: IssuerKeys,
+        accounts: ServiceAccountTokens | None = None,
+        *,
+        verifies_clients: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._issuers = issuers
+        self._accounts = accounts
+        self._verifies_clients = verifies_clients
         self._mode = mode
         self.known = known
         self._metrics = metrics
@@ -68,22 +82,36 @@ class Authenticator:
         for one in tenant.issuers:
             if trouble := self._issuers.trouble(one.issuer):
                 return "IssuerUnavailable", f"the keys of the issuer {one.issuer} cannot be read: {trouble}"
+        if tenant.service_accounts and self._accounts is None:
+            return "TokenReviewOff", "gateways review no tokens: set auth.tokenReview.audience of the chart"
+        if tenant.service_accounts and self._accounts is not None and self._accounts.trouble:
+            trouble = self._accounts.trouble
+            return "TokenReviewUnavailable", f"tokens of service accounts cannot be reviewed: {trouble}"
+        if tenant.certificates and not self._verifies_clients:
+            return "ClientCertificatesOff", "gateways verify no certificates: set gateway.tls.clientCASecretName"
         return None
 
-    async def identify(self, headers: MultiMapping[str], address: str) -> RequestIdentity | None:
+    async def identify(
+        self, headers: MultiMapping[str], address: str, certificate: Mapping[str, Any] | None = None
+    ) -> RequestIdentity | None:
         """None: the request may be anonymous, and is. `address`: of the client; refusals are slowed down by it.
+
+        `certificate`: of the client, as `ssl` has it.
 
         Raises:
             RequestError: the request is refused.
         """
-        found = await self._judge(headers)
+        source = address_owner(address)
+        found = await self._judge(headers, source, certificate)
         if not isinstance(found, AuthRefusal):
             return found
         if found.reason is not AuthReason.NOT_READY:
-            await self._slow_down(address)
+            await self._slow_down(source)
         raise _error(found)
 
-    async def _judge(self, headers: MultiMapping[str]) -> RequestIdentity | AuthRefusal | None:
+    async def _judge(
+        self, headers: MultiMapping[str], source: str, certificate: Mapping[str, Any] | None
+    ) -> RequestIdentity | AuthRefusal | None:
         if self._mode == OFF:
             return None
         table = self.known.current
@@ -91,9 +119,11 @@ class Authenticator:
             return AuthRefusal(AuthReason.NOT_READY)
         if self._mode == AUTO and not table.tenants:
             return None
-        found = authenticate(headers, table, self._clock())
+        verified = certificates.read(certificate) if table.certificates else None
+        found = authenticate(headers, table, self._clock(), verified)
         if isinstance(found, UnverifiedToken):
-            found = await self._verify(found, table)
+            by_issuer = found.issuer in table.issuers
+            found = await (self._verify(found, table) if by_issuer else self._review(found, table, source))
         if isinstance(found, RequestIdentity):
             self._metrics.authenticated(found.method, "ok")
             return found
@@ -112,8 +142,19 @@ class Authenticator:
             self._issuers.keep(frozenset(table.issuers))
         return by_token(token, keys, table, self._clock())
 
-    async def _slow_down(self, address: str) -> None:
-        delay_s = self._failures.failed(address_owner(address), self._clock())
+    async def _review(self, token: UnverifiedToken, table: TenantTable, source: str) -> RequestIdentity | AuthRefusal:
+        if self._accounts is None:
+            return AuthRefusal(AuthReason.FOREIGN)
+        if refusal := before_review(token, self._accounts.audience, self._clock()):
+            return refusal
+        try:
+            username = await self._accounts.username(token, source)
+        except ReviewUnavailable:
+            return AuthRefusal(AuthReason.NOT_READY, Method.SERVICE_ACCOUNT)
+        return by_username(username, table)
+
+    async def _slow_down(self, source: str) -> None:
+        delay_s = self._failures.failed(source, self._clock())
         if not delay_s:
             return
         if self._waiting >= MAX_WAITING:

@@ -9,6 +9,7 @@ from multidict import MultiMapping
 
 from ..wire.request_fields import PLACEHOLDER_KEYS
 from . import api_keys, tokens
+from .certificates import ClientCertificate
 from .tenants import KeyHash, KnownTenant, TenantTable
 from .tokens import UnverifiedToken
 
@@ -23,6 +24,8 @@ class Method(StrEnum):
 
     KEY = "key"
     JWT = "jwt"
+    SERVICE_ACCOUNT = "service_account"
+    CERTIFICATE = "certificate"
 
 
 class AuthReason(StrEnum):
@@ -38,7 +41,7 @@ class AuthReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestIdentity:
-    """Who sends a request. `key_id`: of its API key; it is no secret. `subject`: of its token."""
+    """Who sends a request. `key_id`: of its API key; it is no secret. `subject`: of its token or certificate."""
 
     tenant: KnownTenant
     method: Method
@@ -64,22 +67,28 @@ class AuthRefusal:
 
 
 def authenticate(
-    headers: MultiMapping[str], table: TenantTable, now: float
+    headers: MultiMapping[str], table: TenantTable, now: float, certificate: ClientCertificate | None = None
 ) -> RequestIdentity | AuthRefusal | UnverifiedToken:
-    """`now`: Unix time. Of a token of an issuer that a tenant trusts, `by_token` decides, with the issuer's keys."""
+    """`now`: Unix time. `certificate`: of the client, verified; it counts where no credentials are sent.
+
+    Of a token of an issuer that a tenant trusts, `by_token` decides, with the issuer's keys; of another one that names
+    a service account of a tenant, `by_username`, after the API server reviewed it.
+    """
     given = headers.getall("Authorization", [])
     if len(given) > 1:
         return AuthRefusal(AuthReason.INVALID)  # proxies before and after might each read another one
     scheme, _, credentials = (given[0] if given else "Bearer").partition(" ")
     credentials = credentials.strip()
     if scheme.lower() == "bearer" and credentials.lower() in PLACEHOLDER_KEYS:
-        return AuthRefusal(AuthReason.MISSING)
+        return by_certificate(certificate, table, now) if certificate else AuthRefusal(AuthReason.MISSING)
     if scheme.lower() != "bearer":
         return AuthRefusal(AuthReason.FOREIGN)
     if credentials.startswith(api_keys.PREFIX):
         return by_key(credentials, table, now)
     token = tokens.read(credentials)
-    return token if token is not None and token.issuer in table.issuers else AuthRefusal(AuthReason.FOREIGN)
+    if token is not None and (token.issuer in table.issuers or token.subject in table.service_accounts):
+        return token
+    return AuthRefusal(AuthReason.FOREIGN)
 
 
 def by_key(key: str, table: TenantTable, now: float) -> RequestIdentity | AuthRefusal:
@@ -108,6 +117,37 @@ def by_token(
                 return AuthRefusal(AuthReason.DISABLED, Method.JWT)
             return RequestIdentity(tenant, Method.JWT, subject=str(claims.get("sub", ""))[:MAX_SUBJECT])
     return AuthRefusal(AuthReason.INVALID, Method.JWT)
+
+
+def by_certificate(certificate: ClientCertificate, table: TenantTable, now: float) -> RequestIdentity | AuthRefusal:
+    """A certificate of no tenant is no credential: it may be there only to connect."""
+    known = [(table.certificates[name], name) for name in certificate.names if name in table.certificates]
+    if not known:
+        return AuthRefusal(AuthReason.MISSING)
+    # A connection outlives the handshake, in which the certificate was verified.
+    if now >= certificate.expires_s:
+        return AuthRefusal(AuthReason.EXPIRED, Method.CERTIFICATE)
+    tenant, name = min(known, key=lambda one: (one[0].created, one[0].name))
+    if tenant.disabled:
+        return AuthRefusal(AuthReason.DISABLED, Method.CERTIFICATE)
+    return RequestIdentity(tenant, Method.CERTIFICATE, subject=name.partition(":")[2][:MAX_SUBJECT])
+
+
+def before_review(token: UnverifiedToken, audience: str, now: float) -> AuthRefusal | None:
+    """Why the API server need not review the token: for what it says of itself it is not valid here."""
+    if token.expires_s is None or audience not in token.audiences:
+        return AuthRefusal(AuthReason.INVALID, Method.SERVICE_ACCOUNT)
+    return AuthRefusal(AuthReason.EXPIRED, Method.SERVICE_ACCOUNT) if now >= token.expires_s else None
+
+
+def by_username(username: str, table: TenantTable) -> RequestIdentity | AuthRefusal:
+    """`username`: that the API server has for a token; "": it has none."""
+    tenant = table.service_accounts.get(username)
+    if tenant is None:
+        return AuthRefusal(AuthReason.INVALID, Method.SERVICE_ACCOUNT)
+    if tenant.disabled:
+        return AuthRefusal(AuthReason.DISABLED, Method.SERVICE_ACCOUNT)
+    return RequestIdentity(tenant, Method.SERVICE_ACCOUNT, subject=username[:MAX_SUBJECT])
 
 
 def _find(digest: str, entries: tuple[tuple[KnownTenant, KeyHash], ...]) -> tuple[KnownTenant, KeyHash] | None:

@@ -11,6 +11,7 @@ from ..quotas.estimate import DEFAULT_OUTPUT_TOKENS
 from ..quotas.policy import Budget, Policy
 from ..quotas.prices import Price, micro, nano
 from ..quotas.tenant import Limits
+from .certificates import COMMON_NAME, DNS, URI, key_of
 
 EVERY_MODEL = "*"
 
@@ -35,11 +36,28 @@ class JwtFields(msgspec.Struct):
     claims: dict[str, str] = {}
 
 
-class AuthFields(msgspec.Struct):
+class ServiceAccountFields(msgspec.Struct):
+    """An item of `spec.auth.serviceAccounts`."""
+
+    namespace: str
+    name: str
+
+
+class CertificateFields(msgspec.Struct, rename="camel"):
+    """An item of `spec.auth.clientCertificates`: one of them."""
+
+    uri: str | None = None
+    dns: str | None = None
+    common_name: str | None = None
+
+
+class AuthFields(msgspec.Struct, rename="camel"):
     """`spec.auth`."""
 
     keys: list[KeyFields] = []
     jwt: list[JwtFields] = []
+    service_accounts: list[ServiceAccountFields] = []
+    client_certificates: list[CertificateFields] = []
 
 
 class LimitFields(msgspec.Struct, rename="camel"):
@@ -115,6 +133,8 @@ class KnownTenant:
     issuers: tuple[TrustedIssuer, ...] = ()
     policy: Policy = field(default_factory=Policy)
     generation: int = 0  # of the object
+    service_accounts: tuple[str, ...] = ()  # their user names
+    certificates: tuple[str, ...] = ()  # names in them, as `certificates.key_of` has them
 
     def may_use(self, names: Iterable[str]) -> bool:
         """Whether it may use a model that has these names: `namespace/name`, and the short one if that is its own."""
@@ -134,18 +154,29 @@ class TenantTable:
     keys: Mapping[str, tuple[tuple[KnownTenant, KeyHash], ...]] = field(default_factory=dict, repr=False)
     # By the URL of an issuer; the older tenant comes first here too.
     issuers: Mapping[str, tuple[tuple[KnownTenant, TrustedIssuer], ...]] = field(default_factory=dict, repr=False)
+    # By the user name of a service account; of several tenants the oldest one has it.
+    service_accounts: Mapping[str, KnownTenant] = field(default_factory=dict, repr=False)
+    # By a name in a client certificate, in the same way.
+    certificates: Mapping[str, KnownTenant] = field(default_factory=dict, repr=False)
 
 
 def build(tenants: Iterable[KnownTenant], pepper: bytes = b"") -> TenantTable:
     ordered = sorted(tenants, key=lambda tenant: (tenant.created, tenant.name))
     keys: dict[str, tuple[tuple[KnownTenant, KeyHash], ...]] = {}
     issuers: dict[str, tuple[tuple[KnownTenant, TrustedIssuer], ...]] = {}
+    service_accounts: dict[str, KnownTenant] = {}
+    certificates: dict[str, KnownTenant] = {}
     for tenant in ordered:
+        for username in tenant.service_accounts:
+            service_accounts.setdefault(username, tenant)
+        for name in tenant.certificates:
+            certificates.setdefault(name, tenant)
         for key in tenant.keys:
             keys[key.id] = (*keys.get(key.id, ()), (tenant, key))
         for trusted in tenant.issuers:
             issuers[trusted.issuer] = (*issuers.get(trusted.issuer, ()), (tenant, trusted))
-    return TenantTable({tenant.name: tenant for tenant in ordered}, pepper, keys, issuers)
+    tenants_by_name = {tenant.name: tenant for tenant in ordered}
+    return TenantTable(tenants_by_name, pepper, keys, issuers, service_accounts, certificates)
 
 
 def parse(obj: Mapping[str, Any]) -> KnownTenant:
@@ -162,13 +193,35 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     keys = tuple(KeyHash(key.id, key.hash, _unix(key.expires_at)) for key in spec.auth.keys)
     created = str(meta.get("creationTimestamp") or "")
     try:
-        policy = _policy(spec)
+        policy, certificates = _policy(spec), _certificates(spec)
     except ValueError as error:
         raise UnreadableTenant(f"Tenant {meta['name']}: {error}") from None
     limits = (spec.disabled, spec.weight, spec.priority_limit)
     issuers = tuple(TrustedIssuer(one.issuer, tuple(one.audiences), one.claims) for one in spec.auth.jwt)
     generation = int(meta.get("generation") or 0)
-    return KnownTenant(meta["name"], tuple(spec.models), *limits, keys, created, issuers, policy, generation)
+    accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
+    proofs = (accounts, certificates)
+    return KnownTenant(meta["name"], tuple(spec.models), *limits, keys, created, issuers, policy, generation, *proofs)
+
+
+def username_of(namespace: str, name: str) -> str:
+    """Of a service account, as Kubernetes has it."""
+    return f"system:serviceaccount:{namespace}:{name}"
+
+
+def _certificates(spec: TenantFields) -> tuple[str, ...]:
+    """
+    Raises:
+        ValueError: an item has none or several names. The message names it.
+    """
+    found = []
+    for index, one in enumerate(spec.auth.client_certificates):
+        given = {URI: one.uri, DNS: one.dns, COMMON_NAME: one.common_name}
+        names = [key_of(kind, name) for kind, name in given.items() if name]
+        if len(names) != 1:
+            raise ValueError(f"spec.auth.clientCertificates[{index}] needs one of uri, dns and commonName")
+        found += names
+    return tuple(found)
 
 
 def _policy(spec: TenantFields) -> Policy:

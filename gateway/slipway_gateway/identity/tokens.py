@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jwt
@@ -25,17 +25,28 @@ class _Head(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
+    """Of what may be anything, only what has its type counts."""
+
     iss: str
+    sub: Any = None
+    aud: Any = None
+    exp: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnverifiedToken:
-    """A token as it was sent. `issuer` and `kid` are what it says of itself: they choose keys, and prove nothing."""
+    """A token as it was sent. All but `text` is what it says of itself: it chooses who verifies, and proves nothing.
 
-    text: str
+    `expires_s`: Unix time; None: never.
+    """
+
+    text: str = field(repr=False)
     issuer: str
     kid: str
     algorithm: str
+    subject: str = ""
+    audiences: frozenset[str] = frozenset()
+    expires_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,9 @@ def read(text: str) -> UnverifiedToken | None:
         body = msgspec.json.decode(_base64(parts[1]), type=_Body)
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
-    return UnverifiedToken(text, body.iss, head.kid, head.alg)
+    subject = body.sub if isinstance(body.sub, str) else ""
+    expires_s = body.exp if isinstance(body.exp, int | float) and not isinstance(body.exp, bool) else None
+    return UnverifiedToken(text, body.iss, head.kid, head.alg, subject, audiences({"aud": body.aud}), expires_s)
 
 
 def parse_keys(content: bytes) -> tuple[IssuerKey, ...]:

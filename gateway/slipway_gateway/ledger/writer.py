@@ -13,7 +13,7 @@ from ..quotas.meter import Charge, Meter
 from ..quotas.policy import Budget
 from ..telemetry.metrics import GatewayMetrics
 from .periods import hour_of
-from .spending import Spending
+from .spending import OwnSpending, Spending
 from .store import LedgerStore, Spent, UnusableLedger
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,10 @@ class Ledger:
         """In the day and the month that it is now, as far as this gateway knows."""
         return self.spending.of(tenant, self.hour)
 
+    def own(self, tenant: str) -> OwnSpending:
+        """Of this gateway alone."""
+        return self.spending.own(tenant, self.hour)
+
     def exhausted(self, tenant: str, budget: Budget) -> str:
         """`day` or `month` where nothing is left of it, else empty."""
         return self.spending.exhausted(tenant, budget, self.hour)
@@ -104,7 +108,7 @@ class Ledger:
             try:
                 added = await self._call(self._store.apply, batch) if batch else {}
                 self._written(batch)
-                self.spending.written(added)
+                self.spending.written(added, self.hour)
                 await self._look()
             except UNAVAILABLE as error:
                 if self._pause_s == _INTERVAL_S:

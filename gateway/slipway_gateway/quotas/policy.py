@@ -14,6 +14,11 @@ class Budget:
     day_nano: int | None = None
     month_nano: int | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether there is a bound."""
+        return self.day_nano is not None or self.month_nano is not None
+
     def part(self, parts: int) -> "Budget":
         """That of one gateway, where so many of them know only their own spending."""
         day, month = (None if amount is None else amount // parts for amount in (self.day_nano, self.month_nano))

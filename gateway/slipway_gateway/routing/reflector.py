@@ -33,11 +33,12 @@ _BACKOFF = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_MAX_PAUSE_S)
 # Of one event. etcd takes objects of up to 1.5 MiB, and in JSON a byte of them is up to six: "<" is \u003c.
 _MAX_EVENT_BYTES = 32 << 20
 
+_DONE = (200, 201)
 _EXPIRED = 410
 # The version we have is still good after these.
 _BUSY = frozenset({401, 429, 503, 504})
 # Network, TLS, credentials, responses that are not the API's: the last good table stays meanwhile.
-_TROUBLES = (
+TROUBLES = (
     *(aiohttp.ClientError, HttpProcessingError, config.ConfigException, pages.PageTooLarge),
     *(OSError, TimeoutError, ValueError, LookupError, TypeError),
 )
@@ -59,32 +60,48 @@ class KubernetesClient:
     def __init__(self, kubeconfig: str) -> None:
         self._kubeconfig = kubeconfig
         self._client: Any = None
+        self._opening = asyncio.Lock()
 
     async def get(self, path: str, query: dict[str, str]) -> KubernetesObject:
-        response: aiohttp.ClientResponse = (await self._call(path, query, _REQUEST)).response
+        response: aiohttp.ClientResponse = (await self._call("GET", path, query, _REQUEST)).response
         return dict(json.loads(await pages.read_page(response)))
 
     async def watch(self, path: str, query: dict[str, str]) -> aiohttp.ClientResponse:
         """The open stream: one JSON event a line. The caller closes it."""
-        opened: aiohttp.ClientResponse = (await self._call(path, query, _STREAM)).response
+        opened: aiohttp.ClientResponse = (await self._call("GET", path, query, _STREAM)).response
         return opened
+
+    async def create(self, path: str, body: KubernetesObject, timeout_s: float) -> KubernetesObject:
+        """The object as the API server answers with it."""
+        limits = aiohttp.ClientTimeout(total=timeout_s)
+        response: aiohttp.ClientResponse = (await self._call("POST", path, {}, limits, body)).response
+        return dict(json.loads(await pages.read_page(response)))
 
     async def close(self) -> None:
         opened, self._client = self._client, None
         if opened:
             await opened.close()
 
-    async def _call(self, path: str, query: dict[str, str], limits: aiohttp.ClientTimeout) -> Any:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        limits: aiohttp.ClientTimeout,
+        body: KubernetesObject | None = None,
+    ) -> Any:
         api = await self._open()
+        kinds = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body else {})
         request = await api.param_serialize(
-            "GET",
+            method,
             path,
             query_params=list(query.items()),
-            header_params={"Accept": "application/json"},
+            header_params=kinds,
+            body=body,
             auth_settings=["BearerToken"],
         )
         response = await api.call_api(*request, _request_timeout=limits)
-        if response.status == 200:
+        if response.status in _DONE:
             return response
         message = (await response.read())[:500].decode("utf-8", "replace")
         if response.status == 401:
@@ -92,11 +109,12 @@ class KubernetesClient:
         raise KubernetesApiError(response.status, message)
 
     async def _open(self) -> Any:
-        if self._client is None:
-            settings = client.Configuration()
-            await _load(settings, self._kubeconfig)
-            self._client = client.ApiClient(settings)
-        return self._client
+        async with self._opening:  # several requests may be the first one
+            if self._client is None:
+                settings = client.Configuration()
+                await _load(settings, self._kubeconfig)
+                self._client = client.ApiClient(settings)
+            return self._client
 
 
 def _drop(stream: aiohttp.ClientResponse) -> None:
@@ -153,13 +171,13 @@ class Reflector:
         while True:
             retrying = AsyncRetrying(
                 wait=_pause_s,
-                retry=retry_if_exception_type((KubernetesApiError, *_TROUBLES)),
+                retry=retry_if_exception_type((KubernetesApiError, *TROUBLES)),
                 before_sleep=lambda state: self._failed(_error_of(state)),
             )
             stream: aiohttp.ClientResponse = await retrying(self._open)
             try:
                 await self._follow(stream)
-            except (KubernetesApiError, *_TROUBLES) as error:
+            except (KubernetesApiError, *TROUBLES) as error:
                 self._failed(error)
             finally:
                 _drop(stream)

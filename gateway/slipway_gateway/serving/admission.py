@@ -17,6 +17,7 @@ from ..quotas.prices import price_of
 from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
 from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits
+from ..sharing.counters import CountersAway, SharedBudgets
 from ..sharing.limiter import Limiter, LimitRefusal
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
@@ -34,12 +35,19 @@ class Admission:
     """Limits and charges of one gateway. Requests without an identity have neither."""
 
     def __init__(
-        self, ledger: Ledger, metrics: GatewayMetrics, clock: Callable[[], float], limiter: Limiter | None = None
+        self,
+        ledger: Ledger,
+        metrics: GatewayMetrics,
+        clock: Callable[[], float],
+        limiter: Limiter | None = None,
+        budgets: SharedBudgets | None = None,
     ) -> None:
+        """`budgets`: shared with other gateways; None: each one knows what its ledger has."""
         self.ledger = ledger
         self._metrics = metrics
         self._clock = clock
         self._limiter = limiter or Limiter(clock)
+        self._budgets = budgets
         self._recent: dict[str, RecentUse] = {}
 
     @property
@@ -86,7 +94,7 @@ class Admission:
             "running": quota.running if quota else 0,
             "day_nano": spent.day_nano,
             "month_nano": spent.month_nano,
-            "exhausted": self.ledger.exhausted(name, self._budget(tenant.policy)),
+            "exhausted": self._known_exhausted(name, tenant.policy.budget),
         }
 
     def _refuse(self, meter: Meter, limit: str) -> None:
@@ -104,9 +112,26 @@ class Admission:
             yield
             return
         policy = record.identity.tenant.policy
-        if period := self.ledger.exhausted(meter.tenant, self._budget(policy)):
+        if period := await self._exhausted(meter.tenant, policy.budget):
             self._refuse(meter, SPEND)
             raise errors.out_of_budget(period)
+        # Before anything else is awaited: requests that come at once do not all see the same rest of a budget.
+        self.ledger.open(meter)
+        try:
+            async with self._limited(meter, record, policy):
+                yield
+        finally:
+            self.ledger.close(meter)
+            if meter.begun:
+                self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
+
+    @contextlib.asynccontextmanager
+    async def _limited(self, meter: Meter, record: RequestRecord, policy: Policy) -> AsyncIterator[None]:
+        """Within limits per minute and of concurrency.
+
+        Raises:
+            RequestError: one is reached.
+        """
         taken = await self._limiter.reserve(meter.tenant, meter.id, policy.limits, meter.estimate.amounts())
         if isinstance(taken, LimitRefusal):
             self._refuse(meter, taken.reached.limit)
@@ -114,7 +139,6 @@ class Admission:
         meter.limit_headers = taken.headers
         recent = self._recent.setdefault(meter.tenant, RecentUse())
         recent.used.add({REQUESTS: 1}, self._clock())
-        self.ledger.open(meter)
         left = False
         try:
             yield
@@ -125,13 +149,29 @@ class Admission:
             used = meter.used(left=left or record.outcome == _LEFT)
             self._limiter.settle(taken, used)
             recent.used.add({name: used[name] for name in TOKENS if name in used}, self._clock())
-            self.ledger.close(meter)
-            if meter.begun:
-                self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
 
-    def _budget(self, policy: Policy) -> Budget:
-        """Of this gateway: a part, where each one knows only what itself wrote."""
-        return policy.budget if self.ledger.is_shared else policy.budget.part(self._limiter.parts)
+    async def _exhausted(self, tenant: str, budget: Budget) -> str:
+        """`day` or `month` where nothing is left of it, else empty."""
+        budgets = self._budgets
+        if not budget.any or budgets is None:
+            return self.ledger.exhausted(tenant, self._part(budget))
+        known = self.ledger.exhausted(tenant, budget)
+        if known or (budgets.away and self.ledger.is_shared):
+            return known
+        try:
+            return await budgets.exhausted(tenant, budget, self._limiter.parts)
+        except CountersAway:
+            return self.ledger.exhausted(tenant, self._part(budget))
+
+    def _known_exhausted(self, tenant: str, budget: Budget) -> str:
+        """The same, as far as it is known now."""
+        if self._budgets is None:
+            return self.ledger.exhausted(tenant, self._part(budget))
+        return self.ledger.exhausted(tenant, budget) or self._budgets.last_known(tenant)
+
+    def _part(self, budget: Budget) -> Budget:
+        """That of this gateway, where each one knows only what itself wrote."""
+        return budget if self.ledger.is_shared else budget.part(self._limiter.parts)
 
 
 def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) -> Estimate:

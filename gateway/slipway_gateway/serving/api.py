@@ -155,7 +155,9 @@ class PublicApi:
         try:
             if self.running > self._settings.max_inflight:
                 raise errors.overloaded("The gateway is at its limit of requests in flight.")
-            record.identity = await self.authenticator.identify(request.headers, request.remote or "")
+            record.identity = await self.authenticator.identify(
+                request.headers, request.remote or "", request.get_extra_info("peercert")
+            )
             return await work(request, record)
         except errors.RequestError as refusal:
             response = self._refuse(record, refusal, request.path)

@@ -24,6 +24,7 @@ LOOK_AGAIN_S = 2.0
 _READ_BYTES = 16 << 10
 # How long the other side has to confirm the end of a connection.
 _SHUTDOWN_S = 1.0
+REQUIRED, OPTIONAL = "required", "optional"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 log = logging.getLogger(__name__)
@@ -31,12 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files. `client_ca` "": clients need no certificate."""
+    """PEM files. `client_ca` "": clients need no certificate. `client_auth`: whether with it they need one."""
 
     certificate: str
     private_key: str
     client_ca: str = ""
     min_version: str = "1.2"
+    client_auth: str = REQUIRED
 
     def signature(self) -> tuple[tuple[int, int, int], ...]:
         """Changes with the files. Raises OSError."""
@@ -55,7 +57,7 @@ class TlsFiles:
             reason = error.reason or "neither is empty, both are PEM"
             raise ValueError(f"{self.certificate} and {self.private_key} are no pair: {reason}") from None
         if self.client_ca:
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_OPTIONAL if self.client_auth == OPTIONAL else ssl.CERT_REQUIRED
             try:
                 context.load_verify_locations(self.client_ca)
             except ssl.SSLError as error:
@@ -118,7 +120,8 @@ def server_tls(settings: GatewaySettings, metrics: GatewayMetrics) -> ServerTls 
     if bool(certificate) != bool(key):
         raise ValueError("--tls-cert-file and --tls-private-key-file belong together: set both or none")
     if certificate:
-        return ServerTls(TlsFiles(certificate, key, ca, settings.tls_min_version), metrics)
+        files = TlsFiles(certificate, key, ca, settings.tls_min_version, settings.tls_client_auth)
+        return ServerTls(files, metrics)
     if ca:
         raise ValueError("--tls-client-ca-file needs --tls-cert-file and --tls-private-key-file")
     return None

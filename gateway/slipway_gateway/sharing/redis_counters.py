@@ -117,7 +117,7 @@ class RedisCounters:
         loop = asyncio.get_running_loop()
         renewed_s = float("-inf")
         # Before Python 3.11.3 the library may take a cancellation for a timeout of its own.
-        while not _cancellations():
+        while not cancellations():
             try:
                 if self.away or loop.time() - renewed_s >= RENEW_EACH_S:
                     renewed_s = loop.time()
@@ -234,6 +234,7 @@ def _give_up(calls: Iterable[_Call]) -> None:
             call.answer.set_exception(CountersAway())
 
 
-def _cancellations() -> int:
+def cancellations() -> int:
+    """Of the task that runs this."""
     task = asyncio.current_task()
     return task.cancelling() if task else 0

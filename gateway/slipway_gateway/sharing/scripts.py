@@ -9,6 +9,7 @@ EPOCH_S = 1767225600  # 2026-01-01
 # Of a gateway that was killed: its requests run no longer for others, and what they hold is forgotten.
 FORGOTTEN_AFTER_S = 3600
 _KEPT_S = 86400
+_MONTH_KEPT_S = 40 * 86400
 
 NOW = f"""
 local time = redis.call('TIME')
@@ -123,5 +124,59 @@ end
 redis.call('EXPIRE', KEYS[2], {_KEPT_S})
 redis.call('EXPIRE', KEYS[3], {_KEPT_S})
 return #ARGV - 1
+"""
+)
+
+# What gateways spent of one budget. KEYS: a tenant's month, the leases of its gateways. A gateway is {sequence, day,
+# written that day, written that month, reserved}: each writes what it has itself, so that a call may come twice, and
+# after a loss of data all is there again but what gateways that are gone had. Amounts are millionths of the currency:
+# the largest budget is exact.
+# ARGV: gateway, sequence, lease, day, its written day, its written month, unwritten, budget of the day and of the month
+# (-1: none), parts, 1: reserve more than is unwritten. Returns what is left of the day and of the month, how much of it
+# this gateway may spend before it comes again, and 0 where it was not known before.
+SPEND = (
+    NOW
+    + f"""
+local id, sequence, lease, day = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local function read(name)
+  local packed = redis.call('HGET', KEYS[1], 'gateway:' .. name)
+  return packed and cmsgpack.unpack(packed) or {{0, day, 0, 0, 0}}
+end
+local function total(name) return tonumber(redis.call('HGET', KEYS[1], name) or 0) end
+local function put(name, value) redis.call('HSET', KEYS[1], name, string.format('%.0f', value)) end
+local reserved = total('reserved')
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.6f', now), 'LIMIT', 0, 100)) do
+  local state = read(gone)
+  reserved, state[5] = reserved - state[5], 0
+  redis.call('HSET', KEYS[1], 'gateway:' .. gone, cmsgpack.pack(state))
+  redis.call('ZREM', KEYS[2], gone)
+end
+local own = read(id)
+if sequence <= own[1] then
+  put('reserved', reserved)
+  return {{'0', '0', '0', 1}}
+end
+local was_known = own[1] > 0 and 1 or 0
+local today = total('day:' .. day) + tonumber(ARGV[5]) - (own[2] == day and own[3] or 0)
+local month = total('month') + tonumber(ARGV[6]) - own[4]
+local unwritten = tonumber(ARGV[7])
+reserved = reserved - own[5] + unwritten
+local left, lefts = nil, {{}}
+for at, spent in ipairs({{today, month}}) do
+  local budget = tonumber(ARGV[7 + at])
+  lefts[at] = budget < 0 and '' or string.format('%.0f', budget - spent - reserved)
+  if budget >= 0 then left = math.min(left or math.huge, budget - spent - reserved) end
+end
+local more = 0
+if ARGV[11] == '1' and left and left > 0 then more = math.floor(left / (2 * tonumber(ARGV[10]))) end
+put('day:' .. day, today)
+put('month', month)
+put('reserved', reserved + more)
+local state = {{sequence, day, tonumber(ARGV[5]), tonumber(ARGV[6]), unwritten + more}}
+redis.call('HSET', KEYS[1], 'gateway:' .. id, cmsgpack.pack(state))
+redis.call('ZADD', KEYS[2], string.format('%.6f', now + lease), id)
+redis.call('EXPIRE', KEYS[1], {_MONTH_KEPT_S})
+redis.call('EXPIRE', KEYS[2], {_MONTH_KEPT_S})
+return {{lefts[1], lefts[2], string.format('%.0f', more), was_known}}
 """
 )

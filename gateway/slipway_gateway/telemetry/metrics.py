@@ -99,6 +99,9 @@ class GatewayMetrics:
         self._authentications = self._counter(
             "authentications_total", "Requests by how they were authenticated", ("method", "result")
         )
+        self._token_reviews = self._counter(
+            "token_reviews_total", "Tokens of service accounts that the API server was to review", ("result",)
+        )
         self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
         self._access_log_dropped = self._counter(
             "access_log_dropped_total", "Lines of the access log that were not written", ("reason",)
@@ -120,6 +123,7 @@ class GatewayMetrics:
         self._tokens = self._counter("tokens_total", "Tokens that tenants used", ("tenant", "model", "kind"))
         self.ready_gateways = self._gauge("ready_gateways", "Gateways that divide what they do not share", ())
         self.shared_limits = self._gauge("shared_limits", "1: limits are counted at Redis, for all gateways", ())
+        self.shared_budgets = self._gauge("shared_budgets", "1: budgets are counted at Redis, for all gateways", ())
         self.shared_limits_failures = self._counter(
             "shared_limits_failures_total", "Calls to Redis that failed: limits are divided for a while", ()
         )
@@ -192,6 +196,10 @@ class GatewayMetrics:
 
     def turned_away(self, reason: str) -> None:
         self._turned_away.labels(reason).inc()
+
+    def token_reviewed(self, result: str) -> None:
+        """`accepted`, `refused`, `failed`, or `limited`: it was not sent."""
+        self._token_reviews.labels(result).inc()
 
     def authenticated(self, method: str, result: str) -> None:
         self._authentications.labels(method, result).inc()

@@ -131,7 +131,7 @@ def too_many_failures() -> RequestError:
 
 
 def no_tenants() -> RequestError:
-    message = "The gateway cannot check API keys now; try again shortly."
+    message = "The gateway cannot check credentials now; try again shortly."
     return RequestError(503, "not_ready", message, retry_after_s=5)
 
 

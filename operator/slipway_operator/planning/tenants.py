@@ -70,15 +70,16 @@ def _ready(
 
 
 def _credentials(spec: TenantSpec, now: datetime) -> tuple[tuple[bool, str, str], ...]:
-    keys, issuers = spec.auth.keys, spec.auth.jwt
+    keys, auth = spec.auth.keys, spec.auth
+    others = bool(auth.jwt or auth.service_accounts or auth.client_certificates)
     ended = all(key.expires_at is not None and key.expires_at <= now for key in keys)
     return (
         (
-            not keys and not issuers,
+            not keys and not others,
             "NoCredentials",
-            "no request can be the tenant's: add a key with `slipway keys create`, or an issuer to spec.auth.jwt",
+            "no request can be the tenant's: add a key with `slipway keys create`, or fill another list of spec.auth",
         ),
-        (bool(keys) and ended and not issuers, "KeysExpired", "all of its keys have expired: add one"),
+        (bool(keys) and ended and not others, "KeysExpired", "all of its keys have expired: add one"),
     )
 
 

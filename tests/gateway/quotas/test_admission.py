@@ -157,10 +157,19 @@ async def test_a_spent_budget_refuses_with_insufficient_quota() -> None:
         assert (await charged(edge))["cost_nano"] == 14 * 10**9
 
 
+async def test_of_many_requests_at_once_a_budget_takes_those_that_it_has_room_for() -> None:
+    one = tenant(prices=(Price("*", request_nano=10**9),), budget=Budget(day_nano=10 * 10**9))
+    async with running(one, whole) as (edge, server):
+        responses = await asyncio.gather(*(post(edge) for _ in range(50)))
+        statuses = [response.status for response in responses]
+        assert (statuses.count(200), statuses.count(429), len(server.seen)) == (10, 40, 10)
+        assert (await charged(edge))["cost_nano"] == 10 * 10**9
+
+
 async def test_a_budget_counts_what_the_ledger_has_of_today() -> None:
     one = tenant(prices=(Price("*", request_nano=7),), budget=Budget(month_nano=7))
     async with running(one, whole) as (edge, _):
-        edge.ledger.spending.written({"team-a": 7})
+        edge.ledger.spending.written({"team-a": 7}, edge.ledger.hour)
         edge.ledger.spending._hour = hour_of(0)
         assert (await post(edge)).status == 200  # that was another month
         assert (await post(edge)).status == 429

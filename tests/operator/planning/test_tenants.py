@@ -49,6 +49,8 @@ def ends(**keys: datetime | None) -> TenantSpec:
         (spec(disabled=True), gateways(WELL), ("False", "Disabled")),
         (spec(auth={}), gateways(WELL), ("False", "NoCredentials")),
         (ends(first1=NOW), gateways(WELL), ("False", "KeysExpired")),
+        (spec(auth={"serviceAccounts": [{"namespace": "a", "name": "app"}]}), gateways(WELL), ("True", "Accepted")),
+        (spec(auth={"clientCertificates": [{"dns": "a.example.org"}]}), gateways(WELL), ("True", "Accepted")),
         (ends(first1=NOW, second=None), gateways(WELL), ("True", "Accepted")),
         (spec(), gateways(), ("Unknown", "NoGateway")),
         (spec(), gateways(WELL, silent=1), ("Unknown", "GatewayUnknown")),

@@ -130,6 +130,13 @@
   verbs: [get, list, watch]
 {{- end -}}
 
+{{/* Only with auth.tokenReview.audience. */}}
+{{- define "slipway.gatewayReviewRules" -}}
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+{{- end -}}
+
 {{- define "slipway.gatewayRules" -}}
 - apiGroups: [slipway.dev]
   resources: [modeldeployments]

@@ -46,6 +46,31 @@ class TenantIssuer(ApiType):
     value. If tokens of several Tenants match, the oldest Tenant has them."""
 
 
+class TenantServiceAccount(ApiType):
+    """ServiceAccount whose tokens are the tenant's."""
+
+    namespace: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Namespace of the ServiceAccount."""
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
+    """Name of the ServiceAccount."""
+
+
+@rule(
+    "[has(self.uri), has(self.dns), has(self.commonName)].filter(given, given).size() == 1",
+    "an item of clientCertificates is one name: write one of uri, dns and commonName",
+)
+class TenantClientCertificate(ApiType):
+    """Name in client certificates that are the tenant's."""
+
+    uri: Annotated[str, Field(max_length=2048, pattern=r"^[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$")] | None = None
+    """URI in the subject alternative name, such as spiffe://example.org/team-a. It is compared exactly; a certificate
+    with several URIs has none."""
+    dns: Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")] | None = None
+    """DNS name in the subject alternative name, without wildcards."""
+    common_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Common name of the subject. It is compared exactly; a certificate with several has none."""
+
+
 class TenantAuth(ApiType):
     """Credentials by which gateways know the tenant."""
 
@@ -54,6 +79,14 @@ class TenantAuth(ApiType):
     removed here is refused within two seconds."""
     jwt: Annotated[tuple[TenantIssuer, ...], Field(max_length=8)] = ()
     """Issuers of tokens. They must expire; gateways accept RS, PS and ES signatures of 256 to 512 bits, and EdDSA."""
+    service_accounts: Annotated[tuple[TenantServiceAccount, ...], Field(max_length=32)] = ()
+    """ServiceAccounts whose tokens are the tenant's, if they have the audience of the gateways
+    (auth.tokenReview.audience of the chart). The API server reviews them. If several Tenants name one, the oldest
+    Tenant has it."""
+    client_certificates: Annotated[tuple[TenantClientCertificate, ...], Field(max_length=32)] = ()
+    """Names in client certificates, which gateways verify by the authorities of gateway.tls.clientCASecretName of the
+    chart. They count for requests without other credentials. If a certificate matches several Tenants, the oldest
+    Tenant has it."""
 
 
 class TenantSpec(ApiType):

@@ -1,0 +1,107 @@
+"""Tokens of service accounts: reviewed by the API server, seldom and at a bounded rate, and kept in between."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from ..identity.reviewed_tokens import Reviewed, ReviewedTokens, digest
+from ..identity.tokens import UnverifiedToken
+from ..limits.rate import RateLimit
+from ..telemetry.metrics import GatewayMetrics
+
+log = logging.getLogger(__name__)
+
+# Reviews of one gateway in a second. Half of them are for tokens that were accepted before, and one source has half.
+REVIEWS_PER_S = 20
+MAX_IN_FLIGHT = 64
+RETRY_S = 1.0  # between two tries while the API server does not review
+MAX_SOURCES = 4096
+Review = Callable[[str], Awaitable[str]]
+
+
+class ReviewUnavailable(Exception):
+    """It is not known whether a token is valid: the API server does not say so now, or may not be called now."""
+
+
+class ServiceAccountTokens:
+    """`review`: the user name of a token, "" when it is not valid for `audience`, or ReviewUnavailable."""
+
+    def __init__(self, review: Review, audience: str, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
+        self.audience = audience
+        self.trouble = ""  # why the last review failed; empty when it did not
+        self._review, self._metrics, self._clock = review, metrics, clock
+        self._known = ReviewedTokens()
+        self._pending: dict[bytes, asyncio.Task[Reviewed | None]] = {}
+        self._rate = RateLimit(clock(), REVIEWS_PER_S)
+        self._sources: OrderedDict[str, RateLimit] = OrderedDict()
+        self._tried_s = float("-inf")
+
+    async def username(self, token: UnverifiedToken, source: str) -> str:
+        """Of a token that has not expired; "" when the API server refuses it. `source`: of the request.
+
+        Raises:
+            ReviewUnavailable: nothing that may still be used is known of it.
+        """
+        key, now_s = digest(token.text), self._clock()
+        known = self._known.find(key)
+        if known is not None and known.fresh(now_s):
+            return known.username
+        usable = known if known is not None and known.usable(now_s) else None
+        pending = self._pending.get(key) or self._begin(key, token.text, "" if usable else source)
+        if usable is not None and (pending is None or self.trouble):
+            return usable.username  # while the API server is away no client waits for it
+        # A task of its own: whoever else waits for it stays when this client leaves.
+        found = await asyncio.shield(pending) if pending is not None else None
+        found = found or usable
+        if found is None:
+            raise ReviewUnavailable(self.trouble or "too many tokens are reviewed now")
+        return found.username
+
+    async def close(self) -> None:
+        tasks = list(self._pending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, key: bytes, token: str, source: str) -> "asyncio.Task[Reviewed | None] | None":
+        """None: the API server may not be called now. `source` "": the token was accepted before."""
+        now_s = self._clock()
+        if self.trouble and now_s - self._tried_s < RETRY_S:
+            return None
+        if len(self._pending) >= MAX_IN_FLIGHT or not self._may_call(source, now_s):
+            self._metrics.token_reviewed("limited")
+            return None
+        self._tried_s = now_s
+        task = self._pending[key] = asyncio.create_task(self._call(key, token))
+        return task
+
+    def _may_call(self, source: str, now_s: float) -> bool:
+        if source:
+            own = self._sources.pop(source, None) or RateLimit(now_s, REVIEWS_PER_S // 2)
+            self._sources[source] = own
+            if len(self._sources) > MAX_SOURCES:
+                self._sources.popitem(last=False)
+            if not own.take(now_s, REVIEWS_PER_S // 2):
+                return False
+        return self._rate.take(now_s, REVIEWS_PER_S, spare=bool(source))
+
+    async def _call(self, key: bytes, token: str) -> Reviewed | None:
+        """None: it failed."""
+        try:
+            name = await self._review(token)
+        except ReviewUnavailable as error:
+            self._metrics.token_reviewed("failed")
+            if not self.trouble:
+                log.error("tokens of service accounts are not reviewed, those accepted lately stay: %s", error)
+            self.trouble = str(error)
+            return None
+        finally:
+            self._pending.pop(key, None)
+        if self.trouble:
+            log.info("tokens of service accounts are reviewed again")
+        self.trouble = ""
+        self._metrics.token_reviewed("accepted" if name else "refused")
+        found = Reviewed(name, self._clock())
+        self._known.put(key, found)
+        return found
