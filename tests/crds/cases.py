@@ -592,6 +592,16 @@ CEL_CASES = (
         good=(_beside(_analysis(twinShadow={})), _beside(_analysis(twinShadow={"percentage": 25}))),
     ),
     Case(
+        "probes-too-long",
+        "the prompts of probes have at most 16384 characters together",
+        bad=(_beside(_analysis(twinShadow={"probes": {"prompts": ["x" * 4096] * 4 + ["y"]}})),),
+        good=(
+            _beside(_analysis(twinShadow={"probes": {"prompts": ["x" * 4096] * 4}})),
+            _beside(_analysis(twinShadow={"probes": {"prompts": ["x"] * 32, "api": "Completions", "maxTokens": 1}})),
+            _around("prePromotionAnalysis", twinShadow={"probes": {"prompts": ["x"], "pairsPerMinute": 600}}),
+        ),
+    ),
+    Case(
         "twin-shadow-after-weight",
         "an analysis with twinShadow comes before the first setWeight above 0",
         bad=(

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
-from slipway_operator.api.v1alpha1.routes import TwinShadow
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Sample, Twins
+from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Sample, Twins
 from slipway_operator.model.labels import baseline_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class ModelPair:
     twin_bad: bool
     canary_s: float
     twin_s: float
+    probe: bool = False
 
 
 @dataclass
@@ -37,6 +38,17 @@ class ModelPairs:
     sent: list[ModelPair] = field(default_factory=list)
     moment: datetime | None = None
     at_once: int = 0  # pairs at this moment
+    probes: int = 0
+
+    def probe(self, sample: Sample, shadow: TwinShadow, seconds: int, world: "World") -> None:
+        """So many probes as these seconds have room for beside the pairs of clients."""
+        assert shadow.probes, "only a table with prompts has probes"
+        clients = self.at_once if self.moment == world.now else 0
+        wanted = shadow.probes.pairs_per_minute * seconds // 60 - clients
+        for _ in range(max(0, min(wanted, shadow.probes.max_pairs - self.probes))):
+            self.probes += 1
+            chance = Random(f"probe {world.now}/{self.probes}/{shadow.revision}")
+            self._send(sample, shadow, replace(self._pair(sample.generation, shadow, world, chance), probe=True))
 
     def offer(self, sample: Sample, shadow: TwinShadow, world: "World") -> None:
         """A client's request is over: a pair is sent, or withheld."""
@@ -51,8 +63,12 @@ class ModelPairs:
             withheld = before.withheld | {reason: before.withheld.get(reason, 0) + 1}
             sample.twins[shadow.revision] = replace(before, withheld=withheld)
             return
+        self._send(sample, shadow, self._pair(sample.generation, shadow, world, chance))
+
+    def _send(self, sample: Sample, shadow: TwinShadow, pair: ModelPair) -> None:
+        before = sample.twins.get(shadow.revision, Twins())
         sample.twins[shadow.revision] = replace(before, open=before.open + 1)
-        self.sent.append(self._pair(sample.generation, shadow, world, chance))
+        self.sent.append(pair)
 
     def _withheld(self, shadow: TwinShadow, world: "World", chance: Random) -> str:
         if chance.random() < world.busy:
@@ -103,7 +119,14 @@ def _ended(before: Twins, pair: ModelPair) -> Twins:
                 found.tail_twin_only + (sides[1] and not sides[0]),
                 found.tail_both + all(sides),
             )
-    return replace(before, open=before.open - 1, pairs=before.pairs + 1, events=events, latencies=latencies)
+    probes = _probed(before.probes, pair) if pair.probe else before.probes
+    ended = replace(before, events=events, latencies=latencies, probes=probes)
+    return replace(ended, open=before.open - 1, pairs=before.pairs + 1)
+
+
+def _probed(before: Probed, pair: ModelPair) -> Probed:
+    bad = _discordant(Discordance(before.canary_only, before.twin_only, before.both), pair.canary_bad, pair.twin_bad)
+    return Probed(before.pairs + 1, bad.canary_only, bad.twin_only, bad.both)
 
 
 def _discordant(before: Discordance, canary: bool, twin: bool) -> Discordance:

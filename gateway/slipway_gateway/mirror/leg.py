@@ -28,10 +28,18 @@ _OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
 
 @dataclass(frozen=True, slots=True)
 class LegOutcome:
-    """`readable`: the text of the response was read for failures."""
+    """`readable`: the text of the response was read for failures. `answered`: there was a response of status 200."""
 
     outcome: RequestOutcome
     readable: bool = True
+    answered: bool = True
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What is known of a leg also where its response breaks off."""
+
+    answered: bool = False
 
 
 def alike(canary: LegOutcome, twin: LegOutcome) -> tuple[RequestOutcome, RequestOutcome]:
@@ -66,17 +74,19 @@ class LegSender:
         found: list[RequestOutcome] = []
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
-        readable = True
+        readable, begun = True, _Begun()
         try:
             with self.endpoints.asking(url):
                 async with asyncio.timeout(self._settings.mirror_timeout_s):
-                    readable = await self._read(url, copy, original, recorder)
+                    readable = await self._read(url, copy, original, recorder, begun)
         # A response that is no HTTP raises one of these too.
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
             recorder.fail(self._clock())
-        return LegOutcome(found[0].without(original.excused), readable)
+        return LegOutcome(found[0].without(original.excused), readable, begun.answered)
 
-    async def _read(self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder) -> bool:
+    async def _read(
+        self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder, begun: "_Begun"
+    ) -> bool:
         posting = self._session.post(
             URL(url + copy.path_qs, encoded=True),
             data=copy.body,
@@ -91,6 +101,7 @@ class LegSender:
                 body = await response.content.read(MAX_ERROR_BYTES) if response.status >= 500 else b""
                 recorder.fail(self._clock(), body)
                 return True
+            begun.answered = True
             if response.headers.get("Content-Type", "").startswith(CONTENT_TYPE):
                 return await self._read_stream(response, original, recorder)
             return await self._read_whole(response, original, recorder)

@@ -9,7 +9,7 @@ import functools
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging import pairs
@@ -23,19 +23,23 @@ from ..telemetry.metrics import GatewayMetrics
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
 from .leg import LegSender, alike
+from .probes import Probes
 from .shadow_request import ShadowRequest, make_pair_copy
 
 log = logging.getLogger(__name__)
 
-# Results of requests of a session that is copied, beside `pairs.WITHHELD`; each one has exactly one.
-PAIRED, UNCOUNTED, CANCELLED = "paired", "uncounted", "cancelled"
+# Results of requests of a session that is copied, and of probes, beside `pairs.WITHHELD`; each one has exactly one.
+PAIRED, UNCOUNTED, PROBED, CANCELLED = "paired", "uncounted", "probed", "cancelled"
 SIDE_EFFECTS, SUSPECT = "side_effects", "suspect"
 _LEG_BYTES = 24 << 10  # that one leg keeps of a stream, and its buffers
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A request for both legs. `counts` is None for a further request of a session, which is no pair of its own."""
+    """A request for both legs. `counts` is None for a further request of a session, which is no pair of its own.
+
+    `probe`: it is no copy of a client's request.
+    """
 
     route: Route
     shadow: TwinShadowRule
@@ -44,6 +48,7 @@ class _Pair:
     canary: str
     twin: str
     counts: TwinCounts | None
+    probe: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -76,8 +81,12 @@ class TwinShadows:
         self._signer = signer
         self._clock = asyncio.get_running_loop().time
         self._rates: dict[str, RateLimit] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[str]] = set()
         self._closed = False
+        self._probes = Probes(balancer.published, self._clock, self._probe)
+        self._probing = asyncio.create_task(self._probes.run()) if settings.twin_max_inflight else None
+        if self._probing:
+            self._probing.add_done_callback(_report)
 
     def offer(self, original: UpstreamRequest, request_id: str) -> None:
         """A client's request is over, however it ended. Nothing here waits.
@@ -100,19 +109,38 @@ class TwinShadows:
         counted = not sessions.has(original.key)
         made = self._make(route, shadow, original, request_id, counts if counted else None)
         if isinstance(made, str):
-            if counted and made in pairs.WITHHELD:
-                counts.withheld[made] += 1
-            self._metrics.paired(self._model(route), shadow.revision, made)
+            self._withhold(route, shadow, counts if counted else None, made)
             return
         sessions.remember(original.key)
+        if counted:
+            self._probes.paired(route)
         self._start(made)
+
+    def _probe(self, route: Route, shadow: TwinShadowRule, probe: UpstreamRequest, request_id: str) -> bool:
+        """A probe is due: whether it was sent. It is withheld for the same reasons as a copy."""
+        generation = None if self._closed else self._balancer.first_attempts.generation(route)
+        if generation is None:
+            return False
+        counts = generation.twins(shadow.revision)
+        made = self._make(route, shadow, probe, request_id, counts)
+        if isinstance(made, str):
+            self._withhold(route, shadow, counts, made)
+            return False
+        self._start(replace(made, probe=True))
+        return True
+
+    def _withhold(self, route: Route, shadow: TwinShadowRule, counts: TwinCounts | None, reason: str) -> None:
+        if counts and reason in pairs.WITHHELD:
+            counts.withheld[reason] += 1
+        self._metrics.paired(self._model(route), shadow.revision, reason)
 
     async def close(self) -> None:
         """Sends no more pairs and cancels those in flight."""
         self._closed = True
-        for task in self._running:
+        ending = [*self._running, *([self._probing] if self._probing else [])]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
 
     # -- whether a pair is sent
 
@@ -185,7 +213,7 @@ class TwinShadows:
         # A task that is cancelled before it began runs none of its code: so the end is counted here.
         task.add_done_callback(functools.partial(self._ended, pair))
 
-    def _ended(self, pair: _Pair, task: asyncio.Task[None]) -> None:
+    def _ended(self, pair: _Pair, task: asyncio.Task[str]) -> None:
         self._running.discard(task)
         self._metrics.pairing.set(len(self._running))
         self._account.shrink(pair.size_bytes)
@@ -194,10 +222,11 @@ class TwinShadows:
             pair.counts.cancel()
         if error := None if task.cancelled() else task.exception():
             log.error("a pair failed inside of the gateway", exc_info=error)
-        result = CANCELLED if not over else PAIRED if pair.counts else UNCOUNTED
+        result = task.result() if over else CANCELLED
         self._metrics.paired(self._model(pair.route), pair.shadow.revision, result)
 
-    async def _run(self, pair: _Pair) -> None:
+    async def _run(self, pair: _Pair) -> str:
+        """The result of the pair."""
         self._signer.sign(pair.copy.headers, pair.route.name)
         # Which leg is first is chance, and both are sent before either is answered.
         legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
@@ -205,5 +234,15 @@ class TwinShadows:
             tasks = [group.create_task(self._legs.send(url, pair.copy, pair.original)) for url in legs]
         first, second = (task.result() for task in tasks)
         canary, twin = (first, second) if legs[0] == pair.canary else (second, first)
-        if pair.counts:
-            pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin))
+        if pair.counts is None:
+            return UNCOUNTED
+        if pair.probe and not (canary.answered or twin.answered):
+            pair.counts.drop()
+            return pairs.PROBE_FAILED
+        pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
+        return PROBED if pair.probe else PAIRED
+
+
+def _report(probing: asyncio.Task[None]) -> None:
+    if not probing.cancelled() and (error := probing.exception()):
+        log.error("probes failed inside of the gateway, and no more are sent", exc_info=error)

@@ -192,6 +192,11 @@ def of_withheld(metric: str) -> str:
     return f"{metric}/withheld"
 
 
+def of_probes(metric: str) -> str:
+    """The counter name of pairs that are probes."""
+    return f"{metric}/probes"
+
+
 def without_floor(metric: str) -> str:
     """The counter name of a metric's mirrored prompts without a response of a second stable pod."""
     return f"{metric}/no-floor"

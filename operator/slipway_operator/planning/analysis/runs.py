@@ -19,7 +19,7 @@ from slipway_operator.api.v1alpha1.analysis_run import (
     VerdictChange,
 )
 from slipway_operator.api.v1alpha1.status import Rollout, State
-from slipway_operator.judging.margins.shadow import FIRST_PAIR_S
+from slipway_operator.judging.margins.shadow import FIRST_PAIR_S, OFFER_S
 from slipway_operator.judging.measurement import composed
 from slipway_operator.judging.verdict import judge
 from slipway_operator.model.analysis.spec import AnalysisSpec, OnInconclusive
@@ -219,7 +219,7 @@ def _is_due_by_time(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool
     """Whether time alone may change the verdict: a time that it depends on is over since the last reading."""
     times = [
         (run.first_request_at, spec.min_samples.min_seconds),
-        (run.started_at if run.shadow else None, FIRST_PAIR_S),
+        *((run.started_at, seconds) for seconds in (OFFER_S, FIRST_PAIR_S) if run.shadow),
     ]
     over = (since + timedelta(seconds=least) for since, least in times if since)
     return run.verdict is None or any(run.read_at < moment <= at.now for moment in over)

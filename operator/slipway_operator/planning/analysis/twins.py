@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, FormerRate, Reason, ShadowRun
-from slipway_operator.api.v1alpha1.routes import TailThreshold, TwinLatency, TwinShadow
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
+from slipway_operator.api.v1alpha1.twin_shadow import FormerRate, ShadowRun, TailThreshold, TwinLatency, TwinShadow
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import PROBE_FAILED, Discordance, PairedTimes, Sample, Side, Twins
 from slipway_operator.model.deployment.strategy import TwinAnalysis
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
@@ -27,7 +27,9 @@ def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, in
     found, latency = sample.twins.get(canary, Twins()), slower(column.metric.event)
     if column.part is ColumnPart.WITHHELD:
         offered = found.pairs + sum(found.withheld.values())
-        return offered, offered, found.starved, 0
+        return offered, offered, found.starved, found.withheld.get(PROBE_FAILED, 0)
+    if column.part is ColumnPart.PROBES:
+        return found.probes.pairs, found.probes.pairs, found.probes.canary_only, found.probes.twin_only
     if latency is None:
         events = found.events.get(BAD_EVENTS[column.metric.event], Discordance())
         return found.pairs, found.pairs, events.canary_only, events.twin_only
@@ -66,7 +68,7 @@ def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tup
 def begun(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis) -> AnalysisRun:
     """A run of pairs at its start. The rates of stable are noted once, before the first pair."""
     former = _former(spec, at.observed.gateways, course.stable or "")
-    started = replace(run, shadow=ShadowRun(former))
+    started = replace(run, shadow=ShadowRun(former, probed=step.probes is not None))
     return replace(started, shadow=_continued(course, at, started, spec, step))
 
 
