@@ -588,8 +588,16 @@ CEL_CASES = (
     Case(
         "twin-shadow-without-baseline",
         "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true",
-        bad=(_steps(_analysis(twinShadow={})), _canary(baselinePod=False, steps=[_analysis(twinShadow={})])),
-        good=(_beside(_analysis(twinShadow={})), _beside(_analysis(twinShadow={"percentage": 25}))),
+        bad=(
+            _steps(_analysis(twinShadow={})),
+            _canary(baselinePod=False, steps=[_analysis(twinShadow={})]),
+            _steps(_analysis(twinShadow={"reference": "BaselinePod"})),
+        ),
+        good=(
+            _beside(_analysis(twinShadow={})),
+            _beside(_analysis(twinShadow={"percentage": 25, "reference": "OnFailure"})),
+            _steps(_analysis(twinShadow={"reference": "OnFailure"}), {"setWeight": 5}),
+        ),
     ),
     Case(
         "probes-too-long",

@@ -29,6 +29,7 @@ class ModelPair:
     canary_s: float
     twin_s: float
     probe: bool = False
+    own_bad: bool = False  # stable failed its client
 
 
 @dataclass
@@ -89,7 +90,8 @@ class ModelPairs:
         ]
         hangs = chance.random() < world.hangs.get(world.uri(shadow.revision), 0.0)
         ends = world.now + timedelta(seconds=TIMEOUT_S if hangs else world.pair_seconds)
-        return ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds)
+        own_bad = shadow.reference is not None and chance.random() < world.error_rate(shadow.twin)
+        return ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds, own_bad=own_bad)
 
     def end(self, samples: dict[int, Sample], now: datetime) -> None:
         """Pairs that are over are counted, in the generation in which they were sent."""
@@ -100,8 +102,11 @@ class ModelPairs:
 
 
 def _ended(before: Twins, pair: ModelPair) -> Twins:
+    # Without a twin stable repeats what canary fails; else its response to the client counts.
+    alone = pair.shadow.reference is not None and not pair.probe and not pair.canary_bad
+    twin_bad = pair.own_bad if alone else pair.twin_bad
     events = {
-        name: _discordant(before.events.get(name, Discordance()), pair.canary_bad, pair.twin_bad)
+        name: _discordant(before.events.get(name, Discordance()), pair.canary_bad, twin_bad)
         for name in ("bad", "errors")
     }
     latencies = dict(before.latencies)

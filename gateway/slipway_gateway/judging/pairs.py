@@ -28,11 +28,12 @@ WITHHELD = (
 
 @dataclass(slots=True)
 class LegCounts:
-    """Pairs in which a leg has an event, by leg."""
+    """Pairs in which a leg has an event, by leg. `unanswered`: canary's has, and stable had no room to repeat it."""
 
     canary_only: int = 0
     twin_only: int = 0
     both: int = 0
+    unanswered: int = 0
 
     def count(self, *, canary: bool, twin: bool) -> None:
         self.canary_only += canary and not twin
@@ -120,6 +121,26 @@ class TwinCounts:
             if seconds is not None and twin_seconds is not None:
                 times = self.latencies.setdefault(limit.measure, LatencyCounts())
                 times.count(limit, stratum, seconds, twin_seconds)
+
+    def end_on_failure(self, canary: RequestOutcome, own: RequestOutcome, again: RequestOutcome | None) -> None:
+        """A copy ended without a twin.
+
+        Args:
+            canary: its outcome.
+            own: of stable's response to the client, which counts where canary's is good.
+            again: of the same copy at a pod of stable, where canary's is bad; None: there was no room for it.
+        """
+        self.open -= 1
+        self.pairs += 1
+        kinds, own_kinds, again_kinds = _events(canary), _events(own), _events(again) if again else frozenset[str]()
+        for name in kinds | own_kinds:
+            counts = self.events[name]
+            if name not in kinds:
+                counts.count(canary=False, twin=True)
+            elif again is None:
+                counts.unanswered += 1
+            else:
+                counts.count(canary=True, twin=name in again_kinds)
 
     def drop(self) -> None:
         """A probe that neither leg answered is no pair."""

@@ -28,11 +28,15 @@ _OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
 
 @dataclass(frozen=True, slots=True)
 class LegOutcome:
-    """`readable`: the text of the response was read for failures. `answered`: there was a response of status 200."""
+    """`readable`: the text of the response was read for failures. `answered`: there was a response of status 200.
+
+    `busy`: the server had no room for it.
+    """
 
     outcome: RequestOutcome
     readable: bool = True
     answered: bool = True
+    busy: bool = False
 
 
 @dataclass(slots=True)
@@ -40,6 +44,12 @@ class _Begun:
     """What is known of a leg also where its response breaks off."""
 
     answered: bool = False
+    busy: bool = False
+
+
+def without_text(leg: LegOutcome, other: RequestOutcome) -> RequestOutcome:
+    """The other outcome by the measure of this leg."""
+    return other if leg.readable else other.without(_OF_TEXT)
 
 
 def alike(canary: LegOutcome, twin: LegOutcome) -> tuple[RequestOutcome, RequestOutcome]:
@@ -82,7 +92,7 @@ class LegSender:
         # A response that is no HTTP raises one of these too.
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
             recorder.fail(self._clock())
-        return LegOutcome(found[0].without(original.excused), readable, begun.answered)
+        return LegOutcome(found[0].without(original.excused), readable, begun.answered, begun.busy)
 
     async def _read(
         self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder, begun: "_Begun"
@@ -96,6 +106,7 @@ class LegSender:
         )
         async with posting as response:
             if response.status in BUSY_STATUSES:
+                begun.busy = True
                 self.endpoints.rest(url)
             if response.status != 200:
                 body = await response.content.read(MAX_ERROR_BYTES) if response.status >= 500 else b""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging import pairs
+from ..judging.outcome import RequestOutcome
 from ..judging.pairs import TwinCounts
 from ..limits.rate import RateLimit
 from ..routing.mirroring import is_paired
@@ -22,15 +23,17 @@ from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
-from .leg import LegSender, alike
+from .leg import LegOutcome, LegSender, alike, without_text
 from .probes import Probes
 from .shadow_request import ShadowRequest, make_pair_copy
 
 log = logging.getLogger(__name__)
 
 # Results of requests of a session that is copied, and of probes, beside `pairs.WITHHELD`; each one has exactly one.
-PAIRED, UNCOUNTED, PROBED, CANCELLED = "paired", "uncounted", "probed", "cancelled"
+PAIRED, UNCOUNTED, PROBED, CANCELLED, ABANDONED = "paired", "uncounted", "probed", "cancelled", "abandoned"
 SIDE_EFFECTS, SUSPECT = "side_effects", "suspect"
+# Where stable has to repeat what canary failed, and its pods are busy.
+REPEATS, _REPEAT_AFTER_S = 3, 1.0
 _LEG_BYTES = 24 << 10  # that one leg keeps of a stream, and its buffers
 
 
@@ -38,7 +41,8 @@ _LEG_BYTES = 24 << 10  # that one leg keeps of a stream, and its buffers
 class _Pair:
     """A request for both legs. `counts` is None for a further request of a session, which is no pair of its own.
 
-    `probe`: it is no copy of a client's request.
+    `probe`: it is no copy of a client's request. `own`: the outcome of stable's response to the client, which counts
+    where there is no twin.
     """
 
     route: Route
@@ -49,6 +53,7 @@ class _Pair:
     twin: str
     counts: TwinCounts | None
     probe: bool = False
+    own: RequestOutcome | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -88,8 +93,8 @@ class TwinShadows:
         if self._probing:
             self._probing.add_done_callback(_report)
 
-    def offer(self, original: UpstreamRequest, request_id: str) -> None:
-        """A client's request is over, however it ended. Nothing here waits.
+    def offer(self, original: UpstreamRequest, request_id: str, own: RequestOutcome | None = None) -> None:
+        """A client's request is over, however it ended. Nothing here waits. `own`: the outcome of its first attempt.
 
         A stream that a client takes up again is the rest of a request that was offered before.
         """
@@ -106,6 +111,10 @@ class TwinShadows:
             self._balancer.first_attempts.samples.paired(route, shadow),
             generation.twins(shadow.revision),
         )
+        if shadow.reference and own is None:
+            # Its client left. What canary does with it has nothing to be compared with.
+            self._metrics.paired(self._model(route), shadow.revision, ABANDONED)
+            return
         counted = not sessions.has(original.key)
         made = self._make(route, shadow, original, request_id, counts if counted else None)
         if isinstance(made, str):
@@ -114,7 +123,7 @@ class TwinShadows:
         sessions.remember(original.key)
         if counted:
             self._probes.paired(route)
-        self._start(made)
+        self._start(replace(made, own=own.without(original.excused)) if own and shadow.reference else made)
 
     def _probe(self, route: Route, shadow: TwinShadowRule, probe: UpstreamRequest, request_id: str) -> bool:
         """A probe is due: whether it was sent. It is withheld for the same reasons as a copy."""
@@ -227,6 +236,8 @@ class TwinShadows:
 
     async def _run(self, pair: _Pair) -> str:
         """The result of the pair."""
+        if pair.own is not None:
+            return await self._run_on_failure(pair, pair.own)
         self._signer.sign(pair.copy.headers, pair.route.name)
         # Which leg is first is chance, and both are sent before either is answered.
         legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
@@ -241,6 +252,28 @@ class TwinShadows:
             return pairs.PROBE_FAILED
         pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
         return PROBED if pair.probe else PAIRED
+
+    async def _run_on_failure(self, pair: _Pair, own: RequestOutcome) -> str:
+        """A copy for canary alone; what it fails is repeated at stable."""
+        canary = await self._legs.send(pair.canary, pair.copy, pair.original)
+        if pair.counts is None:
+            return UNCOUNTED
+        again = await self._repeat(pair) if canary.outcome.bad else None
+        tested, repeated = alike(canary, again) if again else (canary.outcome, None)
+        pair.counts.end_on_failure(tested, without_text(canary, own), repeated)
+        return PAIRED
+
+    async def _repeat(self, pair: _Pair) -> LegOutcome | None:
+        """The same copy at a pod of stable; None where none had room, which is no outcome of stable."""
+        url = pair.twin
+        for _ in range(REPEATS):
+            if url:
+                leg = await self._legs.send(url, pair.copy, pair.original)
+                if not leg.busy:
+                    return leg
+            await asyncio.sleep(_REPEAT_AFTER_S)
+            url = self._endpoints.choose(self._twins(pair.route, pair.shadow), pair.original.key)
+        return None
 
 
 def _report(probing: asyncio.Task[None]) -> None:

@@ -42,7 +42,7 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     """Copies of this share of the sessions go to a pod of `revision` and to its twin, a pod of `twin`, at once.
 
     `max_pairs_per_second`: at each gateway. `epoch`: a session gives one pair in each. `latencies`: none before the
-    warm-up is over.
+    warm-up is over. `reference`: where there is no twin, a pod of `twin` gets only copies that `revision` fails.
     """
 
     revision: str
@@ -52,3 +52,4 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     epoch: Natural = 0
     latencies: tuple[TwinLatencyRule, ...] = ()
     probes: ProbeRule | None = None
+    reference: Literal["OnFailure"] | None = None

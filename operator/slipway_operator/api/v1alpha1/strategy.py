@@ -271,10 +271,13 @@ class BackgroundAnalysis(RolloutAnalysis):
 )
 @rule(
     (
-        "!has(self.steps) || !self.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow)) || "
-        "(has(self.baselinePod) && self.baselinePod)"
+        "!has(self.steps) || !self.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow) && "
+        "step.analysis.twinShadow.reference != 'OnFailure') || (has(self.baselinePod) && self.baselinePod)"
     ),
-    "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, or remove twinShadow",
+    (
+        "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, remove "
+        "twinShadow, or write twinShadow.reference: OnFailure"
+    ),
 )
 class Canary(ApiType):
     """Increase the traffic of the new revision step by step."""

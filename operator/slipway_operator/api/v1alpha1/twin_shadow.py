@@ -10,6 +10,7 @@ from slipway_operator.api.types import ApiType, Int32, Int64
 
 MOST_PROMPTS, LONGEST_PROMPT, MOST_PER_MINUTE = 32, 4096, 600
 MOST_CHARACTERS = 16384  # of all prompts of a step: the table that gateways get has them
+BASELINE_POD, ON_FAILURE = "BaselinePod", "OnFailure"
 PROBE_PATHS = {"Chat": "/v1/chat/completions", "Completions": "/v1/completions"}
 
 
@@ -54,6 +55,11 @@ class StepTwinShadow(ApiType):
     max_pairs_per_second: Annotated[Int32, Field(ge=1, le=1000)] = 10
     """Maximum rate of the pairs at each gateway."""
     probes: StepProbes | None = None
+    reference: Literal["BaselinePod", "OnFailure"] = "BaselinePod"
+    """What a response of the new revision is compared with. BaselinePod: with that of a baseline pod; without one the
+    analysis ends as NoTwin. OnFailure: where there are no baseline pods, copies go to the new revision alone, and
+    stable gets what the new revision fails. It needs no further pod and more copies, and latencies are not compared.
+    A canary then needs no baselinePod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,8 @@ class TwinShadow:
     latencies: Annotated[tuple[TwinLatency, ...], AtMost(3)] = ()
     """Comparison of latencies. Empty until the warm-up is over."""
     probes: TwinProbes | None = None
+    reference: str | None = None
+    """OnFailure: without a twin. Copies go to the revision alone, and a stable pod gets what it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,8 @@ class ShadowRun:
     """Twin shadow of the routing table while the pods of both sides are ready, without its probes."""
     probed: bool = False
     """Whether probes are sent."""
+    on_failure: bool = False
+    """Whether there is no twin, and stable repeats what the new revision fails."""
 
 
 @dataclass(frozen=True, slots=True)

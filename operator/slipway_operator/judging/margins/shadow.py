@@ -29,9 +29,11 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
     if not nc:
         return MetricVerdict(metric.name, Finding.NO_DATA, log_threshold=threshold)
     level, former, open_pairs = spec.false_promote_rate, _former(reading, metric), _shadow(reading).open
-    known, whole = PairCounts.of(epochs), PairCounts.of(epochs, open_pairs)
+    on_failure = _shadow(reading).on_failure
+    counted, known = PairCounts.of(epochs), PairCounts.of(epochs, on_failure=on_failure)
+    whole = PairCounts.of(epochs, open_pairs, on_failure=on_failure)
     tail = PairCounts.of(_epochs(reading, of_tail(metric.name)), open_pairs)
-    evidence = float(paired.log_against(metric, known)) + math.log(metric.share or 1.0)
+    evidence = float(paired.log_against(metric, counted)) + math.log(metric.share or 1.0)
     finding = Finding.UNDECIDED
     if evidence >= threshold:
         finding = Finding.WORSE
@@ -50,8 +52,9 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
 def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> tuple[int | None, bool]:
     """After how many pairs this metric is expected to be decided, and whether it then rejects canary."""
     epochs, former = _epochs(reading, metric.name), _former(reading, metric)
-    known, tail = PairCounts.of(epochs), PairCounts.of(_epochs(reading, of_tail(metric.name)))
-    fails = paired.pairs_until_rejected(metric, known, spec.false_rollback_rate)
+    known = PairCounts.of(epochs, on_failure=_shadow(reading).on_failure)
+    tail = PairCounts.of(_epochs(reading, of_tail(metric.name)))
+    fails = paired.pairs_until_rejected(metric, PairCounts.of(epochs), spec.false_rollback_rate)
     passes = paired.pairs_needed(metric, known, tail, former, spec.false_promote_rate)
     if fails is not None and (passes is None or fails < passes):
         return fails, True
@@ -124,7 +127,8 @@ def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
     """What the pairs show: the numbers behind a pass, and so far."""
     metrics, sure = {metric.name: metric for metric in spec.metrics}, f"{1 - spec.false_promote_rate:.0%}"
     probes = sources(reading).probes
-    parts = [f"{_most(rows):,} prompts answered twice" + (f", {probes:,} of them probes" if probes else "")]
+    how = "answered, those that failed by stable too" if _shadow(reading).on_failure else "answered twice"
+    parts = [f"{_most(rows):,} prompts {how}" + (f", {probes:,} of them probes" if probes else "")]
     parts += [_bounded(row, sure) for row in rows if row.extra]
     parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
     return "; ".join(parts)

@@ -73,7 +73,8 @@ def _twins(found: Json) -> Twins:
     return Twins(
         open=_count(found["open"]),
         pairs=_count(found["pairs"]),
-        events={_name(name): _counts(Discordance, counts) for name, counts in events.items()},
+        # A gateway of a former release knows pairs with a twin alone.
+        events={_name(name): _counts(Discordance, {"unanswered": 0, **counts}) for name, counts in events.items()},
         latencies={_name(name): _counts(PairedTimes, counts) for name, counts in latencies.items()},
         withheld={_name(name): _count(count) for name, count in _few(found["withheld"], MOST_REASONS).items()},
         probes=_counts(Probed, found["probes"]) if found.get("probes") else Probed(),

@@ -37,11 +37,12 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Discordance:
-    """Pairs of a twin shadow in which a leg has an event, by leg."""
+    """Pairs of a twin shadow in which a leg has an event, by leg. `unanswered`: canary's, stable had no room."""
 
     canary_only: int = 0
     twin_only: int = 0
     both: int = 0
+    unanswered: int = 0
 
 
 @dataclass(frozen=True, slots=True)

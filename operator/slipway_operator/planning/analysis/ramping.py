@@ -43,7 +43,12 @@ def proved(run: AnalysisRun, spec: AnalysisSpec) -> float | None:
             replace(all_, nc=all_.nc - own.nc, ns=all_.ns - own.ns, kc=all_.kc - own.kc, ks=all_.ks - own.ks)
             for all_, own in zip(epochs, probes, strict=True)
         )
-    found = paired.bound(metric, PairCounts.of(epochs, run.shadow.open), former, spec.false_promote_rate / 2)
+    found = paired.bound(
+        metric,
+        PairCounts.of(epochs, run.shadow.open, on_failure=run.shadow.on_failure),
+        former,
+        spec.false_promote_rate / 2,
+    )
     return found.at_most if found else None
 
 

@@ -102,6 +102,8 @@ def _chosen(course: Course, at: Situation, one: Ongoing) -> Template:
         return found
     try:
         part = found.spec.part(paired=one.twins is not None)
+        if one.twins and twins.is_on_failure(course, at, one.run, one.twins):
+            part = part.without_latencies
         if one.ramp and (why := ramping.lacks(part)):
             raise ValueError(why)
         if one.ramp and rollout_of(course).shadow_at_most is not None:
@@ -197,7 +199,7 @@ def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec
     run = AnalysisRun(one.id, one.template, template_hash, at.now, at.now, restarts=restarts)
     run = counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
     run = replace(run, ramp=ramping.begun(course, at, one.ramp)) if one.ramp else run
-    return twins.begun(course, at, run, spec, one.twins) if one.twins else run
+    return twins.begun(course, at, one.run, run, spec, one.twins) if one.twins else run
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:

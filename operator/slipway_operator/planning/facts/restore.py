@@ -16,6 +16,7 @@ from slipway_operator.api.v1alpha1.twin_shadow import (
     LONGEST_PROMPT,
     MOST_PER_MINUTE,
     MOST_PROMPTS,
+    ON_FAILURE,
     PROBE_PATHS,
     TwinProbes,
     TwinShadow,
@@ -144,7 +145,14 @@ def is_shadow(shadow: TwinShadow) -> bool:
         for one in shadow.latencies
     )
     probes = shadow.probes is None or _are_probes(shadow.probes)
-    return shares and shadow.revision != shadow.twin and shadow.epoch >= 0 and latencies and probes
+    return (
+        shares
+        and shadow.revision != shadow.twin
+        and shadow.epoch >= 0
+        and latencies
+        and probes
+        and shadow.reference in (None, ON_FAILURE)
+    )
 
 
 def _are_probes(probes: TwinProbes) -> bool:

@@ -144,7 +144,7 @@ def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
         shadow = replace(shadow, probes=step.probes)
     if shadow is None or (shadow.revision, shadow.twin) != (rollout.revision, course.stable) or not is_shadow(shadow):
         return None
-    return shadow if at.ready(baseline.name(course)) else None
+    return shadow if at.ready(course.stable if shadow.reference else baseline.name(course)) else None
 
 
 def _served_by_steps(course: Course, at: Situation) -> Rollout | None:
