@@ -81,6 +81,27 @@ def test_pairs_decide_before_any_client_is_served(
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
+def test_probes_decide_about_a_model_that_no_client_calls(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment]
+) -> None:
+    metrics = [{"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 1.0, "maxExtra": 100}]
+    template = {"minSamples": {"pairs": 100, "warmupSeconds": 0}, "metrics": metrics}
+    slipway.kube.apply(faults.template("pairs", **template), namespace)
+    probes = {"prompts": ["Name three rivers.", "Count to five."], "pairsPerMinute": 120, "maxTokens": 16}
+    analysis = {"templates": [{"templateName": "pairs"}], "twinShadow": {"probes": probes}, "maxDuration": "10m"}
+    canary = {"baselinePod": True, "steps": [{"analysis": analysis}, {"pause": {}}]}
+    chat = deploy("v1", strategy={"canary": canary, "capacity": {"maxSurge": 2}})
+    chat.until_stable("v1")
+    chat.edit(engine=SAME)
+    decided = chat.until("there is a verdict", is_over, START_S + VERDICT_S)
+    verdict = expanded(decided)[0]["rollout"]["analysis"]["verdict"]
+    print(f"probes: {verdict['outcome']}, {verdict['message']}")
+    assert verdict["outcome"] == "Pass", verdict["message"]
+    assert verdict["pairs"]["users"] == 0 and verdict["pairs"]["probes"] >= 100
+
+
+@pytest.mark.extended
 @pytest.mark.timeout(4 * START_S + 2 * VERDICT_S, func_only=True)
 def test_a_healthy_release_ramps_up_by_itself(
     slipway: Installation,

@@ -41,6 +41,14 @@ def test_a_verdict_is_shown_with_each_metric() -> None:
     ]
 
 
+def test_pairs_are_shown_by_their_source_where_there_are_probes() -> None:
+    pairs = {"users": 12, "probes": 288, "probesBadOnCanary": 1, "probesBadOnTwin": 2}
+    shown = "│   ├── pairs: 12 copies of clients' requests, 288 probes (1 bad on canary alone, 2 on its twin alone)"
+    assert shown in drawn(look(analyzing(verdict=VERDICT | {"pairs": pairs})))
+    for none in ({"users": 300, "probes": 0}, {}, None, [1], "forged"):
+        assert not [line for line in drawn(look(analyzing(verdict=VERDICT | {"pairs": none}))) if "pairs:" in line]
+
+
 @pytest.mark.finding("S12")
 @pytest.mark.parametrize("outdated", ["no operator runs", None])
 def test_forecasts_are_shown_only_while_an_operator_counts(outdated: str | None) -> None:

@@ -265,8 +265,10 @@ def test_counts_of_pairs_arrive_as_counted() -> None:
     )
     for canary, twin in pairs:
         counts.begin()
-        counts.end(shadow, stratum, canary, twin)
+        counts.end(shadow, stratum, canary, twin, probe=canary.bad == ("errors",))
     counts.begin()
+    counts.begin()
+    counts.drop()
     counts.withheld["busy"] += 1
     counts.withheld["rate"] += 2
     assert counting.has_requests(answers(), PAIR)
@@ -280,7 +282,8 @@ def test_counts_of_pairs_arrive_as_counted() -> None:
         "itl": (50, 0, 0, 0, 0),
         "ttft/tail": (50, 2, 2, 1, 0),
         "itl/tail": (50, 0, 0, 0, 0),
-        "bad/withheld": (50, 9, 9, 1, 0),
+        "bad/withheld": (50, 10, 10, 1, 1),
+        "bad/probes": (50, 2, 2, 1, 0),
     }
     assert counting.add(run, spec, answers(), PAIR, comparable=True, seconds=60.0).counts == run.counts, "nothing twice"
 

@@ -20,7 +20,7 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
 from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
 from slipway_operator.kube.reading.samples import samples as read_samples
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
 from slipway_server.http.responses.delta import Delta
@@ -86,13 +86,14 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
     counts.begin()
     counts.begin()
     legs = RequestOutcome(("empty",), {"ttft": 0.9}), RequestOutcome((), {"ttft": 0.7})
-    counts.end(shadow, "b<4k,stream", *legs)
+    counts.end(shadow, "b<4k,stream", *legs, probe=True)
     counts.withheld |= {"busy": 3, "twin_refused": 1}
     (reported,) = counters.report(ROUTE, 0.0)
     assert shape(reported["twins"]) == shape(documented()["twins"])
     (sample,) = read_samples([reported], {})
     found = sample.twins["9d04aa31c2"]
     assert (found.open, found.pairs, found.starved) == (1, 1, 4)
+    assert found.probes == Probed(pairs=1, canary_only=1)
     assert found.events["bad"] == found.events["empty"] == Discordance(canary_only=1)
     assert found.latencies == {"ttft": PairedTimes(pairs=1, over=1, tail_pairs=1, tail_canary_only=1)}
 

@@ -14,12 +14,10 @@ from slipway_operator.api.v1alpha1.routes import (
     HeaderMatch,
     HeaderRoute,
     MirrorRoute,
-    TailThreshold,
     Traffic,
-    TwinLatency,
-    TwinShadow,
 )
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
+from slipway_operator.api.v1alpha1.twin_shadow import TailThreshold, TwinLatency, TwinProbes, TwinShadow
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
@@ -36,7 +34,8 @@ HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="q
 BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
 MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact="qa"),)),)
 LATENCIES = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)), TwinLatency("itl", 10))
-TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES)
+PROBES = TwinProbes("/v1/completions", ("one", "zwei"), 60, 3000, 64)
+TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, "OnFailure")
 TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS, TWINS)
 
 
@@ -75,7 +74,10 @@ def test_gateway_reads_a_twin_shadow_as_the_operator_writes_it() -> None:
     assert isinstance(route, table.Route), route
     tail = (twin_shadow.TailRule("b<4k,stream", 814_000),)
     latencies = (twin_shadow.TwinLatencyRule("ttft", 15, tail), twin_shadow.TwinLatencyRule("itl", 10))
-    assert route.twin_shadow == twin_shadow.TwinShadowRule("abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies)
+    probes = twin_shadow.ProbeRule("/v1/completions", ("one", "zwei"), 60, 3000, 64)
+    assert route.twin_shadow == twin_shadow.TwinShadowRule(
+        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure"
+    )
 
 
 def test_both_sides_read_the_document_alike() -> None:

@@ -588,8 +588,26 @@ CEL_CASES = (
     Case(
         "twin-shadow-without-baseline",
         "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true",
-        bad=(_steps(_analysis(twinShadow={})), _canary(baselinePod=False, steps=[_analysis(twinShadow={})])),
-        good=(_beside(_analysis(twinShadow={})), _beside(_analysis(twinShadow={"percentage": 25}))),
+        bad=(
+            _steps(_analysis(twinShadow={})),
+            _canary(baselinePod=False, steps=[_analysis(twinShadow={})]),
+            _steps(_analysis(twinShadow={"reference": "BaselinePod"})),
+        ),
+        good=(
+            _beside(_analysis(twinShadow={})),
+            _beside(_analysis(twinShadow={"percentage": 25, "reference": "OnFailure"})),
+            _steps(_analysis(twinShadow={"reference": "OnFailure"}), {"setWeight": 5}),
+        ),
+    ),
+    Case(
+        "probes-too-long",
+        "the prompts of probes have at most 16384 characters together",
+        bad=(_beside(_analysis(twinShadow={"probes": {"prompts": ["x" * 4096] * 4 + ["y"]}})),),
+        good=(
+            _beside(_analysis(twinShadow={"probes": {"prompts": ["x" * 4096] * 4}})),
+            _beside(_analysis(twinShadow={"probes": {"prompts": ["x"] * 32, "api": "Completions", "maxTokens": 1}})),
+            _around("prePromotionAnalysis", twinShadow={"probes": {"prompts": ["x"], "pairsPerMinute": 600}}),
+        ),
     ),
     Case(
         "twin-shadow-after-weight",

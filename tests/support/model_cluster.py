@@ -140,9 +140,16 @@ class ModelCluster(WatchedWorld):
         """Requests of these seconds; which ones come depends on the moment alone, not on how any request ended."""
         table = self.parsed().traffic
         for index, gateway in enumerate(self.gateways):
-            if table and self.rate and gateway.ready and gateway.generation == table.generation:
-                gateway.ask(table, self.rate * seconds, self, Random(f"{self.now}/{index}"))
+            if table and gateway.ready and gateway.generation == table.generation:
+                if requests := self._requests(seconds):
+                    gateway.ask(table, requests, self, Random(f"{self.now}/{index}"))
+                gateway.probe(table, seconds, self)
             gateway.look(self.now)
+
+    def _requests(self, seconds: int) -> int:
+        """Requests at each gateway in the last seconds; a rate below one gives one now and then."""
+        passed = self.now.timestamp()
+        return int(self.rate * passed) - int(self.rate * (passed - seconds))
 
     def _place(self) -> None:
         """What leaves frees its place first; then the scheduler goes through the pods that wait."""

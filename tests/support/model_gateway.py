@@ -154,6 +154,14 @@ class ModelGateway:
         sample.revisions.update({name: tally.side() for name, tally in tallies.items()})
         self.samples = dict(sorted(self.samples.items())[-4:])
 
+    def probe(self, table: Traffic, seconds: int, world: "World") -> None:
+        """Probes of these seconds are sent, where their prompts are in the table."""
+        if table.twin_shadow and table.twin_shadow.probes and not self.asleep:
+            weights = {backend.revision: backend.weight for backend in table.backends}
+            sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
+            self.pairs.probe(sample, table.twin_shadow, seconds, world)
+            self.samples = dict(sorted(self.samples.items())[-4:])
+
     def _mirror(self, sample: Sample, canary: str, floor: bool, world: "World", chance: Random) -> None:
         """One copy: whether canary, and a second pod of stable where there is one, gives another text than stable."""
         differs, anyway = chance.random() < world.drift, chance.random() < world.floor

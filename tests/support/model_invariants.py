@@ -74,7 +74,8 @@ class WatchedWorld(World):
             assert new.rollout and new.rollout.state is State.ANALYZING and new.rollout.analysis
             assert (shadow.revision, shadow.twin) == (new.rollout.revision, new.stable_revision)
             assert new.traffic.weight(shadow.revision) == 0, "no client is served while copies are compared"
-            assert self.pods[shadow.revision].ready and self.pods[baseline_of(shadow.twin)].ready, "both sides answer"
+            twin = shadow.twin if shadow.reference else baseline_of(shadow.twin)
+            assert self.pods[shadow.revision].ready and self.pods[twin].ready, "both sides answer"
         if old and new.traffic and old.twin_shadow != shadow:
             assert new.traffic.generation > old.generation, "pairs are counted by generation"
 

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
-from slipway_operator.api.v1alpha1.routes import TwinShadow
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Sample, Twins
+from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Sample, Twins
 from slipway_operator.model.labels import baseline_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class ModelPair:
     twin_bad: bool
     canary_s: float
     twin_s: float
+    probe: bool = False
+    own_bad: bool = False  # stable failed its client
 
 
 @dataclass
@@ -37,6 +39,17 @@ class ModelPairs:
     sent: list[ModelPair] = field(default_factory=list)
     moment: datetime | None = None
     at_once: int = 0  # pairs at this moment
+    probes: int = 0
+
+    def probe(self, sample: Sample, shadow: TwinShadow, seconds: int, world: "World") -> None:
+        """So many probes as these seconds have room for beside the pairs of clients."""
+        assert shadow.probes, "only a table with prompts has probes"
+        clients = self.at_once if self.moment == world.now else 0
+        wanted = shadow.probes.pairs_per_minute * seconds // 60 - clients
+        for _ in range(max(0, min(wanted, shadow.probes.max_pairs - self.probes))):
+            self.probes += 1
+            chance = Random(f"probe {world.now}/{self.probes}/{shadow.revision}")
+            self._send(sample, shadow, replace(self._pair(sample.generation, shadow, world, chance), probe=True))
 
     def offer(self, sample: Sample, shadow: TwinShadow, world: "World") -> None:
         """A client's request is over: a pair is sent, or withheld."""
@@ -51,8 +64,12 @@ class ModelPairs:
             withheld = before.withheld | {reason: before.withheld.get(reason, 0) + 1}
             sample.twins[shadow.revision] = replace(before, withheld=withheld)
             return
+        self._send(sample, shadow, self._pair(sample.generation, shadow, world, chance))
+
+    def _send(self, sample: Sample, shadow: TwinShadow, pair: ModelPair) -> None:
+        before = sample.twins.get(shadow.revision, Twins())
         sample.twins[shadow.revision] = replace(before, open=before.open + 1)
-        self.sent.append(self._pair(sample.generation, shadow, world, chance))
+        self.sent.append(pair)
 
     def _withheld(self, shadow: TwinShadow, world: "World", chance: Random) -> str:
         if chance.random() < world.busy:
@@ -73,7 +90,8 @@ class ModelPairs:
         ]
         hangs = chance.random() < world.hangs.get(world.uri(shadow.revision), 0.0)
         ends = world.now + timedelta(seconds=TIMEOUT_S if hangs else world.pair_seconds)
-        return ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds)
+        own_bad = shadow.reference is not None and chance.random() < world.error_rate(shadow.twin)
+        return ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds, own_bad=own_bad)
 
     def end(self, samples: dict[int, Sample], now: datetime) -> None:
         """Pairs that are over are counted, in the generation in which they were sent."""
@@ -84,8 +102,11 @@ class ModelPairs:
 
 
 def _ended(before: Twins, pair: ModelPair) -> Twins:
+    # Without a twin stable repeats what canary fails; else its response to the client counts.
+    alone = pair.shadow.reference is not None and not pair.probe and not pair.canary_bad
+    twin_bad = pair.own_bad if alone else pair.twin_bad
     events = {
-        name: _discordant(before.events.get(name, Discordance()), pair.canary_bad, pair.twin_bad)
+        name: _discordant(before.events.get(name, Discordance()), pair.canary_bad, twin_bad)
         for name in ("bad", "errors")
     }
     latencies = dict(before.latencies)
@@ -103,7 +124,14 @@ def _ended(before: Twins, pair: ModelPair) -> Twins:
                 found.tail_twin_only + (sides[1] and not sides[0]),
                 found.tail_both + all(sides),
             )
-    return replace(before, open=before.open - 1, pairs=before.pairs + 1, events=events, latencies=latencies)
+    probes = _probed(before.probes, pair) if pair.probe else before.probes
+    ended = replace(before, events=events, latencies=latencies, probes=probes)
+    return replace(ended, open=before.open - 1, pairs=before.pairs + 1)
+
+
+def _probed(before: Probed, pair: ModelPair) -> Probed:
+    bad = _discordant(Discordance(before.canary_only, before.twin_only, before.both), pair.canary_bad, pair.twin_bad)
+    return Probed(before.pairs + 1, bad.canary_only, bad.twin_only, bad.both)
 
 
 def _discordant(before: Discordance, canary: bool, twin: bool) -> Discordance:

@@ -50,7 +50,7 @@ class World:
         "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."  # the scheduler, of those without a place
     )
     inflight: dict[str, int] = field(default_factory=dict)
-    rate: int = 0  # requests that each gateway gets in a second
+    rate: float = 0  # requests that each gateway gets in a second
     bad: dict[str, float] = field(default_factory=dict)  # rate of errors by model URI, else one in a hundred
     slow: set[str] = field(default_factory=set)  # model URIs that answer slower, by these times
     slowness: int = 3

@@ -50,6 +50,8 @@ def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
         yield "counting; no verdict yet"
         return
     yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{_forecast(run, now, kept=kept)}"
+    if pairs := format_pairs(verdict.get("pairs")):
+        yield pairs
     if compared := [found for line in verdict.get("metrics") or () if isinstance(found := metric_fields(line), dict)]:
         yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
         yield from format_table(_COLUMNS, (format_cells(item) for item in compared))
@@ -85,6 +87,16 @@ def format_measured(item: Json) -> str:
     last = next(reversed(item.get("measurements") or ()), None)
     value = f"; last value {last['value']}" if last and last.get("value") else ""
     return f"{item.get('name', '')}: {item.get('phase', '')}; {counts or 'not measured yet'}{value}"
+
+
+def format_pairs(pairs: Any) -> str:
+    """Pairs of a twin shadow by their source; empty without probes."""
+    found = pairs if isinstance(pairs, dict) else {}
+    if not found.get("probes"):
+        return ""
+    canary, twin = found.get("probesBadOnCanary", 0), found.get("probesBadOnTwin", 0)
+    bad = f"{canary} bad on canary alone, {twin} on its twin alone"
+    return f"pairs: {found.get('users', 0)} copies of clients' requests, {found['probes']} probes ({bad})"
 
 
 def _side(item: Json, side: str) -> str:

@@ -46,6 +46,7 @@ class Review:
     notes: tuple[str, ...]
     measured: tuple[str, ...] = ()  # metrics with a provider, one line for each
     ramp: str = ""  # what a ramp may have cost
+    pairs: str = ""  # of a twin shadow with probes: how many pairs are of clients, and how many probes
 
     @property
     def span(self) -> tuple[int, int]:
@@ -82,7 +83,7 @@ def format_review(review: Review) -> Iterator[str]:
     yield review.title
     yield from (f"note: {note}" for note in review.notes)
     yield f"{review.outcome} ({review.reason}): {review.message}"
-    yield from ([review.ramp] if review.ramp else [])
+    yield from (line for line in (review.ramp, review.pairs) if line)
     if review.metrics:
         yield from _compared(review)
     yield from review.measured
@@ -121,6 +122,7 @@ def _review(again: retrial.Retrial, where: str) -> Review:
         metrics=tuple(MetricReview(row, _points(again, row["name"])) for row in verdict.get("metrics", ())),
         measured=tuple(map(analysis.format_measured, again.measured)),
         ramp=again.ramp,
+        pairs=analysis.format_pairs(verdict.get("pairs")),
         notes=again.notes,
     )
 

@@ -96,7 +96,8 @@ class Proxy:
             if state.recorder:
                 state.recorder.abandon(self._clock())
             self._balancer.activity.leave(activity)
-            self.twins.offer(outgoing, record.request_id)
+            own = state.recorder.outcome if state.recorder and outgoing.is_sample else None
+            self.twins.offer(outgoing, record.request_id, own)
 
     def cut(self) -> None:
         """Ends running requests: a stream with an error event, any other one with an error response."""

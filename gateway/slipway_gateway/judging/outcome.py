@@ -48,7 +48,7 @@ class OutcomeRecorder:
 
     __slots__ = (
         "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
-        "_silent_since_s", "_streams", "_tail",
+        "_silent_since_s", "_streams", "_tail", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,7 @@ class OutcomeRecorder:
         self._streams = streams
         self._patience_s = patience_s
         self._first_s = self._last_s = 0.0
+        self.outcome: RequestOutcome | None = None  # None until it is known, and where the client left before
         self._events = 0  # after those that came first
         self._tail = bytearray()
         self._cut = False
@@ -159,5 +160,6 @@ class OutcomeRecorder:
         """Whether this is the first outcome: later ones are ignored. `outcome` is None when the client left."""
         on_outcome, self._on_outcome = self._on_outcome, None
         if on_outcome and outcome:
+            self.outcome = outcome
             on_outcome(outcome)
         return on_outcome is not None

@@ -16,21 +16,24 @@ from .outcome import RequestOutcome
 # Any of these kinds of failure: all except truncated text, which a longer and better answer may have.
 BAD, BAD_KINDS = "bad", frozenset(KINDS) - {TRUNCATED}
 EVENTS = (BAD, *KINDS)
-# Why a pair was not sent. Both copies are sent or none.
+# Why a pair was not sent. Both copies are sent or none. A probe that neither leg answers is no pair either: it may not
+# fit this model at all, and a canary must not pass by what nothing can answer. No other outcome is left out.
 WITHHELD = (
-    RATE, BUSY, FULL, TOO_LARGE, FAILSAFE, NO_CANARY, NO_TWIN, CANARY_REFUSED, TWIN_REFUSED,
+    RATE, BUSY, FULL, TOO_LARGE, FAILSAFE, NO_CANARY, NO_TWIN, CANARY_REFUSED, TWIN_REFUSED, PROBE_FAILED,
 ) = (
     "rate", "busy", "full", "too_large", "failsafe", "no_canary", "no_twin", "canary_refused", "twin_refused",
+    "probe_failed",
 )  # fmt: skip
 
 
 @dataclass(slots=True)
 class LegCounts:
-    """Pairs in which a leg has an event, by leg."""
+    """Pairs in which a leg has an event, by leg. `unanswered`: canary's has, and stable had no room to repeat it."""
 
     canary_only: int = 0
     twin_only: int = 0
     both: int = 0
+    unanswered: int = 0
 
     def count(self, *, canary: bool, twin: bool) -> None:
         self.canary_only += canary and not twin
@@ -66,6 +69,22 @@ class LatencyCounts:
 
 
 @dataclass(slots=True)
+class ProbeCounts:
+    """Pairs that are probes, which are part of all other counts too, and bad ones by leg."""
+
+    pairs: int = 0
+    canary_only: int = 0
+    twin_only: int = 0
+    both: int = 0
+
+    def count(self, *, canary: bool, twin: bool) -> None:
+        self.pairs += 1
+        self.canary_only += canary and not twin
+        self.twin_only += twin and not canary
+        self.both += canary and twin
+
+
+@dataclass(slots=True)
 class TwinCounts:
     """Of one canary and one generation. `open`: pairs that were sent and have not ended; they are not in `pairs`."""
 
@@ -74,23 +93,59 @@ class TwinCounts:
     events: dict[str, LegCounts] = field(default_factory=lambda: {name: LegCounts() for name in EVENTS})
     latencies: dict[str, LatencyCounts] = field(default_factory=dict)
     withheld: Counter[str] = field(default_factory=Counter)
+    probes: ProbeCounts = field(default_factory=ProbeCounts)
 
     def begin(self) -> None:
         """Both copies of a pair are being sent."""
         self.open += 1
 
-    def end(self, shadow: TwinShadowRule, stratum: str, canary: RequestOutcome, twin: RequestOutcome) -> None:
+    def end(
+        self,
+        shadow: TwinShadowRule,
+        stratum: str,
+        canary: RequestOutcome,
+        twin: RequestOutcome,
+        *,
+        probe: bool = False,
+    ) -> None:
         """Both legs of a pair ended."""
         self.open -= 1
         self.pairs += 1
         kinds, twin_kinds = _events(canary), _events(twin)
         for name in kinds | twin_kinds:
             self.events[name].count(canary=name in kinds, twin=name in twin_kinds)
+        if probe:
+            self.probes.count(canary=BAD in kinds, twin=BAD in twin_kinds)
         for limit in shadow.latencies:
             seconds, twin_seconds = _seconds(canary, limit.measure), _seconds(twin, limit.measure)
             if seconds is not None and twin_seconds is not None:
                 times = self.latencies.setdefault(limit.measure, LatencyCounts())
                 times.count(limit, stratum, seconds, twin_seconds)
+
+    def end_on_failure(self, canary: RequestOutcome, own: RequestOutcome, again: RequestOutcome | None) -> None:
+        """A copy ended without a twin.
+
+        Args:
+            canary: its outcome.
+            own: of stable's response to the client, which counts where canary's is good.
+            again: of the same copy at a pod of stable, where canary's is bad; None: there was no room for it.
+        """
+        self.open -= 1
+        self.pairs += 1
+        kinds, own_kinds, again_kinds = _events(canary), _events(own), _events(again) if again else frozenset[str]()
+        for name in kinds | own_kinds:
+            counts = self.events[name]
+            if name not in kinds:
+                counts.count(canary=False, twin=True)
+            elif again is None:
+                counts.unanswered += 1
+            else:
+                counts.count(canary=True, twin=name in again_kinds)
+
+    def drop(self) -> None:
+        """A probe that neither leg answered is no pair."""
+        self.open -= 1
+        self.withheld[PROBE_FAILED] += 1
 
     def cancel(self) -> None:
         """The gateway ends: the pair has no outcome."""
@@ -103,6 +158,7 @@ class TwinCounts:
             "events": {name: asdict(found) for name, found in self.events.items()},
             "latencies": {measure: asdict(times) for measure, times in self.latencies.items()},
             "withheld": dict(self.withheld),
+            "probes": asdict(self.probes),
         }
 
 

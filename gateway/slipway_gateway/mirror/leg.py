@@ -28,10 +28,28 @@ _OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
 
 @dataclass(frozen=True, slots=True)
 class LegOutcome:
-    """`readable`: the text of the response was read for failures."""
+    """`readable`: the text of the response was read for failures. `answered`: there was a response of status 200.
+
+    `busy`: the server had no room for it.
+    """
 
     outcome: RequestOutcome
     readable: bool = True
+    answered: bool = True
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What is known of a leg also where its response breaks off."""
+
+    answered: bool = False
+    busy: bool = False
+
+
+def without_text(leg: LegOutcome, other: RequestOutcome) -> RequestOutcome:
+    """The other outcome by the measure of this leg."""
+    return other if leg.readable else other.without(_OF_TEXT)
 
 
 def alike(canary: LegOutcome, twin: LegOutcome) -> tuple[RequestOutcome, RequestOutcome]:
@@ -66,17 +84,19 @@ class LegSender:
         found: list[RequestOutcome] = []
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
-        readable = True
+        readable, begun = True, _Begun()
         try:
             with self.endpoints.asking(url):
                 async with asyncio.timeout(self._settings.mirror_timeout_s):
-                    readable = await self._read(url, copy, original, recorder)
+                    readable = await self._read(url, copy, original, recorder, begun)
         # A response that is no HTTP raises one of these too.
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
             recorder.fail(self._clock())
-        return LegOutcome(found[0].without(original.excused), readable)
+        return LegOutcome(found[0].without(original.excused), readable, begun.answered, begun.busy)
 
-    async def _read(self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder) -> bool:
+    async def _read(
+        self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder, begun: "_Begun"
+    ) -> bool:
         posting = self._session.post(
             URL(url + copy.path_qs, encoded=True),
             data=copy.body,
@@ -86,11 +106,13 @@ class LegSender:
         )
         async with posting as response:
             if response.status in BUSY_STATUSES:
+                begun.busy = True
                 self.endpoints.rest(url)
             if response.status != 200:
                 body = await response.content.read(MAX_ERROR_BYTES) if response.status >= 500 else b""
                 recorder.fail(self._clock(), body)
                 return True
+            begun.answered = True
             if response.headers.get("Content-Type", "").startswith(CONTENT_TYPE):
                 return await self._read_stream(response, original, recorder)
             return await self._read_whole(response, original, recorder)

@@ -9,10 +9,11 @@ import functools
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging import pairs
+from ..judging.outcome import RequestOutcome
 from ..judging.pairs import TwinCounts
 from ..limits.rate import RateLimit
 from ..routing.mirroring import is_paired
@@ -22,20 +23,27 @@ from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
-from .leg import LegSender, alike
+from .leg import LegOutcome, LegSender, alike, without_text
+from .probes import Probes
 from .shadow_request import ShadowRequest, make_pair_copy
 
 log = logging.getLogger(__name__)
 
-# Results of requests of a session that is copied, beside `pairs.WITHHELD`; each one has exactly one.
-PAIRED, UNCOUNTED, CANCELLED = "paired", "uncounted", "cancelled"
+# Results of requests of a session that is copied, and of probes, beside `pairs.WITHHELD`; each one has exactly one.
+PAIRED, UNCOUNTED, PROBED, CANCELLED, ABANDONED = "paired", "uncounted", "probed", "cancelled", "abandoned"
 SIDE_EFFECTS, SUSPECT = "side_effects", "suspect"
+# Where stable has to repeat what canary failed, and its pods are busy.
+REPEATS, _REPEAT_AFTER_S = 3, 1.0
 _LEG_BYTES = 24 << 10  # that one leg keeps of a stream, and its buffers
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A request for both legs. `counts` is None for a further request of a session, which is no pair of its own."""
+    """A request for both legs. `counts` is None for a further request of a session, which is no pair of its own.
+
+    `probe`: it is no copy of a client's request. `own`: the outcome of stable's response to the client, which counts
+    where there is no twin.
+    """
 
     route: Route
     shadow: TwinShadowRule
@@ -44,6 +52,8 @@ class _Pair:
     canary: str
     twin: str
     counts: TwinCounts | None
+    probe: bool = False
+    own: RequestOutcome | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -76,11 +86,15 @@ class TwinShadows:
         self._signer = signer
         self._clock = asyncio.get_running_loop().time
         self._rates: dict[str, RateLimit] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[str]] = set()
         self._closed = False
+        self._probes = Probes(balancer.published, self._clock, self._probe)
+        self._probing = asyncio.create_task(self._probes.run()) if settings.twin_max_inflight else None
+        if self._probing:
+            self._probing.add_done_callback(_report)
 
-    def offer(self, original: UpstreamRequest, request_id: str) -> None:
-        """A client's request is over, however it ended. Nothing here waits.
+    def offer(self, original: UpstreamRequest, request_id: str, own: RequestOutcome | None = None) -> None:
+        """A client's request is over, however it ended. Nothing here waits. `own`: the outcome of its first attempt.
 
         A stream that a client takes up again is the rest of a request that was offered before.
         """
@@ -97,22 +111,45 @@ class TwinShadows:
             self._balancer.first_attempts.samples.paired(route, shadow),
             generation.twins(shadow.revision),
         )
+        if shadow.reference and own is None:
+            # Its client left. What canary does with it has nothing to be compared with.
+            self._metrics.paired(self._model(route), shadow.revision, ABANDONED)
+            return
         counted = not sessions.has(original.key)
         made = self._make(route, shadow, original, request_id, counts if counted else None)
         if isinstance(made, str):
-            if counted and made in pairs.WITHHELD:
-                counts.withheld[made] += 1
-            self._metrics.paired(self._model(route), shadow.revision, made)
+            self._withhold(route, shadow, counts if counted else None, made)
             return
         sessions.remember(original.key)
-        self._start(made)
+        if counted:
+            self._probes.paired(route)
+        self._start(replace(made, own=own.without(original.excused)) if own and shadow.reference else made)
+
+    def _probe(self, route: Route, shadow: TwinShadowRule, probe: UpstreamRequest, request_id: str) -> bool:
+        """A probe is due: whether it was sent. It is withheld for the same reasons as a copy."""
+        generation = None if self._closed else self._balancer.first_attempts.generation(route)
+        if generation is None:
+            return False
+        counts = generation.twins(shadow.revision)
+        made = self._make(route, shadow, probe, request_id, counts)
+        if isinstance(made, str):
+            self._withhold(route, shadow, counts, made)
+            return False
+        self._start(replace(made, probe=True))
+        return True
+
+    def _withhold(self, route: Route, shadow: TwinShadowRule, counts: TwinCounts | None, reason: str) -> None:
+        if counts and reason in pairs.WITHHELD:
+            counts.withheld[reason] += 1
+        self._metrics.paired(self._model(route), shadow.revision, reason)
 
     async def close(self) -> None:
         """Sends no more pairs and cancels those in flight."""
         self._closed = True
-        for task in self._running:
+        ending = [*self._running, *([self._probing] if self._probing else [])]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
 
     # -- whether a pair is sent
 
@@ -185,7 +222,7 @@ class TwinShadows:
         # A task that is cancelled before it began runs none of its code: so the end is counted here.
         task.add_done_callback(functools.partial(self._ended, pair))
 
-    def _ended(self, pair: _Pair, task: asyncio.Task[None]) -> None:
+    def _ended(self, pair: _Pair, task: asyncio.Task[str]) -> None:
         self._running.discard(task)
         self._metrics.pairing.set(len(self._running))
         self._account.shrink(pair.size_bytes)
@@ -194,10 +231,13 @@ class TwinShadows:
             pair.counts.cancel()
         if error := None if task.cancelled() else task.exception():
             log.error("a pair failed inside of the gateway", exc_info=error)
-        result = CANCELLED if not over else PAIRED if pair.counts else UNCOUNTED
+        result = task.result() if over else CANCELLED
         self._metrics.paired(self._model(pair.route), pair.shadow.revision, result)
 
-    async def _run(self, pair: _Pair) -> None:
+    async def _run(self, pair: _Pair) -> str:
+        """The result of the pair."""
+        if pair.own is not None:
+            return await self._run_on_failure(pair, pair.own)
         self._signer.sign(pair.copy.headers, pair.route.name)
         # Which leg is first is chance, and both are sent before either is answered.
         legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
@@ -205,5 +245,37 @@ class TwinShadows:
             tasks = [group.create_task(self._legs.send(url, pair.copy, pair.original)) for url in legs]
         first, second = (task.result() for task in tasks)
         canary, twin = (first, second) if legs[0] == pair.canary else (second, first)
-        if pair.counts:
-            pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin))
+        if pair.counts is None:
+            return UNCOUNTED
+        if pair.probe and not (canary.answered or twin.answered):
+            pair.counts.drop()
+            return pairs.PROBE_FAILED
+        pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
+        return PROBED if pair.probe else PAIRED
+
+    async def _run_on_failure(self, pair: _Pair, own: RequestOutcome) -> str:
+        """A copy for canary alone; what it fails is repeated at stable."""
+        canary = await self._legs.send(pair.canary, pair.copy, pair.original)
+        if pair.counts is None:
+            return UNCOUNTED
+        again = await self._repeat(pair) if canary.outcome.bad else None
+        tested, repeated = alike(canary, again) if again else (canary.outcome, None)
+        pair.counts.end_on_failure(tested, without_text(canary, own), repeated)
+        return PAIRED
+
+    async def _repeat(self, pair: _Pair) -> LegOutcome | None:
+        """The same copy at a pod of stable; None where none had room, which is no outcome of stable."""
+        url = pair.twin
+        for _ in range(REPEATS):
+            if url:
+                leg = await self._legs.send(url, pair.copy, pair.original)
+                if not leg.busy:
+                    return leg
+            await asyncio.sleep(_REPEAT_AFTER_S)
+            url = self._endpoints.choose(self._twins(pair.route, pair.shadow), pair.original.key)
+        return None
+
+
+def _report(probing: asyncio.Task[None]) -> None:
+    if not probing.cancelled() and (error := probing.exception()):
+        log.error("probes failed inside of the gateway, and no more are sent", exc_info=error)

@@ -23,7 +23,7 @@ from .table import (
     build,
     check_backends,
 )
-from .twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
+from .twin_shadow import ProbeRule, TailRule, TwinLatencyRule, TwinShadowRule
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -52,10 +52,15 @@ class FileTwinLatency(TwinLatencyRule, frozen=True, forbid_unknown_fields=True, 
     tail: tuple[FileTail, ...] = ()
 
 
+class FileProbes(ProbeRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prompts that both revisions get as pairs."""
+
+
 class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Which sessions two of the revisions get copies of."""
 
     latencies: tuple[FileTwinLatency, ...] = ()
+    probes: FileProbes | None = None
 
 
 class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):

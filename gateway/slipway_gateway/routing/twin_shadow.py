@@ -6,6 +6,7 @@ import msgspec
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Prompt = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 
 class TailRule(msgspec.Struct, frozen=True):
@@ -23,11 +24,25 @@ class TwinLatencyRule(msgspec.Struct, frozen=True, rename="camel"):
     tail: tuple[TailRule, ...] = ()
 
 
+class ProbeRule(msgspec.Struct, frozen=True, rename="camel"):
+    """Prompts of the owner's, which are sent as pairs as long as clients' copies give fewer.
+
+    `pairs_per_minute`: at each gateway, clients' pairs included. `max_pairs`: of probes, at each gateway and for one
+    attempt of a rollout.
+    """
+
+    path: Literal["/v1/chat/completions", "/v1/completions"]
+    prompts: Annotated[tuple[Prompt, ...], msgspec.Meta(min_length=1, max_length=32)]
+    pairs_per_minute: Annotated[int, msgspec.Meta(ge=1, le=600)]
+    max_pairs: Positive
+    max_tokens: Positive
+
+
 class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     """Copies of this share of the sessions go to a pod of `revision` and to its twin, a pod of `twin`, at once.
 
     `max_pairs_per_second`: at each gateway. `epoch`: a session gives one pair in each. `latencies`: none before the
-    warm-up is over.
+    warm-up is over. `reference`: where there is no twin, a pod of `twin` gets only copies that `revision` fails.
     """
 
     revision: str
@@ -36,3 +51,5 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     max_pairs_per_second: Positive
     epoch: Natural = 0
     latencies: tuple[TwinLatencyRule, ...] = ()
+    probes: ProbeRule | None = None
+    reference: Literal["OnFailure"] | None = None

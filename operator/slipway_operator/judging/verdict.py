@@ -51,6 +51,8 @@ class Tally:
 TAIL = 0.05
 THOUSAND = 1000
 
+# Reasons that more pairs would end.
+_WAITS_FOR_PAIRS = (Reason.NO_DATA, Reason.WARM_UP, Reason.UNDECIDED, Reason.SHADOW_STARVED)
 # Findings of rows that are no evidence against a canary.
 _NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED)
 
@@ -129,7 +131,7 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
     def conclude(outcome: Outcome, reason: Reason, message: str, metric: str = "") -> Verdict:
         verdict = Verdict(outcome, reason, message, metric, total, threshold, metrics=rows)
         verdict = dataclasses.replace(verdict, extra=bounded.extra if bounded else None)
-        return _with_forecast(spec, reading, verdict)
+        return _with_forecast(spec, reading, _with_sources(spec, reading, verdict))
 
     if veto := _veto(spec, reading.symptoms):
         text = f"{veto.veto}: canary shows {veto.canary:g}, stable {veto.stable:g}{sentences.unit(veto)}"
@@ -150,6 +152,16 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
     text = f"no metric is worse than stable by its margin ({len(compared)} compared)"
     parts = [text, *sentences.proofs(spec, deciding), *_favoured(spec, reading), *_reports(reading, deciding)]
     return conclude(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
+
+
+def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
+    """Of an analysis of pairs: where they come from, and how long it takes where they are few."""
+    if not spec.compares_pairs:
+        return verdict
+    gating = {metric.name for metric in spec.gating}
+    slow = shadow.offer(spec, reading, [row for row in verdict.metrics if row.name in gating])
+    text = f"{verdict.message}; {slow}" if slow and verdict.reason in _WAITS_FOR_PAIRS else verdict.message
+    return dataclasses.replace(verdict, message=text, pairs=shadow.sources(reading))
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import SleepState, Status
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.reading.gateways import Answer
@@ -53,7 +54,15 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
     )
     scaled = "autoscaling" in obj["spec"] or bool(observed.autoscalers)
     sleeps = status.sleep is not None and status.sleep.state in (SleepState.ASLEEP, SleepState.WAKING)
-    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps, tuple(live))
+    copies = _serve_copies(status.traffic) if status.traffic else ()
+    return Followed(obj["metadata"]["uid"], pods, status.replicas, scaled, sleeps, tuple(live), copies)
+
+
+def _serve_copies(traffic: Traffic) -> tuple[str, ...]:
+    """The revisions of a twin shadow that have no weight: no client is served by their pods."""
+    shadow = traffic.twin_shadow
+    sides = (shadow.revision, labels.baseline_of(shadow.twin)) if shadow else ()
+    return tuple(name for name in sides if not traffic.weight(name))
 
 
 def _metrics(observed: Observed, revision: str) -> EngineMetrics:

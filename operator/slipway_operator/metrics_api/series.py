@@ -48,6 +48,9 @@ class Followed:
     scaled: bool  # an autoscaler reads it
     asleep: bool = False  # asleep, or waking: it has no pods, or none yet
     live: tuple[str, ...] = ()  # its live revisions, also those without a ready pod
+    copies: tuple[
+        str, ...
+    ] = ()  # those of a twin shadow: their pods serve copies and probes alone, which are no demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ class Series:
         """
         if self._sleeps:
             return Number(0.0, self.inflight(now).at)
-        return _total_of(*_known(self._pods, of_pod, now))
+        return _total_of(*_known(self._serving, of_pod, now))
 
     def of_revision(self, metric: str, revision: str, now: float) -> Number:
         """Return the value of a metric over the pods of one revision; the mean of their shares for the KV cache.
@@ -200,6 +203,11 @@ class Series:
         return Number(number.value + held, number.at)
 
     @property
+    def _serving(self) -> dict[str, _Memory]:
+        """The pods that serve clients."""
+        return {name: one for name, one in self._pods.items() if one.revision not in self.followed.copies}
+
+    @property
     def _sleeps(self) -> bool:
         """Whether it is asleep and has no pods: gateways then report all waiting requests."""
         return self.followed.asleep and not self._pods
@@ -208,7 +216,7 @@ class Series:
         """Return the 95th percentile of the seconds to the first token; 0 only without any request."""
         if self._sleeps and self.queue_depth(now).value == 0:
             return Number(0.0, self.inflight(now).at, int(WINDOW_S))
-        known, _ = _known(self._pods, _latest, now)
+        known, _ = _known(self._serving, _latest, now)
         grown = _added(_growth(self._pods[name], now) for name in known)
         at = min(number.at for number in known.values())
         if grown and grown[-1][1] > 0:

@@ -117,13 +117,13 @@ async def flow(port):
         await running
 
 
-async def released(trio):
+async def released(trio, template=PAIRS, strategy=STRATEGY):
     """chat serves its first revision, and gets a second one."""
     metadata = {"name": "pairs", "namespace": trio.namespace}
     kind = {"apiVersion": "slipway.dev/v1alpha1", "kind": "AnalysisTemplate"}
-    await trio.client.create(ANALYSIS_TEMPLATES, {**kind, "metadata": metadata, "spec": PAIRS})
+    await trio.client.create(ANALYSIS_TEMPLATES, {**kind, "metadata": metadata, "spec": template})
     manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": trio.namespace}}
-    manifest["spec"] = manifest["spec"] | {"strategy": STRATEGY}
+    manifest["spec"] = manifest["spec"] | {"strategy": strategy}
     await trio.client.create(MODEL_DEPLOYMENTS, manifest)
     first = await trio.reaches("chat is stable", lambda status: status.get("phase") == "Healthy")
     await trio.edit(V2)
@@ -167,3 +167,24 @@ async def test_pairs_decide_across_a_kill_of_the_operator_and_no_client_meets_th
     assert {status for status, _ in answers} == {200} and {revision for _, revision in answers} == {stable}
     assert trio.canary.requests >= pairs(decided) and trio.baseline.requests >= pairs(decided)
     assert trio.stable.requests == len(answers), "stable's own pod got no copy"
+
+
+# Prompts of the owner's, ten a second, decide in the first readings.
+FEW = {
+    "minSamples": {"pairs": 20, "warmupSeconds": 0},
+    "metrics": [{"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 1.0, "maxExtra": 400}],
+}
+PROBES = {"prompts": ["two and two", "three rivers"], "api": "Completions", "pairsPerMinute": 600, "maxTokens": 8}
+
+
+async def test_probes_alone_decide_about_a_model_that_no_client_calls(trio):
+    trio.canary.fails = True
+    shadow = {"templates": [{"templateName": "pairs"}], "twinShadow": {"probes": PROBES}, "maxDuration": "10m"}
+    canary = STRATEGY["canary"] | {"steps": [{"analysis": shadow}, {"pause": {}}]}
+    stable = await released(trio, FEW, STRATEGY | {"canary": canary})
+    decided = await trio.reaches("the verdict", lambda status: state(status) == "Aborted")
+    verdict = analysis(decided)["verdict"]
+    assert (verdict["outcome"], decided["stableRevision"]) == ("Fail", stable), verdict["message"]
+    found = verdict["pairs"]
+    assert found["users"] == 0 and found["probes"] == pairs(decided) == found["probesBadOnCanary"] > 0
+    assert trio.baseline.requests >= pairs(decided) and trio.stable.requests == 0

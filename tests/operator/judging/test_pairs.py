@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, FormerRate, Outcome, Reason, ShadowRun
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason
+from slipway_operator.api.v1alpha1.twin_shadow import FormerRate, PairSources, ShadowRun
 from slipway_operator.judging.margins import paired
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
 from slipway_operator.judging.verdict import judge
@@ -31,6 +32,8 @@ def reading(
     withheld: tuple[int, int] = (0, 0),
     seconds: float = 600.0,
     no_twin: str = "",
+    probes: tuple[int, int, int] = (0, 0, 0),
+    failed: int = 0,
 ) -> Reading:
     """What was counted: (on canary alone, on its twin alone, pairs) of each epoch, and the latencies."""
     pairs = sum(n for _, _, n in bad)
@@ -39,7 +42,8 @@ def reading(
         Counts("empty", tuple(Epoch(50, n, n, 0, 0) for _, _, n in bad)),
         Counts("ttft", over),
         Counts("ttft/tail", tail),
-        Counts("bad/withheld", (Epoch(50, pairs + withheld[0], pairs + withheld[0], withheld[1], 0),)),
+        Counts("bad/withheld", (Epoch(50, pairs + withheld[0], pairs + withheld[0], withheld[1], failed),)),
+        Counts("bad/probes", (Epoch(50, probes[2], probes[2], *probes[:2]),)),
     )
     shadow = ShadowRun(FORMER, open_pairs, no_twin)
     return Reading(counts if bad else (), seconds, shadow=shadow, running_seconds=seconds)
@@ -183,3 +187,28 @@ def test_the_built_in_template_has_a_part_for_pairs_and_one_for_requests() -> No
     assert all(metric.name.startswith("live-") for metric in requests.metrics)
     with pytest.raises(ValueError, match="no metric of kind PairedEvent decides"):
         requests.part(paired=True)
+
+
+def test_probes_are_shown_apart_in_the_message_and_the_numbers() -> None:
+    verdict = judge(SPEC, reading((3, 2, 1200), probes=(1, 2, 900)))
+    assert verdict.message.startswith("1,200 prompts answered twice, 900 of them probes; bad: 3 on canary alone, ")
+    assert verdict.pairs == PairSources(300, 900, 1, 2)
+    assert judge(SPEC, reading((3, 2, 1200))).pairs == PairSources(1200)
+
+
+def test_probes_that_no_side_answers_are_named_where_there_is_no_pair() -> None:
+    found = reading((0, 0, 0), over=(), tail=(), withheld=(12, 0), failed=12, seconds=70.0)
+    verdict = judge(SPEC, replace(found, shadow=replace(found.shadow or ShadowRun(), probed=True)))
+    assert (verdict.outcome, verdict.reason) == (Outcome.INCONCLUSIVE, Reason.SHADOW_STARVED)
+    assert "12 were withheld, 12 of them probes that neither side answered" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("pairs", "seconds", "offers"), [(10, 60.0, True), (10, 29.0, False), (100, 60.0, False), (1, 35.0, True)]
+)
+def test_few_pairs_are_a_reason_to_offer_probes(pairs: int, seconds: float, offers: bool) -> None:
+    found = reading((0, 0, pairs), over=(), tail=(), seconds=seconds)
+    text = judge(SPEC, found).message
+    assert ("twinShadow.probes sends prompts of yours" in text) == offers, text
+    probed = replace(found, shadow=replace(found.shadow or ShadowRun(), probed=True))
+    assert "twinShadow.probes" not in judge(SPEC, probed).message

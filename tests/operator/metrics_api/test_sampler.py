@@ -1,6 +1,7 @@
 """Which pods are scraped how often, which of their answers count, and the sums over gateways."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from devcluster.ports import reserve_port
+from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
+from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.metrics_api import sampler as room
@@ -243,6 +246,11 @@ def test_ready_pods_of_live_revisions_are_followed() -> None:
     seen = followed({"metadata": {"uid": "u1"}, "spec": {}}, status, observed)
     assert [pod.name for pod in seen.pods] == ["stable-1", "canary-1"]
     assert (seen.replicas, seen.scaled, seen.live) == (2, False, ("stable", "canary", "stable-baseline"))
+    assert seen.copies == ()
+    backends = (Backend("canary", 0), Backend("stable", 100))
+    traffic = Traffic(1, "chat", "", backends, twin_shadow=TwinShadow("canary", "stable", 25, 10))
+    shadowed = followed({"metadata": {"uid": "u1"}, "spec": {}}, replace(status, traffic=traffic), observed)
+    assert shadowed.copies == ("canary", "stable-baseline"), "copies are no demand"
     first = Status(revisions=(RevisionStatus("canary", "canary", 1, 1, 100),))
     assert [pod.name for pod in followed({"metadata": {"uid": "u1"}, "spec": {}}, first, observed).pods] == ["canary-1"]
     theirs = Observed(autoscalers=(Autoscaler("hpa", False, True, START),))

@@ -170,6 +170,21 @@ def test_in_flight_comes_from_the_gateways_and_grows_old() -> None:
     assert why(made, "in_flight", 10 + STALE_S + 1) == "gateway gw-1 does not answer"
 
 
+def test_copies_and_probes_are_no_demand() -> None:
+    targets = (
+        PodTarget("a", "10.0.0.1", "s"),
+        PodTarget("b", "10.0.0.2", "c"),
+        PodTarget("t", "10.0.0.3", "s-baseline"),
+    )
+    made = Series(Followed("u1", targets, 1, True, copies=("c", "s-baseline")), 0.0)
+    for name, waiting in (("a", 1), ("b", 5), ("t", 7)):
+        made.add_reading(name, reading(waiting=waiting), 0.0)
+    assert value(made, "queue_depth", 1) == 1
+    assert made.of_revision("slipway_queue_depth", "c", 1).value == 5, "each revision's own number is known"
+    made.follow(Followed("u1", targets, 1, True), 2.0)
+    assert value(made, "queue_depth", 3) == 13
+
+
 def test_memory_is_bounded() -> None:
     made = series(a=reading())
     for second in range(1000):

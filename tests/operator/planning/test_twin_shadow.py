@@ -1,12 +1,13 @@
 """Twin shadows: copies go to canary and to a baseline pod at once; their pairs decide before any client is served."""
 
 import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
-from slipway_operator.api.v1alpha1.routes import TwinShadow
+from slipway_operator.api.v1alpha1.twin_shadow import TwinProbes, TwinShadow
 from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.model.labels import baseline_of
 from slipway_operator.planning.analysis import retrial
@@ -14,6 +15,7 @@ from tests.operator.planning.test_analysis import BAD, event_message, reasons
 from tests.support.model_cluster import Crashed, ModelCluster, healthy, model
 
 SLOW = model("v2")["uri"]
+BESIDE = ("bad/withheld", "bad/probes")  # columns of pairs that are no metric
 QUICK: dict[str, Any] = {
     "minSamples": {"pairs": 100, "warmupSeconds": 20},
     "metrics": [
@@ -266,7 +268,7 @@ def test_the_metrics_of_requests_decide_after_the_shadow() -> None:
     world.run_until("Analyzing")
     world.run(10)
     paired = run_of(world)
-    assert {item.metric for item in paired.counts} <= {"bad", "ttft", "errors", "ttft/tail", "bad/withheld"}
+    assert {item.metric for item in paired.counts} <= {"bad", "ttft", "errors", "ttft/tail", *BESIDE}
     for _ in range(300):
         world.run(5, step=5)
         rollout = world.parsed().rollout
@@ -319,6 +321,94 @@ def test_restarts_in_the_middle_change_no_bit_of_the_verdict(fails: float) -> No
         ends.append((world.state(), world.now, rollout.analysis.verdict, rollout.analysis.counts))
     assert ends[0] == ends[1]
     assert ends[0][0] == ("Paused" if fails < 0.05 else "Aborted")
+
+
+def assigned(world: ModelCluster) -> int:
+    """Requests that gateways assigned to any revision."""
+    return sum(
+        side.assigned
+        for gateway in world.gateways
+        for sample in gateway.samples.values()
+        for side in sample.revisions.values()
+    )
+
+
+PROBES: dict[str, Any] = {"prompts": ["one", "two"], "pairsPerMinute": 120, "maxTokens": 16}
+
+
+@pytest.mark.parametrize(
+    ("rate", "part"), [(0.1, " pairs a minute, and "), (0, "no pair in 30 s, and 1,000 take more than 8 h: ")]
+)
+def test_few_requests_get_a_forecast_and_the_offer_of_probes_within_the_first_minute(rate: float, part: str) -> None:
+    world = releasing()
+    world.templates["quick"]["minSamples"]["pairs"] = 1000
+    world.rate = rate
+    world.run_until("Analyzing")
+    world.run(55)
+    verdict = run_of(world).verdict
+    assert verdict and world.now - run_of(world).started_at < timedelta(seconds=60)
+    assert part in verdict.message
+    assert verdict.message.endswith(": twinShadow.probes sends prompts of yours as further pairs")
+    assert verdict.message in world.parsed().message
+
+
+def test_where_pairs_come_fast_enough_nothing_is_offered() -> None:
+    world = releasing()
+    world.templates["quick"]["minSamples"]["pairs"] = 1000
+    world.run_until("Analyzing")
+    world.run(55)
+    verdict = run_of(world).verdict
+    assert verdict and "twinShadow.probes" not in verdict.message
+
+
+@pytest.mark.parametrize("rate", [0.1, 0])
+def test_probes_decide_where_clients_send_next_to_nothing_and_are_counted_apart(rate: float) -> None:
+    world = releasing(shadowed(probes=PROBES), {"pause": {}})
+    world.rate = rate
+    world.run_until("Analyzing")
+    before = assigned(world)
+    world.run(5)
+    shadow = shadow_of(world)
+    assert shadow and shadow.probes == TwinProbes("/v1/chat/completions", ("one", "two"), 120, 3000, 16)
+    world.run(50)
+    assert "twinShadow.probes" not in run_of(world).verdict.message  # type: ignore[union-attr]
+    decided(world, "Paused")
+    run = run_of(world)
+    assert run.verdict and run.verdict.outcome == "Pass" and run.verdict.pairs
+    sources = run.verdict.pairs
+    (bad,) = [item for item in run.counts if item.metric == "bad"]
+    assert sources.users + sources.probes == sum(epoch.nc for epoch in bad.epochs) and sources.probes > 100
+    assert (sources.users > 0) == (rate > 0)
+    assert f", {sources.probes:,} of them probes; bad: " in run.verdict.message
+    assert (assigned(world) > before) == (rate > 0)
+
+
+def test_a_worse_canary_is_rejected_by_probes_alone() -> None:
+    world = releasing(shadowed(probes=PROBES), {"pause": {}})
+    world.rate, world.bad = 0, {BAD: 0.3}
+    decided(world, "Aborted")
+    verdict = run_of(world).verdict
+    assert verdict and verdict.pairs and verdict.pairs.probes_bad_on_canary > 5 and verdict.pairs.users == 0
+
+
+def test_the_bound_of_a_ramp_is_that_of_clients_pairs_alone() -> None:
+    world = releasing(shadowed(probes=PROBES), {"pause": {}})
+    world.rate = 0.1
+    decided(world, "Paused")
+    rollout, verdict = world.parsed().rollout, run_of(world).verdict
+    assert rollout and rollout.shadow_at_most and verdict and verdict.extra and verdict.pairs
+    assert verdict.extra.at_most < 30 and 0 < verdict.pairs.users < 60
+    assert rollout.shadow_at_most > 60, "few pairs of clients prove little, however many probes there are"
+
+
+def test_the_table_is_without_prompts_in_the_run_and_with_them_once_in_the_status() -> None:
+    world = releasing(shadowed(probes=PROBES), {"pause": {}})
+    world.run_until("Analyzing")
+    world.run(5)
+    shadow = run_of(world).shadow
+    assert shadow and shadow.probed and shadow.published and shadow.published.probes is None
+    shown = shadow_of(world)
+    assert shown and shown.probes
 
 
 def switching(**blue_green: Any) -> ModelCluster:

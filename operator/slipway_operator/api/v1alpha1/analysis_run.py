@@ -9,7 +9,7 @@ from pydantic import Field
 from slipway_operator.api.markers import AnyText, AtMost, LogLine, SchemaOf, packed
 from slipway_operator.api.types import Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.provider import MetricRun
-from slipway_operator.api.v1alpha1.routes import TwinShadow
+from slipway_operator.api.v1alpha1.twin_shadow import PairSources, ShadowRun
 
 
 class Outcome(StrEnum):
@@ -186,32 +186,6 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class FormerRate:
-    """Bad events of stable before the run, which choose the bets on pairs."""
-
-    metric: str
-    """Name of the metric."""
-    bad: Int64
-    """Number of sessions with a bad event."""
-    units: Int64
-    """Number of sessions."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowRun:
-    """Twin shadow of a run, which compares pairs of copies and no requests of clients."""
-
-    former: Annotated[tuple[FormerRate, ...], AtMost(32)] = ()
-    """Rates of stable at the start of the run."""
-    open: Int64 = 0
-    """Number of pairs that were sent and have not ended."""
-    no_twin: str = ""
-    """Reason why this attempt gets no baseline pods."""
-    published: TwinShadow | None = None
-    """Twin shadow of the routing table while the pods of both sides are ready."""
-
-
-@dataclass(frozen=True, slots=True)
 class ExtraBound:
     """Extra bad responses of the new revision per 1,000, compared with stable."""
 
@@ -309,6 +283,7 @@ class RunVerdict:
     seconds_left: Int64 | None = None
     """Expected time until a verdict, in seconds."""
     extra: ExtraBound | None = None
+    pairs: PairSources | None = None
     metrics: Annotated[tuple[MetricLine, ...], AtMost(32)] = ()
     """Result of each metric as one line: NAME FINDING, bad requests of each side, evidence."""
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from slipway_operator.api.markers import AtMost
 from slipway_operator.api.types import Int32, Int64
+from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
 from slipway_operator.api.writing import to_json
 
 
@@ -61,46 +62,6 @@ class MirrorRoute:
     """Percent of the requests of the other revision that are copied."""
     match: Annotated[tuple[HeaderMatch, ...], AtMost(8)] = ()
     """Headers of a request. All must match."""
-
-
-@dataclass(frozen=True, slots=True)
-class TailThreshold:
-    """Latency of one stratum above which a response is in the tail."""
-
-    stratum: str
-    """Stratum: requests of similar size and kind."""
-    microseconds: Int64
-    """Threshold in microseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class TwinLatency:
-    """Comparison of one latency within the pairs of a twin shadow."""
-
-    measure: str
-    """Latency: ttft, itl or e2e."""
-    max_slowdown: Int32
-    """Percent by which the revision may be slower than its twin."""
-    tail: Annotated[tuple[TailThreshold, ...], AtMost(16)] = ()
-    """Thresholds of the tail. A stratum without a threshold has no tail."""
-
-
-@dataclass(frozen=True, slots=True)
-class TwinShadow:
-    """Copies of whole sessions, which go to a pod of a revision and to a twin, a stable pod, at the same moment."""
-
-    revision: str
-    """Revision under test."""
-    twin: str
-    """Stable revision. Its baseline pods get the copies if there are any."""
-    percentage: Int32
-    """Percent of the sessions that are copied."""
-    max_pairs_per_second: Int32
-    """Maximum rate of the pairs at each gateway."""
-    epoch: Int32 = 0
-    """Number of the epoch. A session gives one pair in each epoch."""
-    latencies: Annotated[tuple[TwinLatency, ...], AtMost(3)] = ()
-    """Comparison of latencies. Empty until the warm-up is over."""
 
 
 @dataclass(frozen=True, slots=True)

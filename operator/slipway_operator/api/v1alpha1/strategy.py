@@ -7,6 +7,7 @@ from pydantic import Field
 from slipway_operator.api.markers import CelRule, rule
 from slipway_operator.api.types import ApiType, Duration, Int32, IntOrString, duration_rule
 from slipway_operator.api.v1alpha1.hooks import Webhook
+from slipway_operator.api.v1alpha1.twin_shadow import StepTwinShadow
 
 
 @rule(
@@ -112,20 +113,6 @@ class WaitingAnalysis(RolloutAnalysis):
     maxDuration."""
     max_duration: Duration = "30m"
     """Maximum wait for a verdict, for example 30m. After that onInconclusive of the template decides."""
-
-
-class StepTwinShadow(ApiType):
-    """Copies of whole sessions go to a pod of the new revision and to a baseline pod of stable at the same moment, and
-    the analysis compares each pair of responses. Clients see none of them and never wait for them. In a canary it needs
-    baselinePod, and it comes before the first setWeight above 0; in prePromotionAnalysis there are as many baseline
-    pods as preview pods, within capacity.maxSurge. So no client is served by a revision that copies show to be bad. The
-    metrics of kind PairedEvent decide, and no other compared ones."""
-
-    percentage: Annotated[Int32, Field(ge=1, le=100)] | None = None
-    """Percent of the sessions that are copied. If omitted, it is chosen such that a baseline pod is as busy as a pod of
-    stable."""
-    max_pairs_per_second: Annotated[Int32, Field(ge=1, le=1000)] = 10
-    """Maximum rate of the pairs at each gateway."""
 
 
 class StepAnalysis(WaitingAnalysis):
@@ -284,10 +271,13 @@ class BackgroundAnalysis(RolloutAnalysis):
 )
 @rule(
     (
-        "!has(self.steps) || !self.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow)) || "
-        "(has(self.baselinePod) && self.baselinePod)"
+        "!has(self.steps) || !self.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow) && "
+        "step.analysis.twinShadow.reference != 'OnFailure') || (has(self.baselinePod) && self.baselinePod)"
     ),
-    "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, or remove twinShadow",
+    (
+        "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, remove "
+        "twinShadow, or write twinShadow.reference: OnFailure"
+    ),
 )
 class Canary(ApiType):
     """Increase the traffic of the new revision step by step."""

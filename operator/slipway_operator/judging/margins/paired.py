@@ -44,10 +44,18 @@ class PairCounts:
     twin_only: Floats
 
     @classmethod
-    def of(cls, epochs: Sequence[Epoch], open_pairs: int = 0) -> "PairCounts":
+    def of(cls, epochs: Sequence[Epoch], open_pairs: int = 0, *, on_failure: bool = False) -> "PairCounts":
         """The counts of these epochs. A pair that has not ended counts as bad, and as slow, on canary alone: the bad
-        ones may be those that end late."""
-        rows = [[epoch.nc, epoch.kc, epoch.ks] for epoch in epochs] or [[0, 0, 0]]
+        ones may be those that end late.
+
+        `on_failure`: there is no twin. With X 1 where a response is bad, what canary fails and the repetition does not
+        is Xc(1-Xr), which is at least Xc-Xr: so a bound of it is one of the difference. A failure that no pod of stable
+        had room to repeat (`nc` without `ns`) is canary's alone, and those of stable alone are unknown: 0.
+        """
+        rows = [
+            [epoch.nc, epoch.kc + (epoch.nc - epoch.ns if on_failure else 0), 0 if on_failure else epoch.ks]
+            for epoch in epochs
+        ] or [[0, 0, 0]]
         rows[-1] = [rows[-1][0] + open_pairs, rows[-1][1] + open_pairs, rows[-1][2]]
         pairs, canary, twin = np.array(rows, dtype=np.float64).T
         return cls(pairs, canary, twin)
@@ -72,6 +80,8 @@ _AT_P95 = FormerBad(5)
 
 def log_against(spec: MetricSpec, counts: PairCounts) -> Floats:
     """ln of the evidence that canary is worse than its twin, or slower by more than the margin, shape (...)."""
+    # Without a twin these are what canary fails and the repetition does not, and what stable failed for its client and
+    # canary does not. Of equal versions each is a failure at one of two draws alone, so the coin is fair.
     if spec.latency:
         return log_slower(counts.canary_only.sum(axis=-1), counts.pairs.sum(axis=-1))
     return log_drift_evidence(counts.canary_only, counts.twin_only)

@@ -4,16 +4,19 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Reason, ShadowRun
+from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Reason
+from slipway_operator.api.v1alpha1.twin_shadow import PairSources, ShadowRun
 from slipway_operator.judging.margins import paired
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
-from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, of_tail, of_withheld
+from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, of_probes, of_tail, of_withheld
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
 
 MOST_WITHHELD = (
     0.01  # of the pairs: more were withheld while pods or gateways were busy, and the rest is no fair sample
 )
 FIRST_PAIR_S = 60  # without a pair for so long, none is expected soon
+OFFER_S = 30  # after so long the rate of pairs shows how long it takes
+SLOW_S = 1800  # with pairs at that rate: longer than people wait
 
 Doubt = tuple[Reason, str, str]
 
@@ -26,9 +29,11 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
     if not nc:
         return MetricVerdict(metric.name, Finding.NO_DATA, log_threshold=threshold)
     level, former, open_pairs = spec.false_promote_rate, _former(reading, metric), _shadow(reading).open
-    known, whole = PairCounts.of(epochs), PairCounts.of(epochs, open_pairs)
+    on_failure = _shadow(reading).on_failure
+    counted, known = PairCounts.of(epochs), PairCounts.of(epochs, on_failure=on_failure)
+    whole = PairCounts.of(epochs, open_pairs, on_failure=on_failure)
     tail = PairCounts.of(_epochs(reading, of_tail(metric.name)), open_pairs)
-    evidence = float(paired.log_against(metric, known)) + math.log(metric.share or 1.0)
+    evidence = float(paired.log_against(metric, counted)) + math.log(metric.share or 1.0)
     finding = Finding.UNDECIDED
     if evidence >= threshold:
         finding = Finding.WORSE
@@ -47,8 +52,9 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
 def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> tuple[int | None, bool]:
     """After how many pairs this metric is expected to be decided, and whether it then rejects canary."""
     epochs, former = _epochs(reading, metric.name), _former(reading, metric)
-    known, tail = PairCounts.of(epochs), PairCounts.of(_epochs(reading, of_tail(metric.name)))
-    fails = paired.pairs_until_rejected(metric, known, spec.false_rollback_rate)
+    known = PairCounts.of(epochs, on_failure=_shadow(reading).on_failure)
+    tail = PairCounts.of(_epochs(reading, of_tail(metric.name)))
+    fails = paired.pairs_until_rejected(metric, PairCounts.of(epochs), spec.false_rollback_rate)
     passes = paired.pairs_needed(metric, known, tail, former, spec.false_promote_rate)
     if fails is not None and (passes is None or fails < passes):
         return fails, True
@@ -67,8 +73,10 @@ def doubt_of_all(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerd
         return Reason.NO_TWIN, _without_twin(shadow), ""
     if waited_s < FIRST_PAIR_S or shadow.open:
         return Reason.NO_DATA, f"no prompt was answered twice yet, {shadow.open} pairs are open", ""
-    offered, _ = _withheld(reading)
+    offered, _, failed = _withheld(reading)
     why = f"{offered:,} were withheld" if offered else "no request came that can be copied"
+    if failed:
+        why = f"{why}, {failed:,} of them probes that neither side answered: the model may lack their api"
     return Reason.SHADOW_STARVED, f"no pair in {waited_s:.0f} s: {why}", ""
 
 
@@ -79,7 +87,7 @@ def doubt_of_passing(spec: AnalysisSpec, reading: Reading, rows: Sequence[Metric
     undecided = [row for row in rows if row.finding in (Finding.WORSE, Finding.UNDECIDED, Finding.NO_DATA)]
     if undecided and shadow.no_twin:
         return Reason.NO_TWIN, f"{_without_twin(shadow)}; {so_far}", ""
-    offered, starved = _withheld(reading)
+    offered, starved, _ = _withheld(reading)
     if starved > max(1, MOST_WITHHELD * offered):
         more = math.ceil(starved / MOST_WITHHELD) - offered
         text = (
@@ -92,7 +100,7 @@ def doubt_of_passing(spec: AnalysisSpec, reading: Reading, rows: Sequence[Metric
     if undecided:
         slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
         return Reason.UNDECIDED, f"{so_far}; {_wait(spec, reading, slowest)}", slowest.name
-    pairs = max(row.nc for row in rows)
+    pairs = _most(rows)
     if pairs < least.pairs:
         return Reason.UNDECIDED, f"{so_far}; {least.pairs} pairs at least", ""
     return None
@@ -118,10 +126,36 @@ def open_pairs(reading: Reading) -> int:
 def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> str:
     """What the pairs show: the numbers behind a pass, and so far."""
     metrics, sure = {metric.name: metric for metric in spec.metrics}, f"{1 - spec.false_promote_rate:.0%}"
-    parts = [f"{max((row.nc for row in rows), default=0):,} prompts answered twice"]
+    probes = sources(reading).probes
+    how = "answered, those that failed by stable too" if _shadow(reading).on_failure else "answered twice"
+    parts = [f"{_most(rows):,} prompts {how}" + (f", {probes:,} of them probes" if probes else "")]
     parts += [_bounded(row, sure) for row in rows if row.extra]
     parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
     return "; ".join(parts)
+
+
+def sources(reading: Reading) -> PairSources:
+    """Pairs by their source."""
+    probes = _further(reading, of_probes(""))
+    metrics = (name.removesuffix(of_probes("")) for name in reading.by_metric if name.endswith(of_probes("")))
+    pairs, sent = (sum(epoch.nc for epoch in found) for found in (_epochs(reading, next(metrics, "")), probes))
+    bad = (sum(getattr(epoch, side) for epoch in probes) for side in ("kc", "ks"))
+    return PairSources(max(0, pairs - sent), sent, *bad)
+
+
+def offer(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> str:
+    """How long it takes where pairs are few, with the remedy; empty where they are not, or where there are probes."""
+    shadow, waited_s, pairs = _shadow(reading), reading.running_seconds, _most(rows)
+    if shadow.probed or shadow.no_twin or waited_s < OFFER_S:
+        return ""
+    missing = [row.samples_needed - row.nc for row in rows if row.samples_needed]
+    needed = max([spec.min_samples.pairs, *(pairs + more for more in missing)])
+    left_s = (needed - pairs) * waited_s / max(1, pairs)
+    if left_s <= SLOW_S:
+        return ""
+    rate = f"{60 * pairs / waited_s:.2g} pairs a minute" if pairs else f"no pair in {waited_s:.0f} s"
+    takes = f"{needed:,} take {'about' if pairs else 'more than'} {_long(left_s)}"
+    return f"{rate}, and {takes}: twinShadow.probes sends prompts of yours as further pairs"
 
 
 def rejection(metric: MetricSpec, row: MetricVerdict) -> str:
@@ -169,11 +203,25 @@ def _duration(more: int, so_far: int, seconds: float) -> str:
     return f"about {left_s:.0f} s" if left_s < 120 else f"about {left_s / 60:.0f} min"
 
 
-def _withheld(reading: Reading) -> tuple[int, int]:
-    """Pairs that were sent or withheld, and those withheld because a pod or a gateway had no room."""
-    names = (name for name in reading.by_metric if name.endswith(of_withheld("")))
-    epochs = [epoch for name in names for epoch in _epochs(reading, name)]
-    return sum(epoch.nc for epoch in epochs), sum(epoch.kc for epoch in epochs)
+def _long(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _most(rows: Sequence[MetricVerdict]) -> int:
+    """Pairs of the metric with the most."""
+    return max((row.nc for row in rows), default=0)
+
+
+def _withheld(reading: Reading) -> tuple[int, int, int]:
+    """Pairs that were sent or withheld, those withheld because a pod or a gateway had no room, and failed probes."""
+    epochs = _further(reading, of_withheld(""))
+    return sum(epoch.nc for epoch in epochs), sum(epoch.kc for epoch in epochs), sum(epoch.ks for epoch in epochs)
+
+
+def _further(reading: Reading, suffix: str) -> list[Epoch]:
+    """Counts of a column that is no metric."""
+    names = (name for name in reading.by_metric if name.endswith(suffix))
+    return [epoch for name in names for epoch in _epochs(reading, name)]
 
 
 def _former(reading: Reading, metric: MetricSpec) -> FormerBad:

@@ -150,6 +150,21 @@ class AnalysisSpec:
         """The same for a canary that copies have warmed up: its requests count from the first one."""
         return replace(self, min_samples=replace(self.min_samples, warmup_seconds=0, min_seconds=0))
 
+    @property
+    def without_latencies(self) -> "AnalysisSpec":
+        """The same for pairs without a twin, which have no latency to compare with.
+
+        Raises:
+            ValueError: when nothing else decides.
+        """
+        kept = tuple(metric for metric in self.metrics if not metric.latency)
+        if all(metric.dry_run for metric in kept):
+            raise ValueError(
+                "with twinShadow.reference OnFailure latencies are not compared, and nothing else decides: add "
+                "BadResponse with maxExtra, or baseline pods"
+            )
+        return replace(self, metrics=kept)
+
     def part(self, *, paired: bool) -> "AnalysisSpec":
         """The part that applies to one analysis: metrics of pairs with a twin shadow, the other compared ones without.
 
@@ -190,6 +205,11 @@ def of_tail(metric: str) -> str:
 def of_withheld(metric: str) -> str:
     """The counter name of pairs that were sent or withheld."""
     return f"{metric}/withheld"
+
+
+def of_probes(metric: str) -> str:
+    """The counter name of pairs that are probes."""
+    return f"{metric}/probes"
 
 
 def without_floor(metric: str) -> str:

@@ -32,7 +32,7 @@ INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer"}
 # Comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
 DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
 # Version of the counts that a run keeps: a new number restarts every run, as a new template does.
-COUNTED = 4
+COUNTED = 5
 KEPT = 256  # parsed templates
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
 POD_CRASH_LOOP, CANARY_CUT_OFF, CANARY_UNAVAILABLE = "PodCrashLoop", "CanaryCutOff", "CanaryUnavailable"

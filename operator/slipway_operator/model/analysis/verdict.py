@@ -15,9 +15,9 @@ from slipway_operator.api.v1alpha1.analysis_run import (
     Outcome,
     Pace,
     Reason,
-    ShadowRun,
     Symptom,
 )
+from slipway_operator.api.v1alpha1.twin_shadow import PairSources, ShadowRun
 
 
 class Finding(StrEnum):
@@ -98,3 +98,4 @@ class Verdict:
     seconds_left: int | None = None
     metrics: tuple[MetricVerdict, ...] = ()
     extra: ExtraBound | None = None
+    pairs: PairSources | None = None  # of a twin shadow

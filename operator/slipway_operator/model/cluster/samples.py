@@ -37,11 +37,12 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Discordance:
-    """Pairs of a twin shadow in which a leg has an event, by leg."""
+    """Pairs of a twin shadow in which a leg has an event, by leg. `unanswered`: canary's, stable had no room."""
 
     canary_only: int = 0
     twin_only: int = 0
     both: int = 0
+    unanswered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,19 @@ class PairedTimes:
     tail_both: int = 0
 
 
+PROBE_FAILED = "probe_failed"  # of the reasons why there is no pair: neither side answered a probe
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Pairs that are probes, part of all pairs, and those with a bad response by leg."""
+
+    pairs: int = 0
+    canary_only: int = 0
+    twin_only: int = 0
+    both: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Twins:
     """Pairs of a twin shadow: requests that canary and a stable pod got at once, each session once in an epoch.
@@ -68,6 +82,7 @@ class Twins:
     events: dict[str, Discordance] = field(default_factory=dict)  # by kind; `bad` is any kind except truncated
     latencies: dict[str, PairedTimes] = field(default_factory=dict)  # by ttft, itl, e2e
     withheld: dict[str, int] = field(default_factory=dict)  # pairs that were not sent, by reason
+    probes: Probed = field(default_factory=Probed)
 
     @property
     def starved(self) -> int:

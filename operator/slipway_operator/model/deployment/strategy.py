@@ -9,6 +9,7 @@ from typing import Any
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1 import strategy as api
 from slipway_operator.api.v1alpha1.routes import HeaderMatch
+from slipway_operator.api.v1alpha1.twin_shadow import ON_FAILURE, PROBE_PATHS, StepProbes, TwinProbes
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 PREVIEW = "preview"  # name of blue-green's header route
@@ -76,6 +77,8 @@ class TwinAnalysis(Analysis):
 
     percentage: int | None = None
     max_pairs_per_second: int = 10
+    probes: TwinProbes | None = None
+    on_failure: bool = False  # where there is no baseline pod, stable repeats what canary fails
 
 
 BAKE_WEIGHT = 90  # percent while a revision that has passed bakes: stable is still there to compare with
@@ -276,7 +279,15 @@ def _step_analysis(written: api.StepAnalysis | api.PrePromotionAnalysis) -> Anal
     if shadow is None:
         return found
     duration_s, rate = found.max_duration_s, shadow.max_pairs_per_second
-    return TwinAnalysis(found.template, found.until_verdict, duration_s, shadow.percentage, rate)
+    probes = _probes(shadow.probes) if shadow.probes else None
+    return TwinAnalysis(
+        found.template, found.until_verdict, duration_s, shadow.percentage, rate, probes, shadow.reference == ON_FAILURE
+    )
+
+
+def _probes(written: StepProbes) -> TwinProbes:
+    path = PROBE_PATHS[written.api]
+    return TwinProbes(path, written.prompts, written.pairs_per_minute, written.max_pairs, written.max_tokens)
 
 
 def _ramp(written: api.StepRamp) -> Ramp:

@@ -8,6 +8,7 @@ from slipway_operator.model.analysis.spec import (
     Kind,
     MetricSpec,
     of_gross,
+    of_probes,
     of_slowdown,
     of_tail,
     of_withheld,
@@ -22,7 +23,8 @@ class ColumnPart(StrEnum):
     NO_FLOOR = "NoFloor"  # mirrored prompts that no second stable pod answered
     SLOWDOWN = "Slowdown"  # latencies above stable's median, and above canary's limit
     TAIL = "Tail"  # latencies of pairs above stable's quantile
-    WITHHELD = "Withheld"  # pairs that were sent or withheld, and those withheld because something was busy
+    WITHHELD = "Withheld"  # pairs that were sent or withheld, those withheld because something was busy, failed probes
+    PROBES = "Probes"  # pairs that are probes, and those of them with a bad response
     GROSS = "Gross"  # latencies far above stable's, from the first request on
 
 
@@ -46,7 +48,7 @@ class CounterColumn:
     @property
     def limited(self) -> bool:
         """Whether limits from stable's latencies apply to it; those of pairs apply at the gateways."""
-        return self.metric.latency and self.part not in (ColumnPart.TAIL, ColumnPart.WITHHELD)
+        return self.metric.latency and self.part not in (ColumnPart.TAIL, ColumnPart.WITHHELD, ColumnPart.PROBES)
 
     @property
     def waits(self) -> bool:
@@ -66,9 +68,10 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
     paired = [it for it in metrics if it.metric.is_paired]
     tails = (CounterColumn(of_tail(it.name), it.metric, ColumnPart.TAIL) for it in paired if it.metric.latency)
     withheld = (CounterColumn(of_withheld(it.name), it.metric, ColumnPart.WITHHELD) for it in paired[:1])
+    probes = (CounterColumn(of_probes(it.name), it.metric, ColumnPart.PROBES) for it in paired[:1])
     gross = (
         CounterColumn(of_gross(it.name), it.metric, ColumnPart.GROSS)
         for it in metrics
         if it.metric.latency and not it.metric.dry_run and not it.metric.is_paired
     )
-    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *gross)
+    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *gross)

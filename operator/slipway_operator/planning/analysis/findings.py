@@ -23,6 +23,7 @@ def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerd
         needed=verdict.samples_needed,
         seconds_left=verdict.seconds_left,
         extra=verdict.extra,
+        pairs=verdict.pairs,
         metrics=tuple(_row(row) for row in verdict.metrics),
     )
 

@@ -15,7 +15,7 @@ from slipway_operator.judging.margins import paired
 from slipway_operator.judging.margins.extra import rate_upper
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
 from slipway_operator.judging.margins.ramp import LOOK_S, WEIGHTS, least_weight, next_weight
-from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec
+from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, of_probes
 from slipway_operator.model.analysis.template import COMPOSITE
 from slipway_operator.model.analysis.verdict import Verdict
 from slipway_operator.model.deployment.strategy import Ramp
@@ -26,7 +26,10 @@ FADES = 0.8  # of the rate at each reading with fewer requests: gateways forget 
 
 
 def proved(run: AnalysisRun, spec: AnalysisSpec) -> float | None:
-    """The bound of a twin shadow per 1,000, for a ramp; None where the template has none for all bad responses."""
+    """The bound of a twin shadow per 1,000, for a ramp; None where the template has none for all bad responses.
+
+    Probes count for the verdict and not here: the ramp may harm clients, and probes are none.
+    """
     metric = _of_bad(spec)
     if metric is None or run.shadow is None:
         return None
@@ -34,7 +37,18 @@ def proved(run: AnalysisRun, spec: AnalysisSpec) -> float | None:
     former = next(
         (FormerBad(one.bad, one.units) for one in run.shadow.former if one.metric == metric.name), FormerBad()
     )
-    found = paired.bound(metric, PairCounts.of(epochs, run.shadow.open), former, spec.false_promote_rate / 2)
+    probes = next((item.epochs for item in run.counts if item.metric.endswith(of_probes(""))), ())
+    if any(epoch.nc for epoch in probes):
+        epochs = tuple(
+            replace(all_, nc=all_.nc - own.nc, ns=all_.ns - own.ns, kc=all_.kc - own.kc, ks=all_.ks - own.ks)
+            for all_, own in zip(epochs, probes, strict=True)
+        )
+    found = paired.bound(
+        metric,
+        PairCounts.of(epochs, run.shadow.open, on_failure=run.shadow.on_failure),
+        former,
+        spec.false_promote_rate / 2,
+    )
     return found.at_most if found else None
 
 

@@ -79,6 +79,7 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
     if chosen.spec is None:
         raise ValueError(chosen.problem)
     part = chosen.spec.part(paired=run.shadow is not None)
+    part = part.without_latencies if run.shadow and run.shadow.on_failure else part
     warmed = run.ramp is not None and run.ramp.shadow_at_most is not None
     spec = its_part(_strategy(obj), part.warmed if warmed else part)
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))

@@ -19,7 +19,7 @@ from slipway_operator.api.v1alpha1.analysis_run import (
     VerdictChange,
 )
 from slipway_operator.api.v1alpha1.status import Rollout, State
-from slipway_operator.judging.margins.shadow import FIRST_PAIR_S
+from slipway_operator.judging.margins.shadow import FIRST_PAIR_S, OFFER_S
 from slipway_operator.judging.measurement import composed
 from slipway_operator.judging.verdict import judge
 from slipway_operator.model.analysis.spec import AnalysisSpec, OnInconclusive
@@ -102,6 +102,8 @@ def _chosen(course: Course, at: Situation, one: Ongoing) -> Template:
         return found
     try:
         part = found.spec.part(paired=one.twins is not None)
+        if one.twins and twins.is_on_failure(course, at, one.run, one.twins):
+            part = part.without_latencies
         if one.ramp and (why := ramping.lacks(part)):
             raise ValueError(why)
         if one.ramp and rollout_of(course).shadow_at_most is not None:
@@ -197,7 +199,7 @@ def _begun(course: Course, at: Situation, one: Ongoing, template_hash: str, spec
     run = AnalysisRun(one.id, one.template, template_hash, at.now, at.now, restarts=restarts)
     run = counting.begin(run, spec, at.observed.gateways, pair) if spec.metrics else run
     run = replace(run, ramp=ramping.begun(course, at, one.ramp)) if one.ramp else run
-    return twins.begun(course, at, run, spec, one.twins) if one.twins else run
+    return twins.begun(course, at, one.run, run, spec, one.twins) if one.twins else run
 
 
 def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] | None:
@@ -219,7 +221,7 @@ def _is_due_by_time(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool
     """Whether time alone may change the verdict: a time that it depends on is over since the last reading."""
     times = [
         (run.first_request_at, spec.min_samples.min_seconds),
-        (run.started_at if run.shadow else None, FIRST_PAIR_S),
+        *((run.started_at, seconds) for seconds in (OFFER_S, FIRST_PAIR_S) if run.shadow),
     ]
     over = (since + timedelta(seconds=least) for since, least in times if since)
     return run.verdict is None or any(run.read_at < moment <= at.now for moment in over)

@@ -3,13 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, FormerRate, Reason, ShadowRun
-from slipway_operator.api.v1alpha1.routes import TailThreshold, TwinLatency, TwinShadow
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
+from slipway_operator.api.v1alpha1.twin_shadow import (
+    ON_FAILURE,
+    FormerRate,
+    ShadowRun,
+    TailThreshold,
+    TwinLatency,
+    TwinShadow,
+)
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import PROBE_FAILED, Discordance, PairedTimes, Sample, Side, Twins
 from slipway_operator.model.deployment.strategy import TwinAnalysis
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
@@ -23,14 +30,17 @@ MICROSECONDS = 1_000_000
 
 
 def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, int, int, int]:
-    """The counters of a column: pairs, twice, then those that count against canary and against its twin."""
+    """The counters of a column: pairs, those of which stable's outcome is known where it has to be, then those that
+    count against canary and against its twin."""
     found, latency = sample.twins.get(canary, Twins()), slower(column.metric.event)
     if column.part is ColumnPart.WITHHELD:
         offered = found.pairs + sum(found.withheld.values())
-        return offered, offered, found.starved, 0
+        return offered, offered, found.starved, found.withheld.get(PROBE_FAILED, 0)
+    if column.part is ColumnPart.PROBES:
+        return found.probes.pairs, found.probes.pairs, found.probes.canary_only, found.probes.twin_only
     if latency is None:
         events = found.events.get(BAD_EVENTS[column.metric.event], Discordance())
-        return found.pairs, found.pairs, events.canary_only, events.twin_only
+        return found.pairs, found.pairs - events.unanswered, events.canary_only, events.twin_only
     times = found.latencies.get(latency.kind, PairedTimes())
     if column.part is ColumnPart.TAIL:
         return times.tail_pairs, times.tail_pairs, times.tail_canary_only, times.tail_twin_only
@@ -63,10 +73,27 @@ def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tup
 # -- the run
 
 
-def begun(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis) -> AnalysisRun:
-    """A run of pairs at its start. The rates of stable are noted once, before the first pair."""
+def is_on_failure(course: Course, at: Situation, run: AnalysisRun | None, step: TwinAnalysis) -> bool:
+    """Whether a run has no twin and makes do without: decided at its start, because the counts mean another thing."""
+    if run and run.shadow:
+        return run.shadow.on_failure
+    missing = not at.spec.strategy.baseline_pod or bool(baseline.absence(course, at, sizes_of(course, at)))
+    return step.on_failure and missing
+
+
+def begun(
+    course: Course,
+    at: Situation,
+    before: AnalysisRun | None,
+    run: AnalysisRun,
+    spec: AnalysisSpec,
+    step: TwinAnalysis,
+) -> AnalysisRun:
+    """A run of pairs at its start. The rates of stable are noted once, before the first pair. `before`: a run of the
+    same step that a change of the template ends."""
     former = _former(spec, at.observed.gateways, course.stable or "")
-    started = replace(run, shadow=ShadowRun(former))
+    on_failure = is_on_failure(course, at, before, step)
+    started = replace(run, shadow=ShadowRun(former, probed=step.probes is not None, on_failure=on_failure))
     return replace(started, shadow=_continued(course, at, started, spec, step))
 
 
@@ -83,7 +110,7 @@ def read(
 def _continued(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis) -> ShadowRun:
     """The shadow with the table for gateways, by the verdict as it was written before."""
     shadow = run.shadow or ShadowRun()
-    missing = baseline.absence(course, at, sizes_of(course, at))
+    missing = "" if shadow.on_failure else baseline.absence(course, at, sizes_of(course, at))
     settling = run.verdict is not None and run.verdict.reason is Reason.PAIRS_OPEN
     table = None if missing or settling else _table(course, at, run, spec, step)
     return replace(shadow, no_twin=missing, published=table)
@@ -93,9 +120,10 @@ def _table(
     course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis
 ) -> TwinShadow | None:
     """The twin shadow of the routing table; None while a side has no ready pod."""
-    canary, twin = rollout_of(course).revision, baseline.name(course)
-    pods = at.ready(twin)
-    if not pods or not at.ready(canary):
+    canary, on_failure = rollout_of(course).revision, run.shadow is not None and run.shadow.on_failure
+    # As busy as a pod of stable is each that gets copies alone: canary's, and as many twins as there are.
+    pods = at.ready(canary if on_failure else baseline.name(course))
+    if not pods or not at.ready(canary) or not at.ready(course.stable):
         return None
     epoch = clock_epoch(at.elapsed_s(run.started_at))
     percentage = step.percentage or min(100, max(1, round(100 * pods / max(1, at.replicas))))
@@ -103,7 +131,8 @@ def _table(
     kept = before.latencies if before and before.epoch == epoch else ()
     # Each change is a new table for all gateways: so limits follow with the clock.
     latencies = kept if any(one.tail for one in kept) else _latencies(run, spec)
-    return TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)
+    table = TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)
+    return replace(table, reference=ON_FAILURE) if on_failure else table
 
 
 def _latencies(run: AnalysisRun, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:

@@ -10,8 +10,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.routes import Traffic, TwinShadow
+from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import NEVER, RevisionStatus, Rollout, State, Status
+from slipway_operator.api.v1alpha1.twin_shadow import (
+    LONGEST_PROMPT,
+    MOST_PER_MINUTE,
+    MOST_PROMPTS,
+    ON_FAILURE,
+    PROBE_PATHS,
+    TwinProbes,
+    TwinShadow,
+)
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
@@ -135,7 +144,21 @@ def is_shadow(shadow: TwinShadow) -> bool:
         one.measure in ("ttft", "itl", "e2e") and one.max_slowdown >= 0 and all(it.microseconds > 0 for it in one.tail)
         for one in shadow.latencies
     )
-    return shares and shadow.revision != shadow.twin and shadow.epoch >= 0 and latencies
+    probes = shadow.probes is None or _are_probes(shadow.probes)
+    return (
+        shares
+        and shadow.revision != shadow.twin
+        and shadow.epoch >= 0
+        and latencies
+        and probes
+        and shadow.reference in (None, ON_FAILURE)
+    )
+
+
+def _are_probes(probes: TwinProbes) -> bool:
+    prompts = 0 < len(probes.prompts) <= MOST_PROMPTS and all(0 < len(it) <= LONGEST_PROMPT for it in probes.prompts)
+    bounds = 0 < probes.pairs_per_minute <= MOST_PER_MINUTE and probes.max_pairs > 0 and probes.max_tokens > 0
+    return prompts and bounds and probes.path in PROBE_PATHS.values()
 
 
 def _revisions(listed: tuple[RevisionStatus, ...], spec: Spec, now: datetime) -> tuple[RevisionStatus, ...]:

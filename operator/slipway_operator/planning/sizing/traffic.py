@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic, TwinShadow
+from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
+from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
 from slipway_operator.model import labels
 from slipway_operator.model.deployment.autoscaling import HOLD_S
-from slipway_operator.model.deployment.strategy import CapacityPolicy
+from slipway_operator.model.deployment.strategy import CapacityPolicy, TwinAnalysis
 from slipway_operator.planning.facts.restore import MAX_GENERATION, is_shadow
-from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.facts.situation import Course, Situation, step_now
 from slipway_operator.planning.sizing import baseline, canary, gates
 from slipway_operator.planning.sizing.sizes import Sizes
 
@@ -137,10 +138,13 @@ def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
     run = rollout.analysis if rollout and rollout.state is State.ANALYZING else None
     if rollout is None or run is None or run.shadow is None or run.id != rollout.step_token:
         return None
-    shadow = run.shadow.published
+    shadow, step = run.shadow.published, step_now(at.spec, rollout)
+    if shadow and isinstance(step, TwinAnalysis):
+        # The run keeps the table without its prompts, which the spec has already.
+        shadow = replace(shadow, probes=step.probes)
     if shadow is None or (shadow.revision, shadow.twin) != (rollout.revision, course.stable) or not is_shadow(shadow):
         return None
-    return shadow if at.ready(baseline.name(course)) else None
+    return shadow if at.ready(course.stable if shadow.reference else baseline.name(course)) else None
 
 
 def _served_by_steps(course: Course, at: Situation) -> Rollout | None:

@@ -1,0 +1,109 @@
+"""Probes: prompts of a model's owner, sent to a canary pod and its twin where clients' copies give too few pairs.
+
+A probe is no request of a client: it has no tenant, no limits, no usage and no part in any count except those of pairs.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from multidict import CIMultiDict
+
+from ..balancing.published_table import PublishedTable
+from ..routing.table import Route
+from ..routing.twin_shadow import ProbeRule, TwinShadowRule
+from ..upstream.exchange import UpstreamRequest
+from ..wire import request_fields
+from ..wire.headers import REQUEST_ID
+
+# Of the loop, where no table has probes; a new table ends it at once.
+_IDLE_S = 3600.0
+_MINUTE_S = 60.0
+Send = Callable[[Route, TwinShadowRule, UpstreamRequest, str], bool]
+
+
+@dataclass(slots=True)
+class ProbeSchedule:
+    """When the next probe of one attempt of a rollout is due, and how many were sent (pure)."""
+
+    attempt: tuple[str, ...]
+    first: int  # place of the first prompt: gateways do not all begin with the same one
+    last_s: float  # of the last pair, or of a probe that was withheld
+    sent: int = 0
+
+    def wait_s(self, rule: ProbeRule, now_s: float) -> float | None:
+        """Seconds until the next one is due, 0 when it is; None when all are sent."""
+        if self.sent >= rule.max_pairs:
+            return None
+        return max(0.0, self.last_s + _MINUTE_S / rule.pairs_per_minute - now_s)
+
+    def prompt(self, rule: ProbeRule) -> str:
+        """The next one, in turn."""
+        return rule.prompts[(self.first + self.sent) % len(rule.prompts)]
+
+
+def make_probe(route: Route, rule: ProbeRule, prompt: str, request_id: str) -> UpstreamRequest:
+    """A probe as a client would send it: a stream, with the model's own way to sample (pure)."""
+    text = {"prompt": prompt} if rule.path == "/v1/completions" else {"messages": [{"role": "user", "content": prompt}]}
+    body = msgspec.json.encode({"model": route.model, **text, "max_tokens": rule.max_tokens, "stream": True})
+    return UpstreamRequest(
+        route.model,
+        request_fields.ALONE + request_id,
+        rule.path,
+        CIMultiDict({"Content-Type": "application/json", REQUEST_ID: request_id}),
+        body,
+        stream=True,
+        excused=request_fields.parse(body).excused,
+        route=route.name,
+    )
+
+
+class Probes:
+    """Sends the probes of all routes of one gateway. `send` returns whether it sent a pair."""
+
+    def __init__(self, published: PublishedTable, clock: Callable[[], float], send: Send) -> None:
+        self._published = published
+        self._clock = clock
+        self._send = send
+        self._schedules: dict[str, ProbeSchedule] = {}
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await self._published.changed(self.send_due())
+
+    def paired(self, route: Route) -> None:
+        """A client's request gives a pair: the next probe may wait."""
+        if schedule := self._schedules.get(route.name):
+            schedule.last_s = self._clock()
+
+    def send_due(self) -> float:
+        """Sends what is due; seconds until the next one is, if tables stay as they are."""
+        table, now_s, wait_s = self._published.current, self._clock(), _IDLE_S
+        probed = [route for route in table.routes.values() if route.twin_shadow] if table else []
+        self._schedules = {route.name: self._schedule(route, now_s) for route in probed}
+        for route in probed:
+            shadow, schedule = route.twin_shadow, self._schedules[route.name]
+            rule = shadow.probes if shadow and not route.asleep else None
+            left_s = schedule.wait_s(rule, now_s) if rule else None
+            if shadow is None or rule is None or left_s is None:
+                continue
+            if left_s == 0.0:
+                request_id = secrets.token_hex(16)
+                probe = make_probe(route, rule, schedule.prompt(rule), request_id)
+                schedule.last_s = now_s
+                schedule.sent += self._send(route, shadow, probe, request_id)
+                left_s = _MINUTE_S / rule.pairs_per_minute
+            wait_s = min(wait_s, left_s)
+        return wait_s
+
+    def _schedule(self, route: Route, now_s: float) -> ProbeSchedule:
+        """That of the attempt, or a new one, whose first probe is due after one interval."""
+        shadow, known = route.twin_shadow, self._schedules.get(route.name)
+        assert shadow, "only routes with a twin shadow have one"
+        attempt = (route.uid, route.salt, shadow.revision, shadow.twin)
+        if known and known.attempt == attempt:
+            return known
+        prompts = shadow.probes.prompts if shadow.probes else ("",)
+        return ProbeSchedule(attempt, secrets.randbelow(len(prompts)), now_s)

@@ -1,0 +1,165 @@
+"""Twin shadows: what a step has, what gateways make of it, and what a run keeps of it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from slipway_operator.api.markers import AtMost, CelRule
+from slipway_operator.api.types import ApiType, Int32, Int64
+
+MOST_PROMPTS, LONGEST_PROMPT, MOST_PER_MINUTE = 32, 4096, 600
+MOST_CHARACTERS = 16384  # of all prompts of a step: the table that gateways get has them
+BASELINE_POD, ON_FAILURE = "BaselinePod", "OnFailure"
+PROBE_PATHS = {"Chat": "/v1/chat/completions", "Completions": "/v1/completions"}
+
+
+class StepProbes(ApiType):
+    """Prompts of yours that gateways send as pairs where the copies of clients' requests give fewer than
+    pairsPerMinute. So a model with little traffic can be judged. Probes are streams, with a seed for each pair. They
+    are no requests of clients: they have no part in usage, limits, demand and idleness. A pass by probes speaks of
+    these prompts."""
+
+    prompts: Annotated[
+        tuple[
+            Annotated[str, Field(min_length=1, max_length=LONGEST_PROMPT, description="Prompt, or message of a user.")],
+            ...,
+        ],
+        Field(min_length=1, max_length=MOST_PROMPTS),
+        CelRule(
+            f"self.map(prompt, prompt.size()).sum() <= {MOST_CHARACTERS}",
+            f"the prompts of probes have at most {MOST_CHARACTERS} characters together: write shorter ones",
+        ),
+    ]
+    """Prompts, which take turns. The more they are like those of clients, the more a pass says."""
+    api: Literal["Chat", "Completions"] = "Chat"
+    """Chat sends each prompt as the message of a user to /v1/chat/completions, Completions to /v1/completions."""
+    pairs_per_minute: Annotated[Int32, Field(ge=1, le=MOST_PER_MINUTE)] = 60
+    """Rate of the pairs at each gateway, copies of clients' requests included, that probes bring about."""
+    max_pairs: Annotated[Int32, Field(ge=1, le=100000)] = 3000
+    """Maximum number of probes at each gateway for one attempt of the rollout."""
+    max_tokens: Annotated[Int32, Field(ge=1, le=4096)] = 64
+    """Maximum number of tokens of a response."""
+
+
+class StepTwinShadow(ApiType):
+    """Copies of whole sessions go to a pod of the new revision and to a baseline pod of stable at the same moment, and
+    the analysis compares each pair of responses. Clients see none of them and never wait for them. In a canary it needs
+    baselinePod, and it comes before the first setWeight above 0; in prePromotionAnalysis there are as many baseline
+    pods as preview pods, within capacity.maxSurge. So no client is served by a revision that copies show to be bad. The
+    metrics of kind PairedEvent decide, and no other compared ones."""
+
+    percentage: Annotated[Int32, Field(ge=1, le=100)] | None = None
+    """Percent of the sessions that are copied. If omitted, it is chosen such that a baseline pod is as busy as a pod of
+    stable."""
+    max_pairs_per_second: Annotated[Int32, Field(ge=1, le=1000)] = 10
+    """Maximum rate of the pairs at each gateway."""
+    probes: StepProbes | None = None
+    reference: Literal["BaselinePod", "OnFailure"] = "BaselinePod"
+    """What a response of the new revision is compared with. BaselinePod: with that of a baseline pod; without one the
+    analysis ends as NoTwin. OnFailure: where there are no baseline pods, copies go to the new revision alone, and
+    stable gets what the new revision fails. It needs no further pod and more copies, and latencies are not compared.
+    A canary then needs no baselinePod."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailThreshold:
+    """Latency of one stratum above which a response is in the tail."""
+
+    stratum: str
+    """Stratum: requests of similar size and kind."""
+    microseconds: Int64
+    """Threshold in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinLatency:
+    """Comparison of one latency within the pairs of a twin shadow."""
+
+    measure: str
+    """Latency: ttft, itl or e2e."""
+    max_slowdown: Int32
+    """Percent by which the revision may be slower than its twin."""
+    tail: Annotated[tuple[TailThreshold, ...], AtMost(16)] = ()
+    """Thresholds of the tail. A stratum without a threshold has no tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinProbes:
+    """Prompts that are sent as pairs where the copies give fewer. They are no requests of clients."""
+
+    path: str
+    """Path of the requests: /v1/chat/completions or /v1/completions."""
+    prompts: Annotated[tuple[Annotated[str, Field(description="Prompt.")], ...], AtMost(MOST_PROMPTS)]
+    """Prompts, which take turns."""
+    pairs_per_minute: Int32
+    """Rate of the pairs at each gateway, copies included, that probes bring about."""
+    max_pairs: Int32
+    """Maximum number of probes at each gateway for one attempt."""
+    max_tokens: Int32
+    """Maximum number of tokens of a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinShadow:
+    """Copies of whole sessions, which go to a pod of a revision and to a twin, a stable pod, at the same moment."""
+
+    revision: str
+    """Revision under test."""
+    twin: str
+    """Stable revision. Its baseline pods get the copies if there are any."""
+    percentage: Int32
+    """Percent of the sessions that are copied."""
+    max_pairs_per_second: Int32
+    """Maximum rate of the pairs at each gateway."""
+    epoch: Int32 = 0
+    """Number of the epoch. A session gives one pair in each epoch."""
+    latencies: Annotated[tuple[TwinLatency, ...], AtMost(3)] = ()
+    """Comparison of latencies. Empty until the warm-up is over."""
+    probes: TwinProbes | None = None
+    reference: str | None = None
+    """OnFailure: without a twin. Copies go to the revision alone, and a stable pod gets what it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerRate:
+    """Bad events of stable before the run, which choose the bets on pairs."""
+
+    metric: str
+    """Name of the metric."""
+    bad: Int64
+    """Number of sessions with a bad event."""
+    units: Int64
+    """Number of sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowRun:
+    """Twin shadow of a run, which compares pairs of copies and no requests of clients."""
+
+    former: Annotated[tuple[FormerRate, ...], AtMost(32)] = ()
+    """Rates of stable at the start of the run."""
+    open: Int64 = 0
+    """Number of pairs that were sent and have not ended."""
+    no_twin: str = ""
+    """Reason why this attempt gets no baseline pods."""
+    published: TwinShadow | None = None
+    """Twin shadow of the routing table while the pods of both sides are ready, without its probes."""
+    probed: bool = False
+    """Whether probes are sent."""
+    on_failure: bool = False
+    """Whether there is no twin, and stable repeats what the new revision fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairSources:
+    """Pairs of a twin shadow by their source."""
+
+    users: Int64 = 0
+    """Number of pairs that are copies of clients' requests."""
+    probes: Int64 = 0
+    """Number of pairs that are probes."""
+    probes_bad_on_canary: Int64 = 0
+    """Number of probes with a bad response of the new revision alone."""
+    probes_bad_on_twin: Int64 = 0
+    """Number of probes with a bad response of stable alone."""
