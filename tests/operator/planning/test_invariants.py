@@ -54,6 +54,9 @@ JUDGED = {"templates": [{"templateName": "quick"}], "maxDuration": "30s"}
 ANALYSIS = {"analysis": {"templates": [{"templateName": "quick"}], "maxDuration": "20s"}}
 TWINS = {"analysis": JUDGED | {"twinShadow": {"percentage": 60}}}
 PROVES = {"analysis": {"templates": [{"templateName": "release"}], "maxDuration": "60s", "twinShadow": {}}}
+# Without a twin where none can be had, and with pairs of the owner's prompts.
+PROBES = {"prompts": ["Hello"], "pairsPerMinute": 60}
+ALONE = {"analysis": PROVES["analysis"] | {"twinShadow": {"reference": "OnFailure", "probes": PROBES}}}
 RAMP = {
     "ramp": {"auto": {"maxHarm": 5, "bake": "6s"}, "templates": [{"templateName": "release"}], "maxDuration": "60s"}
 }
@@ -87,6 +90,8 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"canary": {"steps": [{"setWeight": 20}, ANALYSIS, {"setWeight": 40}, ANALYSIS], "baselinePod": True}},
     {"canary": {"steps": [TWINS, {"setWeight": 20}, ANALYSIS], "baselinePod": True}},
     {"canary": {"steps": [PROVES, RAMP, {"pause": {}}], "baselinePod": True}},
+    {"canary": {"steps": [ALONE, RAMP]}},
+    {"canary": {"steps": [ALONE, {"pause": {}}], "baselinePod": True}, "capacity": {"maxSurge": 2}},
     {"blueGreen": {"previewReplicaCount": 1, "prePromotionAnalysis": PROVES["analysis"], "scaleDownDelaySeconds": 5}},
     {"canary": {"steps": [PROVES, RAMP], "baselinePod": True}, "capacity": {"maxSurge": 2, "surgeTimeoutSeconds": 5}},
     {
