@@ -209,7 +209,7 @@ class GatewaySettings(ProcessSettings):
     mirror_max_body_bytes: Bytes = Field(256 << 10, description="largest request body that is mirrored")
     mirror_timeout_s: Seconds = Field(120.0, description="time for the response to a mirrored request")
     mirror_compare_percentage: Percentage = Field(
-        25, description="share of mirrored requests whose responses are compared"
+        25, description="share of mirrored requests, and of pairs of a twin shadow, whose responses are compared"
     )
     twin_max_inflight: Count = Field(
         128, description="concurrent pairs of a twin shadow, which are two requests each; 0: there are none"

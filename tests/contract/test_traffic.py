@@ -35,7 +35,7 @@ BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
 MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact="qa"),)),)
 LATENCIES = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)), TwinLatency("itl", 10))
 PROBES = TwinProbes("/v1/completions", ("one", "zwei"), 60, 3000, 64)
-TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, "OnFailure")
+TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure")
 TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS, TWINS)
 
 
@@ -76,7 +76,7 @@ def test_gateway_reads_a_twin_shadow_as_the_operator_writes_it() -> None:
     latencies = (twin_shadow.TwinLatencyRule("ttft", 15, tail), twin_shadow.TwinLatencyRule("itl", 10))
     probes = twin_shadow.ProbeRule("/v1/completions", ("one", "zwei"), 60, 3000, 64)
     assert route.twin_shadow == twin_shadow.TwinShadowRule(
-        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure"
+        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure", True
     )
 
 

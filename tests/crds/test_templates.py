@@ -152,6 +152,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [
             spec(paired(maxExtra=None)),
             spec(paired(), paired(name="b", event="TruncatedAnswer", maxExtra=None)),
+            spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None)),
             spec(paired(dryRun=True), paired(name="b", event="EmptyAnswer", maxExtra=None)),
             spec(metric(event="BadResponse", maxExtra=10), paired(name="b", event="EmptyAnswer", maxExtra=None)),
         ],
@@ -175,7 +176,9 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             )
         ],
         [spec(metric(event=event)) for event in ("AnswerDiffers", "TokensFlip")]
-        + [spec(metric(kind="PairedDrift", event=event)) for event in ("AnswerDiffers", "TokensFlip")],
+        + [spec(metric(kind="PairedDrift", event=event)) for event in ("AnswerDiffers", "TokensFlip")]
+        + [spec(paired(), paired(name="b", event="TokensFlip", maxExtra=50))]
+        + [spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None, dryRun=True))],
     ),
     "kind Threshold goes with a provider": (
         [spec(metric(kind="Threshold")), spec(rate(kind="BadEvent"))],

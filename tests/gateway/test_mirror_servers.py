@@ -77,9 +77,9 @@ async def test_twins_of_real_servers_differ_in_nothing_and_a_dead_canary_in_all(
     one, two, three = (stable.url.replace("127.0.0.1", name) for name in ("127.0.0.1", "localhost", "0.0.0.0"))
     absent = f"http://127.0.0.1:{reserve_port()}"
     for canary, legs in ((three, {}), (absent, {"bad": {"canary_only": 16}, "errors": {"canary_only": 16}})):
-        async with gateway() as gate:
+        async with gateway(mirror_compare_percentage=100) as gate:
             limits = (TwinLatencyRule("ttft", 15), TwinLatencyRule("itl", 10), TwinLatencyRule("e2e", 15))
-            shadow = TwinShadowRule("c", "s", 100, 1000, latencies=limits)
+            shadow = TwinShadowRule("c", "s", 100, 1000, latencies=limits, quality=True)
             gate.balancer.publish(shadowing([canary], [one], shadow, baseline=[two]))
             for n, verse in enumerate(VERSES * 4):
                 sampling = {"temperature": (0, 1.0)[n % 2], "stream": n % 4 < 2}
@@ -91,3 +91,24 @@ async def test_twins_of_real_servers_differ_in_nothing_and_a_dead_canary_in_all(
             assert events(gate) == legs
             measured = {measure: times["pairs"] for measure, times in counts(gate)["latencies"].items()}
             assert measured == ({"ttft": 8, "itl": 8, "e2e": 16} if canary == three else {})
+            found = counts(gate)["quality"]
+            assert (found["texts"], found["differ"]) == ((16, 0) if canary == three else (0, 0))
+            assert found["canary_only"] == found["twin_only"] == 0
+            assert (found["scored"] >= 12 and found["tokens"] > 100) == (canary == three)
+
+
+async def test_another_model_would_not_choose_the_tokens_of_its_twin(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    stable, other = servers
+    one, two = (stable.url.replace("127.0.0.1", name) for name in ("127.0.0.1", "localhost"))
+    async with gateway(mirror_compare_percentage=100) as gate:
+        shadow = TwinShadowRule("c", "s", 100, 1000, quality=True)
+        gate.balancer.publish(shadowing([other.url], [one], shadow, baseline=[two]))
+        for n, verse in enumerate(VERSES):
+            async with await gate.post(COMMON | {"prompt": verse, "temperature": 0}, "/v1/completions") as answer:
+                await answer.read()
+            await until_results(gate, n + 1)
+        found = counts(gate)["quality"]
+        assert found["scored"] >= 3 and found["canary_only"] == found["scored"], found
+        assert found["canary_flips"] > 5 * found["twin_flips"] and found["differ"] == found["texts"] == 4

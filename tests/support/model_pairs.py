@@ -1,12 +1,12 @@
 """Pairs of a twin shadow at a gateway of the model cluster: both legs answer as their revisions do."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
 from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Sample, Twins
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality, Sample, Twins
 from slipway_operator.model.labels import baseline_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class ModelPair:
     twin_s: float
     probe: bool = False
     own_bad: bool = False  # stable failed its client
+    flips: bool = False  # more than one in a hundred of stable's tokens is not canary's first choice
 
 
 @dataclass
@@ -91,7 +92,9 @@ class ModelPairs:
         hangs = chance.random() < world.hangs.get(world.uri(shadow.revision), 0.0)
         ends = world.now + timedelta(seconds=TIMEOUT_S if hangs else world.pair_seconds)
         own_bad = shadow.reference is not None and chance.random() < world.error_rate(shadow.twin)
-        return ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds, own_bad=own_bad)
+        flips = bool(shadow.quality) and chance.random() < world.drift
+        made = ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds, own_bad=own_bad)
+        return replace(made, flips=flips)
 
     def end(self, samples: dict[int, Sample], now: datetime) -> None:
         """Pairs that are over are counted, in the generation in which they were sent."""
@@ -124,9 +127,20 @@ def _ended(before: Twins, pair: ModelPair) -> Twins:
                 found.tail_twin_only + (sides[1] and not sides[0]),
                 found.tail_both + all(sides),
             )
+    quality = _compared(before.quality, pair) if pair.shadow.quality else before.quality
     probes = _probed(before.probes, pair) if pair.probe else before.probes
-    ended = replace(before, events=events, latencies=latencies, probes=probes)
+    ended = replace(before, events=events, latencies=latencies, probes=probes, quality=quality)
     return replace(ended, open=before.open - 1, pairs=before.pairs + 1)
+
+
+def _compared(before: Quality, pair: ModelPair) -> Quality:
+    """Fifty tokens, and a part of the pairs in which canary would choose others."""
+    if pair.canary_bad or pair.twin_bad:
+        return before
+    flips = 2 * pair.flips
+    more = (1, pair.flips, 1, 50, flips, 0, pair.flips, 0, 0)
+    sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(Quality), more, strict=True)]
+    return Quality(*sums)
 
 
 def _probed(before: Probed, pair: ModelPair) -> Probed:

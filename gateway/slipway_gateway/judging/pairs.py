@@ -85,6 +85,39 @@ class ProbeCounts:
 
 
 @dataclass(slots=True)
+class QualityCounts:
+    """Pairs whose responses were compared: texts, and stable's tokens as both servers would choose them.
+
+    A leg is bad where more than one in a hundred of the tokens of the twin's response is not its first choice.
+    """
+
+    texts: int = 0
+    differ: int = 0
+    scored: int = 0
+    tokens: int = 0
+    canary_flips: int = 0
+    twin_flips: int = 0
+    canary_only: int = 0
+    twin_only: int = 0
+    both: int = 0
+
+    def count_texts(self, *, equal: bool) -> None:
+        self.texts += 1
+        self.differ += not equal
+
+    def count_tokens(self, tokens: int, canary_flips: int, twin_flips: int) -> None:
+        """The twin's response was scored by both; it has so many tokens, and flips among them."""
+        canary, twin = (flips * 100 > tokens for flips in (canary_flips, twin_flips))
+        self.scored += 1
+        self.tokens += tokens
+        self.canary_flips += canary_flips
+        self.twin_flips += twin_flips
+        self.canary_only += canary and not twin
+        self.twin_only += twin and not canary
+        self.both += canary and twin
+
+
+@dataclass(slots=True)
 class TwinCounts:
     """Of one canary and one generation. `open`: pairs that were sent and have not ended; they are not in `pairs`."""
 
@@ -94,6 +127,7 @@ class TwinCounts:
     latencies: dict[str, LatencyCounts] = field(default_factory=dict)
     withheld: Counter[str] = field(default_factory=Counter)
     probes: ProbeCounts = field(default_factory=ProbeCounts)
+    quality: QualityCounts = field(default_factory=QualityCounts)
 
     def begin(self) -> None:
         """Both copies of a pair are being sent."""
@@ -159,6 +193,7 @@ class TwinCounts:
             "latencies": {measure: asdict(times) for measure, times in self.latencies.items()},
             "withheld": dict(self.withheld),
             "probes": asdict(self.probes),
+            "quality": asdict(self.quality),
         }
 
 

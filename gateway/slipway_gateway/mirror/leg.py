@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import aiohttp
@@ -15,8 +16,11 @@ from ..upstream.exchange import UpstreamRequest
 from ..wire.responses import ERRORS, HUNG, KINDS, NON_FINITE
 from ..wire.sse import CONTENT_TYPE, EventAligner, split_crash_comment
 from .endpoints import BUSY_STATUSES, MirrorEndpoints
+from .mirrored_request import MAX_KEPT_BYTES
 from .shadow_request import ShadowRequest
+from .transcript import ChoiceTexts, Transcript
 
+_Posting = AbstractAsyncContextManager[aiohttp.ClientResponse]
 # Whole responses up to this size are read for failures.
 MAX_WHOLE_BYTES = 1 << 20
 MAX_ERROR_BYTES = 16 << 10
@@ -30,13 +34,14 @@ _OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
 class LegOutcome:
     """`readable`: the text of the response was read for failures. `answered`: there was a response of status 200.
 
-    `busy`: the server had no room for it.
+    `busy`: the server had no room for it. `texts`: of the response, where they were kept; None where it has none.
     """
 
     outcome: RequestOutcome
     readable: bool = True
     answered: bool = True
     busy: bool = False
+    texts: ChoiceTexts | None = None
 
 
 @dataclass(slots=True)
@@ -45,6 +50,8 @@ class _Begun:
 
     answered: bool = False
     busy: bool = False
+    transcript: Transcript | None = None
+    held_bytes: int = 0
 
 
 def without_text(leg: LegOutcome, other: RequestOutcome) -> RequestOutcome:
@@ -79,12 +86,12 @@ class LegSender:
         self.endpoints = endpoints
         self._clock = clock
 
-    async def send(self, url: str, copy: ShadowRequest, original: UpstreamRequest) -> LegOutcome:
-        """The outcome of one leg. `original`: what the client requested."""
+    async def send(self, url: str, copy: ShadowRequest, original: UpstreamRequest, *, keep: bool = False) -> LegOutcome:
+        """The outcome of one leg. `original`: what the client requested. `keep`: its texts too."""
         found: list[RequestOutcome] = []
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
-        readable, begun = True, _Begun()
+        readable, begun = True, _Begun(transcript=Transcript(streamed=original.stream) if keep else None)
         try:
             with self.endpoints.asking(url):
                 async with asyncio.timeout(self._settings.mirror_timeout_s):
@@ -92,19 +99,16 @@ class LegSender:
         # A response that is no HTTP raises one of these too.
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
             recorder.fail(self._clock())
-        return LegOutcome(found[0].without(original.excused), readable, begun.answered, begun.busy)
+        finally:
+            self.account.shrink(begun.held_bytes)
+        outcome = found[0].without(original.excused)
+        texts = begun.transcript.texts() if begun.transcript and not outcome.bad else None
+        return LegOutcome(outcome, readable, begun.answered, begun.busy, texts)
 
     async def _read(
-        self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder, begun: "_Begun"
+        self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder, begun: _Begun
     ) -> bool:
-        posting = self._session.post(
-            URL(url + copy.path_qs, encoded=True),
-            data=copy.body,
-            headers=copy.headers,
-            allow_redirects=False,
-            skip_auto_headers=_AUTOMATIC_HEADERS,
-        )
-        async with posting as response:
+        async with self._post(url, copy) as response:
             if response.status in BUSY_STATUSES:
                 begun.busy = True
                 self.endpoints.rest(url)
@@ -114,15 +118,31 @@ class LegSender:
                 return True
             begun.answered = True
             if response.headers.get("Content-Type", "").startswith(CONTENT_TYPE):
-                return await self._read_stream(response, original, recorder)
-            return await self._read_whole(response, original, recorder)
+                return await self._read_stream(response, original, recorder, begun)
+            return await self._read_whole(response, original, recorder, begun)
+
+    def _keep(self, chunk: bytes, begun: _Begun) -> None:
+        """For a comparison of texts; a long response is not compared."""
+        if begun.transcript is None:
+            return
+        begun.held_bytes += len(chunk)
+        self.account.force(len(chunk))
+        if begun.held_bytes > MAX_KEPT_BYTES or not self._has_room(0):
+            begun.transcript = None
+        else:
+            begun.transcript.feed(chunk)
 
     async def _read_stream(
-        self, response: aiohttp.ClientResponse, original: UpstreamRequest, recorder: OutcomeRecorder
+        self,
+        response: aiohttp.ClientResponse,
+        original: UpstreamRequest,
+        recorder: OutcomeRecorder,
+        begun: _Begun,
     ) -> bool:
         aligner, crashed = EventAligner(), False
         while chunk := await response.content.readany():
             recorder.server_sent(self._clock())
+            self._keep(chunk, begun)
             events, crashed = split_crash_comment(aligner.feed(chunk))
             if events:
                 recorder.add_events(events, self._clock())
@@ -133,12 +153,17 @@ class LegSender:
         return True
 
     async def _read_whole(
-        self, response: aiohttp.ClientResponse, original: UpstreamRequest, recorder: OutcomeRecorder
+        self,
+        response: aiohttp.ClientResponse,
+        original: UpstreamRequest,
+        recorder: OutcomeRecorder,
+        begun: _Begun,
     ) -> bool:
         kept, whole, held_bytes = [], original.writes_text, 0
         try:
             while chunk := await response.content.readany():
                 recorder.server_sent(self._clock())
+                self._keep(chunk, begun)
                 recorder.wait_for_server(self._clock())
                 whole = whole and held_bytes + len(chunk) <= MAX_WHOLE_BYTES and self._has_room(len(chunk))
                 if whole:
@@ -150,6 +175,33 @@ class LegSender:
         finally:
             self.account.shrink(held_bytes)
         return whole
+
+    async def fetch(self, url: str, request: ShadowRequest) -> bytes | None:
+        """The whole response to a request of this gateway's own; None where there is none of status 200 in time."""
+        held_bytes, kept = 0, []
+        try:
+            with self.endpoints.asking(url):
+                async with asyncio.timeout(self._settings.mirror_timeout_s), self._post(url, request) as response:
+                    while chunk := await response.content.readany():
+                        held_bytes += len(chunk)
+                        self.account.force(len(chunk))
+                        if response.status != 200 or held_bytes > MAX_WHOLE_BYTES:
+                            return None
+                        kept.append(chunk)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+            return None
+        finally:
+            self.account.shrink(held_bytes)
+        return b"".join(kept)
+
+    def _post(self, url: str, copy: ShadowRequest) -> _Posting:
+        return self._session.post(
+            URL(url + copy.path_qs, encoded=True),
+            data=copy.body,
+            headers=copy.headers,
+            allow_redirects=False,
+            skip_auto_headers=_AUTOMATIC_HEADERS,
+        )
 
     def _has_room(self, size_bytes: int) -> bool:
         return self.account.held_bytes + size_bytes <= self._settings.mirror_max_bytes

@@ -5,6 +5,7 @@ rank of each token shows whether that server would have chosen another one. Two 
 that follows; the number of such flips stays small.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -32,6 +33,14 @@ class _ScoredResponse(_ScoredPrompt):
 _ANSWER = msgspec.json.Decoder(_ScoredResponse)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredTokens:
+    """Tokens of a text, and those that are not the first choice of the server that scored it."""
+
+    count: int
+    flips: int
+
+
 def build_scoring_request(request: ShadowRequest, texts: ChoiceTexts) -> ShadowRequest | None:
     """The request that scores stable's response; None unless it is one short text after one prompt."""
     if len(texts) != 1 or not texts[0] or len(request.body) + len(texts[0].encode()) > MAX_SCORED_BYTES:
@@ -50,6 +59,12 @@ def build_scoring_request(request: ShadowRequest, texts: ChoiceTexts) -> ShadowR
 
 def count_flips(response: bytes, texts: ChoiceTexts) -> int | None:
     """Tokens of stable's response that are not the first choice of the server that scored them; None if it did not."""
+    found = count_tokens(response, texts)
+    return found.flips if found else None
+
+
+def count_tokens(response: bytes, texts: ChoiceTexts) -> ScoredTokens | None:
+    """Tokens of stable's response, and flips among them, by the server that scored them; None if it did not."""
     try:
         decoded = _ANSWER.decode(response)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -59,9 +74,10 @@ def count_flips(response: bytes, texts: ChoiceTexts) -> int | None:
     begin = "".join(token.decoded_token for token in tokens).rfind(texts[0])
     if begin < 0:
         return None
-    found, at, end = 0, 0, begin + len(texts[0])
+    count, flips, at, end = 0, 0, 0, begin + len(texts[0])
     for token in tokens:
         inside = at < end and at + len(token.decoded_token) > begin
-        found += inside and token.rank > 1
+        count += inside
+        flips += inside and token.rank > 1
         at += len(token.decoded_token)
-    return found
+    return ScoredTokens(count, flips)

@@ -25,7 +25,9 @@ from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
 from .leg import LegOutcome, LegSender, alike, without_text
 from .probes import Probes
+from .quality import PairComparison
 from .shadow_request import ShadowRequest, make_pair_copy
+from .transcript import ChoiceTexts
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ class TwinShadows:
         self._signer = signer
         self._clock = asyncio.get_running_loop().time
         self._rates: dict[str, RateLimit] = {}
+        self._quality = PairComparison(legs, settings.mirror_compare_percentage, signer)
         self._running: set[asyncio.Task[str]] = set()
         self._closed = False
         self._probes = Probes(balancer.published, self._clock, self._probe)
@@ -241,8 +244,9 @@ class TwinShadows:
         self._signer.sign(pair.copy.headers, pair.route.name)
         # Which leg is first is chance, and both are sent before either is answered.
         legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
+        keep = pair.counts is not None and self._quality.keeps(pair.route, pair.shadow, pair.original)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._legs.send(url, pair.copy, pair.original)) for url in legs]
+            tasks = [group.create_task(self._legs.send(url, pair.copy, pair.original, keep=keep)) for url in legs]
         first, second = (task.result() for task in tasks)
         canary, twin = (first, second) if legs[0] == pair.canary else (second, first)
         if pair.counts is None:
@@ -251,7 +255,16 @@ class TwinShadows:
             pair.counts.drop()
             return pairs.PROBE_FAILED
         pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
+        if canary.texts and twin.texts and not self._busy():
+            await self._compare(pair, pair.counts, (canary.texts, twin.texts))
         return PROBED if pair.probe else PAIRED
+
+    async def _compare(self, pair: _Pair, counts: TwinCounts, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
+        try:
+            await self._quality.compare(pair.route, pair.copy, (pair.canary, pair.twin), texts, counts.quality)
+        except asyncio.CancelledError:
+            # The gateway ends. The pair has counted, so its task ends as one that was not cancelled.
+            return
 
     async def _run_on_failure(self, pair: _Pair, own: RequestOutcome) -> str:
         """A copy for canary alone; what it fails is repeated at stable."""

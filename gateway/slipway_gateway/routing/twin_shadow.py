@@ -43,6 +43,7 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
 
     `max_pairs_per_second`: at each gateway. `epoch`: a session gives one pair in each. `latencies`: none before the
     warm-up is over. `reference`: where there is no twin, a pod of `twin` gets only copies that `revision` fails.
+    `quality`: of some pairs the texts and tokens are compared.
     """
 
     revision: str
@@ -53,3 +54,4 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     latencies: tuple[TwinLatencyRule, ...] = ()
     probes: ProbeRule | None = None
     reference: Literal["OnFailure"] | None = None
+    quality: bool = False

@@ -123,7 +123,7 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
     rows = tuple(_row(spec, metric, reading) for metric in spec.metrics)
     gating = {metric.name for metric in spec.gating}
     deciding = [row for row in rows if row.name in gating]
-    bounded = next((row for row in deciding if row.extra), None)
+    bounded = next((row for row in deciding if row.extra and spec.bounded and row.name == spec.bounded.name), None)
     compared = [row for row in deciding if row.finding not in _NO_EVIDENCE and row.nc and row.ns]
     total = _total(row.log_evidence for row in compared)
     threshold = math.log(1 / spec.false_rollback_rate)
@@ -161,7 +161,7 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
     gating = {metric.name for metric in spec.gating}
     slow = shadow.offer(spec, reading, [row for row in verdict.metrics if row.name in gating])
     text = f"{verdict.message}; {slow}" if slow and verdict.reason in _WAITS_FOR_PAIRS else verdict.message
-    return dataclasses.replace(verdict, message=text, pairs=shadow.sources(reading))
+    return dataclasses.replace(verdict, message=text, pairs=shadow.sources(reading), quality=shadow.quality(reading))
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:

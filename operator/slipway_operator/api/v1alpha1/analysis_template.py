@@ -42,9 +42,12 @@ class TemplateMinSamples(ApiType):
 @rule(
     (
         "has(self.provider) || !has(self.kind) || (self.kind == 'PairedDrift') == (has(self.event) && self.event "
-        "in ['AnswerDiffers', 'TokensFlip'])"
+        "in ['AnswerDiffers', 'TokensFlip']) || (self.kind == 'PairedEvent' && self.event == 'TokensFlip')"
     ),
-    "AnswerDiffers and TokensFlip go with kind: PairedDrift, and no other event does: leave kind out",
+    (
+        "AnswerDiffers and TokensFlip go with kind: PairedDrift, and no other event does: leave kind out; only "
+        "TokensFlip also goes with kind: PairedEvent"
+    ),
 )
 @rule(
     "!has(self.provider) || (!has(self.share) && !has(self.okBelow))",
@@ -89,8 +92,8 @@ class TemplateMinSamples(ApiType):
 )
 @rule(
     (
-        "!has(self.maxExtra) || (has(self.event) && !self.event.startsWith('Slower') && !(self.event in "
-        "['AnswerDiffers', 'TokensFlip']))"
+        "!has(self.maxExtra) || (has(self.event) && !self.event.startsWith('Slower') && (!(self.event in "
+        "['AnswerDiffers', 'TokensFlip']) || (has(self.kind) && self.kind == 'PairedEvent')))"
     ),
     (
         "maxExtra goes with an event of split requests or of pairs that is no latency: write event: BadResponse, or "
@@ -174,7 +177,8 @@ class TemplateMetric(ApiType):
     InvalidJSON (requested JSON, or arguments of a tool call, that cannot be parsed), HungAnswer (which also counts as
     FirstAttemptError), BadResponse (any of these except TruncatedAnswer), or a latency above a quantile of stable's own
     latencies, such as Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
-    other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice)."""
+    other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
+    is more than 1 % of them."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
     slower."""
@@ -289,9 +293,9 @@ class TemplateVeto(ApiType):
 @rule(
     (
         "self.metrics.all(m, !has(m.kind) || m.kind != 'PairedEvent' || has(m.maxExtra) || has(m.maxSlowdown) || "
-        "(has(m.dryRun) && m.dryRun) || (has(m.event) && m.event != 'TruncatedAnswer' && self.metrics.exists(one, "
-        "has(one.kind) && one.kind == 'PairedEvent' && has(one.event) && one.event == 'BadResponse' && "
-        "has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
+        "(has(m.dryRun) && m.dryRun) || (has(m.event) && !(m.event in ['TruncatedAnswer', 'TokensFlip']) && "
+        "self.metrics.exists(one, has(one.kind) && one.kind == 'PairedEvent' && has(one.event) && "
+        "one.event == 'BadResponse' && has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
     ),
     (
         "a metric of kind PairedEvent could never pass: give it maxExtra, or give one of event: BadResponse maxExtra, "

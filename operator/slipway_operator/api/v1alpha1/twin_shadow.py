@@ -117,6 +117,8 @@ class TwinShadow:
     latencies: Annotated[tuple[TwinLatency, ...], AtMost(3)] = ()
     """Comparison of latencies. Empty until the warm-up is over."""
     probes: TwinProbes | None = None
+    quality: bool | None = None
+    """Whether the texts and tokens of some pairs are compared."""
     reference: str | None = None
     """OnFailure: without a twin. Copies go to the revision alone, and a stable pod gets what it fails."""
 
@@ -163,3 +165,19 @@ class PairSources:
     """Number of probes with a bad response of the new revision alone."""
     probes_bad_on_twin: Int64 = 0
     """Number of probes with a bad response of stable alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairQuality:
+    """Responses of the pairs of a twin shadow whose texts and tokens were compared."""
+
+    texts: Int64 = 0
+    """Number of pairs whose texts were compared."""
+    texts_differ: Int64 = 0
+    """Number of those with different texts. Two pods of one version may differ too."""
+    tokens: Int64 = 0
+    """Number of tokens of stable's responses that both sides scored, with one prefill each."""
+    flips_on_canary: Int64 = 0
+    """Number of these tokens that are not the first choice of the new revision."""
+    flips_on_twin: Int64 = 0
+    """Number of these tokens that are not the first choice of stable itself."""

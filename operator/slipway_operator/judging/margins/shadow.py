@@ -5,10 +5,19 @@ import math
 from collections.abc import Sequence
 
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Reason
-from slipway_operator.api.v1alpha1.twin_shadow import PairSources, ShadowRun
+from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairSources, ShadowRun
 from slipway_operator.judging.margins import paired
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
-from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, of_probes, of_tail, of_withheld
+from slipway_operator.model.analysis.spec import (
+    AnalysisSpec,
+    MetricSpec,
+    of_probes,
+    of_tail,
+    of_texts,
+    of_tokens,
+    of_withheld,
+)
+from slipway_operator.model.analysis.template import TOKENS_FLIP
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
 
 MOST_WITHHELD = (
@@ -41,6 +50,8 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
         finding = Finding.COVERED
     elif float(paired.log_within(metric, whole, tail, former)) >= math.log(1 / level):
         finding = Finding.NOT_WORSE
+    if metric.event == TOKENS_FLIP and reading.weights_differ:
+        finding = Finding.REPORTED
     decided = finding is not Finding.UNDECIDED
     needed = nc if decided else paired.pairs_needed(metric, known, tail, former, level)
     return MetricVerdict(
@@ -129,7 +140,8 @@ def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
     probes = sources(reading).probes
     how = "answered, those that failed by stable too" if _shadow(reading).on_failure else "answered twice"
     parts = [f"{_most(rows):,} prompts {how}" + (f", {probes:,} of them probes" if probes else "")]
-    parts += [_bounded(row, sure) for row in rows if row.extra]
+    parts += [_bounded(row, sure) for row in rows if row.extra and row.finding is not Finding.REPORTED]
+    parts += [_of_quality(found)] if (found := quality(reading)) and found.tokens else []
     parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
     return "; ".join(parts)
 
@@ -141,6 +153,16 @@ def sources(reading: Reading) -> PairSources:
     pairs, sent = (sum(epoch.nc for epoch in found) for found in (_epochs(reading, next(metrics, "")), probes))
     bad = (sum(getattr(epoch, side) for epoch in probes) for side in ("kc", "ks"))
     return PairSources(max(0, pairs - sent), sent, *bad)
+
+
+def quality(reading: Reading) -> PairQuality | None:
+    """What texts and tokens of pairs show; None where the template compares none."""
+    texts, tokens = (_further(reading, name("")) for name in (of_texts, of_tokens))
+    if not texts:
+        return None
+    compared, differ = (sum(getattr(epoch, name) for epoch in texts) for name in ("nc", "kc"))
+    scored, *flips = (sum(getattr(epoch, name) for epoch in tokens) for name in ("nc", "kc", "ks"))
+    return PairQuality(compared, differ, scored, *flips)
 
 
 def offer(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> str:
@@ -167,6 +189,12 @@ def rejection(metric: MetricSpec, row: MetricVerdict) -> str:
 
 def _alone(row: MetricVerdict) -> str:
     return f"{row.kc:,} on canary alone, {row.ks:,} on its twin alone"
+
+
+def _of_quality(found: PairQuality) -> str:
+    canary, twin = (f"{flips / found.tokens:.2%}" for flips in (found.flips_on_canary, found.flips_on_twin))
+    flips = f"of {found.tokens:,} tokens of stable {canary} are not canary's first choice, {twin} not stable's"
+    return f"{flips}; {found.texts_differ:,} of {found.texts:,} texts differ"
 
 
 def _bounded(row: MetricVerdict, sure: str) -> str:

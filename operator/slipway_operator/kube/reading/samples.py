@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from slipway_operator.api.objects import Json
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Pairs, Probed, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Pairs, Probed, Quality, Sample, Side, Twins
 
 # Above what our gateways send: four generations, six strata, some hundred buckets.
 MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4, 16, 256, 16
@@ -14,7 +14,7 @@ MOST_COMPARISONS, MOST_REASONS = 4, 16
 KINDS = ("ttft", "itl", "e2e")
 LONGEST = 64  # characters of a name
 
-T = TypeVar("T", Pairs, Discordance, PairedTimes, Probed)
+T = TypeVar("T", Pairs, Discordance, PairedTimes, Probed, Quality)
 Bounds = dict[str, tuple[float, ...]]
 
 
@@ -78,6 +78,7 @@ def _twins(found: Json) -> Twins:
         latencies={_name(name): _counts(PairedTimes, counts) for name, counts in latencies.items()},
         withheld={_name(name): _count(count) for name, count in _few(found["withheld"], MOST_REASONS).items()},
         probes=_counts(Probed, found["probes"]) if found.get("probes") else Probed(),
+        quality=_counts(Quality, found["quality"]) if found.get("quality") else Quality(),
     )
 
 

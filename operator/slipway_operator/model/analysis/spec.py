@@ -133,12 +133,18 @@ class AnalysisSpec:
     @property
     def bounded(self) -> MetricSpec | None:
         """The compared metric that bounds extra bad responses; the first one, where there are several."""
-        return next((metric for metric in self.gating if metric.max_extra is not None), None)
+        bounds = (metric for metric in self.gating if metric.max_extra is not None)
+        return next((metric for metric in bounds if metric.event != "TokensFlip"), None)
 
     @property
     def compares_mirrored(self) -> bool:
         """Whether a metric compares mirrored prompts, which are counted at any weight."""
         return any(metric.kind is Kind.PAIRED_DRIFT for metric in self.metrics)
+
+    @property
+    def compares_texts(self) -> bool:
+        """Whether a metric compares responses, which differ anyway where the weights do."""
+        return self.compares_mirrored or any(metric.event == "TokensFlip" for metric in self.metrics)
 
     @property
     def compares_pairs(self) -> bool:
@@ -152,16 +158,16 @@ class AnalysisSpec:
 
     @property
     def without_latencies(self) -> "AnalysisSpec":
-        """The same for pairs without a twin, which have no latency to compare with.
+        """The same for pairs without a twin, which have no latency and no response to compare with.
 
         Raises:
             ValueError: when nothing else decides.
         """
-        kept = tuple(metric for metric in self.metrics if not metric.latency)
+        kept = tuple(metric for metric in self.metrics if not (metric.latency or metric.event == "TokensFlip"))
         if all(metric.dry_run for metric in kept):
             raise ValueError(
-                "with twinShadow.reference OnFailure latencies are not compared, and nothing else decides: add "
-                "BadResponse with maxExtra, or baseline pods"
+                "with twinShadow.reference OnFailure latencies and tokens are not compared, and nothing else decides: "
+                "add BadResponse with maxExtra, or baseline pods"
             )
         return replace(self, metrics=kept)
 
@@ -210,6 +216,16 @@ def of_withheld(metric: str) -> str:
 def of_probes(metric: str) -> str:
     """The counter name of pairs that are probes."""
     return f"{metric}/probes"
+
+
+def of_texts(metric: str) -> str:
+    """The counter name of pairs whose texts were compared."""
+    return f"{metric}/texts"
+
+
+def of_tokens(metric: str) -> str:
+    """The counter name of tokens that both sides of pairs scored."""
+    return f"{metric}/tokens"
 
 
 def without_floor(metric: str) -> str:

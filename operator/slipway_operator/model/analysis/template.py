@@ -30,7 +30,8 @@ BAD_EVENTS = {
 COMPOSITE = "BadResponse"
 INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer"}
 # Comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
-DRIFT_EVENTS = {"AnswerDiffers": "text", "TokensFlip": "tokens"}
+TOKENS_FLIP = "TokensFlip"  # of pairs too: kind PairedEvent
+DRIFT_EVENTS = {"AnswerDiffers": "text", TOKENS_FLIP: "tokens"}
 # Version of the counts that a run keeps: a new number restarts every run, as a new template does.
 COUNTED = 5
 KEPT = 256  # parsed templates
@@ -152,7 +153,8 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         raise ValueError(f"metric {metric.name!r}: maxExtra goes with an event of split requests that is no latency")
     if metric.max_slowdown is not None and not slower(event):
         raise ValueError(f"metric {metric.name!r}: maxSlowdown goes with a latency, such as Slower(ttft, stable.p95)")
-    if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None:
+    of_tokens = kind is Kind.PAIRED_EVENT and event == TOKENS_FLIP
+    if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None and not of_tokens:
         known = ", ".join(BAD_EVENTS)
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
@@ -177,7 +179,8 @@ def _kind(metric: TemplateMetric, event: str) -> Kind:
     kind, drifts, known = metric.kind, event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
     if kind not in (None, *Kind):
         raise ValueError(f"metric {metric.name!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
-    if kind is not None and (kind == Kind.PAIRED_DRIFT) != drifts:
+    of_pairs = kind == Kind.PAIRED_EVENT and event == TOKENS_FLIP
+    if kind is not None and (kind == Kind.PAIRED_DRIFT) != drifts and not of_pairs:
         raise ValueError(f"metric {metric.name!r}: {known} go with kind {Kind.PAIRED_DRIFT}, and no other event does")
     if kind == Kind.PAIRED_EVENT:
         return Kind.PAIRED_EVENT

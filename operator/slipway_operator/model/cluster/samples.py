@@ -71,6 +71,21 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class Quality:
+    """Pairs whose texts were compared, and those whose twin's response both sides scored."""
+
+    texts: int = 0
+    differ: int = 0
+    scored: int = 0
+    tokens: int = 0
+    canary_flips: int = 0
+    twin_flips: int = 0
+    canary_only: int = 0  # more than one in a hundred tokens is not canary's first choice, and fewer not its twin's
+    twin_only: int = 0
+    both: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Twins:
     """Pairs of a twin shadow: requests that canary and a stable pod got at once, each session once in an epoch.
 
@@ -83,6 +98,7 @@ class Twins:
     latencies: dict[str, PairedTimes] = field(default_factory=dict)  # by ttft, itl, e2e
     withheld: dict[str, int] = field(default_factory=dict)  # pairs that were not sent, by reason
     probes: Probed = field(default_factory=Probed)
+    quality: Quality = field(default_factory=Quality)
 
     @property
     def starved(self) -> int:

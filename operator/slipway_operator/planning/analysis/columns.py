@@ -11,9 +11,12 @@ from slipway_operator.model.analysis.spec import (
     of_probes,
     of_slowdown,
     of_tail,
+    of_texts,
+    of_tokens,
     of_withheld,
     without_floor,
 )
+from slipway_operator.model.analysis.template import TOKENS_FLIP
 
 
 class ColumnPart(StrEnum):
@@ -25,6 +28,8 @@ class ColumnPart(StrEnum):
     TAIL = "Tail"  # latencies of pairs above stable's quantile
     WITHHELD = "Withheld"  # pairs that were sent or withheld, those withheld because something was busy, failed probes
     PROBES = "Probes"  # pairs that are probes, and those of them with a bad response
+    TEXTS = "Texts"  # pairs whose texts were compared, and those that differ
+    TOKENS = "Tokens"  # tokens that both sides scored, and those that are not the first choice
     GROSS = "Gross"  # latencies far above stable's, from the first request on
 
 
@@ -69,9 +74,15 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
     tails = (CounterColumn(of_tail(it.name), it.metric, ColumnPart.TAIL) for it in paired if it.metric.latency)
     withheld = (CounterColumn(of_withheld(it.name), it.metric, ColumnPart.WITHHELD) for it in paired[:1])
     probes = (CounterColumn(of_probes(it.name), it.metric, ColumnPart.PROBES) for it in paired[:1])
+    scored = [it for it in paired if it.metric.event == TOKENS_FLIP][:1]
+    quality = (
+        CounterColumn(name(it.name), it.metric, part)
+        for it in scored
+        for name, part in ((of_texts, ColumnPart.TEXTS), (of_tokens, ColumnPart.TOKENS))
+    )
     gross = (
         CounterColumn(of_gross(it.name), it.metric, ColumnPart.GROSS)
         for it in metrics
         if it.metric.latency and not it.metric.dry_run and not it.metric.is_paired
     )
-    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *gross)
+    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *gross)

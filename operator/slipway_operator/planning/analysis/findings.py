@@ -24,6 +24,7 @@ def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerd
         seconds_left=verdict.seconds_left,
         extra=verdict.extra,
         pairs=verdict.pairs,
+        quality=verdict.quality,
         metrics=tuple(_row(row) for row in verdict.metrics),
     )
 

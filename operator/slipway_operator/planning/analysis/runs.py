@@ -291,7 +291,7 @@ def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> An
         canary_away_since=away[0],
         stable_away_since=away[1],
         symptoms=tuple(_symptoms(at, run, spec, pair, away)),
-        weights_differ=spec.compares_mirrored and _weights_differ(course, at),
+        weights_differ=spec.compares_texts and _weights_differ(course, at),
     )
     facts = replace(facts, measured=measuring.with_answers(at, run, spec))
     if not spec.metrics:

@@ -14,9 +14,9 @@ from slipway_operator.api.v1alpha1.twin_shadow import (
 )
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec
-from slipway_operator.model.analysis.template import BAD_EVENTS, slower
+from slipway_operator.model.analysis.template import BAD_EVENTS, TOKENS_FLIP, slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import PROBE_FAILED, Discordance, PairedTimes, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import PROBE_FAILED, Discordance, PairedTimes, Quality, Sample, Side, Twins
 from slipway_operator.model.deployment.strategy import TwinAnalysis
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
@@ -38,6 +38,8 @@ def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, in
         return offered, offered, found.starved, found.withheld.get(PROBE_FAILED, 0)
     if column.part is ColumnPart.PROBES:
         return found.probes.pairs, found.probes.pairs, found.probes.canary_only, found.probes.twin_only
+    if column.metric.event == TOKENS_FLIP:
+        return _quality(column, found.quality)
     if latency is None:
         events = found.events.get(BAD_EVENTS[column.metric.event], Discordance())
         return found.pairs, found.pairs - events.unanswered, events.canary_only, events.twin_only
@@ -45,6 +47,14 @@ def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, in
     if column.part is ColumnPart.TAIL:
         return times.tail_pairs, times.tail_pairs, times.tail_canary_only, times.tail_twin_only
     return times.pairs, times.pairs, times.over, 0
+
+
+def _quality(column: CounterColumn, found: Quality) -> tuple[int, int, int, int]:
+    if column.part is ColumnPart.TEXTS:
+        return found.texts, found.texts, found.differ, 0
+    if column.part is ColumnPart.TOKENS:
+        return found.tokens, found.tokens, found.canary_flips, found.twin_flips
+    return found.scored, found.scored, found.canary_only, found.twin_only
 
 
 def are_sent(sample: Sample, canary: str) -> bool:
@@ -131,8 +141,9 @@ def _table(
     kept = before.latencies if before and before.epoch == epoch else ()
     # Each change is a new table for all gateways: so limits follow with the clock.
     latencies = kept if any(one.tail for one in kept) else _latencies(run, spec)
+    quality = True if any(metric.event == TOKENS_FLIP for metric in spec.metrics) else None
     table = TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)
-    return replace(table, reference=ON_FAILURE) if on_failure else table
+    return replace(table, reference=ON_FAILURE) if on_failure else replace(table, quality=quality)
 
 
 def _latencies(run: AnalysisRun, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:

@@ -1,0 +1,54 @@
+"""The quality of some pairs: whether their texts are equal, and which tokens of stable's each server would choose.
+
+Two texts that differ early differ in all that follows. So the twin's response is also scored by both servers, with one
+prefill each: a model as good as stable has stable's tokens as its first choices nearly as often as stable itself.
+"""
+
+import asyncio
+import secrets
+
+from ..judging.pairs import QualityCounts
+from ..routing.mirroring import is_compared
+from ..routing.table import Route
+from ..routing.twin_shadow import TwinShadowRule
+from ..upstream.exchange import UpstreamRequest
+from ..upstream.tenant_proof import TenantSigner
+from .leg import LegSender
+from .scoring import build_scoring_request, count_tokens
+from .shadow_request import ShadowRequest
+from .transcript import ChoiceTexts
+
+
+class PairComparison:
+    """Compares this percentage of the pairs of a twin shadow that wants it."""
+
+    def __init__(self, legs: LegSender, percentage: int, signer: TenantSigner) -> None:
+        self._legs = legs
+        self._percentage = percentage
+        self._signer = signer
+
+    def keeps(self, route: Route, shadow: TwinShadowRule, original: UpstreamRequest) -> bool:
+        """Whether the texts of this pair are kept."""
+        wanted = shadow.quality and original.writes_text
+        return wanted and is_compared(route, secrets.token_hex(8), self._percentage)
+
+    async def compare(
+        self,
+        route: Route,
+        copy: ShadowRequest,
+        pods: tuple[str, str],
+        texts: tuple[ChoiceTexts, ChoiceTexts],
+        counts: QualityCounts,
+    ) -> None:
+        """Both responses of a pair that has ended. `pods`, `texts`: of canary and of its twin."""
+        canary, twin = texts
+        counts.count_texts(equal=canary == twin)
+        score = build_scoring_request(copy, twin)
+        if score is None:
+            return
+        self._signer.sign(score.headers, route.name)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._legs.fetch(url, score)) for url in pods]
+        found = [count_tokens(body, twin) if (body := task.result()) else None for task in tasks]
+        if found[0] and found[1] and found[1].count:
+            counts.count_tokens(found[1].count, found[0].flips, found[1].flips)

@@ -1,0 +1,119 @@
+"""The quality of pairs: texts are compared, and both servers score the tokens of stable's response."""
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from slipway_gateway.judging.pairs import QualityCounts
+from slipway_gateway.routing.twin_shadow import TwinShadowRule
+from testkit.until import until_async
+
+from .harness import Gateway, Handler, answering
+from .test_mirror import build_scoring_request, saying
+from .test_twins import BODY, ask, counts, results, twins, until_results
+
+SHADOW = TwinShadowRule("c", "s", 100, 1000, quality=True)
+GREEDY = BODY | {"prompt": "Count: ", "temperature": 0}
+
+
+def quality(gate: Gateway) -> dict[str, int]:
+    return {name: count for name, count in counts(gate)["quality"].items() if count}
+
+
+@pytest.mark.parametrize(
+    ("canary", "stable", "found"),
+    [
+        (1, 1, {}),
+        (2, 1, {"canary_flips": 2, "canary_only": 1}),
+        (1, 3, {"twin_flips": 2, "twin_only": 1}),
+        (2, 2, {"canary_flips": 2, "twin_flips": 2, "both": 1}),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_twins_response_is_scored_by_both(
+    canary: int, stable: int, found: dict[str, int], stream: bool
+) -> None:
+    legs = build_scoring_request(canary), build_scoring_request(stable)
+    async with twins(*legs, SHADOW, mirror_compare_percentage=100) as (gate, tested, twin, served):
+        await ask(gate, GREEDY | {"stream": stream})
+        await until_results(gate, 1)
+        assert quality(gate) == {"texts": 1, "scored": 1, "tokens": 2} | found
+        assert counts(gate)["pairs"] == 1 and counts(gate)["open"] == 0
+        assert [len(server.seen) for server in (tested, twin, served)] == [2, 2, 1]
+        assert {request.headers["X-Slipway-Shadow"] for request in (*tested.seen, *twin.seen)} == {"1"}
+
+
+async def test_texts_that_differ_are_counted_also_where_no_server_scores() -> None:
+    async with twins(saying("c"), saying("s"), SHADOW, mirror_compare_percentage=100) as (gate, *_):
+        await ask(gate, GREEDY)
+        await until_results(gate, 1)
+        assert quality(gate) == {"texts": 1, "differ": 1}
+
+
+@pytest.mark.parametrize(
+    ("shadow", "percentage"), [(TwinShadowRule("c", "s", 100, 1000), 100), (SHADOW, 0)], ids=["off", "none"]
+)
+async def test_without_a_wish_for_it_nothing_is_compared(shadow: TwinShadowRule, percentage: int) -> None:
+    async with twins(saying("c"), saying("s"), shadow, mirror_compare_percentage=percentage) as (gate, canary, *_):
+        await ask(gate, GREEDY)
+        await until_results(gate, 1)
+        assert quality(gate) == {} and len(canary.seen) == 1
+
+
+@pytest.mark.parametrize("bad", [answering(500), saying("")])
+async def test_a_pair_with_a_bad_leg_is_not_compared(bad: Handler) -> None:
+    async with twins(bad, saying("s"), SHADOW, mirror_compare_percentage=100) as (gate, *_):
+        await ask(gate, GREEDY)
+        await until_results(gate, 1)
+        assert quality(gate) == {} and counts(gate)["pairs"] == 1
+
+
+@pytest.mark.parametrize("fields", [{"input": "x"}, {"prompt": "x" * 5000}])
+async def test_what_has_no_text_or_too_much_is_not_scored(fields: dict[str, Any]) -> None:
+    path = "/v1/embeddings" if "input" in fields else "/v1/completions"
+    async with twins(saying("c"), saying("c"), SHADOW, mirror_compare_percentage=100) as (gate, canary, *_):
+        await ask(gate, {"model": "chat", "temperature": 0} | fields, path)
+        await until_results(gate, 1)
+        assert quality(gate) == ({} if "input" in fields else {"texts": 1}) and len(canary.seen) == 1
+
+
+async def test_a_response_beyond_the_limit_is_a_pair_without_texts() -> None:
+    long = saying("one two three " * 30_000)
+    async with twins(long, long, SHADOW, mirror_compare_percentage=100) as (gate, *_):
+        await ask(gate, GREEDY | {"logit_bias": {"1": 1}})
+        await until_results(gate, 1)
+        assert quality(gate) == {} and counts(gate)["pairs"] == 1
+        assert gate.budget.used_bytes == 0, "what was kept is given back"
+
+
+async def test_a_pair_counts_before_its_score() -> None:
+    async def slow(request: web.Request) -> web.StreamResponse:
+        if "prompt_logprobs" in await request.json():
+            scored.append(request)
+            await until_async(lambda: request.transport is None or request.transport.is_closing())
+        return await saying("one two")(request)
+
+    scored: list[web.Request] = []
+    async with twins(slow, slow, SHADOW, mirror_compare_percentage=100) as (gate, *_):
+        await ask(gate, GREEDY)
+        await until_async(lambda: len(scored) == 2)
+        assert (counts(gate)["pairs"], counts(gate)["open"]) == (1, 0) and results(gate) == {}
+        await gate.edge.stop_mirroring()
+        assert (counts(gate)["pairs"], counts(gate)["open"]) == (1, 0) and results(gate) == {"paired": 1}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "canary", "twin", "leg"),
+    [
+        (100, 1, 1, ""),
+        (100, 2, 1, "canary_only"),
+        (99, 1, 0, "canary_only"),
+        (200, 0, 3, "twin_only"),
+        (50, 1, 1, "both"),
+    ],
+)
+def test_a_leg_is_bad_beyond_one_flip_in_a_hundred_tokens(tokens: int, canary: int, twin: int, leg: str) -> None:
+    found = QualityCounts()
+    found.count_tokens(tokens, canary, twin)
+    assert {name for name in ("canary_only", "twin_only", "both") if getattr(found, name)} == ({leg} if leg else set())

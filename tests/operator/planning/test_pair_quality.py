@@ -1,0 +1,84 @@
+"""Quality of pairs: a report in the status, and a gate where the template has it as one."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from slipway_operator.planning.analysis import retrial
+from tests.operator.planning.test_analysis import event_message
+from tests.operator.planning.test_twin_shadow import QUICK, decided, releasing, run_of, shadow_of, shadowed
+from tests.support.model_cluster import ModelCluster, model
+
+REPORT: dict[str, Any] = {"name": "flips", "kind": "PairedEvent", "event": "TokensFlip", "dryRun": True}
+GATE = {"name": "flips", "kind": "PairedEvent", "event": "TokensFlip", "share": 0.2, "maxExtra": 50}
+SAME_WEIGHTS = {"engine": {"args": ["--max-num-seqs", "8"]}}
+
+
+def comparing(metric: dict[str, Any], drift: float, **change: Any) -> ModelCluster:
+    """A new revision that would choose other tokens in this part of its responses."""
+    world = releasing(shadowed(), {"pause": {}})
+    world.templates = {"quick": copy.deepcopy(QUICK)}
+    metrics = world.templates["quick"]["metrics"]
+    metrics[0]["share"] = 0.3
+    metrics.append(metric)
+    world.drift = drift
+    if change:
+        world.edit(model=model("v1"), **change)
+    return world
+
+
+def test_a_report_has_the_numbers_and_decides_nothing() -> None:
+    world = comparing(REPORT, 0.5)
+    world.run_until("Analyzing")
+    world.run(5)
+    shadow = shadow_of(world)
+    assert shadow and shadow.quality
+    decided(world, "Paused")
+    verdict = run_of(world).verdict
+    assert verdict and verdict.outcome == "Pass" and verdict.quality
+    found = verdict.quality
+    assert found.tokens == 50 * found.texts and found.flips_on_twin == 0
+    assert 0.01 < found.flips_on_canary / found.tokens < 0.03 and 0.4 < found.texts_differ / found.texts < 0.6
+    assert " are not canary's first choice, 0.00% not stable's; " in event_message(world, "AnalysisRunSuccessful")
+
+
+def test_without_such_a_metric_gateways_compare_no_texts() -> None:
+    world = releasing(shadowed(), {"pause": {}})
+    world.run_until("Analyzing")
+    world.run(20)
+    shadow, verdict = shadow_of(world), run_of(world).verdict
+    assert shadow and shadow.quality is None and verdict and verdict.quality is None
+
+
+def test_a_gate_rejects_other_tokens_of_the_same_weights() -> None:
+    world = comparing(GATE, 0.5, **SAME_WEIGHTS)
+    decided(world, "Aborted")
+    assert "flips: " in event_message(world, "AnalysisRunFailed")
+
+
+def test_a_gate_passes_the_same_tokens_of_the_same_weights_and_is_not_the_bound_of_bad_responses() -> None:
+    world = comparing(GATE, 0.0, **SAME_WEIGHTS)
+    decided(world, "Paused")
+    verdict = run_of(world).verdict
+    assert verdict and verdict.outcome == "Pass" and verdict.extra and verdict.extra.limit == 30
+    assert any(line.finding == "NotWorse" and line.name == "flips" for line in verdict.metrics)
+
+
+def test_other_weights_are_expected_to_choose_other_tokens() -> None:
+    world = comparing(GATE, 0.5)
+    decided(world, "Paused")
+    verdict = run_of(world).verdict
+    assert verdict and verdict.outcome == "Pass"
+    assert any(line.finding == "Reported" and line.name == "flips" for line in verdict.metrics)
+
+
+@pytest.mark.parametrize("metric", [REPORT, GATE])
+def test_the_status_alone_gives_the_same_verdict_again(metric: dict[str, Any]) -> None:
+    world = comparing(metric, 0.1)
+    world.run_until("Analyzing")
+    world.run(90, step=5)
+    run = retrial.runs(world.obj())["analysis"]
+    again = retrial.again(world.obj(), run, world.templates["quick"])
+    assert run.verdict and again.notes == () and again.verdict["message"] == run.verdict.message
+    assert again.verdict["quality"]["tokens"] > 0
