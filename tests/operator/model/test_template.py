@@ -7,7 +7,7 @@ from slipway_operator.model.analysis.template import BUILT_IN, LLM_DEFAULT, foun
 
 @pytest.mark.parametrize(
     ("name", "golden"),
-    [("llm-default", "0c48fc394b"), ("llm-release", "c5ebada2fb"), ("llm-shadow-drift", "70aa3e6332")],
+    [("llm-default", "2c8d7cd1dc"), ("llm-release", "420b7ce2ea"), ("llm-shadow-drift", "f4436d76d5")],
 )
 def test_golden_hashes_of_the_built_in_ones(name: str, golden: str) -> None:
     assert BUILT_IN[name].hash == golden
