@@ -164,7 +164,7 @@ def test_two_kinds_of_failure_are_one_bad_pair_of_both() -> None:
         TwinShadowRule("c", "s", 100, 1), "x", RequestOutcome(("empty",)), RequestOutcome(("repetition", "truncated"))
     )
     found = {name: one for name, one in counts.report()["events"].items() if any(one.values())}
-    assert found["bad"] == {"canary_only": 0, "twin_only": 0, "both": 1}
+    assert found["bad"] == {"canary_only": 0, "twin_only": 0, "both": 1, "unanswered": 0}
     assert found["empty"]["canary_only"] == found["repetition"]["twin_only"] == found["truncated"]["twin_only"] == 1
 
 
