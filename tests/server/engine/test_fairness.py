@@ -1,8 +1,10 @@
 """Tenants get tokens by their weights, whatever they send."""
 
+import pytest
+
 from slipway_server.engine.request import Request, Sampled, SamplingParams
 from slipway_server.engine.scheduling.fairness import Fairness
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import AGEING_S, Scheduler, SchedulerConfig
 
 WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
 
@@ -55,19 +57,21 @@ def test_a_backlog_of_a_new_tenant_is_served_in_turns_with_one_that_was_served_a
     assert run().index("single") <= 2
 
 
-def test_shares_follow_the_weights_when_one_tenant_sends_ten_times_as_much() -> None:
-    """Tokens in a window in which all three always have work waiting; "one" floods."""
+@pytest.mark.parametrize("step_s", [0.0, AGEING_S / 20])
+def test_shares_follow_the_weights_when_one_tenant_sends_ten_times_as_much(step_s: float) -> None:
+    """Tokens in a window in which all three always have work waiting; "one" floods, and its requests wait for long."""
     scheduler = Scheduler(
         SchedulerConfig(slots=4, step_tokens=32, kv_tokens=4096, block_tokens=8, prefix_cache=False), hash_key=bytes(32)
     )
     served = dict.fromkeys(WEIGHTS, 0)
-    sent = 0
+    sent, now_s = 0, 0.0
 
     def send(tenant: str) -> None:
         nonlocal sent
         sent += 1
         prompt = tuple(range(sent, sent + 12))
-        scheduler.submit(Request(f"{tenant}-{sent}", prompt, SamplingParams(6), tenant=tenant, weight=WEIGHTS[tenant]))
+        request = Request(f"{tenant}-{sent}", prompt, SamplingParams(6), tenant=tenant, weight=WEIGHTS[tenant])
+        scheduler.submit(request, now_s)
 
     for _ in range(200):
         send("one")
@@ -75,7 +79,8 @@ def test_shares_follow_the_weights_when_one_tenant_sends_ten_times_as_much() -> 
         for _ in range(20):
             send(tenant)
     for _ in range(900):
-        batch = scheduler.schedule()
+        now_s += step_s
+        batch = scheduler.schedule(now_s)
         for work in batch:
             served[work.sequence.request.tenant] += work.tokens
         for event in scheduler.complete(batch, [Sampled(1) for work in batch if work.samples]):

@@ -167,8 +167,10 @@ class Scheduler:
                 return
 
     def _next(self, now_s: float) -> Sequence:
-        first = min(self._class_of(item, now_s) for item in self._waiting.values())
-        peers = [item for item in self._waiting.values() if self._class_of(item, now_s) == first]
+        # A long wait raises a request to the most urgent one that waits, and no higher: within a class tenants are
+        # served by their weights, however many requests of one of them have waited for long.
+        highest = min(item.request.priority for item in self._waiting.values())
+        peers = [item for item in self._waiting.values() if self._class_of(item, now_s) <= highest]
         tenant = self.fairness.least({item.request.tenant for item in peers})
         return min((item for item in peers if item.request.tenant == tenant), key=lambda item: item.arrival)
 
