@@ -31,6 +31,7 @@ _MORE_CALLS = 256
 # What a stream may send before its call reads it.
 _LOOKAHEAD_BYTES = 64 << 10
 _KEEPALIVE_MS, _LEAST_PING_MS = 60_000, 10_000
+_FAREWELL_S = 10.0
 _IDENTITY_ALONE = 1  # a bit set of algorithms: a compressed message may be a thousand times longer when it is read
 
 
@@ -61,7 +62,8 @@ class GrpcServer:
         """No connection and no call is taken any more; returns when the running ones have ended."""
         if not self._methods.ending.done():
             self._methods.ending.set_result(None)
-        await self._server.stop(self._settings.drain_timeout_s)
+        # The API ends what runs for longer, with a status; the library would cancel it without one.
+        await self._server.stop(self._settings.drain_timeout_s + _FAREWELL_S)
 
     async def close(self) -> None:
         """Cuts what is left."""
