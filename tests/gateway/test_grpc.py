@@ -247,7 +247,7 @@ async def test_a_model_that_is_not_there_is_not_ready() -> None:
 
 
 async def test_a_watch_of_the_health_sees_the_change_and_the_end() -> None:
-    async with grpc_gateway() as made:
+    async with grpc_gateway(grpc_connection_age_s=0.2) as made:
         watch = made.channel.unary_stream(HEALTH + "Watch")(b"")
         assert await watch.read() == b"\x08\x02"
         made.gate.route((LEFT, 100, []))
@@ -322,7 +322,7 @@ async def test_a_drain_ends_running_calls_well_and_streams_after_what_was_read()
         await going_on.wait()
         return await echo(request)
 
-    async with upstream(wait) as server, grpc_gateway() as made:
+    async with upstream(wait) as server, grpc_gateway(grpc_connection_age_s=0.2) as made:
         made.gate.route((LEFT, 100, [server.url]))
         running = made.channel.unary_unary(INFER)(infer())
         streaming = made.channel.stream_stream(STREAM)()
@@ -337,6 +337,64 @@ async def test_a_drain_ends_running_calls_well_and_streams_after_what_was_read()
             await streaming.read()
         assert raised.value.code().name == "UNAVAILABLE"
         await draining
+
+
+async def test_calls_that_begin_while_connections_get_goaway_are_served() -> None:
+    async with upstream(echo) as server, grpc_gateway(grpc_connection_age_s=0.5) as made:
+        made.gate.route((LEFT, 100, [server.url]))
+        await made.call("ModelInfer", infer())
+        draining = asyncio.create_task(made.server.drain())
+        for _ in range(5):
+            assert await made.call("ModelInfer", infer()) == infer()
+        await draining
+        assert (await made.failure("ModelInfer", infer()))[0] == "UNAVAILABLE"
+
+
+async def test_a_call_that_outlasts_the_drain_ends_with_a_status() -> None:
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with upstream(hang) as server, grpc_gateway(grpc_connection_age_s=0.2) as made:
+        made.gate.route((LEFT, 100, [server.url]))
+        running = made.channel.unary_unary(INFER)(infer())
+        await until_async(lambda: server.seen)
+        draining = asyncio.create_task(made.server.drain())
+        await asyncio.sleep(0.1)
+        made.gate.edge.cut()
+        with pytest.raises(aio.AioRpcError) as raised:
+            await running
+        assert raised.value.code().name == "UNAVAILABLE" and "shutting down" in str(raised.value.details())
+        assert made.gate.outcomes() == {"drained": 1}
+        await draining
+
+
+async def test_a_broken_response_is_no_answer() -> None:
+    async def break_off(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": PROTOBUF})
+        response.content_length = 3 << 20
+        await response.prepare(request)
+        await response.write(bytes(2 << 20))
+        assert request.transport
+        request.transport.abort()
+        return response
+
+    async with upstream(break_off) as server, grpc_gateway() as made:
+        made.gate.route((LEFT, 100, [server.url]))
+        code, text = await made.failure("ModelInfer", infer())
+        assert code == "UNAVAILABLE" and "went away" in text
+        assert made.gate.outcomes() == {"upstream_error": 1} and made.gate.budget.used_bytes == 0
+
+
+async def test_a_retry_after_a_crash_reaches_the_other_server_once() -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"error": "no", "code": "draining"}, status=503)
+
+    async with upstream(refuse) as first, upstream(echo) as second, grpc_gateway() as made:
+        made.gate.route((LEFT, 100, [first.url, second.url]))
+        for number in range(4):
+            assert await made.call("ModelInfer", infer(payload=b"%d" % number)) == infer(payload=b"%d" % number)
+        assert [body[-1:] for body in second.bodies] == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ async def test_a_gateway_that_drains_loses_no_call(
     servers: tuple[ServerProcess, ServerProcess], tmp_path: Path
 ) -> None:
     ports = [reserve_port(), reserve_port()]
-    flags = ("--routes", routes(tmp_path / "routes.yaml", servers, 50), "--drain-delay=0.2")
+    flags = ("--routes", routes(tmp_path / "routes.yaml", servers, 50), "--drain-delay=0.2", "--grpc-connection-age=1")
     message, answered, ended = request(), 0, False
     async with (
         gateway_process(*flags, f"--grpc-port={ports[0]}") as first,
@@ -164,6 +164,7 @@ async def test_a_gateway_that_drains_loses_no_call(
             first.process.send_signal(signal.SIGTERM)
             assert await first.ended() == 0
             at_the_end = answered
+            assert not [line for line in first.log if "cut" in line["msg"]]
             await asyncio.sleep(0.5)
             ended = True
         assert 0 < before <= at_the_end < answered, "calls go on at the other gateway"

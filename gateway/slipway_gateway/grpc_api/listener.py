@@ -32,6 +32,8 @@ _MORE_CALLS = 256
 _LOOKAHEAD_BYTES = 64 << 10
 _KEEPALIVE_MS, _LEAST_PING_MS = 60_000, 10_000
 _FAREWELL_S = 10.0
+# The library varies ages by a tenth. And what a client takes to learn of one, before it begins no call there any more.
+_AGE_SPREAD, _LEARNED_S = 1.1, 0.5
 _IDENTITY_ALONE = 1  # a bit set of algorithms: a compressed message may be a thousand times longer when it is read
 
 
@@ -59,7 +61,14 @@ class GrpcServer:
         log.info("taking gRPC calls", extra={"port": self.port})
 
     async def drain(self) -> None:
-        """No connection and no call is taken any more; returns when the running ones have ended."""
+        """Returns when all connections got GOAWAY and all calls have ended.
+
+        The library ends by cancelling calls that clients began before they learned of the end. So it ends when every
+        connection has reached its age, which clients learn without losing a call; until then calls are served.
+        """
+        if self._methods.has_served:
+            age_s = self._settings.grpc_connection_age_s * _AGE_SPREAD + _LEARNED_S
+            await asyncio.sleep(min(age_s, self._settings.drain_timeout_s / 2))
         if not self._methods.ending.done():
             self._methods.ending.set_result(None)
         # The API ends what runs for longer, with a status; the library would cancel it without one.
@@ -83,6 +92,7 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.server_handshake_timeout_ms", int(settings.header_timeout_s * 1000)),
+        ("grpc.max_connection_age_ms", max(1, int(settings.grpc_connection_age_s * 1000))),
         ("grpc.max_connection_idle_ms", max(1, int(settings.keepalive_timeout_s * 1000))),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -32,11 +32,12 @@ class Methods:
     def __init__(self, api: PublicApi, settings: GatewaySettings, server: InferenceServer) -> None:
         self.api, self.settings = api, settings
         self._answers = {path: answer for path, (_, answer) in server.answers().items()}
-        self.cutting = False
+        self.cutting = self.has_served = False
         self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def call(self, context: Context, method: str) -> Call:
         """A call, not run yet. Its address is that of the connection, whatever its metadata has."""
+        self.has_served = True
         headers = statuses.to_headers(context.invocation_metadata() or ())
         return Call(self.settings, method, headers, address_of(context.peer()), lambda: self.cutting)
 
