@@ -15,10 +15,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import http_parser, web
 
 from slipway_process import logs
+from slipway_process.settings import default_variable
 
 from .authentication.authenticator import Authenticator
 from .authentication.issuers import IssuerKeys
@@ -214,6 +216,29 @@ def _balancer(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: s
     )
 
 
+class GrpcPort(Protocol):
+    """`grpc_api.listener.GrpcServer`: its library is loaded by gateways that have the port alone."""
+
+    async def drain(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def _listen_grpc(edge: PublicApi, balancer: LoadBalancer, settings: GatewaySettings) -> GrpcPort | None:
+    if not settings.grpc_port:
+        return None
+    # Before the library is loaded: it writes lines about what clients do wrong, and takes this in no other way.
+    default_variable("GRPC_VERBOSITY", "NONE")
+    from .grpc_api.listener import GrpcServer
+
+    try:
+        server = GrpcServer(edge, balancer.published, settings)
+    except (OSError, ValueError) as error:
+        sys.exit(f"slipway-gateway: {error}")
+    await server.start()
+    return server
+
+
 def _access_log(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog:
     """
     Raises:
@@ -253,6 +278,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
+        grpc_port = await _listen_grpc(edge, balancer, settings)
         _spare_collector()
         log.info("listening", extra={"tls": tls is not None, "api": runner.addresses, "admin": admin_runner.addresses})
         others = _watch_gateways(settings, gateways, metrics)
@@ -264,7 +290,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         keeping_tenants = asyncio.create_task(LastTenants(folder, settings.state_max_age_s, known).run())
         charging = asyncio.create_task(ledger.run())
         try:
-            return await Shutdown(settings, edge, door).wait(runner, routing)
+            return await Shutdown(settings, edge, door, grpc_port).wait(runner, routing)
         finally:
             tasks = (routing, warming, keeping, keeping_tenants, charging)
             for task in tasks:
@@ -281,10 +307,13 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
 class Shutdown:
     """The end of the process: the first signal drains, the second one exits now."""
 
-    def __init__(self, settings: GatewaySettings, edge: PublicApi, door: ConnectionLimiter) -> None:
+    def __init__(
+        self, settings: GatewaySettings, edge: PublicApi, door: ConnectionLimiter, grpc_port: GrpcPort | None = None
+    ) -> None:
         self._settings = settings
         self._edge = edge
         self._door = door
+        self._grpc_port = grpc_port
         self._stop_signal = asyncio.Event()
         self._delay_s = settings.drain_delay_s
         loop = asyncio.get_running_loop()
@@ -318,13 +347,15 @@ class Shutdown:
             await site.stop()
         try:
             async with asyncio.timeout(self._settings.drain_timeout_s):
-                await self._door.drain()
+                await asyncio.gather(self._door.drain(), *([self._grpc_port.drain()] if self._grpc_port else []))
         except TimeoutError:
             log.warning("drain timeout: requests are cut", extra={"running": self._edge.running})
             self._edge.cut()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FAREWELL_S):
                     await self._edge.idle()
+        if self._grpc_port:
+            await self._grpc_port.close()
         await runner.cleanup()
         log.info("drained")
 

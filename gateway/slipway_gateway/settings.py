@@ -100,6 +100,13 @@ class GatewaySettings(ProcessSettings):
     )
     host: Address = Field("", description="address of the API port; without one every interface")
     port: Port = Field(8000, description="port of the API")
+    grpc_port: Port = Field(0, description="port of the Open Inference Protocol's gRPC; 0: none")
+    grpc_connection_age_s: Seconds = Field(
+        30.0,
+        gt=0,
+        description="time after which a connection of gRPC gets GOAWAY, so that its client connects again while its "
+        "calls go on; a drain waits for it",
+    )
     tls_cert_file: FilePath = Field(
         "",
         description="certificate of the API port with its chain, in PEM, read again when it changes; without one HTTP",

@@ -100,6 +100,18 @@ def test_tls_reaches_the_service_the_status_and_the_notes() -> None:
     assert "8000:443" in done.stdout and "https://localhost:8000" in done.stdout
 
 
+@pytest.mark.parametrize(("tls", "protocol"), [("", "kubernetes.io/h2c"), ("own", "https")])
+def test_grpc_has_a_port_at_the_service_the_pods_and_the_network_policy(tls: str, protocol: str) -> None:
+    rendered = objects(values={"gateway": {"grpc": {"enabled": True, "port": 9077}, "tls": {"secretName": tls}}})
+    served = find(rendered, "Service", "slipway-gateway")["spec"]["ports"][1]
+    assert served == {"name": "grpc", "port": 9077, "targetPort": "grpc", "appProtocol": protocol}
+    container = _container(find(rendered, "Deployment", "slipway-gateway"))
+    assert {"name": "grpc", "containerPort": 9077} in container["ports"]
+    assert GatewaySettings.parse(container["args"]).grpc_port == 9077
+    admitted = find(rendered, "NetworkPolicy", "slipway-gateway")["spec"]["ingress"][0]["ports"]
+    assert admitted == [{"port": "http"}, {"port": "grpc"}]
+
+
 def test_operator_is_alone_and_has_its_identity() -> None:
     deployment = find(objects(), "Deployment", "slipway-operator")
     assert deployment["spec"]["replicas"] == 1

@@ -17,7 +17,7 @@ from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
-from ..limits.budget import Account
+from ..limits.budget import Account, MemoryBudget
 from ..routing.router import match_header_route
 from ..routing.table import Route
 from ..settings import GatewaySettings
@@ -75,6 +75,11 @@ class PublicApi:
         self.draining = False
         self._ended = asyncio.Event()
 
+    @property
+    def budget(self) -> MemoryBudget:
+        """Of what requests hold."""
+        return self._proxy.budget
+
     def tenants_report(self) -> dict[str, Any]:
         """Of every tenant that this gateway knows."""
         return report(self.authenticator, self._admission)
@@ -117,13 +122,13 @@ class PublicApi:
         self._add(app, "/api/v1/models/{name:.+}/predict", self._by_path(inference.named_predict), "POST")
         self._add(app, "/v1/models/{name:.+}:predict", self._by_path(inference.v1_predict), "POST")
         for path, (method, answer) in InferenceServer(self._balancer.published).answers().items():
-            self._add(app, path, self._answered(answer), method)
+            self._add(app, path, self.answered(answer), method)
         for path in INFER:
             self._add(app, path, self._infer, "POST")
         for path in DESCRIBE:
             self._add(app, path, self._infer, "GET")
 
-    def _answered(self, answer: Answer) -> Work:
+    def answered(self, answer: Answer) -> Work:
         async def work(_: web.Request, record: RequestRecord) -> web.StreamResponse:
             body = msgspec.json.encode(answer(record.identity.tenant if record.identity else None))
             record.end("ok", 200)
@@ -243,20 +248,20 @@ class PublicApi:
     # -- requests for a model
 
     async def _by_body(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
-        return await self._routed(request, record, None)
+        return await self.routed(request, record, None)
 
     def _by_path(self, path_of: Callable[[str], ModelPath]) -> Work:
         async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
-            return await self._routed(request, record, path_of(request.match_info["name"]))
+            return await self.routed(request, record, path_of(request.match_info["name"]))
 
         return work
 
     async def _infer(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         found = request.match_info
         verb = "infer" if request.method == "POST" else found.get("verb", "")
-        return await self._routed(request, record, inference.v2(found["name"], found.get("version", ""), verb))
+        return await self.routed(request, record, inference.v2(found["name"], found.get("version", ""), verb))
 
-    async def _routed(self, request: web.Request, record: RequestRecord, path: ModelPath | None) -> web.StreamResponse:
+    async def routed(self, request: web.Request, record: RequestRecord, path: ModelPath | None) -> web.StreamResponse:
         client = requester.client_of(request, record.identity, self._settings)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)

@@ -112,10 +112,10 @@ def elements_of(shape: Sequence[int], name: str) -> int:
         raise TensorError(f"tensor {name!r} has {len(shape)} dimensions; {MAX_DIMENSIONS} is the limit")
     if any(size < 0 for size in shape):
         raise TensorError(f"tensor {name!r} has the shape {list(shape)}: sizes must not be negative")
-    count = math.prod(shape)
-    if count > MAX_ELEMENTS:
-        raise TensorError(f"tensor {name!r} has {count} elements; {MAX_ELEMENTS} is the limit")
-    return count
+    # Without zeros: numpy refuses an empty array whose other sizes are too large together.
+    if (largest := math.prod(size for size in shape if size)) > MAX_ELEMENTS:
+        raise TensorError(f"tensor {name!r} has sizes for {largest} elements; {MAX_ELEMENTS} is the limit")
+    return math.prod(shape)
 
 
 def datatype_of(array: Array) -> str:

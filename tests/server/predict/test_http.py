@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
+from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse
 from slipway_server.predict.tensors import NUMPY, Tensor, from_bytes, to_bytes
 
 from ..process import ServerProcess, get, post
@@ -64,6 +65,25 @@ def test_every_datatype_comes_back_as_binary_data_also_compressed(identity: Serv
             assert tensor.array.tolist() == example(one["datatype"]).array.tolist()
             at = end
         assert at == len(content)
+
+
+def test_every_datatype_comes_back_in_protobuf(identity: ServerProcess) -> None:
+    message = ModelInferRequest(model_name="ignored", id="7")
+    for kind in KINDS:
+        message.inputs.add(name=f"x_{kind}", datatype=kind, shape=[1, 2])
+        message.raw_input_contents.append(to_bytes(example(kind)))
+    headers = {"Content-Type": "application/x-protobuf", "grpc-timeout": "60S"}
+    url = identity.url + "/v2/models/m/infer"
+    status, answered, content = send(url, message.SerializeToString(), headers)
+    response = ModelInferResponse.FromString(content)
+    assert (status, answered["Content-Type"], response.id) == (200, "application/x-protobuf", "7")
+    assert [one.datatype for one in response.outputs] == KINDS
+    for one, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        found = from_bytes(one.name, one.datatype, one.shape, raw)
+        assert found.array.tolist() == example(one.datatype).array.tolist()
+    del message.inputs[-1], message.raw_input_contents[-1]
+    status, _, answer = post(url, message.SerializeToString(), headers)
+    assert status == 400 and "'x_BYTES' is missing" in answer["error"]
 
 
 def test_datatypes_without_a_spelling_in_json_say_so(identity: ServerProcess) -> None:

@@ -86,6 +86,7 @@ def test_empty_tensors_and_scalars(shape: tuple[int, ...], text: str) -> None:
         ("BYTES", (1,), "[1]", "Expected"),
         ("FP16", (1,), "[1]", "binary data"),
         ("FP32", (1 << 20, 1 << 20), "[1]", "is the limit"),
+        ("FP32", (0, 1 << 30, 1 << 30, 1 << 30), "[]", "is the limit"),
         ("FP32", (1,) * 17, "[1]", "dimensions"),
     ],
 )

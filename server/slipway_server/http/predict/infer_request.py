@@ -134,21 +134,21 @@ def _incoming(body: InferBody, binary: memoryview, http: web.Request) -> Incomin
     if at != len(binary):
         raise invalid(f"{len(binary) - at} bytes are left behind the binary data of the inputs.", "inputs")
     parameters = body.parameters or {}
-    _check_names(parameters, ("binary_data_output", "priority", "timeout"), "parameters")
+    check_names(parameters, ("binary_data_output", "priority", "timeout"), "parameters")
     named = {one.name: _binary_data(one) for one in body.outputs or ()}
     found = {name: value for name, value in named.items() if value is not None}
     request = InferRequest(
         tuple(tensors),
         tuple(named),
-        priority=priority_of(http.headers, _level(parameters.get("priority", 0))),
-        timeout_s=_timeout_s(parameters.get("timeout", 0)),
+        priority=priority_of(http.headers, level(parameters.get("priority", 0))),
+        timeout_s=timeout_s(parameters.get("timeout", 0)),
     )
     return Incoming(request, body.id or "", _flag(parameters, "binary_data_output"), found)
 
 
 def _tensor(one: InferInput, binary: memoryview, at: int) -> tuple[Tensor, int]:
     parameters = one.parameters or {}
-    _check_names(parameters, (_SIZES,), f"parameters of {one.name}")
+    check_names(parameters, (_SIZES,), f"parameters of {one.name}")
     if one.datatype not in NUMPY:
         raise TensorError(f"input {one.name!r} has the datatype {one.datatype!r}, which the protocol does not have")
     if _SIZES not in parameters:
@@ -180,7 +180,7 @@ def _raw(body: bytes, description: ModelDescription, priority: int) -> Incoming:
     return Incoming(InferRequest((tensor,), (), priority=priority), "", False, {})
 
 
-def _check_names(parameters: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def check_names(parameters: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for name in parameters:
         if name not in known:
             raise HttpError(
@@ -193,7 +193,7 @@ def _check_names(parameters: Mapping[str, Any], known: tuple[str, ...], where: s
 
 def _binary_data(output: InferOutput) -> bool | None:
     parameters = output.parameters or {}
-    _check_names(parameters, ("binary_data",), f"parameters of {output.name}")
+    check_names(parameters, ("binary_data",), f"parameters of {output.name}")
     return _flag(parameters, "binary_data") if "binary_data" in parameters else None
 
 
@@ -204,13 +204,13 @@ def _flag(parameters: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-def _level(value: Any) -> int:
+def level(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LAST_LEVEL:
         raise invalid(f"priority is {json_data.dumps(value)}: write 1 (urgent) to {LAST_LEVEL}, or 0.", "priority")
     return value - DEFAULT_LEVEL if value else 0
 
 
-def _timeout_s(value: Any) -> float:
+def timeout_s(value: Any) -> float:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10**12:
         raise invalid(f"timeout is {json_data.dumps(value)}: write microseconds, or 0 for none.", "timeout")
     return value / 1e6 if value else math.inf

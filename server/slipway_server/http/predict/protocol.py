@@ -9,7 +9,7 @@ from slipway_server import __name__ as server_name
 from ...predict.description import ModelDescription
 from ...predict.tensors import TensorSpec
 from ..responses.sse import json_response
-from . import infer_request
+from . import infer_message, infer_request
 from .infer_answer import answer
 from .service import PredictService, checked
 
@@ -66,9 +66,12 @@ class InferenceProtocol:
     async def infer(self, http: web.Request) -> web.Response:
         self._check(http)
         description = self._service.description
-        incoming = await infer_request.read(http, description)
+        if http.content_type == infer_message.CONTENT_TYPE:
+            incoming, written = await infer_message.read(http), infer_message.answer
+        else:
+            incoming, written = await infer_request.read(http, description), answer
         request = checked(description, incoming.request)
-        return answer(self._service.identity, incoming, await self._service.infer(request))
+        return written(self._service.identity, incoming, await self._service.infer(request))
 
     async def model_ready(self, http: web.Request) -> web.Response:
         self._check(http)

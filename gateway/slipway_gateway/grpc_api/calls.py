@@ -1,0 +1,185 @@
+"""One call as one request: through the same code as requests over HTTP, without a connection between.
+
+The API gets a request whose headers are the call's metadata and whose body is its message. What is written into the
+response is collected, because a message is sent whole.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion, RawRequestMessage
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from ..limits.budget import Account
+from ..serving.api import PublicApi, Work
+from ..settings import GatewaySettings
+from ..telemetry.metrics import RequestRecord
+from ..wire.errors import RequestError
+
+PROTOBUF = "application/x-protobuf"
+_VERSION = HttpVersion(2, 0)
+
+Prepare = Callable[["Call", RequestRecord], Awaitable[Work]]
+
+
+class CallConnection:
+    """What the API looks at of a request's connection. `is_cutting`: whether this gateway ends its calls itself."""
+
+    ssl_context = peername = sockname = None
+
+    def __init__(self, is_cutting: Callable[[], bool]) -> None:
+        self._is_cutting = is_cutting
+        self.aborted = False
+
+    @property
+    def transport(self) -> "CallConnection":
+        return self
+
+    def is_closing(self) -> bool:
+        """A cancelled call was left by its client, or its deadline is over."""
+        return not self._is_cutting()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class MessageBody:
+    """The message in the place of a body that came with its head."""
+
+    def __init__(self) -> None:
+        self._message = b""
+        self.total_bytes = 0
+
+    def set(self, message: bytes) -> None:
+        self._message, self.total_bytes = message, len(message)
+
+    def is_eof(self) -> bool:
+        return True
+
+    def read_nowait(self) -> bytes:
+        message, self._message = self._message, b""
+        return message
+
+
+class ResponseCollector(AbstractStreamWriter):
+    """Collects a response within the budget. Its headers are those of the response that was prepared."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.account: Account | None = None
+        self.parts: list[bytes] = []
+        self.ended = False
+        self.output_size = 0
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.status = 0
+        self.too_large = False
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Raises ConnectionError for a response that has no room: its server sees the end of the connection."""
+        self.output_size += len(chunk)
+        if self.output_size > self._limit_bytes or (self.account and self.account.grow(len(chunk))):
+            self.too_large = True
+            raise ConnectionError("the response has no room")
+        if chunk:
+            self.parts.append(bytes(chunk))
+
+    async def write_eof(self, chunk: bytes = b"") -> None:
+        await self.write(chunk)
+        self.ended = True
+
+    async def drain(self) -> None:
+        pass
+
+    def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
+        pass
+
+    def enable_chunking(self) -> None:
+        pass
+
+    async def write_headers(self, status_line: str, headers: "CIMultiDict[str]") -> None:
+        self.status, self.headers = int(status_line.split(" ", 2)[1]), headers
+
+
+class Call:
+    """One request. `method`: of gRPC, as the access log has it."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        method: str,
+        headers: list[tuple[str, str]],
+        remote: str,
+        is_cutting: Callable[[], bool],
+    ) -> None:
+        self._connection, self._body = CallConnection(is_cutting), MessageBody()
+        self._writer = ResponseCollector(settings.max_body_bytes)
+        self._headers, self._remote = CIMultiDictProxy(CIMultiDict(headers)), remote
+        self._record: RequestRecord | None = None
+        self.account: Account | None = None
+        self.request = self._made("POST", method)
+        self.status, self.headers, self.body = 0, CIMultiDict[str](), b""
+
+    def _made(self, method: str, path: str) -> web.Request:
+        url = URL(path, encoded=True)
+        message = RawRequestMessage(method, path, _VERSION, self._headers, (), False, None, False, False, url)
+        # Neither is aiohttp's own: the gateway reads nothing else of them.
+        body, connection = cast("Any", self._body), cast("Any", self._connection)
+        task, loop = cast("Any", asyncio.current_task()), asyncio.get_running_loop()
+        return web.Request(message, body, connection, self._writer, task, loop, remote=self._remote)
+
+    async def run(self, api: PublicApi, prepare: Prepare) -> None:
+        """`prepare` makes of the call what the API does with it. Afterwards the call has its response."""
+
+        async def work(_: web.Request, record: RequestRecord) -> web.StreamResponse:
+            self._record = record
+            ready = await prepare(self, record)
+            return await ready(self.request, record)
+
+        response = await api.serve(self.request, work)
+        if not response.prepared:
+            assert isinstance(response, web.Response)
+            self.status, self.headers = response.status, response.headers
+            self.body = response.body if isinstance(response.body, bytes) else b""
+        elif self._writer.ended:
+            self.status, self.headers = self._writer.status, self._writer.headers
+            self.body = b"".join(self._writer.parts)
+            self._writer.parts.clear()
+        else:
+            self._broken()
+
+    def _broken(self) -> None:
+        """The response ended before its end."""
+        if self._writer.too_large:
+            refusal = RequestError(413, "response_too_large", "The response is longer than the gateway can hold.")
+        elif self._record and self._record.reason == "timeout":
+            refusal = RequestError(504, "timeout", "The model stopped answering in time.")
+        else:
+            refusal = RequestError(503, "upstream_died", "The server of this answer went away.")
+        self.status, self.headers = refusal.status, self._writer.headers
+        self.body = refusal.body()
+
+    def becomes(self, method: str, path: str, message: bytes = b"", timeout: str = "") -> None:
+        """The request that goes on: to a path of the protocol over HTTP."""
+        headers = CIMultiDict(self._headers)
+        if message:
+            headers["Content-Type"] = PROTOBUF
+        if timeout:
+            headers["grpc-timeout"] = timeout
+        self._headers = CIMultiDictProxy(headers)
+        self._body.set(message)
+        self.request = self._made(method, path)
+
+    def hold(self, account: Account) -> None:
+        """The account that the response counts in, until `close`."""
+        self.account = self._writer.account = account
+
+    def close(self) -> None:
+        if self.account:
+            self.account.close()

@@ -1,0 +1,73 @@
+"""grpc.health.v1: whether this gateway takes calls, for load balancers; it needs no API key and names no model."""
+
+import asyncio
+
+import grpc
+
+from slipway_process import protobuf
+
+from ..balancing.published_table import PublishedTable
+from ..wire import errors
+from .methods import SERVICE, Context, Methods, refuse
+from .reading import MessageReader
+
+HEALTH = "grpc.health.v1.Health"
+CHECK, WATCH = "Check", "Watch"
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3  # of HealthCheckResponse
+MAX_WATCHES = 256
+_EVERY_S = 1.0
+_KNOWN = ("", SERVICE, HEALTH)
+
+
+class GrpcHealth:
+    def __init__(self, methods: Methods, published: PublishedTable) -> None:
+        self._methods, self._published = methods, published
+        self._watches = 0
+
+    @property
+    def serving(self) -> bool:
+        return self._published.current is not None and not self._methods.api.draining
+
+    async def check(self, context: Context) -> None:
+        try:
+            service = await self._service(context)
+        except errors.RequestError as refusal:
+            refuse(context, refusal.status, str(refusal))
+            return
+        if service not in _KNOWN:
+            refuse(context, 404, "There is no such service here.")
+            return
+        await context.write(protobuf.number_field(1, SERVING if self.serving else NOT_SERVING))
+
+    async def watch(self, context: Context) -> None:
+        """Sends the status at once and after each change, until the gateway ends."""
+        if self._watches >= MAX_WATCHES:
+            refuse(context, 429, "There are too many watches of this gateway's health.")
+            return
+        self._watches += 1
+        try:
+            service = await self._service(context)
+            last = 0
+            while not self._methods.ending.done():
+                status = (SERVING if self.serving else NOT_SERVING) if service in _KNOWN else SERVICE_UNKNOWN
+                if status != last:
+                    await self._methods.deliver(context, protobuf.number_field(1, status))
+                    last = status
+                await asyncio.wait({self._methods.ending}, timeout=_EVERY_S)
+            context.set_code(grpc.StatusCode.UNAVAILABLE)
+            context.set_details(str(errors.draining()))
+        except errors.RequestError as refusal:
+            refuse(context, refusal.status, str(refusal))
+        finally:
+            self._watches -= 1
+
+    async def _service(self, context: Context) -> str:
+        call = self._methods.call(context, f"/{HEALTH}")
+        try:
+            reader = MessageReader(context.read, self._methods.settings)
+            message = await reader.message(self._methods.hold(call, None), self._methods.settings.body_timeout_s)
+            return protobuf.texts(message or b"", 1).get(1, "")
+        except protobuf.WireError as error:
+            raise errors.invalid("invalid_message", f"The message cannot be read: {error}.") from None
+        finally:
+            call.close()

@@ -1,0 +1,166 @@
+"""Which method does what: each one becomes a request of the protocol over HTTP, and its response a message again."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import msgspec
+from aiohttp import web
+
+from ..identity.authenticate import RequestIdentity
+from ..limits.budget import Account
+from ..serving import requester
+from ..serving.api import PublicApi, Work
+from ..serving.inference import InferenceServer
+from ..settings import GatewaySettings
+from ..telemetry.metrics import RequestRecord
+from ..wire import errors, inference
+from ..wire.inference import ModelPath
+from . import messages, statuses
+from .calls import Call
+from .reading import MessageReader
+
+SERVICE = "inference.GRPCInferenceService"
+UNARY = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer", "RepositoryIndex")
+_NOT_READY = (404, 503)  # statuses that mean no to ModelReady, and no failure of it
+Context = Any  # of grpc.aio, whose own type takes parameters that are nowhere described
+
+
+class Methods:
+    """The methods of the service, for all calls of one gateway."""
+
+    def __init__(self, api: PublicApi, settings: GatewaySettings, server: InferenceServer) -> None:
+        self.api, self.settings = api, settings
+        self._answers = {path: answer for path, (_, answer) in server.answers().items()}
+        self.cutting = self.has_served = False
+        self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def call(self, context: Context, method: str) -> Call:
+        """A call, not run yet. Its address is that of the connection, whatever its metadata has."""
+        self.has_served = True
+        headers = statuses.to_headers(context.invocation_metadata() or ())
+        return Call(self.settings, method, headers, address_of(context.peer()), lambda: self.cutting)
+
+    async def unary(self, name: str, context: Context) -> None:
+        """One message in, one out."""
+        call = self.call(context, f"/{SERVICE}/{name}")
+        try:
+            await self._run(call, name, context)
+            if name == "ModelReady" and call.status in _NOT_READY:
+                call.status, call.body = 200, b""
+                await self.deliver(context, messages.truth(False))
+            elif statuses.status_of(call.status) is grpc.StatusCode.OK:
+                await self.deliver(context, self.answer(name, call))
+            end(context, call)
+        except errors.RequestError as unreadable:
+            refuse(context, unreadable.status, str(unreadable), call)
+        finally:
+            call.close()
+
+    async def _run(self, call: Call, name: str, context: Context) -> None:
+        async def prepare(call: Call, record: RequestRecord) -> Work:
+            with self._account(call, record.identity) as account:
+                reader = MessageReader(context.read, self.settings)
+                message = await reader.message(account, self.settings.body_timeout_s)
+            if message is None:
+                raise errors.invalid("invalid_message", "The call has no message, or a longer one than is taken.")
+            self.hold(call, record.identity)
+            return self.work(name, call, message, context)
+
+        await call.run(self.api, prepare)
+
+    def hold(self, call: Call, identity: RequestIdentity | None) -> Account:
+        """The account that the call counts in until it is closed."""
+        account = self._account(call, identity)
+        call.hold(account)
+        return account
+
+    def _account(self, call: Call, identity: RequestIdentity | None) -> Account:
+        return self.api.budget.open(requester.client_of(call.request, identity, self.settings))
+
+    def work(self, name: str, call: Call, message: bytes, context: Context) -> Work:
+        """What the API does for a method. Raises RequestError."""
+        path = {"ServerLive": "/v2/health/live", "ServerReady": "/v2/health/ready", "ServerMetadata": "/v2"}.get(name)
+        if path:
+            return self.api.answered(self._answers[path])
+        if name == "RepositoryIndex":
+            return self._index(ready_alone=messages.wants_ready_alone(message))
+        model = messages.model_of(message)
+        if not model.name:
+            raise errors.invalid("missing_required_parameter", "The message has no name of a model.", param="model")
+        verb = {"ModelInfer": "infer", "ModelReady": "ready"}.get(name, "")
+        where = inference.v2(model.name, model.version, verb)
+        return self._for_model(call, where, message if verb == "infer" else b"", _remaining(context))
+
+    def _index(self, *, ready_alone: bool) -> Work:
+        listed = self._answers["/v2/repository/index"]
+
+        def chosen(tenant: Any) -> Any:
+            return [one for one in listed(tenant) if one["state"] == "READY" or not ready_alone]
+
+        return self.api.answered(chosen)
+
+    def _for_model(self, call: Call, where: ModelPath, message: bytes, timeout: str) -> Work:
+        path = where.with_model("", where.name)
+        call.becomes("POST" if message else "GET", path, message, timeout if message else "")
+
+        async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
+            return await self.api.routed(request, record, where)
+
+        return work
+
+    def answer(self, name: str, call: Call) -> bytes:
+        """The message of a successful call. Raises RequestError for a response that is none."""
+        if name == "ModelInfer":
+            check_type(call)
+            return call.body
+        if name == "ModelMetadata":
+            return messages.model_metadata(call.body)
+        if name == "ServerMetadata":
+            return messages.server_metadata(msgspec.json.decode(call.body))
+        if name == "RepositoryIndex":
+            return messages.repository_index(msgspec.json.decode(call.body))
+        return messages.truth(True)
+
+    async def deliver(self, context: Context, message: bytes) -> None:
+        """Raises RequestError for a client that does not read."""
+        try:
+            async with asyncio.timeout(self.settings.stall_timeout_s):
+                await context.write(message)
+        except TimeoutError:
+            raise errors.invalid("stalled", "The client did not read its response in time.", status=408) from None
+
+
+def check_type(call: Call) -> None:
+    """Raises RequestError 502 where the server answered in another format: it is none of ours."""
+    if call.headers.get("Content-Type", "").partition(";")[0] != "application/x-protobuf":
+        message = "The server of this model does not answer in protobuf: it has no gRPC through this gateway."
+        raise errors.RequestError(502, "bad_response", message)
+
+
+def end(context: Context, call: Call) -> None:
+    """Sets status, text and metadata of a call that has its response."""
+    context.set_trailing_metadata(statuses.trailing(call.headers))
+    code = statuses.status_of(call.status)
+    if code is not grpc.StatusCode.OK:
+        context.set_code(code)
+        context.set_details(statuses.details_of(call.status, call.body))
+
+
+def refuse(context: Context, http_status: int, text: str, call: Call | None = None) -> None:
+    if call is not None:
+        context.set_trailing_metadata(statuses.trailing(call.headers))
+    context.set_code(statuses.status_of(http_status))
+    context.set_details(text)
+
+
+def _remaining(context: Context) -> str:
+    seconds = context.time_remaining()
+    return "" if seconds is None else statuses.timeout_header(seconds)
+
+
+def address_of(peer: str) -> str:
+    """Of what gRPC writes as `ipv4:127.0.0.1:80` or `ipv6:%5B::1%5D:80`."""
+    _, _, rest = peer.partition(":")
+    address = rest.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
+    return address.strip("[]").partition("%")[0]

@@ -1,0 +1,114 @@
+"""What a response over HTTP is in gRPC: its status, its text and its metadata (pure)."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import grpc
+import msgspec
+
+_STATUSES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    415: grpc.StatusCode.INVALID_ARGUMENT,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    # As gRPC itself maps it. No server could be reached: a client may try again, which it does not after INTERNAL.
+    502: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+# Headers of a response that calls get as trailing metadata. Others could make it longer than clients read.
+_TRAILING = frozenset({"x-request-id", "x-slipway-revision", "retry-after", "retry-after-ms", "x-should-retry"})
+_TRAILING_PREFIX = "x-ratelimit-"
+_MAX_TRAILING, _MAX_VALUE = 32, 256
+_VALUE = re.compile(r"[\x20-\x7e]*")
+_NAME = re.compile(r"[0-9a-z_.-]+")
+_MAX_DETAILS = 1000
+
+# Of the request to the gateway itself: what a body of HTTP is framed by, and what only HTTP has.
+_NOT_HEADERS = frozenset(
+    {
+        "host",
+        "content-length",
+        "content-type",
+        "content-encoding",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "accept",
+        "accept-encoding",
+        "last-event-id",
+        "inference-header-content-length",
+    }
+)
+Metadata = tuple[tuple[str, str], ...]
+
+
+class _RefusalText(msgspec.Struct):
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct):
+    error: _RefusalText | str
+
+
+_DECODER = msgspec.json.Decoder(_Refusal)
+
+
+def status_of(http_status: int) -> grpc.StatusCode:
+    if 200 <= http_status < 300:
+        return grpc.StatusCode.OK
+    return _STATUSES.get(http_status, grpc.StatusCode.INTERNAL)
+
+
+def details_of(http_status: int, body: bytes) -> str:
+    """The text of an error, in whichever shape it is."""
+    try:
+        error = _DECODER.decode(body).error
+        text = error if isinstance(error, str) else error.message
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        text = ""
+    return (text or f"The server answered with the status {http_status}.")[:_MAX_DETAILS]
+
+
+def trailing(headers: Mapping[str, str]) -> Metadata:
+    found = ((name.lower(), value) for name, value in headers.items())
+    kept = [
+        (name, value)
+        for name, value in found
+        if (name in _TRAILING or name.startswith(_TRAILING_PREFIX))
+        and len(value) <= _MAX_VALUE
+        and _VALUE.fullmatch(value)
+        and _NAME.fullmatch(name)
+    ]
+    return tuple(kept[:_MAX_TRAILING])
+
+
+def to_headers(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, str]]:
+    """Metadata of a call as headers of a request. Binary values have no spelling in HTTP, and stay here."""
+    return [
+        (name, value)
+        for name, value in metadata
+        if isinstance(value, str)
+        and name not in _NOT_HEADERS
+        and not name.startswith((":", "grpc-"))
+        and _NAME.fullmatch(name)
+        and _VALUE.fullmatch(value)
+    ]
+
+
+def timeout_header(remaining_s: float) -> str:
+    """What is left of a deadline, as gRPC writes it: at most eight digits."""
+    milliseconds = max(1, int(remaining_s * 1000))
+    return f"{milliseconds}m" if milliseconds < 10**8 else f"{min(milliseconds // 1000, 10**8 - 1)}S"
