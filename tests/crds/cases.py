@@ -120,6 +120,14 @@ def _analysis(*names: str, **fields: Any) -> dict[str, Any]:
     return {"analysis": {"templates": [{"templateName": name} for name in names or ("llm-default",)], **fields}}
 
 
+def _shadowed(place: str, field: str, value: str) -> dict[str, Any]:
+    """A twin shadow with this value of a field, in a canary or before a blue-green switch."""
+    shadow = {"probes": {"prompts": ["x"], "api": value}} if field == "probes.api" else {field: value}
+    if place.startswith("canary"):
+        return _beside(_analysis(twinShadow=shadow))
+    return _around("prePromotionAnalysis", twinShadow=shadow)
+
+
 def _ramp(**fields: Any) -> dict[str, Any]:
     return {"ramp": {"templates": [{"templateName": "llm-release"}], **fields}}
 
@@ -805,6 +813,19 @@ SCHEMA_CASES = (
             good=(_threshold(strategy, "Pod", 1),),
         )
         for strategy in ("canary", "blueGreen")
+    ),
+    *(
+        Case(
+            f"{place}.{field}",
+            f"spec.strategy.{place}.twinShadow.{field}",
+            bad=(_shadowed(place, field, bad),),
+            good=tuple(_shadowed(place, field, value) for value in good),
+        )
+        for place in ("canary.steps[0].analysis", "blueGreen.prePromotionAnalysis")
+        for field, bad, good in (
+            ("reference", "Stable", ("BaselinePod", "OnFailure")),
+            ("probes.api", "chat", ("Chat", "Completions")),
+        )
     ),
     Case(
         "capacity.policy",
