@@ -750,25 +750,6 @@ CEL_CASES = (
 
 # Limits that the schema itself holds; `message` is what the API server's own message contains.
 SCHEMA_CASES = (
-    *(
-        Case(f"{name}-{field}", f"spec.strategy.{path}.twinShadow.{field}", bad=(made(bad),), good=(made(good),))
-        for name, path, made in (
-            ("step", "canary.steps[0].analysis", lambda shadow: _beside(_analysis(twinShadow=shadow))),
-            (
-                "pre-promotion",
-                "blueGreen.prePromotionAnalysis",
-                lambda shadow: _around("prePromotionAnalysis", twinShadow=shadow),
-            ),
-        )
-        for field, bad, good in (
-            ("reference", {"reference": "Twin"}, {"reference": "BaselinePod"}),
-            (
-                "probes.api",
-                {"probes": {"prompts": ["x"], "api": "Responses"}},
-                {"probes": {"prompts": ["x"], "api": "Chat"}},
-            ),
-        )
-    ),
     *engine_cases.SCHEMA_CASES,
     *pod_cases.SCHEMA_CASES,
     *source_cases.SCHEMA_CASES,

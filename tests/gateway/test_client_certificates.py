@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from grpc import aio
 
 from devcluster.certificates import Authority
 from slipway_gateway.identity.certificates import ClientCertificate, read
 from slipway_gateway.identity.tenants import KnownTenant, UnreadableTenant, parse
 
+from .grpc_gateway import INFER, grpc_gateway, infer
+from .grpc_gateway import echo as echo_message
 from .harness import Gateway, echo, gateway, upstream
 from .tenants import PEPPER, bearer, entry, make_key
 
@@ -70,6 +74,11 @@ class Clients:
         context = self.stranger()
         context.load_cert_chain(*self.files(*names, **options))
         return context
+
+    def credentials(self, *names: x509.GeneralName, **options: Any) -> grpc.ChannelCredentials:
+        """The same for gRPC."""
+        certificate, key = (Path(path).read_bytes() for path in self.files(*names, **options))
+        return grpc.ssl_channel_credentials(Path(self.ca).read_bytes(), key, certificate)
 
     def stranger(self) -> ssl.SSLContext:
         """Of a client without one."""
@@ -265,3 +274,24 @@ def test_an_item_without_exactly_one_name_is_refused_by_its_place(item: dict[str
     spec = {"models": ["*"], "auth": {"clientCertificates": [{"dns": "a"}, item]}}
     with pytest.raises(UnreadableTenant, match=r"spec\.auth\.clientCertificates\[1\]"):
         parse({"metadata": {"name": "team-a"}, "spec": spec})
+
+
+async def test_a_certificate_is_its_tenants_by_grpc_too(clients: Clients) -> None:
+    tenants = (certified("by-uri", f"uri:{SPIFFE}"), certified("by-name", "commonName:App One"))
+    async with upstream(echo_message) as server, grpc_gateway(tenants, **clients.settings()) as made:
+        made.gate.route(("rev", 100, [server.url]))
+
+        async def call(*names: x509.GeneralName, **options: Any) -> str:
+            trusted = clients.credentials(*names, **options)
+            own = [("grpc.use_local_subchannel_pool", 1)]
+            async with aio.secure_channel(f"127.0.0.1:{made.server.port}", trusted, options=own) as channel:
+                try:
+                    await channel.unary_unary(INFER)(infer())
+                except aio.AioRpcError as error:
+                    return error.code().name
+                return "OK"
+
+        assert [await call(uri()), await call(common=("App One",))] == ["OK", "OK"]
+        assert methods(made.gate) == {("certificate", "ok"): 2}
+        assert await call(uri("spiffe://example.org/ns/team-b/sa/app")) == "UNAUTHENTICATED"
+        assert await call(uri(), uri("spiffe://example.org/another"), common=("No One",)) == "UNAUTHENTICATED"

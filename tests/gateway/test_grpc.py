@@ -10,7 +10,7 @@ from aiohttp import web
 from grpc import aio
 
 from slipway_gateway.grpc_api import statuses
-from slipway_gateway.grpc_api.methods import address_of
+from slipway_gateway.grpc_api.peers import address_of
 from slipway_process import protobuf
 from testkit.until import until_async
 

@@ -5,7 +5,8 @@ response is collected, because a message is sent whole.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from aiohttp import web
@@ -26,14 +27,26 @@ _VERSION = HttpVersion(2, 0)
 Prepare = Callable[["Call", RequestRecord], Awaitable[Work]]
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The client. `certificate`: the verified one, as `ssl.SSLSocket.getpeercert` has it; None where it has none."""
+
+    address: str
+    certificate: Callable[[], Mapping[str, Any] | None] = lambda: None
+
+
 class CallConnection:
     """What the API looks at of a request's connection. `is_cutting`: whether this gateway ends its calls itself."""
 
     ssl_context = peername = sockname = None
 
-    def __init__(self, is_cutting: Callable[[], bool]) -> None:
-        self._is_cutting = is_cutting
+    def __init__(self, peer: Peer, is_cutting: Callable[[], bool]) -> None:
+        self._peer, self._is_cutting = peer, is_cutting
         self.aborted = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Of the transport: the certificate of the client."""
+        return self._peer.certificate() if name == "peercert" else default
 
     @property
     def transport(self) -> "CallConnection":
@@ -115,12 +128,12 @@ class Call:
         settings: GatewaySettings,
         method: str,
         headers: list[tuple[str, str]],
-        remote: str,
+        peer: Peer,
         is_cutting: Callable[[], bool],
     ) -> None:
-        self._connection, self._body = CallConnection(is_cutting), MessageBody()
+        self._connection, self._body = CallConnection(peer, is_cutting), MessageBody()
         self._writer = ResponseCollector(settings.max_body_bytes)
-        self._headers, self._remote = CIMultiDictProxy(CIMultiDict(headers)), remote
+        self._headers, self._remote = CIMultiDictProxy(CIMultiDict(headers)), peer.address
         self._record: RequestRecord | None = None
         self.account: Account | None = None
         self.request = self._made("POST", method)

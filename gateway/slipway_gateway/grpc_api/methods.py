@@ -17,7 +17,8 @@ from ..telemetry.metrics import RequestRecord
 from ..wire import errors, inference
 from ..wire.inference import ModelPath
 from . import messages, statuses
-from .calls import Call
+from .calls import Call, Peer
+from .peers import address_of, certificate_of
 from .reading import MessageReader
 
 SERVICE = "inference.GRPCInferenceService"
@@ -39,7 +40,8 @@ class Methods:
         """A call, not run yet. Its address is that of the connection, whatever its metadata has."""
         self.has_served = True
         headers = statuses.to_headers(context.invocation_metadata() or ())
-        return Call(self.settings, method, headers, address_of(context.peer()), lambda: self.cutting)
+        peer = Peer(address_of(context.peer()), lambda: certificate_of(context.auth_context()))
+        return Call(self.settings, method, headers, peer, lambda: self.cutting)
 
     async def unary(self, name: str, context: Context) -> None:
         """One message in, one out."""
@@ -157,10 +159,3 @@ def refuse(context: Context, http_status: int, text: str, call: Call | None = No
 def _remaining(context: Context) -> str:
     seconds = context.time_remaining()
     return "" if seconds is None else statuses.timeout_header(seconds)
-
-
-def address_of(peer: str) -> str:
-    """Of what gRPC writes as `ipv4:127.0.0.1:80` or `ipv6:%5B::1%5D:80`."""
-    _, _, rest = peer.partition(":")
-    address = rest.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
-    return address.strip("[]").partition("%")[0]
