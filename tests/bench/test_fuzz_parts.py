@@ -56,7 +56,7 @@ def test_every_field_of_a_crd_can_be_drawn() -> None:
         def note(drawn: Drawn, tally: Tally, found: set[str] = found) -> None:
             found.update(drawn.fields)
 
-        count(crd.drawn(part), note, 1, examples=300)
+        count(crd.drawn(part), note, 1, examples=500)
         assert found <= names and len(found) > 0.4 * len(names)
 
 

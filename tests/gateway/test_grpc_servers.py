@@ -1,12 +1,13 @@
 """gRPC from clients to real servers of classic models: every datatype, exact weights on one channel, a drain, TLS."""
 
 import asyncio
+import contextlib
 import signal
 import ssl
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +142,15 @@ async def test_a_version_pins_and_a_stream_answers_in_order(port: int) -> None:
 async def test_a_gateway_that_drains_loses_no_call(
     servers: tuple[ServerProcess, ServerProcess], tmp_path: Path
 ) -> None:
+    """Behind a Service, new connections go to other gateways as soon as one is to end; those that are open stay."""
     ports = [reserve_port(), reserve_port()]
     flags = ("--routes", routes(tmp_path / "routes.yaml", servers, 50), "--drain-delay=0.2", "--grpc-connection-age=1")
-    message, answered, ended = request(), 0, False
+    message, answered, ended, chosen = request(), 0, False, ports[0]
     async with (
         gateway_process(*flags, f"--grpc-port={ports[0]}") as first,
         gateway_process(*flags, f"--grpc-port={ports[1]}"),
-        aio.insecure_channel(f"ipv4:127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}") as channel,
+        relay(lambda: chosen) as service,
+        aio.insecure_channel(f"127.0.0.1:{service}") as channel,
     ):
 
         async def load() -> None:
@@ -160,7 +163,7 @@ async def test_a_gateway_that_drains_loses_no_call(
             for _ in range(4):
                 group.create_task(load())
             await asyncio.sleep(0.5)
-            before = answered
+            before, chosen = answered, ports[1]
             first.process.send_signal(signal.SIGTERM)
             assert await first.ended() == 0
             at_the_end = answered
@@ -168,6 +171,32 @@ async def test_a_gateway_that_drains_loses_no_call(
             await asyncio.sleep(0.5)
             ended = True
         assert 0 < before <= at_the_end < answered, "calls go on at the other gateway"
+
+
+@contextlib.asynccontextmanager
+async def relay(port: Callable[[], int]) -> AsyncIterator[int]:
+    """A port whose new connections go to `port`."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port())
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
 
 
 async def test_tls_has_the_certificate_of_the_api_and_reads_it_again(
