@@ -15,7 +15,7 @@ from slipway_operator.model.deployment import status
 
 EXAMPLES = {
     "specs": 150,
-    "statuses": 160,
+    "statuses": 240,
     "templates": 60,
     "routes files": 50,
     "routes of objects": 80,
