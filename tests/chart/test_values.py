@@ -216,6 +216,15 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             {"gateway.grpc.enabled": True, "gateway.tls.secretName": "t", "gateway.tls.minVersion": "1.3"},
             "set gateway.tls.minVersion to",
         ),
+        (
+            {
+                "gateway.grpc.enabled": True,
+                "gateway.tls.secretName": "t",
+                "gateway.tls.clientCASecretName": "c",
+                "gateway.tls.clientAuth": "optional",
+            },
+            "set gateway.tls.clientAuth to required",
+        ),
         ({"gateway.tls.minVersion": "1.1"}, "gateway/tls/minVersion"),
         ({"gateway.tls.clientAuth": "none"}, "gateway/tls/clientAuth"),
         ({"gateway.replicaCount": 0}, "gateway/replicaCount"),

@@ -18,10 +18,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from grpc import aio
 
 from devcluster.certificates import Authority
+from slipway_gateway.grpc_api.messages import stream_answer
 from slipway_gateway.identity.certificates import ClientCertificate, read
 from slipway_gateway.identity.tenants import KnownTenant, UnreadableTenant, parse
 
-from .grpc_gateway import INFER, grpc_gateway, infer
+from .grpc_gateway import INFER, STREAM, grpc_gateway, infer
 from .grpc_gateway import echo as echo_message
 from .harness import Gateway, echo, gateway, upstream
 from .tenants import PEPPER, bearer, entry, make_key
@@ -293,5 +294,17 @@ async def test_a_certificate_is_its_tenants_by_grpc_too(clients: Clients) -> Non
 
         assert [await call(uri()), await call(common=("App One",))] == ["OK", "OK"]
         assert methods(made.gate) == {("certificate", "ok"): 2}
+        channel = aio.secure_channel(f"127.0.0.1:{made.server.port}", clients.credentials(uri()))
+        async with channel:
+            stream = channel.stream_stream(STREAM)()
+            await stream.write(infer())
+            await stream.done_writing()
+            assert [answer async for answer in stream] == [stream_answer(infer())]
         assert await call(uri("spiffe://example.org/ns/team-b/sa/app")) == "UNAUTHENTICATED"
         assert await call(uri(), uri("spiffe://example.org/another"), common=("No One",)) == "UNAUTHENTICATED"
+
+
+async def test_certificates_of_some_clients_alone_are_refused_with_grpc(clients: Clients) -> None:
+    with pytest.raises(ValueError, match="set --tls-client-auth required, or --grpc-port 0"):
+        async with grpc_gateway(**clients.settings(tls_client_auth="optional")):
+            pass

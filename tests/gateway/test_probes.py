@@ -120,6 +120,14 @@ def test_probe_that_is_withheld_waits_and_counts_for_no_total() -> None:
     assert len(found.bodies) == 10 and len(set(found.bodies)) == 1
 
 
+def test_a_probe_that_fails_inside_of_the_gateway_ends_no_probes_of_other_routes() -> None:
+    found = Recorded()
+    broken = replace(found.route, name="a/broken", model="\ud800")  # no text that JSON can have
+    found.published.publish(RouteTable({broken.name: broken, found.route.name: found.route}, {}, {}))
+    found.run(1.05)
+    assert len(found.bodies) == 5
+
+
 @pytest.mark.parametrize(
     "ends", [{"twin_shadow": None}, {"asleep": True}, {"twin_shadow": TwinShadowRule("c", "s", 9, 9)}]
 )

@@ -15,7 +15,7 @@ from grpc import aio
 from ..balancing.published_table import PublishedTable
 from ..serving.api import PublicApi
 from ..serving.inference import InferenceServer
-from ..serving.tls import LOOK_AGAIN_S, TlsFiles
+from ..serving.tls import LOOK_AGAIN_S, OPTIONAL, TlsFiles
 from ..settings import GatewaySettings
 from ..wire import errors
 from .health import CHECK, HEALTH, WATCH, GrpcHealth
@@ -112,6 +112,10 @@ def _credentials(settings: GatewaySettings) -> grpc.ServerCredentials | None:
         return None
     if settings.tls_min_version != "1.2":
         raise ValueError("gRPC takes TLS 1.2 and 1.3: set --tls-min-version 1.2, or --grpc-port 0")
+    if settings.tls_client_ca_file and settings.tls_client_auth == OPTIONAL:
+        raise ValueError(
+            "gRPC cannot take certificates of some clients: set --tls-client-auth required, or --grpc-port 0"
+        )
     files = TlsFiles(settings.tls_cert_file, settings.tls_private_key_file, settings.tls_client_ca_file)
     reload = _Reload(files)
     return grpc.dynamic_ssl_server_credentials(

@@ -58,7 +58,7 @@ class InferStream:
         """Strangers get no room for messages. Each call is authenticated again. Raises RequestError."""
         call = self._methods.call(self._context, f"/{SERVICE}/{NAME}")
         try:
-            await self._methods.api.authenticator.identify(call.request.headers, call.request.remote or "")
+            await self._methods.api.identify(call.request)
         except errors.RequestError as refusal:
             self._methods.api.refuse(refusal, call.request)
             raise

@@ -28,17 +28,23 @@ WITHHELD = (
 
 @dataclass(slots=True)
 class LegCounts:
-    """Pairs in which a leg has an event, by leg. `unanswered`: canary's has, and stable had no room to repeat it."""
+    """Pairs in which a leg has an event, by leg."""
 
     canary_only: int = 0
     twin_only: int = 0
     both: int = 0
-    unanswered: int = 0
 
     def count(self, *, canary: bool, twin: bool) -> None:
         self.canary_only += canary and not twin
         self.twin_only += twin and not canary
         self.both += canary and twin
+
+
+@dataclass(slots=True)
+class EventCounts(LegCounts):
+    """`unanswered`: canary's leg has the event, and stable had no room to repeat it."""
+
+    unanswered: int = 0
 
 
 @dataclass(slots=True)
@@ -69,19 +75,10 @@ class LatencyCounts:
 
 
 @dataclass(slots=True)
-class ProbeCounts:
+class ProbeCounts(LegCounts):
     """Pairs that are probes, which are part of all other counts too, and bad ones by leg."""
 
     pairs: int = 0
-    canary_only: int = 0
-    twin_only: int = 0
-    both: int = 0
-
-    def count(self, *, canary: bool, twin: bool) -> None:
-        self.pairs += 1
-        self.canary_only += canary and not twin
-        self.twin_only += twin and not canary
-        self.both += canary and twin
 
 
 @dataclass(slots=True)
@@ -123,7 +120,7 @@ class TwinCounts:
 
     open: int = 0
     pairs: int = 0
-    events: dict[str, LegCounts] = field(default_factory=lambda: {name: LegCounts() for name in EVENTS})
+    events: dict[str, EventCounts] = field(default_factory=lambda: {name: EventCounts() for name in EVENTS})
     latencies: dict[str, LatencyCounts] = field(default_factory=dict)
     withheld: Counter[str] = field(default_factory=Counter)
     probes: ProbeCounts = field(default_factory=ProbeCounts)
@@ -149,6 +146,7 @@ class TwinCounts:
         for name in kinds | twin_kinds:
             self.events[name].count(canary=name in kinds, twin=name in twin_kinds)
         if probe:
+            self.probes.pairs += 1
             self.probes.count(canary=BAD in kinds, twin=BAD in twin_kinds)
         for limit in shadow.latencies:
             seconds, twin_seconds = _seconds(canary, limit.measure), _seconds(twin, limit.measure)

@@ -3,6 +3,7 @@
 A probe is no request of a client: it has no tenant, no limits, no usage and no part in any count except those of pairs.
 """
 
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ..routing.twin_shadow import ProbeRule, TwinShadowRule
 from ..upstream.exchange import UpstreamRequest
 from ..wire import request_fields
 from ..wire.headers import REQUEST_ID
+
+log = logging.getLogger(__name__)
 
 # Of the loop, where no table has probes; a new table ends it at once.
 _IDLE_S = 3600.0
@@ -84,19 +87,26 @@ class Probes:
         probed = [route for route in table.routes.values() if route.twin_shadow] if table else []
         self._schedules = {route.name: self._schedule(route, now_s) for route in probed}
         for route in probed:
-            shadow, schedule = route.twin_shadow, self._schedules[route.name]
-            rule = shadow.probes if shadow and not route.asleep else None
-            left_s = schedule.wait_s(rule, now_s) if rule else None
-            if shadow is None or rule is None or left_s is None:
-                continue
-            if left_s == 0.0:
-                request_id = secrets.token_hex(16)
-                probe = make_probe(route, rule, schedule.prompt(rule), request_id)
-                schedule.last_s = now_s
-                schedule.sent += self._send(route, shadow, probe, request_id)
-                left_s = _MINUTE_S / rule.pairs_per_minute
-            wait_s = min(wait_s, left_s)
+            try:
+                left_s = self._send_of(route, now_s)
+            except Exception:  # of one route: the probes of all others go on
+                log.exception("a probe failed inside of the gateway", extra={"route": route.name})
+                left_s = _MINUTE_S
+            wait_s = wait_s if left_s is None else min(wait_s, left_s)
         return wait_s
+
+    def _send_of(self, route: Route, now_s: float) -> float | None:
+        """Seconds until the next probe of this route is due, after one that is; None: it has none to send."""
+        shadow, schedule = route.twin_shadow, self._schedules[route.name]
+        rule = shadow.probes if shadow and not route.asleep else None
+        left_s = schedule.wait_s(rule, now_s) if rule else None
+        if shadow is None or rule is None or left_s != 0.0:
+            return left_s
+        schedule.last_s = now_s
+        request_id = secrets.token_hex(16)
+        probe = make_probe(route, rule, schedule.prompt(rule), request_id)
+        schedule.sent += self._send(route, shadow, probe, request_id)
+        return _MINUTE_S / rule.pairs_per_minute
 
     def _schedule(self, route: Route, now_s: float) -> ProbeSchedule:
         """That of the attempt, or a new one, whose first probe is due after one interval."""

@@ -17,6 +17,7 @@ from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
+from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
 from ..routing.router import match_header_route
 from ..routing.table import Route
@@ -79,6 +80,11 @@ class PublicApi:
     def budget(self) -> MemoryBudget:
         """Of what requests hold."""
         return self._proxy.budget
+
+    async def identify(self, request: web.Request) -> RequestIdentity | None:
+        """Whose request it is, by its headers or its connection's certificate. Raises RequestError."""
+        certificate = request.get_extra_info("peercert")
+        return await self.authenticator.identify(request.headers, request.remote or "", certificate)
 
     def tenants_report(self) -> dict[str, Any]:
         """Of every tenant that this gateway knows."""
@@ -160,9 +166,7 @@ class PublicApi:
         try:
             if self.running > self._settings.max_inflight:
                 raise errors.overloaded("The gateway is at its limit of requests in flight.")
-            record.identity = await self.authenticator.identify(
-                request.headers, request.remote or "", request.get_extra_info("peercert")
-            )
+            record.identity = await self.identify(request)
             return await work(request, record)
         except errors.RequestError as refusal:
             response = self._refuse(record, refusal, request.path)
