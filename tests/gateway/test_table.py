@@ -317,6 +317,14 @@ def test_least_load(key: str, loads: list[int]) -> None:
     assert again == found
 
 
+@given(st.text(max_size=20))
+def test_requests_of_the_same_tenant_count_twice_as_load(key: str) -> None:
+    one = route(WeightedBackend("s", 100))
+    shown, inflight = table(one, s=["u0", "u1"]), {"u0": 5, "u1": 6}
+    found = [pick(shown, one, key, inflight, own=own) for own in ({}, {"u0": 2}, {"u1": 9})]
+    assert [one and one.url for one in found] == ["u0", "u1", "u0"]
+
+
 @given(st.text(max_size=20), st.sampled_from(["u0", "u1", "u2"]), st.sets(st.sampled_from(["u0", "u1", "u2"])))
 def test_the_endpoint_that_holds_a_stream_goes_before_load(key: str, holder: str, excluded: set[str]) -> None:
     one = route(WeightedBackend("s", 100))

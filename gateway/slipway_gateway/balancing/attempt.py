@@ -26,7 +26,7 @@ class AttemptObserver(Protocol):
 
     def attempt_failed(self, endpoint: RouteEndpoint, one: AttemptResult | None, client: str) -> None: ...
 
-    def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts) -> None: ...
+    def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts, tenant: str) -> None: ...
 
 
 class Attempt:
@@ -41,8 +41,10 @@ class Attempt:
         first: bool,
         recorder: OutcomeRecorder | None = None,
         client: str = "",
+        tenant: str = "",
     ) -> None:
         self.endpoint = endpoint
+        self._tenant = tenant
         self.client = client
         self.recorder = recorder  # only of a first attempt
         self._observer = observer
@@ -70,4 +72,4 @@ class Attempt:
     def release(self) -> None:
         if self._held:
             self._held = False
-            self._observer.attempt_over(self.endpoint, self._counts)
+            self._observer.attempt_over(self.endpoint, self._counts, self._tenant)

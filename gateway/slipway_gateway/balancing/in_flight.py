@@ -16,6 +16,7 @@ class InFlight:
     def __init__(self, metrics: GatewayMetrics) -> None:
         self._metrics = metrics
         self._by_url: Counter[str] = Counter()
+        self._by_tenant: dict[str, Counter[str]] = {}  # of tenants with requests in flight, by URL
         self._by_revision: dict[tuple[str, str], RequestCounts] = {}
 
     @property
@@ -28,21 +29,29 @@ class InFlight:
             if route not in table.routes and not self._by_revision[route, revision].inflight:
                 del self._by_revision[route, revision]
 
-    def add(self, endpoint: RouteEndpoint, *, first: bool) -> RequestCounts:
+    def of_tenant(self, tenant: str) -> Mapping[str, int]:
+        """Those of one tenant; none of requests without a tenant."""
+        return self._by_tenant.get(tenant, {})
+
+    def add(self, endpoint: RouteEndpoint, *, first: bool, tenant: str = "") -> RequestCounts:
         """An attempt begins. `first`: it is the first one of its request."""
         counts = self._by_revision.setdefault((endpoint.route, endpoint.revision), RequestCounts())
         counts.inflight += 1
         counts.requests += first
         self._by_url[endpoint.url] += 1
+        if tenant:
+            self._by_tenant.setdefault(tenant, Counter())[endpoint.url] += 1
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, 1)
         return counts
 
-    def remove(self, endpoint: RouteEndpoint, counts: RequestCounts) -> None:
+    def remove(self, endpoint: RouteEndpoint, counts: RequestCounts, *, tenant: str = "") -> None:
         """An attempt is over."""
         counts.inflight -= 1
-        self._by_url[endpoint.url] -= 1
-        if not self._by_url[endpoint.url]:
-            del self._by_url[endpoint.url]
+        _decrement(self._by_url, endpoint.url)
+        if tenant:
+            _decrement(self._by_tenant[tenant], endpoint.url)
+            if not self._by_tenant[tenant]:
+                del self._by_tenant[tenant]
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, -1)
 
     def at(self, url: str) -> int:
@@ -64,3 +73,9 @@ class InFlight:
             if counts.inflight:
                 found[route].append(revision)
         return found
+
+
+def _decrement(counts: Counter[str], url: str) -> None:
+    counts[url] -= 1
+    if not counts[url]:
+        del counts[url]

@@ -84,6 +84,7 @@ class LoadBalancer:
         *,
         preferred: str = "",
         holder: str = "",
+        tenant: str = "",
     ) -> RouteEndpoint | None:
         """An endpoint by weight. `preferred`: a revision that comes first. `revision`: the only one that can respond.
 
@@ -92,17 +93,18 @@ class LoadBalancer:
         table, route, in_flight = self.published.current, self.published.find(model), self.in_flight.by_url
         if table is None or route is None or route.asleep:
             return None
+        own = self.in_flight.of_tenant(tenant)
         if revision:
             found = (
-                pick_in_revision(table, route, name, key, in_flight, excluded=excluded, holder=holder)
+                pick_in_revision(table, route, name, key, in_flight, excluded=excluded, holder=holder, own=own)
                 for name in equivalent_revisions(revision)
             )
             return next((one for one in found if one), None)
-        if preferred and (one := pick_in_revision(table, route, preferred, key, in_flight, excluded=excluded)):
+        if preferred and (one := pick_in_revision(table, route, preferred, key, in_flight, excluded=excluded, own=own)):
             return one
         in_force = self.failsafe.weights_in_force(table, route)
         avoided = self.failsafe.avoided_revision(route, in_force, key)
-        return pick(table, in_force, key, in_flight, excluded, avoided=avoided)
+        return pick(table, in_force, key, in_flight, excluded, avoided=avoided, own=own)
 
     def mirror(
         self, endpoint: RouteEndpoint, request_id: str, headers: Mapping[str, str]
@@ -141,10 +143,16 @@ class LoadBalancer:
             self._services.refused(route.name, outcome)
 
     def start_attempt(
-        self, endpoint: RouteEndpoint, *, first: bool, recorder: OutcomeRecorder | None = None, client: str = ""
+        self,
+        endpoint: RouteEndpoint,
+        *,
+        first: bool,
+        recorder: OutcomeRecorder | None = None,
+        client: str = "",
+        tenant: str = "",
     ) -> Attempt:
-        counts = self.in_flight.add(endpoint, first=first)
-        return Attempt(self, endpoint, counts, first=first, recorder=recorder, client=client)
+        counts = self.in_flight.add(endpoint, first=first, tenant=tenant)
+        return Attempt(self, endpoint, counts, first=first, recorder=recorder, client=client, tenant=tenant)
 
     def attempt_began(self, endpoint: RouteEndpoint, client: str) -> AttemptResult | None:
         self._services.answered(endpoint.route)
@@ -155,8 +163,8 @@ class LoadBalancer:
         if route := self._route_of(endpoint):
             self.failsafe.attempt_failed(route, endpoint, result, client)
 
-    def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts) -> None:
-        self.in_flight.remove(endpoint, counts)
+    def attempt_over(self, endpoint: RouteEndpoint, counts: RequestCounts, tenant: str) -> None:
+        self.in_flight.remove(endpoint, counts, tenant=tenant)
 
     def now(self) -> float:
         """Seconds of the clock that outcome recorders use."""

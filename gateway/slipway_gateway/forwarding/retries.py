@@ -91,6 +91,7 @@ class Retries:
             outgoing.revision,
             preferred=outgoing.preferred,
             holder=outgoing.holder,
+            tenant=outgoing.tenant,
         )
 
     def _recorder(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> OutcomeRecorder:

@@ -53,7 +53,11 @@ class Sender:
     ) -> UpstreamResponse | AttemptFailure:
         """`recorder`: of the first attempt alone."""
         attempt = self._balancer.start_attempt(
-            endpoint, first=recorder is not None, recorder=recorder, client=outgoing.client
+            endpoint,
+            first=recorder is not None,
+            recorder=recorder,
+            client=outgoing.client,
+            tenant=outgoing.tenant,
         )
         raw: Reply | None = None
         done = False

@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .split import affinity, choose, tag
 from .table import HeaderMatcher, Route, RouteTable, WeightedBackend, base_revision
+
+_NO_LOAD: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +77,18 @@ def pick(
     excluded: Collection[str] = (),
     *,
     avoided: str = "",
+    own: Mapping[str, int] = _NO_LOAD,
 ) -> RouteEndpoint | None:
     """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint.
+
+    `own`: those of `inflight` that are the same tenant's. They count twice: servers share their time among the tenants
+    whose requests they have, so one whose requests are all at one endpoint gets a share of that endpoint alone.
 
     The `avoided` revision comes last: better a bad one than none.
     """
     order = order_backends(route, key)
     for backend in sorted(order, key=lambda backend: backend.revision == avoided) if avoided else order:
-        if endpoint := pick_in_revision(table, route, backend.revision, key, inflight, excluded=excluded):
+        if endpoint := pick_in_revision(table, route, backend.revision, key, inflight, excluded=excluded, own=own):
             return endpoint
     return None
 
@@ -95,6 +102,7 @@ def pick_in_revision(
     *,
     excluded: Collection[str] = (),
     holder: str = "",
+    own: Mapping[str, int] = _NO_LOAD,
 ) -> RouteEndpoint | None:
     """Like `pick` within `revision`, which the route need not list: a stream that began there continues only there.
 
@@ -105,5 +113,8 @@ def pick_in_revision(
         return None
     holders = [url for url in urls if tag(url) == holder] if holder else []
     urls = holders or urls
-    url = urls[0] if len(urls) == 1 else min(urls, key=lambda url: (inflight.get(url, 0), affinity(url, key)))
+    if len(urls) == 1:
+        url = urls[0]
+    else:
+        url = min(urls, key=lambda url: (inflight.get(url, 0) + own.get(url, 0), affinity(url, key)))
     return RouteEndpoint(route.name, table.id_of(route), revision, url)

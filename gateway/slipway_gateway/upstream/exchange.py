@@ -56,6 +56,11 @@ class UpstreamRequest:
         return self.route or self.model
 
     @property
+    def tenant(self) -> str:
+        """Empty without one."""
+        return self.meter.tenant if self.meter else ""
+
+    @property
     def path(self) -> str:
         return self.path_qs.partition("?")[0]
 

@@ -393,3 +393,36 @@ async def test_buckets_of_a_deleted_tenant_go_once_they_are_full() -> None:
         await post(edge)
         edge.known.publish(())
         assert not edge.admission.quotas.known()
+
+
+async def test_requests_of_a_tenant_are_at_all_endpoints_though_others_fill_one_and_none_is_counted_afterwards() -> (
+    None
+):
+    """By the sum alone, all of its requests would go to the endpoint that the other tenant leaves free."""
+    goes_on = asyncio.Event()
+
+    async def hang(_: web.Request) -> web.Response:
+        await goes_on.wait()
+        return web.json_response({"usage": USAGE})
+
+    others = known.make_key("k2other")
+    async with (
+        upstream(hang) as full,
+        upstream(hang) as free,
+        gateway(tenants=[tenant(), known.tenant("team-b", others)], pepper=known.PEPPER, auth_mode="required") as edge,
+    ):
+
+        async def send(key: str) -> None:
+            async with await edge.post(BODY, CHAT, headers=known.bearer(key)) as response:
+                assert response.status == 200
+
+        async with asyncio.TaskGroup() as group:
+            for number, key in enumerate([others] * 4 + [KEY] * 4, 1):
+                edge.route(("r1", 100, [full.url, free.url] if key == KEY else [full.url]))
+                group.create_task(send(key))
+                await until_async(lambda number=number: len(full.bodies) + len(free.bodies) == number)
+            own = edge.balancer.in_flight.of_tenant("team-a")
+            assert own[full.url] >= 1 and own[free.url] >= 2 and sum(own.values()) == 4
+            goes_on.set()
+        await until_async(lambda: not edge.balancer.in_flight.by_url)
+        assert not edge.balancer.in_flight.of_tenant("team-a") and not edge.balancer.in_flight.of_tenant("team-b")
