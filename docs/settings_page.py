@@ -3,22 +3,29 @@
 from collections.abc import Iterator
 
 from slipway_gateway.settings import GatewaySettings
+from slipway_jobs.settings import JobsSettings
 from slipway_operator.settings import OperatorSettings
 from slipway_process.settings import ProcessSettings, flag_name, shown_default, value_name, variables
 from slipway_server.fetcher.settings import FetcherSettings
 from slipway_server.settings import ServerSettings
 
-PROCESSES: tuple[type[ProcessSettings], ...] = (OperatorSettings, GatewaySettings, ServerSettings, FetcherSettings)
+PROCESSES: tuple[type[ProcessSettings], ...] = (
+    OperatorSettings,
+    GatewaySettings,
+    JobsSettings,
+    ServerSettings,
+    FetcherSettings,
+)
 
 _HEADER = """\
 # Settings
 
 Generated from the settings classes of the processes by `make generate`; do not edit. `slipway-operator run --help`,
-`slipway-gateway --help`, `slipway-server --help` and `slipway-fetcher --help` show the same.
+`slipway-gateway --help`, `slipway-jobs --help`, `slipway-server --help` and `slipway-fetcher --help` show the same.
 
 A flag takes precedence over its variable, and the last of equal flags counts. With invalid values a process exits
-with 2 and one sentence on stderr that names all of them, each with its flag or variable. Operator, gateway and fetcher
-take an empty variable as absent; the server takes it as an empty value.
+with 2 and one sentence on stderr that names all of them, each with its flag or variable. Operator, gateway, jobs and
+fetcher take an empty variable as absent; the server takes it as an empty value.
 
 Server and fetcher also read `SLIPWAY_TERMINATION_LOG`, the file for the sentence with which they fail (default
 `/dev/termination-log`). The engine uses as many threads as the container has cores, by affinity and cgroup quota;

@@ -38,7 +38,7 @@ class ProjectImage:
     sources: tuple[str, ...]
 
 
-OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway", "process"))
+OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway", "jobs", "process"))
 SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "examples/models"))
 
 

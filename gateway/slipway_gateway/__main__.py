@@ -20,6 +20,7 @@ from typing import Protocol
 from aiohttp import http_parser, web
 
 from slipway_process import logs
+from slipway_process.passes import PassKeys
 from slipway_process.settings import default_variable
 
 from .authentication.authenticator import Authenticator
@@ -50,6 +51,7 @@ from .sharing.limiter import Limiter
 from .sharing.ready_gateways import ReadyGateways
 from .telemetry.access_log import AccessLog, open_access_log
 from .telemetry.metrics import GatewayMetrics
+from .upstream.jobs_process import JobsBackend
 from .upstream.session import open_session
 from .upstream.warmup import Warmup
 
@@ -267,6 +269,8 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         proxy = Proxy(settings, balancer, metrics, session)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         edge.access_log = access_log
+        if settings.jobs_url:
+            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file))
         # A file of routes is its own memory.
         last = LastTable(
             "" if settings.routes else settings.state_dir, settings.state_max_age_s, balancer.publish, metrics

@@ -53,6 +53,12 @@ def _log_target(target: str) -> str:
     return target
 
 
+def _jobs_url(url: str) -> str:
+    if url and (not url.startswith(("http://", "https://")) or url.endswith("/")):
+        raise ValueError("must begin with http:// or https:// and end without a slash")
+    return url
+
+
 def _redis_url(url: SecretStr) -> SecretStr:
     text = url.get_secret_value()
     if text and not text.startswith(("redis://", "rediss://", "unix://")):
@@ -272,6 +278,9 @@ class GatewaySettings(ProcessSettings):
     )
     tenant_keys_file: FilePath = Field(
         "", description="file with the keys that prove tenants to servers; without it nothing is proved"
+    )
+    jobs_url: Annotated[str, AfterValidator(_jobs_url), Flag("URL")] = Field(
+        "", description="base URL of the jobs process, for files and batches; without one there are none"
     )
     drain_delay_s: Seconds = Field(5.0, description="time after SIGTERM in which new requests are still served")
     drain_timeout_s: Seconds = Field(600.0, description="time after that for running requests")

@@ -15,7 +15,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("operator", "gateway", "server", "cli", "process")
+NAMES = ("operator", "gateway", "jobs", "server", "cli", "process")
 TRITON = {"slipway_server.kernels.paged", "slipway_server.kernels.pointwise"}
 
 

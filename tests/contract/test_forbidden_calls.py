@@ -9,7 +9,7 @@ import pytest
 
 from testkit import ROOT
 
-PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "server", "cli", "process"))
+PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "jobs", "server", "cli", "process"))
 SOURCES = sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
 
 # Modules that build objects, or code, out of bytes.

@@ -37,7 +37,9 @@ from slipway_gateway.sharing.redis_budgets import RedisBudgets
 from slipway_gateway.sharing.redis_counters import RedisCounters
 from slipway_gateway.telemetry.access_log import AccessLog, open_access_log
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
+from slipway_gateway.upstream.jobs_process import JobsBackend
 from slipway_gateway.upstream.session import open_session
+from slipway_process.passes import PassKeys
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -221,6 +223,8 @@ async def gateway(
         admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter, budgets)
         known.on_publish = admission.tenants_changed
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
+        if settings.jobs_url:
+            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file))
         lines = Lines()
         bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
         log = open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)

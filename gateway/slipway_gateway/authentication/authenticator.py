@@ -20,6 +20,7 @@ from ..identity.authenticate import (
     before_review,
     by_token,
     by_username,
+    on_behalf,
 )
 from ..identity.failures import FailureDelays
 from ..identity.tenants import KnownTenant, TenantTable
@@ -108,6 +109,21 @@ class Authenticator:
         if found.reason is not AuthReason.NOT_READY:
             await self._slow_down(source)
         raise _error(found)
+
+    def on_behalf(self, tenant: str) -> RequestIdentity | None:
+        """Of a request that the jobs process sends for this tenant; its signature was verified.
+
+        Raises:
+            RequestError: the tenant is gone, or disabled.
+        """
+        table = self.known.current
+        if self._mode == OFF or (self._mode == AUTO and table is not None and not table.tenants):
+            return None
+        found = AuthRefusal(AuthReason.NOT_READY) if table is None else on_behalf(tenant, table)
+        if isinstance(found, AuthRefusal):
+            raise _error(found)
+        self._metrics.authenticated(found.method, "ok")
+        return found
 
     async def _judge(
         self, headers: MultiMapping[str], source: str, certificate: Mapping[str, Any] | None

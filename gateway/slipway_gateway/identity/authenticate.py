@@ -26,6 +26,7 @@ class Method(StrEnum):
     JWT = "jwt"
     SERVICE_ACCOUNT = "service_account"
     CERTIFICATE = "certificate"
+    BATCH = "batch"  # the jobs process sends it for the tenant
 
 
 class AuthReason(StrEnum):
@@ -148,6 +149,14 @@ def by_username(username: str, table: TenantTable) -> RequestIdentity | AuthRefu
     if tenant.disabled:
         return AuthRefusal(AuthReason.DISABLED, Method.SERVICE_ACCOUNT)
     return RequestIdentity(tenant, Method.SERVICE_ACCOUNT, subject=username[:MAX_SUBJECT])
+
+
+def on_behalf(name: str, table: TenantTable) -> RequestIdentity | AuthRefusal:
+    """`name`: of the tenant that the jobs process calls for."""
+    tenant = table.tenants.get(name)
+    if tenant is None:
+        return AuthRefusal(AuthReason.INVALID, Method.BATCH)
+    return AuthRefusal(AuthReason.DISABLED, Method.BATCH) if tenant.disabled else RequestIdentity(tenant, Method.BATCH)
 
 
 def _find(digest: str, entries: tuple[tuple[KnownTenant, KeyHash], ...]) -> tuple[KnownTenant, KeyHash] | None:

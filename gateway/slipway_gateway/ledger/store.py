@@ -8,10 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, Integer, bindparam, delete, func, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from slipway_process.database_urls import parse_url
+
 from ..quotas.meter import Charge
 from .periods import day_begin, month_begin
 from .tables import COUNTS, HOUR_KEY, SCHEMA_VERSION, about, hours, metadata, open_engine, responses
-from .urls import parse_url
 
 # A batch is written in parts of so many rows: SQL has a limit of parameters.
 _PART_ROWS = 500

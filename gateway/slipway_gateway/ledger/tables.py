@@ -16,7 +16,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
-from .urls import ssl_context
+from slipway_process.database_urls import ssl_context
 
 # Written with the first gateway that opens a database. A later release that needs other tables has another number.
 SCHEMA_VERSION = 1

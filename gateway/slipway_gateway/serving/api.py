@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from ..settings import GatewaySettings
 from ..telemetry.access_log import AccessLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
+from ..upstream.jobs_process import PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume
 from ..wire.inference import ModelPath
 from . import expect, requester
@@ -32,7 +32,7 @@ from .admission import Admission
 from .inference import DESCRIBE, INFER, Answer, InferenceServer
 from .listener import ConnectionLimiter
 from .tenants_report import report
-from .visible import listed, may_use
+from .visible import described, listed, may_use
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class PublicApi:
         self._clock = asyncio.get_running_loop().time
         self.ledger = admission.ledger
         self.access_log = AccessLog()  # writes nothing
+        self.jobs: JobsBackend | None = None
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()
@@ -83,6 +84,8 @@ class PublicApi:
 
     async def identify(self, request: web.Request) -> RequestIdentity | None:
         """Whose request it is, by its headers or its connection's certificate. Raises RequestError."""
+        if self.jobs and self.jobs.is_call(request) and (tenant := self.jobs.tenant_of_call(request)):
+            return self.authenticator.on_behalf(tenant)
         certificate = request.get_extra_info("peercert")
         return await self.authenticator.identify(request.headers, request.remote or "", certificate)
 
@@ -133,6 +136,9 @@ class PublicApi:
             self._add(app, path, self._infer, "POST")
         for path in DESCRIBE:
             self._add(app, path, self._infer, "GET")
+        if self.jobs:
+            for path, methods in PATHS.items():
+                self._add(app, path, self.jobs.forward, *methods)
 
     def answered(self, answer: Answer) -> Work:
         async def work(_: web.Request, record: RequestRecord) -> web.StreamResponse:
@@ -294,7 +300,9 @@ class PublicApi:
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
         tenant = requester.tenant_of(request, fields, identity, settings)
         forwarded = requester.forwarded_for(identity, route.forward_headers)
-        limit, weight = requester.priority_limit_of(identity, settings), identity.weight if identity else 1
+        batch = self.jobs is not None and self.jobs.is_call(request)
+        limit = requester.priority_limit_of(identity, settings, batch=batch)
+        weight = identity.weight if identity else 1
         sent = headers.to_upstream(
             request.headers, record.request_id, tenant, forwarded=forwarded, priority_limit=limit, weight=weight
         )
@@ -323,6 +331,7 @@ class PublicApi:
             forwarded=forwarded,
             client=account.client,
             account=account,
+            batch=batch,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
@@ -367,23 +376,18 @@ class PublicApi:
         if table is None:
             raise errors.no_table()
         tenant = record.identity.tenant if record.identity else None
-        models = [self._describe(route, name) for name, route in sorted(listed(table, tenant).items())]
+        models = [described(table, route, name) for name, route in sorted(listed(table, tenant).items())]
         record.end("ok", 200)
         return self._json(msgspec.json.encode({"object": "list", "data": models}), record)
 
     async def _model(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
-        if self._balancer.published.current is None:
+        if (table := self._balancer.published.current) is None:
             raise errors.no_table()
         name = request.match_info["id"]
         route = self._find(name, record)
-        record.model = self._balancer.published.current.id_of(route)
+        record.model = table.id_of(route)
         record.end("ok", 200)
-        return self._json(msgspec.json.encode(self._describe(route, name)), record)
-
-    def _describe(self, route: Route, name: str) -> dict[str, Any]:
-        created = int(datetime.fromisoformat(route.created).timestamp()) if route.created else 0
-        ready = self._balancer.published.current is not None and self._balancer.published.current.ready(route)
-        return {"id": name, "object": "model", "created": created, "owned_by": "slipway", "ready": ready}
+        return self._json(msgspec.json.encode(described(table, route, name)), record)
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)

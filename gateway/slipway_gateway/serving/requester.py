@@ -4,9 +4,10 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from ..identity.authenticate import RequestIdentity
+from ..identity.authenticate import Method, RequestIdentity
 from ..limits.connections import address_owner
 from ..settings import GatewaySettings
+from ..upstream.jobs_process import BATCH_PRIORITY
 from ..wire import request_fields
 from ..wire.request_fields import RequestFields
 
@@ -36,12 +37,15 @@ def sticky_key_of(
     request_id: str,
 ) -> str:
     """What keeps it at one revision."""
-    own = f"key:{identity.name}/{identity.key_id or identity.subject}" if identity is not None else ""
+    alone = identity is None or identity.method is Method.BATCH  # requests of a batch follow the weights one by one
+    own = "" if identity is None or alone else f"key:{identity.name}/{identity.key_id or identity.subject}"
     return request_fields.sticky_key(request.headers, fields, request_id, settings.sticky_by, own)
 
 
-def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySettings) -> int:
+def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySettings, *, batch: bool = False) -> int:
     """The most urgent priority that it may have."""
+    if batch:
+        return BATCH_PRIORITY
     limit = identity.tenant.priority_limit if identity is not None else None
     return settings.priority_limit if limit is None else limit
 

@@ -1,5 +1,8 @@
 """Which models of the table a tenant may use (pure): the others do not exist for it."""
 
+from datetime import datetime
+from typing import Any
+
 from ..identity.tenants import KnownTenant
 from ..routing.table import Route, RouteTable
 
@@ -12,3 +15,9 @@ def listed(table: RouteTable, tenant: KnownTenant | None) -> dict[str, Route]:
 
 def may_use(tenant: KnownTenant | None, table: RouteTable, route: Route) -> bool:
     return tenant is None or tenant.may_use((route.name, table.id_of(route)))
+
+
+def described(table: RouteTable, route: Route, name: str) -> dict[str, Any]:
+    """A model as OpenAI's list of models has it."""
+    created = int(datetime.fromisoformat(route.created).timestamp()) if route.created else 0
+    return {"id": name, "object": "model", "created": created, "owned_by": "slipway", "ready": table.ready(route)}

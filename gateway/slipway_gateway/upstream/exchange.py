@@ -28,7 +28,8 @@ class UpstreamRequest:
     `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`: tag of the endpoint
     that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
     `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
-    provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one.
+    provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one. `batch`: the jobs
+    process sends it.
     """
 
     model: str
@@ -49,6 +50,7 @@ class UpstreamRequest:
     route: str = ""
     meter: Meter | None = None
     method: str = "POST"
+    batch: bool = False
 
     @property
     def whose(self) -> str:
@@ -66,8 +68,11 @@ class UpstreamRequest:
 
     @property
     def is_sample(self) -> bool:
-        """Whether its outcome is evidence: weights alone choose its revision, and the model computes it."""
-        return self.computes and not (self.revision or self.preferred)
+        """Whether its outcome is evidence: weights alone choose its revision, and the model computes it.
+
+        A batch is none: it comes when there is room, and its requests are alike.
+        """
+        return self.computes and not (self.revision or self.preferred or self.batch)
 
     @property
     def computes(self) -> bool:

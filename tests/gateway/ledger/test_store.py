@@ -14,9 +14,9 @@ from sqlalchemy.exc import OperationalError
 
 from slipway_gateway.ledger.store import LedgerStore, Spent
 from slipway_gateway.ledger.tables import COUNTS, open_engine
-from slipway_gateway.ledger.urls import parse_url
 from slipway_gateway.quotas.meter import Charge
 from slipway_gateway.quotas.usage import Usage
+from slipway_process.database_urls import parse_url
 
 Open = Callable[[], LedgerStore]
 HOUR = 494_000

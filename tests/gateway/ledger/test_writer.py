@@ -15,13 +15,13 @@ from sqlalchemy import text
 
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.tables import open_engine
-from slipway_gateway.ledger.urls import parse_url
 from slipway_gateway.ledger.writer import MAX_WAITING, Ledger
 from slipway_gateway.quotas.estimate import Estimate
 from slipway_gateway.quotas.meter import Meter
 from slipway_gateway.quotas.policy import Budget
 from slipway_gateway.quotas.prices import Price, micro
 from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_process.database_urls import parse_url
 from testkit.until import until_async
 from tests.gateway import tenants
 from tests.gateway.harness import upstream

@@ -1,4 +1,4 @@
-"""URLs of the ledger's database."""
+"""URLs of databases: of the usage of tenants, and of batches."""
 
 import ssl
 
@@ -9,7 +9,7 @@ from sqlalchemy.exc import ArgumentError
 def parse_url(text: str) -> URL:
     """
     Raises:
-        ValueError: it names no database that the ledger can use.
+        ValueError: it names no database of a kind that is used here.
     """
     try:
         url = make_url(text)

@@ -1,0 +1,214 @@
+"""The loop of the process: records results, ends batches, validates new ones, claims lines and sends them.
+
+One turn after the other, so that only one place writes. Waiting lines stay in the database: what is claimed is sent.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from ..settings import JobsSettings
+from ..states import QUEUED
+from ..store.database import UNAVAILABLE, Database
+from ..store.line_store import LineClaim, LineResult, LineStore, RunnableBatch
+from ..telemetry import JobsMetrics
+from ..window import Window
+from .gateway_calls import GatewayCalls, cancelled
+from .validation import Validator
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.5  # a turn without an event
+_GATHER_S = 0.01  # results that come at once are recorded in one transaction
+_SWEEP_EACH_S, _PURGE_EACH_S, _COUNT_EACH_S = 0.25, 60.0, 10.0
+_MAX_PAUSE_S = 10.0
+_MAX_WINDOWS = 4096
+_PURGES = 20  # slices at once
+_CLAIMED_AT_ONCE = 16  # lines of one batch
+
+
+class Dispatcher:
+    """`purge`: deletes what is old, one slice at a time."""
+
+    def __init__(
+        self,
+        settings: JobsSettings,
+        database: Database,
+        line_store: LineStore,
+        calls: GatewayCalls,
+        validator: Validator,
+        metrics: JobsMetrics,
+        *,
+        purge: Callable[[], Any],
+    ) -> None:
+        self._settings, self._database, self._lines = settings, database, line_store
+        self._calls, self._validator, self._metrics, self._purge = calls, validator, metrics, purge
+        self._clock = asyncio.get_running_loop().time
+        self._wake = asyncio.Event()
+        self._running: dict[asyncio.Task[None], LineClaim] = {}
+        self._results: list[LineResult] = []
+        self._windows: OrderedDict[str, Window] = OrderedDict()
+        self._next: dict[str, float] = {}  # what is done now and then
+        self._pause_s = 0.0
+        self._last_tenant = ""
+        self.draining = False
+        self.trouble = "the database was not opened yet"
+        metrics.in_flight.set_function(lambda: len(self._running))
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled, or drains and nothing is in flight."""
+        while not (self.draining and not self._running and not self._results):
+            try:
+                more = await self._turn()
+                self.trouble, self._pause_s = "", 0.0
+            except UNAVAILABLE as error:
+                self._failed(error)
+                more = False
+            await self._sleep(more)
+
+    async def close(self) -> None:
+        """What is in flight is given up: other processes may claim it."""
+        await cancelled(set(self._running))
+        try:
+            await self._record()
+            await self._database.call(self._lines.give_back)
+        except UNAVAILABLE as error:
+            log.warning("lines wait until their lease ends: the database cannot be written: %s", error)
+
+    async def _turn(self) -> bool:
+        """Whether the next turn follows at once."""
+        await self._record()
+        if self._is_due("renew", self._settings.lease_s / 3):
+            await self._database.call(self._lines.renew, list(self._running.values()))
+        if self._is_due("sweep", _SWEEP_EACH_S):
+            await self._end_batches()
+        if self.draining:
+            return False
+        if self._is_due("purge", _PURGE_EACH_S):
+            await self._purge_old()
+        if self._is_due("count", _COUNT_EACH_S):
+            self._metrics.waiting.set((await self._database.call(self._lines.counts)).get(QUEUED, 0))
+        validated = await self._validator.next()
+        return await self._claim() or validated
+
+    def _failed(self, error: BaseException) -> None:
+        if not self.trouble or not self._pause_s:
+            log.error("the database cannot be used, batches wait: %s", error)
+        self._metrics.database_failures.inc()
+        self.trouble = f"the database cannot be used: {type(error).__name__}"
+        self._pause_s = min(_MAX_PAUSE_S, max(0.5, self._pause_s * 2))
+
+    async def _sleep(self, more: bool) -> None:
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s)
+            return
+        if not more:
+            try:
+                async with asyncio.timeout(_TICK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        self._wake.clear()
+        await asyncio.sleep(_GATHER_S)
+
+    # -- results
+
+    async def _record(self) -> None:
+        if not (results := list(self._results)):
+            return
+        taken = await self._database.call(self._lines.record, results)
+        # Those that came meanwhile stay.
+        del self._results[: len(results)]
+        for result, is_mine in zip(results, taken, strict=True):
+            self._metrics.lines.labels(result.state if is_mine else "superseded").inc()
+
+    async def _end_batches(self) -> None:
+        for batch_id in await self._database.call(self._lines.sweep):
+            while await self._database.call(self._lines.render, batch_id):
+                pass
+            if status := await self._database.call(self._lines.finish, batch_id):
+                self._metrics.batches.labels(status).inc()
+                log.info("a batch ended", extra={"batch": batch_id, "status": status})
+
+    async def _purge_old(self) -> None:
+        for _ in range(_PURGES):
+            if not await self._purge():
+                return
+
+    def _is_due(self, name: str, each_s: float) -> bool:
+        now_s = self._clock()
+        if now_s < self._next.get(name, 0.0):
+            return False
+        self._next[name] = now_s + each_s
+        return True
+
+    # -- claims
+
+    async def _claim(self) -> bool:
+        """Claims what there is room for, tenant after tenant; whether it found anything."""
+        if self._room() <= 0:
+            return False
+        found = False
+        for batch in self._in_turn(await self._database.call(self._lines.runnable)):
+            window = self._window(batch.tenant)
+            count = min(self._room(), window.room(self._clock()), _CLAIMED_AT_ONCE)
+            if count <= 0:
+                continue
+            for claim in await self._database.call(self._lines.claim, batch, count):
+                window.begun()
+                task = asyncio.create_task(self._send(claim, window))
+                self._running[task] = claim
+                task.add_done_callback(self._ended)
+                found = True
+            self._last_tenant = batch.tenant
+        return found
+
+    def _room(self) -> int:
+        return self._settings.max_concurrency - len(self._running) - len(self._results)
+
+    def _in_turn(self, batches: list[RunnableBatch]) -> list[RunnableBatch]:
+        """One batch of each tenant, then the second one of each; the tenant behind the last one begins."""
+        places: dict[str, int] = {}
+        ranked = []
+        for batch in batches:
+            place = places[batch.tenant] = places.get(batch.tenant, -1) + 1
+            ranked.append((place, batch.tenant <= self._last_tenant, batch.tenant, batch.id, batch))
+        return [batch for *_, batch in sorted(ranked, key=lambda one: one[:4])]
+
+    def _window(self, tenant: str) -> Window:
+        window = self._windows.setdefault(tenant, Window(float(self._settings.max_concurrency)))
+        self._windows.move_to_end(tenant)
+        if len(self._windows) > _MAX_WINDOWS:
+            self._windows.popitem(last=False)
+        return window
+
+    async def _send(self, claim: LineClaim, window: Window) -> None:
+        began_s = self._clock()
+        try:
+            called = await self._calls.send(claim)
+        except BaseException:
+            window.broke()
+            raise
+        result = called.result
+        if called.refused:
+            wait_s = window.refused(began_s, self._clock(), called.retry_after_s)
+            result = LineResult(claim, QUEUED, attempts=claim.attempts, wait_s=wait_s)
+        elif result.state == QUEUED:
+            window.broke()
+        else:
+            window.succeeded()
+            self._metrics.seconds.observe(self._clock() - began_s)
+        self._results.append(result)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        if not task.cancelled() and (error := task.exception()):
+            # Its lease ends, and it is claimed again.
+            log.error("a line failed inside of the process", exc_info=error)
+        self.wake()

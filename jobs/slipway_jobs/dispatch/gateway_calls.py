@@ -1,0 +1,142 @@
+"""Sends one line through the gateway as its tenant, and says what became of it."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from slipway_process.passes import PASS, TENANT, TO_GATEWAY, PassKeys
+
+from ..input_line import InvalidLine, read_line
+from ..settings import JobsSettings
+from ..states import COMPLETED, FAILED, QUEUED
+from ..store.line_store import LineClaim, LineResult, request_id, result_line
+
+_REVISION, _REQUEST_ID = "X-Slipway-Revision", "X-Request-Id"
+_REFUSED = (429, 503)
+# What may come from a pod or a gateway that died.
+_BROKEN = (408, 500, 502, 504)
+_MAX_HEADER_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """`refused`: the gateway or the model is busy or away, which says nothing of the line."""
+
+    result: LineResult
+    refused: bool = False
+    retry_after_s: float | None = None
+
+
+@contextlib.asynccontextmanager
+async def open_calls(settings: JobsSettings, keys: PassKeys) -> AsyncIterator["GatewayCalls"]:
+    """
+    Raises:
+        OSError: the file of certificates cannot be read.
+    """
+    context = ssl.create_default_context(cafile=settings.gateway_ca_file or None)
+    connector = aiohttp.TCPConnector(limit=settings.max_concurrency, ssl=context, keepalive_timeout=15.0)
+    timeout = aiohttp.ClientTimeout(total=settings.request_timeout_s, sock_connect=5.0)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), max_field_size=_MAX_HEADER_BYTES
+    ) as session:
+        yield GatewayCalls(settings, keys, session)
+
+
+class GatewayCalls:
+    """All calls of one process."""
+
+    def __init__(self, settings: JobsSettings, keys: PassKeys, session: aiohttp.ClientSession) -> None:
+        self._settings, self._keys, self._session = settings, keys, session
+
+    async def send(self, claim: LineClaim) -> Called:
+        """One attempt."""
+        try:
+            body = read_line(claim.data, claim.batch.endpoint).body
+        except InvalidLine as error:  # it was valid before: another release wrote it
+            return self._failed(claim, error.code, str(error))
+        endpoint, tenant = claim.batch.endpoint, claim.batch.tenant
+        try:
+            signed = self._keys.make(TO_GATEWAY, tenant, "POST", endpoint)
+        except LookupError:
+            return self._wait(claim, 1.0)
+        headers = {TENANT: tenant, PASS: signed, "Content-Type": "application/json"}
+        headers[_REQUEST_ID] = request_id(claim.batch.id, claim.n)
+        url = self._settings.gateway_url + endpoint
+        try:
+            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+                return await self._read(claim, response)
+        except aiohttp.ClientConnectorError:
+            return self._wait(claim, None)  # no gateway is there: the line was not sent
+        except TimeoutError:
+            return self._broke(claim, "timeout", "The model did not answer in time.")
+        except (aiohttp.ClientError, OSError) as error:
+            return self._broke(claim, "connection_lost", f"The connection was lost ({type(error).__name__}).")
+
+    async def _read(self, claim: LineClaim, response: aiohttp.ClientResponse) -> Called:
+        status = response.status
+        if status in _REFUSED:
+            return self._wait(claim, _retry_after(response))
+        limit = self._settings.max_response_bytes
+        chunks, size = [], 0
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                return self._failed(claim, "response_too_large", f"The response has more than {limit} bytes.")
+        body = _body(b"".join(chunks))
+        answer = {
+            "status_code": status,
+            "request_id": request_id(claim.batch.id, claim.n),
+            "body": body,
+            "revision": response.headers.get(_REVISION),
+        }
+        if status in _BROKEN and claim.attempts + 1 < self._settings.max_attempts:
+            return self._again(claim)
+        line = result_line(claim.batch.id, claim.n, claim.custom_id, answer)
+        attempts = claim.attempts + (status in _BROKEN)
+        return Called(LineResult(claim, COMPLETED if status < 300 else FAILED, line, attempts))
+
+    def _wait(self, claim: LineClaim, retry_after_s: float | None) -> Called:
+        return Called(LineResult(claim, QUEUED, attempts=claim.attempts), refused=True, retry_after_s=retry_after_s)
+
+    def _broke(self, claim: LineClaim, code: str, message: str) -> Called:
+        if claim.attempts + 1 < self._settings.max_attempts:
+            return self._again(claim)
+        return self._failed(claim, code, f"{message} It was tried {claim.attempts + 1} times.")
+
+    def _again(self, claim: LineClaim) -> Called:
+        attempts = claim.attempts + 1
+        return Called(LineResult(claim, QUEUED, attempts=attempts, wait_s=2.0**attempts / 2))
+
+    def _failed(self, claim: LineClaim, code: str, message: str) -> Called:
+        error = {"code": code, "message": message}
+        line = result_line(claim.batch.id, claim.n, claim.custom_id, error=error)
+        return Called(LineResult(claim, FAILED, line, claim.attempts + 1))
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    given = response.headers.get("Retry-After", "")
+    return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
+
+
+def _body(data: bytes) -> Any:
+    """JSON as it came; other bytes as a text."""
+    try:
+        msgspec.json.decode(data)
+        # Twice the work, and a line of the file needs it on one line.
+        return msgspec.Raw(msgspec.json.format(data, indent=-1))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return data.decode(errors="replace")
+
+
+async def cancelled(tasks: set[asyncio.Task[None]]) -> None:
+    """Ends them, and returns when they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,99 @@
+"""Reads the input file of a batch: each line is valid and each custom_id occurs once, or the whole batch fails."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from ..input_line import InvalidLine, read_line
+from ..settings import JobsSettings
+from ..store.batch_store import BatchStore, Validation
+from ..store.database import Database
+from ..store.file_store import FileStore
+
+MAX_ERRORS = 50  # that are shown
+
+
+class BatchReader:
+    """The lines of one batch so far."""
+
+    def __init__(self, endpoint: str, max_lines: int) -> None:
+        self._endpoint, self._max_lines = endpoint, max_lines
+        self._seen: set[bytes] = set()
+        self.errors: list[dict[str, Any]] = []
+        self.total = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rest changes nothing."""
+        return len(self.errors) >= MAX_ERRORS
+
+    def read(self, rows: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
+        """Numbers and custom_ids of what is valid; what is not is in `errors`, by its line from 1 on."""
+        found = []
+        for n, data in rows:
+            if not data.strip():
+                continue
+            try:
+                found.append((n, self._one(data)))
+            except InvalidLine as error:
+                self.errors.append({"code": error.code, "line": n + 1, "message": str(error), "param": error.param})
+                if self.is_over:
+                    break
+        return found
+
+    def end(self) -> None:
+        if not self.total and not self.errors:
+            message = "The file has no request."
+            self.errors.append({"code": "empty_file", "line": None, "message": message, "param": "input_file_id"})
+
+    def _one(self, data: bytes) -> str:
+        self.total += 1
+        if self.total > self._max_lines:
+            raise InvalidLine("too_many_requests", f"A batch has at most {self._max_lines} requests.")
+        custom_id = read_line(data, self._endpoint).custom_id
+        digest = hashlib.blake2b(custom_id.encode(), digest_size=16).digest()
+        if digest in self._seen:
+            raise InvalidLine("duplicate_custom_id", f"custom_id {custom_id[:100]!r} occurs twice.", "custom_id")
+        self._seen.add(digest)
+        return custom_id
+
+
+class Validator:
+    """Validates the batches of all tenants, one after the other."""
+
+    def __init__(
+        self, settings: JobsSettings, database: Database, file_store: FileStore, batch_store: BatchStore, owner: str
+    ) -> None:
+        self._settings, self._database = settings, database
+        self._files, self._batches = file_store, batch_store
+        self._owner = owner
+
+    async def next(self) -> bool:
+        """Validates one; False when none waits. Raises what is in `UNAVAILABLE`."""
+        lease_s = self._settings.lease_s
+        validation = await self._database.call(self._batches.claim, self._owner, lease_s)
+        if validation is None:
+            return False
+        batch = validation.batch
+        file = {"id": batch["input_file_id"], "batch_id": None}
+        reader, after = BatchReader(batch["endpoint"], self._settings.max_lines), -1
+        while rows := await self._database.call(self._files.page, file, after):
+            after = rows[-1][0]
+            found = reader.read(rows)
+            if reader.errors:
+                found = []  # nothing of it will run
+            if reader.is_over or not await self._database.call(self._batches.add_lines, validation, found, lease_s):
+                break
+        else:
+            reader.end()
+            await self._end(validation, reader)
+            return True
+        if reader.is_over:
+            await self._end(validation, reader)
+        return True
+
+    async def _end(self, validation: Validation, reader: BatchReader) -> None:
+        if reader.errors:
+            await self._database.call(self._batches.fail, validation, reader.errors)
+        else:
+            await self._database.call(self._batches.start, validation, reader.total)

@@ -1,0 +1,120 @@
+"""OpenAI's Batches: `/v1/batches`."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from ..settings import JobsSettings
+from ..store.batch_store import BatchStore, NewBatch, Row, TooManyBatches
+from ..store.database import Database
+from ..store.file_store import FileStore
+from .fields import body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, text_of
+from .files_api import listing
+from .refusal import JobsRefusal, invalid, json_response, not_found
+from .tenancy import tenant_of
+from .upload import new_id
+
+_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+_TIMES = ("in_progress", "expires", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+_WINDOW = "24h"
+
+
+async def make_batch(settings: JobsSettings, database: Database, store: BatchStore, new: NewBatch) -> Row:
+    """
+    Raises:
+        JobsRefusal: the tenant has too many batches.
+    """
+    try:
+        return await database.call(store.create, new)
+    except TooManyBatches:
+        message = f"This tenant has {settings.max_tenant_batches} batches that have not ended."
+        raise JobsRefusal(429, "too_many_batches", message, retry_after_s=30) from None
+
+
+class BatchesApi:
+    """Answers for the batches of a tenant. `wake`: a batch was made or cancelled."""
+
+    def __init__(
+        self,
+        settings: JobsSettings,
+        database: Database,
+        batch_store: BatchStore,
+        file_store: FileStore,
+        wake: Callable[[], None],
+    ) -> None:
+        self._settings, self._database = settings, database
+        self._batches, self._files, self._wake = batch_store, file_store, wake
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/batches", self.create),
+            web.get("/v1/batches", self.list),
+            web.get("/v1/batches/{id}", self.get),
+            web.post("/v1/batches/{id}/cancel", self.cancel),
+        ]
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        tenant, fields = tenant_of(request), await body_of(request, _FIELDS, 1 << 20)
+        endpoint, metadata = endpoint_of(fields), metadata_of(fields)
+        if fields.get("completion_window") != _WINDOW:
+            raise invalid("completion_window", f"completion_window must be {_WINDOW}.")
+        expires_s = expires_of(fields.get("output_expires_after"), "output_expires_after")
+        file_id = text_of(fields, "input_file_id", 64)
+        file = await self._database.call(self._files.get, tenant, file_id)
+        if file is None or file["purpose"] != "batch":
+            raise invalid("input_file_id", f"There is no file {file_id[:100]!r} of purpose batch.", "file_not_found")
+        new = NewBatch(new_id("batch_"), tenant, endpoint, file_id, metadata=metadata, output_expires_s=expires_s)
+        row = await make_batch(self._settings, self._database, self._batches, new)
+        self._wake()
+        return json_response(described_batch(row))
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        limit, after = page_of(request)
+        rows = await self._database.call(self._batches.listed, tenant_of(request), limit, after)
+        return json_response(listing([described_batch(row) for row in rows[:limit]], more=len(rows) > limit))
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        batch_id = id_of(request)
+        row = await self._database.call(self._batches.get, tenant_of(request), batch_id)
+        if row is None:
+            raise not_found("batch", batch_id)
+        return json_response(described_batch(row))
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        batch_id = id_of(request)
+        row, is_cancelled = await self._database.call(self._batches.cancel, tenant_of(request), batch_id)
+        if row is None:
+            raise not_found("batch", batch_id)
+        if not is_cancelled:
+            message = f"A batch with status {row['status']} cannot be cancelled."
+            raise JobsRefusal(409, "batch_not_cancellable", message, param="id")
+        self._wake()
+        return json_response(described_batch(row))
+
+
+def described_batch(row: Row) -> dict[str, Any]:
+    counts = row.get("counts")
+    shown: dict[str, Any] = {
+        "id": row["id"],
+        "object": "batch",
+        "endpoint": row["endpoint"],
+        "errors": {"object": "list", "data": json.loads(row["errors"])} if row["errors"] else None,
+        "input_file_id": row["input_file_id"],
+        "completion_window": _WINDOW,
+        "status": row["status"],
+        "output_file_id": row["output_file_id"],
+        "error_file_id": row["error_file_id"],
+        "created_at": int(row["created_at"]),
+        "request_counts": {
+            "total": counts.total if counts else 0,
+            "completed": counts.completed if counts else 0,
+            "failed": counts.failed if counts else 0,
+        },
+        "metadata": json.loads(row["metadata"]) if row["metadata"] else None,
+    }
+    for name in _TIMES:
+        at = row[f"{name}_at"]
+        shown[f"{name}_at"] = None if at is None else int(at)
+    return shown

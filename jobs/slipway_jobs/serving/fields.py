@@ -1,0 +1,106 @@
+"""Reads the JSON body and the query of a request, with errors that name the field."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ..input_line import is_endpoint
+from .refusal import JobsRefusal, invalid
+
+MAX_BODY_BYTES = 16 << 20
+_MAX_LIMIT = 100
+_MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
+_EXPIRES_S = (3600, 2_592_000)
+
+Fields = Mapping[str, Any]
+
+
+async def body_of(request: web.Request, known: Collection[str], limit_bytes: int = MAX_BODY_BYTES) -> Fields:
+    """
+    Raises:
+        JobsRefusal: it is too long, no JSON object, or has a field that is not known.
+    """
+    data = bytearray()
+    async for chunk in request.content.iter_any():
+        data += chunk
+        if len(data) > limit_bytes:
+            raise JobsRefusal(413, "request_too_large", f"The request body exceeds {limit_bytes} bytes.")
+    try:
+        fields = msgspec.json.decode(data)
+        bytes(data).decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise JobsRefusal(400, "invalid_json", "The body is no valid JSON.") from None
+    if not isinstance(fields, dict):
+        raise JobsRefusal(400, "invalid_json", "The body must be a JSON object.")
+    for name in fields:
+        if name not in known:
+            raise invalid(name[:100], f"The field {name[:100]!r} is unknown.", "unknown_field")
+    return fields
+
+
+def text_of(fields: Fields, name: str, limit: int = 600) -> str:
+    """
+    Raises:
+        JobsRefusal: it is missing, empty, no text, or too long.
+    """
+    value = fields.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= limit or not is_storable(value):
+        raise invalid(name, f"{name} must be a text of 1 to {limit} characters.")
+    return value
+
+
+def is_storable(text: str) -> bool:
+    """Whether a database takes it: no zero, and no half of a character."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def endpoint_of(fields: Fields) -> str:
+    endpoint = text_of(fields, "endpoint")
+    if not is_endpoint(endpoint):
+        raise invalid("endpoint", f"endpoint {endpoint[:100]!r} is none that takes batches.")
+    return endpoint
+
+
+def metadata_of(fields: Fields) -> str | None:
+    """As JSON."""
+    given = fields.get("metadata")
+    if given is None:
+        return None
+    if not isinstance(given, dict) or len(given) > _MAX_METADATA:
+        raise invalid("metadata", f"metadata must be an object of at most {_MAX_METADATA} texts.")
+    for key, value in given.items():
+        fits = isinstance(value, str) and len(key) <= _MAX_METADATA_KEY and len(value) <= _MAX_METADATA_VALUE
+        if not fits or not is_storable(key + value):
+            message = f"keys have at most {_MAX_METADATA_KEY} characters, values are texts of {_MAX_METADATA_VALUE}."
+            raise invalid("metadata", f"metadata: {message}")
+    return msgspec.json.encode(given).decode()
+
+
+def expires_of(given: Any, param: str) -> float | None:
+    """Seconds of `{anchor: created_at, seconds: N}`."""
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.keys() != {"anchor", "seconds"} or given["anchor"] != "created_at":
+        raise invalid(param, f"{param} must be an object with anchor: created_at and seconds.")
+    seconds = given["seconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not _EXPIRES_S[0] <= seconds <= _EXPIRES_S[1]:
+        raise invalid(f"{param}.seconds", f"{param}.seconds must be a number from {_EXPIRES_S[0]} to {_EXPIRES_S[1]}.")
+    return float(seconds)
+
+
+def page_of(request: web.Request, default: int = 20) -> tuple[int, str]:
+    """`limit` and `after` of the query."""
+    given, after = request.query.get("limit", str(default)), request.query.get("after", "")
+    if not (given.isascii() and given.isdigit() and len(given) < 6 and 1 <= int(given) <= 10_000):
+        raise invalid("limit", "limit must be a number from 1 to 10000.")
+    if len(after) > 64 or not is_storable(after):
+        raise invalid("after", "after must be the id of the last object of the page before.")
+    return min(int(given), _MAX_LIMIT), after
+
+
+def id_of(request: web.Request) -> str:
+    """Of the path; what can be no id is found nowhere."""
+    found = request.match_info["id"]
+    return found if len(found) <= 64 and is_storable(found) else "-"

@@ -1,0 +1,207 @@
+"""OpenAI's Files: `/v1/files`."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import BodyPartReader, MultipartReader, web
+
+from ..settings import JobsSettings
+from ..store.database import Database
+from ..store.file_store import FileStore, NewFile, Row
+from ..telemetry import JobsMetrics
+from .fields import expires_of, id_of, is_storable, page_of
+from .refusal import JobsRefusal, invalid, json_response, not_found
+from .tenancy import tenant_of
+from .upload import Uploads, new_id
+
+_MAX_PARTS = 16
+_MAX_FIELD_BYTES = 1024
+_CHUNK_BYTES = 64 << 10
+_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
+
+
+class FilesApi:
+    """Answers for the files of a tenant."""
+
+    def __init__(
+        self, settings: JobsSettings, database: Database, store: FileStore, uploads: Uploads, metrics: JobsMetrics
+    ) -> None:
+        self._settings, self._database, self._store = settings, database, store
+        self._uploads, self._metrics = uploads, metrics
+        self._receiving = 0
+        metrics.uploads.set_function(lambda: self._receiving)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/files", self.create),
+            web.get("/v1/files", self.list),
+            web.get("/v1/files/{id}", self.get),
+            web.delete("/v1/files/{id}", self.delete),
+            web.get("/v1/files/{id}/content", self.content),
+        ]
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        if self._receiving >= self._settings.max_uploads:
+            raise JobsRefusal(429, "too_many_uploads", "Too many files are received now.", retry_after_s=2)
+        self._receiving += 1
+        try:
+            return await self._create(request)
+        except JobsRefusal:
+            # A client that still sends would not read the response.
+            await self._skip(request)
+            raise
+        finally:
+            self._receiving -= 1
+
+    async def _create(self, request: web.Request) -> web.StreamResponse:
+        if request.content_type != "multipart/form-data" or "boundary" not in request.headers["Content-Type"]:
+            raise JobsRefusal(415, "unsupported_media_type", "Send the file as multipart/form-data.")
+        form = _Form(self._settings, self._uploads, tenant_of(request))
+        try:
+            await form.read(await request.multipart())
+        except (ValueError, AssertionError, EOFError):
+            await form.drop()
+            raise JobsRefusal(400, "invalid_form", "The body is no valid multipart/form-data.") from None
+        except BaseException:
+            await form.drop()
+            raise
+        return json_response(described_file(await form.finish()))
+
+    async def _skip(self, request: web.Request) -> None:
+        left = 2 * self._settings.max_file_bytes
+        with contextlib.suppress(Exception):  # the client may have left
+            while left > 0 and (chunk := await request.content.readany()):
+                left -= len(chunk)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        limit, after = page_of(request, default=100)
+        order, purpose = request.query.get("order", "desc"), request.query.get("purpose", "")
+        if order not in ("asc", "desc"):
+            raise invalid("order", "order must be asc or desc.")
+        if not is_storable(purpose):
+            raise invalid("purpose", "purpose must be batch or batch_output.")
+        rows = await self._database.call(
+            self._store.listed, tenant_of(request), limit, after, purpose=purpose, ascends=order == "asc"
+        )
+        return json_response(listing([described_file(row) for row in rows[:limit]], more=len(rows) > limit))
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        return json_response(described_file(await self._find(request)))
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        file_id = id_of(request)
+        if not await self._database.call(self._store.delete, tenant_of(request), file_id):
+            raise not_found("file", file_id)
+        return json_response({"id": file_id, "object": "file", "deleted": True})
+
+    async def content(self, request: web.Request) -> web.StreamResponse:
+        file = await self._find(request)
+        response = web.StreamResponse()
+        response.content_type, response.content_length = "application/octet-stream", file["bytes"]
+        await response.prepare(request)
+        if request.method != "HEAD":
+            after = -1
+            while rows := await self._database.call(self._store.page, file, after):
+                after = rows[-1][0]
+                await response.write(b"".join(data for _, data in rows))
+        await response.write_eof()
+        return response
+
+    async def _find(self, request: web.Request) -> Row:
+        file_id = id_of(request)
+        row = await self._database.call(self._store.get, tenant_of(request), file_id)
+        if row is None:
+            raise not_found("file", file_id)
+        return row
+
+
+class _Form:
+    """The parts of one upload, in any order; the file goes to the database as it comes."""
+
+    def __init__(self, settings: JobsSettings, uploads: Uploads, tenant: str) -> None:
+        self._settings, self._uploads = settings, uploads
+        self._new = NewFile(new_id("file-"), tenant, settings.retention_s)
+        self._fields: dict[str, str] = {}
+        self._received = False
+
+    async def read(self, parts: MultipartReader) -> None:
+        for _ in range(_MAX_PARTS):
+            part = await parts.next()
+            if part is None:
+                return
+            if not isinstance(part, BodyPartReader):
+                raise ValueError("a part has parts")
+            if part.name == "file" and not self._received:
+                await self._receive(part)
+            else:
+                await self._field(part)
+        raise invalid("file", f"The form has more than {_MAX_PARTS} parts.")
+
+    async def _receive(self, part: BodyPartReader) -> None:
+        name = part.filename or ""
+        if len(name) > 512 or not is_storable(name):
+            raise invalid("file", "The name of the file has at most 512 characters.")
+        self._new = replace(self._new, filename=name)
+        self._received = True
+        await self._uploads.receive(self._new, _chunks(part))
+
+    async def _field(self, part: BodyPartReader) -> None:
+        name = part.name or ""
+        if name not in _FIELDS or name in self._fields:
+            raise invalid(name[:100], f"The field {name[:100]!r} is unknown or there twice.", "unknown_field")
+        data = bytearray()
+        while chunk := await part.read_chunk(_MAX_FIELD_BYTES):
+            data += chunk
+            if len(data) > _MAX_FIELD_BYTES:
+                raise invalid(name, f"{name} has more than {_MAX_FIELD_BYTES} bytes.")
+        self._fields[name] = bytes(data).decode()
+
+    async def finish(self) -> Row:
+        try:
+            self._check()
+        except JobsRefusal:
+            await self.drop()
+            raise
+        return await self._uploads.finish(self._new)
+
+    def _check(self) -> None:
+        if not self._received:
+            raise invalid("file", "file is missing.", "missing_field")
+        if self._fields.get("purpose") != "batch":
+            raise invalid("purpose", "purpose must be batch.")
+        given: Any = None
+        if "expires_after[anchor]" in self._fields or "expires_after[seconds]" in self._fields:
+            seconds = self._fields.get("expires_after[seconds]", "")
+            number = int(seconds) if seconds.isascii() and seconds.isdigit() and len(seconds) < 9 else None
+            given = {"anchor": self._fields.get("expires_after[anchor]"), "seconds": number}
+        keep_s = expires_of(given, "expires_after")
+        self._new = replace(self._new, keep_s=self._settings.retention_s if keep_s is None else keep_s)
+
+    async def drop(self) -> None:
+        if self._received:
+            await self._uploads.drop(self._new)
+
+
+async def _chunks(part: BodyPartReader) -> AsyncIterator[bytes]:
+    while chunk := await part.read_chunk(_CHUNK_BYTES):
+        yield bytes(chunk)
+
+
+def described_file(row: Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "object": "file",
+        "bytes": row["bytes"],
+        "created_at": int(row["created_at"]),
+        "expires_at": int(row["expires_at"]),
+        "filename": row["filename"],
+        "purpose": row["purpose"],
+        "status": "processed",
+    }
+
+
+def listing(data: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": data, "has_more": more} | ends

@@ -1,0 +1,156 @@
+"""Thin adapters over batches: `/v1/jobs` is a batch of one request, `/api/v1/batch` one of inputs in its body."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ..input_line import MAX_CUSTOM_ID, InvalidLine, read_line
+from ..settings import JobsSettings
+from ..states import (
+    CANCELLED,
+    CANCELLING,
+    COMPLETED,
+    EXPIRED,
+    FAILED,
+    FINALIZING,
+    IN_PROGRESS,
+    INPUTS,
+    JOB,
+    UNRUN,
+    VALIDATING,
+)
+from ..store.batch_store import BatchStore, NewBatch, Row
+from ..store.database import Database
+from ..store.file_store import INTERNAL, NewFile
+from .batches_api import make_batch
+from .fields import body_of, endpoint_of, id_of, text_of
+from .refusal import JobsRefusal, invalid, json_response, not_found
+from .tenancy import tenant_of
+from .upload import Uploads, new_id
+
+_PREDICT = "/api/v1/predict"
+_STATUSES = {
+    VALIDATING: "queued",
+    IN_PROGRESS: "running",
+    FINALIZING: "running",
+    CANCELLING: "cancelling",
+    COMPLETED: "completed",
+    FAILED: "failed",
+    EXPIRED: "expired",
+    CANCELLED: "cancelled",
+}
+
+
+class JobsApi:
+    """Answers for the jobs of a tenant. `wake`: there is something to do."""
+
+    def __init__(
+        self, settings: JobsSettings, database: Database, store: BatchStore, uploads: Uploads, wake: Callable[[], None]
+    ) -> None:
+        self._settings, self._database, self._store = settings, database, store
+        self._uploads, self._wake = uploads, wake
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/jobs", self.create_job),
+            web.get("/v1/jobs/{id}", self.get_job),
+            web.delete("/v1/jobs/{id}", self.cancel_job),
+            web.post("/api/v1/batch", self.create_inputs),
+            web.get("/api/v1/batch/{id}", self.get_inputs),
+        ]
+
+    async def create_job(self, request: web.Request) -> web.StreamResponse:
+        fields = await body_of(request, ("endpoint", "body"), self._settings.max_line_bytes)
+        endpoint = endpoint_of(fields)
+        line = _line("job", endpoint, fields.get("body"))
+        try:
+            read_line(line, endpoint)
+        except InvalidLine as error:
+            raise invalid(error.param or "body", str(error), error.code) from None
+        batch_id = await self._make(request, JOB, "job_", endpoint, iter([line]))
+        return json_response({"job_id": batch_id, "status": "queued"}, 202)
+
+    async def get_job(self, request: web.Request) -> web.StreamResponse:
+        row = await self._find(request, JOB)
+        return json_response(await self._job(row))
+
+    async def cancel_job(self, request: web.Request) -> web.StreamResponse:
+        job_id = id_of(request)
+        row, is_cancelled = await self._database.call(self._store.cancel, tenant_of(request), job_id, JOB)
+        if row is None:
+            raise not_found(JOB, job_id)
+        if not is_cancelled:
+            raise JobsRefusal(409, "job_not_cancellable", "This job has ended.", param="id")
+        self._wake()
+        return json_response(await self._job(row))
+
+    async def create_inputs(self, request: web.Request) -> web.StreamResponse:
+        fields = await body_of(request, ("model", "inputs"))
+        model, inputs = text_of(fields, "model", MAX_CUSTOM_ID), fields.get("inputs")
+        most = self._settings.max_lines
+        if not isinstance(inputs, list) or not 1 <= len(inputs) <= most:
+            raise invalid("inputs", f"inputs must be a list of 1 to {most} inputs.")
+        lines = (_line(f"input-{n}", _PREDICT, {"model": model, "input": one}) for n, one in enumerate(inputs))
+        batch_id = await self._make(request, INPUTS, "inputs_", _PREDICT, lines)
+        # Nothing is known of how long requests of this model take.
+        return json_response({"batch_id": batch_id, "status": "queued", "estimated_seconds": None}, 202)
+
+    async def get_inputs(self, request: web.Request) -> web.StreamResponse:
+        row = await self._find(request, INPUTS)
+        counts = row["counts"]
+        links = {
+            name: f"/v1/files/{file_id}/content" if (file_id := row[f"{part}_file_id"]) else None
+            for name, part in (("results_url", "output"), ("errors_url", "error"))
+        }
+        shown = {"batch_id": row["id"], "status": _STATUSES[row["status"]], **links}
+        return json_response(shown | {"total": counts.total, "completed": counts.completed, "failed": counts.failed})
+
+    async def _make(self, request: web.Request, kind: str, prefix: str, endpoint: str, lines: Iterator[bytes]) -> str:
+        tenant = tenant_of(request)
+        file = NewFile(new_id("file-"), tenant, self._settings.retention_s, INTERNAL)
+        await self._uploads.write(file, lines)
+        new = NewBatch(new_id(prefix), tenant, endpoint, file.id, kind)
+        try:
+            row = await make_batch(self._settings, self._database, self._store, new)
+        except JobsRefusal:
+            await self._uploads.drop(file)
+            raise
+        self._wake()
+        return str(row["id"])
+
+    async def _find(self, request: web.Request, kind: str) -> Row:
+        found = id_of(request)
+        row = await self._database.call(self._store.get, tenant_of(request), found, kind)
+        if row is None:
+            raise not_found("batch" if kind == INPUTS else kind, found)
+        return row
+
+    async def _job(self, row: Row) -> dict[str, Any]:
+        """`result`: the body of the response. A request that the model refused has an error."""
+        status = _STATUSES[row["status"]]
+        shown = {
+            "job_id": row["id"],
+            "status": status,
+            "endpoint": row["endpoint"],
+            "created_at": int(row["created_at"]),
+        }
+        line = await self._database.call(self._store.result, row["id"]) if row["output_file_id"] else None
+        failed = None if line else await self._database.call(self._store.result, row["id"])
+        found = msgspec.json.decode(line or failed or b"{}")
+        response, error = found.get("response") or {}, found.get("error")
+        if row["status"] == COMPLETED and line is None:
+            shown["status"] = "failed"
+        if failed and response:
+            body = response.get("body")
+            error = body.get("error", body) if isinstance(body, dict) else body
+        if error is None and row["status"] in UNRUN:  # it ended before it was read
+            error = dict(zip(("code", "message"), UNRUN[row["status"]], strict=True))
+        shown["result"] = response.get("body") if line else None
+        shown["status_code"], shown["revision"] = response.get("status_code"), response.get("revision")
+        return shown | {"error": error}
+
+
+def _line(custom_id: str, endpoint: str, body: Any) -> bytes:
+    return msgspec.json.encode({"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}) + b"\n"

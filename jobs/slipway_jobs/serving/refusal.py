@@ -1,0 +1,39 @@
+"""Error responses in OpenAI's shape."""
+
+import msgspec
+from aiohttp import web
+
+
+class JobsRefusal(Exception):
+    """An error response: rendered in `app`."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.retry_after_s = status, code, param, retry_after_s
+
+    def response(self) -> web.Response:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        response = json_response({"error": error}, self.status)
+        if self.retry_after_s is not None:
+            response.headers["Retry-After"] = str(self.retry_after_s)
+        return response
+
+
+def json_response(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def invalid(param: str, message: str, code: str = "invalid_value") -> JobsRefusal:
+    return JobsRefusal(400, code, message, param=param)
+
+
+def not_found(kind: str, name: str) -> JobsRefusal:
+    return JobsRefusal(404, f"{kind}_not_found", f"There is no {kind} {name[:100]!r}.", param="id")
+
+
+def unavailable() -> JobsRefusal:
+    return JobsRefusal(503, "database_unavailable", "Files and batches cannot be reached now.", retry_after_s=5)

@@ -1,0 +1,114 @@
+"""Receives a file line by line into the database, holding one slice of it at a time."""
+
+import os
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field, replace
+
+from ..settings import JobsSettings
+from ..store.database import Database
+from ..store.file_store import FileStore, NewFile, Row, TooMuchStored
+from .refusal import JobsRefusal, invalid
+
+_SLICE_BYTES = 1 << 20
+_SLICE_LINES = 2000
+
+
+def new_id(prefix: str) -> str:
+    """Ids are ordered by time, and end with 64 bits that cannot be guessed."""
+    return f"{prefix}{time.time_ns():016x}{os.urandom(8).hex()}"
+
+
+@dataclass
+class LineSplitter:
+    """Cuts bytes into lines, each with the byte that ends it."""
+
+    max_line_bytes: int
+    rest: bytearray = field(default_factory=bytearray)
+
+    def add(self, chunk: bytes) -> list[bytes]:
+        """
+        Raises:
+            JobsRefusal: a line is too long.
+        """
+        pieces = chunk.split(b"\n")
+        lines = []
+        for piece in pieces[:-1]:
+            self.rest += piece + b"\n"
+            self._check()
+            lines.append(bytes(self.rest))
+            self.rest.clear()
+        self.rest += pieces[-1]
+        self._check()
+        return lines
+
+    def end(self) -> list[bytes]:
+        return [bytes(self.rest)] if self.rest else []
+
+    def _check(self) -> None:
+        if len(self.rest) > self.max_line_bytes:
+            raise invalid("file", f"A line of the file has more than {self.max_line_bytes} bytes.", "line_too_long")
+
+
+class Uploads:
+    """Writes files of all tenants."""
+
+    def __init__(self, settings: JobsSettings, database: Database, store: FileStore) -> None:
+        self._settings, self._database, self._store = settings, database, store
+
+    async def receive(self, new: NewFile, chunks: AsyncIterator[bytes]) -> int:
+        """The file, which is not visible before `finish`; its size.
+
+        Raises:
+            JobsRefusal: it is too large, or a line of it is.
+        """
+        await self._database.call(self._store.begin, new)
+        try:
+            return await self._lines(new.id, chunks)
+        except BaseException:
+            await self.drop(new)
+            raise
+
+    async def _lines(self, file_id: str, chunks: AsyncIterator[bytes]) -> int:
+        splitter = LineSplitter(self._settings.max_line_bytes)
+        # Empty lines are no requests, but they are kept: a file comes back as it was.
+        most = 2 * self._settings.max_lines
+        slice_, size, written, total = list[bytes](), 0, 0, 0
+        async for chunk in chunks:
+            total += len(chunk)
+            if total > self._settings.max_file_bytes:
+                limit = self._settings.max_file_bytes
+                raise JobsRefusal(413, "file_too_large", f"The file exceeds {limit} bytes.", param="file")
+            for line in splitter.add(chunk):
+                slice_.append(line)
+                size += len(line)
+            if written + len(slice_) > most:
+                raise invalid("file", f"The file has more than {most} lines.", "too_many_lines")
+            if size >= _SLICE_BYTES or len(slice_) >= _SLICE_LINES:
+                await self._database.call(self._store.add, file_id, written, slice_)
+                written, slice_, size = written + len(slice_), [], 0
+        if slice_ := slice_ + splitter.end():
+            await self._database.call(self._store.add, file_id, written, slice_)
+        return total
+
+    async def finish(self, new: NewFile) -> Row:
+        try:
+            return await self._database.call(self._store.finish, new)
+        except TooMuchStored:
+            await self.drop(new)
+            limit = self._settings.max_tenant_bytes
+            message = f"The files of this tenant would have more than {limit} bytes: delete some."
+            raise JobsRefusal(413, "storage_exhausted", message, param="file") from None
+
+    async def write(self, new: NewFile, lines: Iterable[bytes]) -> Row:
+        """A file that this process makes itself."""
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for line in lines:
+                yield line
+
+        await self.receive(new, chunks())
+        return await self.finish(replace(new))
+
+    async def drop(self, new: NewFile) -> None:
+        await self._database.call(self._store.drop, new.id)

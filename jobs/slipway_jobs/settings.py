@@ -1,0 +1,68 @@
+"""Settings of the jobs process: `--database-url` is SLIPWAY_JOBS_DATABASE_URL."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from slipway_process.settings import ProcessSettings
+from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Port, PositiveCount, Seconds
+
+
+def _http_url(url: str) -> str:
+    if not url.startswith(("http://", "https://")) or url.endswith("/"):
+        raise ValueError("must begin with http:// or https:// and end without a slash")
+    return url
+
+
+class JobsSettings(ProcessSettings):
+    """Keeps files and batches of requests, and sends them through the gateway as their tenants when there is room."""
+
+    model_config = SettingsConfigDict(cli_prog_name="slipway-jobs", env_prefix="SLIPWAY_JOBS_", env_ignore_empty=True)
+
+    host: Address = Field("", description="address of the port for gateways; without one every interface")
+    port: Port = Field(8010, description="port for gateways, which name the tenant with a signature")
+    admin_host: Address = Field("", description="address of the admin port; without one every interface")
+    admin_port: Port = Field(8011, description="port of /healthz, /readyz and /metrics")
+    gateway_url: Annotated[str, AfterValidator(_http_url), Flag("URL")] = Field(
+        description="base URL of the gateways' API, without /v1"
+    )
+    gateway_ca_file: FilePath = Field(
+        "", description="certificates that the gateway is verified by with https://; without them the system's"
+    )
+    keys_file: FilePath = Field(description="file with the release's keys, the same as the gateway's")
+    database_url: Annotated[SecretStr, Flag("URL")] = Field(
+        description="database of files and batches: sqlite:////path/jobs.db (one process) or "
+        "postgresql://user:password@host/database (several share it)"
+    )
+    max_database_bytes: Annotated[Bytes, Field(ge=16 << 20)] = Field(
+        4 << 30, description="size of SQLite's file; a full one takes no more files"
+    )
+    max_file_bytes: Annotated[Bytes, Field(ge=1)] = Field(200 << 20, description="largest file; above it 413")
+    max_lines: PositiveCount = Field(50_000, description="requests in one file")
+    max_line_bytes: Annotated[Bytes, Field(ge=1024)] = Field(4 << 20, description="longest line of a file")
+    max_response_bytes: Annotated[Bytes, Field(ge=1024)] = Field(
+        4 << 20, description="longest response that is kept; a longer one makes its line an error"
+    )
+    max_tenant_bytes: Bytes = Field(1 << 30, description="size of all files that one tenant may have uploaded")
+    max_tenant_batches: PositiveCount = Field(
+        100, description="batches of one tenant that have not ended; above it 429"
+    )
+    max_concurrency: PositiveCount = Field(32, description="requests in flight at the gateway, of all tenants")
+    max_attempts: PositiveCount = Field(
+        3, description="times that a request may break (500, 502, 504, a lost connection) before it is an error"
+    )
+    request_timeout_s: Seconds = Field(600.0, gt=0, description="time of one request")
+    lease_s: Annotated[Seconds, Field(ge=1)] = Field(
+        30.0, description="time after which the requests of a process that died go to another one"
+    )
+    completion_window_s: Annotated[Seconds, Field(gt=0)] = Field(
+        86_400.0, description="time that the completion window of 24h stands for; later a batch expires"
+    )
+    retention_s: Annotated[Seconds, Field(ge=60)] = Field(
+        2_592_000.0, description="time after which a file, and a batch that has ended, is deleted"
+    )
+    max_uploads: Count = Field(16, description="files that are received at once; above it 429")
+    drain_timeout_s: Seconds = Field(
+        60.0, description="time after SIGTERM for requests in flight; others take the rest"
+    )

@@ -1,0 +1,40 @@
+"""States of files, batches and lines, and what they count (pure)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Of a file.
+UPLOADING, READY, DELETED = "uploading", "ready", "deleted"
+# Of a batch, as OpenAI names them.
+VALIDATING, FAILED, IN_PROGRESS, FINALIZING = "validating", "failed", "in_progress", "finalizing"
+COMPLETED, EXPIRED, CANCELLING, CANCELLED = "completed", "expired", "cancelling", "cancelled"
+OPEN_BATCHES = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
+ENDING_BATCHES = (FINALIZING, CANCELLING)
+ENDED_BATCHES = (FAILED, COMPLETED, EXPIRED, CANCELLED)
+CANCELLABLE = (VALIDATING, IN_PROGRESS)
+# Of a line: `COMPLETED`, `FAILED`, `EXPIRED`, `CANCELLED` are its ends too.
+QUEUED, CLAIMED = "queued", "claimed"
+OPEN_LINES = (QUEUED, CLAIMED)
+ERROR_LINES = (FAILED, EXPIRED, CANCELLED)
+# What a batch was made by.
+BATCH, JOB, INPUTS = "batch", "job", "inputs"
+# Parts of its result.
+OUTPUT, ERROR = "output", "error"
+
+UNRUN = {
+    CANCELLED: ("batch_cancelled", "The batch was cancelled before this request ran."),
+    EXPIRED: ("batch_expired", "The batch's completion window ended before this request ran."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LineCounts:
+    """Of one batch."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+def count_lines(by_state: Mapping[str, int]) -> LineCounts:
+    return LineCounts(sum(by_state.values()), by_state.get(COMPLETED, 0), sum(by_state.get(s, 0) for s in ERROR_LINES))

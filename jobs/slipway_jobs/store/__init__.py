@@ -1,0 +1,5 @@
+"""The database of files and batches, SQLite or PostgreSQL.
+
+`tables` has its shape, `database` opens it, `file_store`, `batch_store` and `line_store` read and write. All calls
+block: `database.Database.call` runs them in threads.
+"""

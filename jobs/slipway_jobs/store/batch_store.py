@@ -1,0 +1,182 @@
+"""Reads and writes of batches: made, validated, cancelled. `line_store` brings them to their end."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, select, update
+
+from ..states import (
+    BATCH,
+    CANCELLABLE,
+    CANCELLED,
+    CANCELLING,
+    ENDED_BATCHES,
+    FAILED,
+    IN_PROGRESS,
+    OPEN_BATCHES,
+    QUEUED,
+    VALIDATING,
+    LineCounts,
+    count_lines,
+)
+from .database import Database
+from .tables import batches, files, lines
+
+Row = Mapping[str, Any]
+_PURGED_ROWS = 2000
+
+
+class TooManyBatches(Exception):
+    """The batches of a tenant that have not ended are at their limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """`metadata`: JSON. `output_expires_s`: how long its results are kept; None: as long as any file."""
+
+    id: str
+    tenant: str
+    endpoint: str
+    input_file_id: str
+    kind: str = BATCH
+    metadata: str | None = None
+    output_expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The claim of one process on a batch that has to be validated."""
+
+    batch: Row
+    epoch: int
+
+
+class BatchStore:
+    """Calls take a connection in a transaction: run them with `Database.call`."""
+
+    def __init__(self, database: Database, max_tenant_batches: int, window_s: float) -> None:
+        self._database = database
+        self._max_tenant_batches = max_tenant_batches
+        self._window_s = window_s
+
+    def create(self, connection: Connection, new: NewBatch) -> Row:
+        """
+        Raises:
+            TooManyBatches: the tenant has as many as it may.
+        """
+        own = select(func.count()).where(batches.c.tenant == new.tenant, batches.c.status.in_(OPEN_BATCHES))
+        if connection.execute(own).scalar_one() >= self._max_tenant_batches:
+            raise TooManyBatches
+        now_s = self._database.time(connection)
+        named = ("id", "tenant", "endpoint", "input_file_id", "kind", "metadata", "output_expires_s")
+        row = {name: getattr(new, name) for name in named}
+        times = {"created_at": now_s, "expires_at": now_s + self._window_s}
+        made = batches.insert().values(**row, **times, status=VALIDATING).returning(*batches.c)
+        return dict(connection.execute(made).mappings().one())
+
+    def get(self, connection: Connection, tenant: str, batch_id: str, kind: str = BATCH) -> Row | None:
+        query = select(batches).where(batches.c.id == batch_id, batches.c.tenant == tenant, batches.c.kind == kind)
+        row = connection.execute(query).mappings().one_or_none()
+        return self._counted(connection, [row])[0] if row else None
+
+    def listed(self, connection: Connection, tenant: str, limit: int, after: str = "") -> list[Row]:
+        """The newest first; one more than `limit` where there are more."""
+        query = select(batches).where(batches.c.tenant == tenant, batches.c.kind == BATCH)
+        if after:
+            query = query.where(batches.c.id < after)
+        rows = connection.execute(query.order_by(batches.c.id.desc()).limit(limit + 1)).mappings().all()
+        return self._counted(connection, rows)
+
+    def cancel(self, connection: Connection, tenant: str, batch_id: str, kind: str = BATCH) -> tuple[Row | None, bool]:
+        """The batch, None without one, and whether it is being cancelled now."""
+        own = (batches.c.id == batch_id, batches.c.tenant == tenant, batches.c.kind == kind)
+        values = {"status": CANCELLING, "outcome": CANCELLED, "cancelling_at": self._database.now}
+        done = connection.execute(update(batches).where(*own, batches.c.status.in_(CANCELLABLE)).values(values))
+        row = self.get(connection, tenant, batch_id, kind)
+        return row, done.rowcount == 1 or bool(row and row["status"] in (CANCELLING, CANCELLED))
+
+    def result(self, connection: Connection, batch_id: str) -> bytes | None:
+        """Of the first line; None while there is none."""
+        found = connection.execute(select(lines.c.result).where(lines.c.batch_id == batch_id, lines.c.n == 0)).scalar()
+        return bytes(found) if found is not None else None
+
+    # -- validation
+
+    def claim(self, connection: Connection, owner: str, lease_s: float) -> Validation | None:
+        """The next batch to validate. What another process left of it is removed."""
+        now = self._database.now
+        free = select(batches.c.id).where(batches.c.status == VALIDATING, batches.c.lease_until < now)
+        free = free.order_by(batches.c.id).limit(1).with_for_update(skip_locked=True)
+        if (batch_id := connection.execute(free).scalar()) is None:
+            return None
+        values = {"epoch": batches.c.epoch + 1, "owner": owner, "lease_until": now + lease_s}
+        taken = update(batches).where(batches.c.id == batch_id).values(values).returning(*batches.c)
+        row = connection.execute(taken).mappings().one()
+        connection.execute(delete(lines).where(lines.c.batch_id == batch_id))
+        return Validation(dict(row), row["epoch"])
+
+    def add_lines(
+        self, connection: Connection, validation: Validation, found: Iterable[tuple[int, str]], lease_s: float
+    ) -> bool:
+        """Adds lines by number and custom_id; False when the claim has ended."""
+        values = {"lease_until": self._database.now + lease_s}
+        if connection.execute(self._own(validation).values(values)).rowcount != 1:
+            return False
+        rows = [
+            {"batch_id": validation.batch["id"], "n": n, "custom_id": custom_id, "state": QUEUED}
+            for n, custom_id in found
+        ]
+        if rows:
+            self._database.add(connection, lines, rows)
+        return True
+
+    def start(self, connection: Connection, validation: Validation, total: int) -> bool:
+        """All lines are there."""
+        values = {"status": IN_PROGRESS, "in_progress_at": self._database.now, "total": total}
+        return connection.execute(self._own(validation).values(values)).rowcount == 1
+
+    def fail(self, connection: Connection, validation: Validation, errors: Sequence[Row]) -> bool:
+        """Its file is invalid: nothing of it runs."""
+        values = {"status": FAILED, "failed_at": self._database.now, "errors": json.dumps(list(errors))}
+        if connection.execute(self._own(validation).values(values)).rowcount != 1:
+            return False
+        connection.execute(delete(lines).where(lines.c.batch_id == validation.batch["id"]))
+        return True
+
+    def purge(self, connection: Connection, retention_s: float) -> int:
+        """Deletes some lines, then batches, that ended so long ago; how many: 0 when none is left."""
+        old = batches.c.created_at + retention_s <= self._database.now
+        ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(1)
+        if (batch_id := connection.execute(ended).scalar()) is None:
+            return 0
+        numbers = connection.execute(
+            select(lines.c.n).where(lines.c.batch_id == batch_id).limit(_PURGED_ROWS)
+        ).scalars()
+        if some := numbers.all():
+            connection.execute(delete(lines).where(lines.c.batch_id == batch_id, lines.c.n.in_(some)))
+            return len(some)
+        connection.execute(delete(files).where(files.c.batch_id == batch_id))
+        connection.execute(delete(batches).where(batches.c.id == batch_id))
+        return 1
+
+    def _own(self, validation: Validation) -> Any:
+        own = (batches.c.id == validation.batch["id"], batches.c.epoch == validation.epoch)
+        return update(batches).where(*own, batches.c.status == VALIDATING)
+
+    def _counted(self, connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> list[Row]:
+        """Counts of a batch that has not ended are those of its lines."""
+        running = [row["id"] for row in rows if row["status"] in OPEN_BATCHES]
+        grouped = select(lines.c.batch_id, lines.c.state, func.count()).where(lines.c.batch_id.in_(running))
+        found: dict[str, dict[str, int]] = {}
+        if running:
+            for batch_id, state, count in connection.execute(grouped.group_by(lines.c.batch_id, lines.c.state)):
+                found.setdefault(batch_id, {})[state] = count
+        return [_with_counts(row, found.get(row["id"])) for row in rows]
+
+
+def _with_counts(row: Mapping[Any, Any], by_state: Mapping[str, int] | None) -> Row:
+    frozen = LineCounts(row["total"], row["completed"], row["failed"])
+    counts = count_lines(by_state) if by_state is not None and row["status"] != VALIDATING else frozen
+    return {str(name): value for name, value in row.items()} | {"counts": counts}

@@ -1,0 +1,134 @@
+"""Opens the database, and runs calls to it in threads."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, Table, create_engine, event, func, literal_column, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.elements import ColumnElement
+
+from slipway_process.database_urls import parse_url, ssl_context
+
+from .tables import SCHEMA_VERSION, about, metadata
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_CONNECT_TIMEOUT_S = 5
+_STATEMENT_TIMEOUT_MS = 30_000
+_CONNECTIONS = 4  # to PostgreSQL; SQLite has one writer
+_PAGE_BYTES = 4096
+_PRAGMAS = ("journal_mode=WAL", "journal_size_limit=16777216", "synchronous=FULL", "busy_timeout=10000")
+
+
+class UnusableDatabase(Exception):
+    """The database belongs to another release."""
+
+
+UNAVAILABLE = (SQLAlchemyError, OSError, UnusableDatabase)
+
+
+class Database:
+    """One database. It is opened, and its tables are made, with the first call."""
+
+    def __init__(self, url: str, max_sqlite_bytes: int = 4 << 30) -> None:
+        """
+        Raises:
+            ValueError: the URL names no database that can be used.
+        """
+        parsed = parse_url(url)
+        self.is_shared = parsed.get_backend_name() != "sqlite"
+        if not self.is_shared and parsed.database in (None, "", ":memory:"):
+            raise ValueError("name a file: sqlite:////path/jobs.db")
+        self._engine = _open_postgresql(parsed) if self.is_shared else _open_sqlite(parsed, max_sqlite_bytes)
+        self._threads = ThreadPoolExecutor(_CONNECTIONS if self.is_shared else 1, "database")
+        self.insert: Any = postgresql.insert if self.is_shared else sqlite.insert
+        self._opened = False
+
+    @property
+    def now(self) -> ColumnElement[float]:
+        """Unix time by the clock of the database: processes on several nodes have one."""
+        text = (
+            "extract(epoch from clock_timestamp())" if self.is_shared else "((julianday('now') - 2440587.5) * 86400.0)"
+        )
+        return literal_column(f"cast({text} as double precision)")
+
+    async def call(self, function: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs) -> T:
+        """Runs it in one transaction, in a thread. Raises what is in `UNAVAILABLE`."""
+
+        def run() -> T:
+            self._open()
+            with self._engine.begin() as connection:
+                return function(connection, *given, **named)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    def add(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Inserts all rows, with PostgreSQL in a few statements: by itself its driver sends one for each row."""
+        insert = table.insert()
+        connection.execute(insert.returning(*table.primary_key) if self.is_shared else insert, rows)
+
+    def time(self, connection: Connection) -> float:
+        return float(connection.execute(select(self.now)).scalar_one())
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True)
+        self._engine.dispose()
+
+    def _open(self) -> None:
+        if self._opened:
+            return
+        if self.is_shared:
+            with self._engine.begin() as connection:
+                # Two processes that begin at once make the tables one after the other.
+                connection.execute(select(func.pg_advisory_xact_lock(0x511B)))
+                metadata.create_all(connection)
+        else:
+            with self._engine.begin() as connection:
+                metadata.create_all(connection)
+        with self._engine.begin() as connection:
+            connection.execute(self.insert(about).on_conflict_do_nothing(), {"version": SCHEMA_VERSION})
+            versions = connection.execute(select(about.c.version)).scalars().all()
+        if list(versions) != [SCHEMA_VERSION]:
+            raise UnusableDatabase("the database was written by another release, whose tables differ")
+        self._opened = True
+
+
+def _open_postgresql(url: URL) -> Engine:
+    options: dict[str, Any] = {"timeout": _CONNECT_TIMEOUT_S, "application_name": "slipway-jobs"}
+    if context := ssl_context(url):
+        options["ssl_context"] = context
+    bare = url.difference_update_query(["sslmode", "sslrootcert"])
+    engine = create_engine(bare, connect_args=options, pool_size=_CONNECTIONS, max_overflow=0, pool_pre_ping=True)
+
+    @event.listens_for(engine, "connect")
+    def limit_time(connection: Any, record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}")
+        cursor.execute(f"SET lock_timeout = {_STATEMENT_TIMEOUT_MS}")
+        # A process whose node is lost holds its locks no longer than this.
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {_STATEMENT_TIMEOUT_MS}")
+        cursor.close()
+        connection.commit()
+
+    return engine
+
+
+def _open_sqlite(url: URL, max_bytes: int) -> Engine:
+    engine = create_engine(url, connect_args={"check_same_thread": False}, pool_size=1, max_overflow=0)
+
+    @event.listens_for(engine, "connect")
+    def be_durable_and_bounded(connection: Any, record: object) -> None:
+        connection.isolation_level = None  # `begin` below decides, not the driver
+        for pragma in (*_PRAGMAS, f"max_page_count={max_bytes // _PAGE_BYTES}"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # At once: a transaction that reads first and writes later may find that it cannot.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine

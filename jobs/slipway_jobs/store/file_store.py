@@ -1,0 +1,146 @@
+"""Reads and writes of files. Input files have rows of lines; output and error files are the lines of a batch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, exists, func, or_, select, update
+
+from ..states import COMPLETED, DELETED, ENDED_BATCHES, ERROR_LINES, OUTPUT, READY, UPLOADING
+from .database import Database
+from .tables import batches, files, inputs, lines
+
+INTERNAL = "internal"  # purpose of the input of what was made without a file
+PAGE_LINES = 200
+PAGE_BYTES = 1 << 20
+_STALE_UPLOAD_S = 3600.0
+_PURGED_ROWS = 2000
+
+Row = Mapping[str, Any]
+
+
+class TooMuchStored(Exception):
+    """The files of a tenant are at their limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """`keep_s`: how long it is kept."""
+
+    id: str
+    tenant: str
+    keep_s: float
+    purpose: str = "batch"
+    filename: str = ""
+
+
+class FileStore:
+    """Calls take a connection in a transaction: run them with `Database.call`."""
+
+    def __init__(self, database: Database, max_tenant_bytes: int) -> None:
+        self._database = database
+        self._max_tenant_bytes = max_tenant_bytes
+
+    def begin(self, connection: Connection, new: NewFile) -> None:
+        """Its lines may be added."""
+        now_s = self._database.time(connection)
+        row = {"id": new.id, "tenant": new.tenant, "purpose": new.purpose, "filename": new.filename, "bytes": 0}
+        times = {"created_at": now_s, "expires_at": now_s + new.keep_s}
+        connection.execute(files.insert(), row | {"state": UPLOADING} | times)
+
+    def add(self, connection: Connection, file_id: str, first: int, data: Sequence[bytes]) -> None:
+        """Lines from number `first` on."""
+        rows = [{"file_id": file_id, "n": first + place, "data": line} for place, line in enumerate(data)]
+        size = sum(map(len, data))
+        connection.execute(update(files).where(files.c.id == file_id).values(bytes=files.c.bytes + size))
+        self._database.add(connection, inputs, rows)
+
+    def finish(self, connection: Connection, new: NewFile) -> Row:
+        """The file is whole.
+
+        Raises:
+            TooMuchStored: with it the tenant has more than it may.
+        """
+        own = (files.c.tenant == new.tenant) & (files.c.state != DELETED) & files.c.batch_id.is_(None)
+        stored = connection.execute(select(func.sum(files.c.bytes)).where(own)).scalar() or 0
+        if stored > self._max_tenant_bytes:
+            raise TooMuchStored
+        values = {"state": READY, "purpose": new.purpose, "filename": new.filename}
+        now_s = self._database.time(connection)
+        done = update(files).where(files.c.id == new.id).values(**values, expires_at=now_s + new.keep_s)
+        return dict(connection.execute(done.returning(*files.c)).mappings().one())
+
+    def drop(self, connection: Connection, file_id: str) -> None:
+        """An upload that broke: its lines go with the next purge."""
+        connection.execute(update(files).where(files.c.id == file_id).values(state=DELETED))
+
+    def get(self, connection: Connection, tenant: str, file_id: str) -> Row | None:
+        found = select(files).where(files.c.id == file_id, *self._visible(tenant))
+        row = connection.execute(found).mappings().one_or_none()
+        return dict(row) if row else None
+
+    def listed(
+        self,
+        connection: Connection,
+        tenant: str,
+        limit: int,
+        after: str = "",
+        *,
+        purpose: str = "",
+        ascends: bool = False,
+    ) -> list[Row]:
+        """One more than `limit` where there are more."""
+        query = select(files).where(*self._visible(tenant)).limit(limit + 1)
+        if purpose:
+            query = query.where(files.c.purpose == purpose)
+        if after:
+            query = query.where(files.c.id > after if ascends else files.c.id < after)
+        query = query.order_by(files.c.id if ascends else files.c.id.desc())
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+    def delete(self, connection: Connection, tenant: str, file_id: str) -> bool:
+        """Whether there was one. Batches that use it go on."""
+        gone = update(files).where(files.c.id == file_id, *self._visible(tenant)).values(state=DELETED)
+        return connection.execute(gone).rowcount == 1
+
+    def page(self, connection: Connection, file: Row, after: int) -> list[tuple[int, bytes]]:
+        """The next lines behind number `after`, within about a megabyte; none at the end."""
+        if file["batch_id"] is None:
+            query = select(inputs.c.n, inputs.c.data).where(inputs.c.file_id == file["id"], inputs.c.n > after)
+            rows = connection.execute(query.order_by(inputs.c.n).limit(PAGE_LINES))
+        else:
+            states = (COMPLETED,) if file["part"] == OUTPUT else ERROR_LINES
+            chosen = select(lines.c.n, lines.c.result).where(lines.c.batch_id == file["batch_id"], lines.c.n > after)
+            chosen = chosen.where(lines.c.state.in_(states), lines.c.result.is_not(None))
+            rows = connection.execute(chosen.order_by(lines.c.n).limit(PAGE_LINES))
+        found: list[tuple[int, bytes]] = []
+        size = 0
+        for n, data in rows:
+            found.append((n, bytes(data)))
+            size += len(data)
+            if size >= PAGE_BYTES:
+                break
+        rows.close()
+        return found
+
+    def purge(self, connection: Connection) -> int:
+        """Deletes some rows that can no longer be read; how many: 0 when none is left."""
+        now_s = self._database.time(connection)
+        stale = and_(files.c.state == UPLOADING, files.c.created_at < now_s - _STALE_UPLOAD_S)
+        old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
+        used = exists().where(batches.c.input_file_id == files.c.id, batches.c.status.not_in(ENDED_BATCHES))
+        gone = connection.execute(select(files.c.id).where(old, ~used).limit(20)).scalars().all()
+        if not gone:
+            return 0
+        rows = select(inputs.c.file_id, inputs.c.n).where(inputs.c.file_id.in_(gone)).limit(_PURGED_ROWS)
+        found = connection.execute(rows).all()
+        for file_id in {one for one, _ in found}:
+            numbers = [n for one, n in found if one == file_id]
+            connection.execute(delete(inputs).where(inputs.c.file_id == file_id, inputs.c.n.in_(numbers)))
+        if len(found) < _PURGED_ROWS:
+            connection.execute(delete(files).where(files.c.id.in_(gone)))
+        return len(found) + len(gone)
+
+    def _visible(self, tenant: str) -> tuple[Any, ...]:
+        alive = files.c.expires_at > self._database.now
+        return files.c.tenant == tenant, files.c.state == READY, files.c.purpose != INTERNAL, alive

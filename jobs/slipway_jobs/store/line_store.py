@@ -1,0 +1,246 @@
+"""Claims of lines, their results, and the end of batches.
+
+A claim counts an epoch up. A result is recorded only by the process whose epoch is the last one, so that each line has
+one recorded answer, whatever died, paused or came twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, exists, func, or_, select, update
+
+from ..states import (
+    CANCELLED,
+    CLAIMED,
+    COMPLETED,
+    ENDING_BATCHES,
+    ERROR,
+    ERROR_LINES,
+    EXPIRED,
+    FINALIZING,
+    IN_PROGRESS,
+    OPEN_LINES,
+    OUTPUT,
+    QUEUED,
+    READY,
+    UNRUN,
+    VALIDATING,
+    count_lines,
+)
+from .database import Database
+from .tables import batches, files, inputs, lines
+
+MAX_LISTED = 200  # batches that are looked at in one turn
+_RENDERED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableBatch:
+    """A batch whose lines may be claimed."""
+
+    id: str
+    tenant: str
+    endpoint: str
+    input_file_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineClaim:
+    """One line that this process may send. `data`: as it was uploaded."""
+
+    batch: RunnableBatch
+    n: int
+    custom_id: str
+    epoch: int
+    attempts: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """`state`: COMPLETED or FAILED with the line of the result; QUEUED: it runs again after `wait_s`."""
+
+    claim: LineClaim
+    state: str
+    line: bytes | None = None
+    attempts: int = 0
+    wait_s: float = 0.0
+
+
+class LineStore:
+    """Calls take a connection in a transaction: run them with `Database.call`."""
+
+    def __init__(self, database: Database, owner: str, lease_s: float, file_s: float) -> None:
+        """`owner`: this process. `file_s`: how long results are kept."""
+        self._database = database
+        self._owner = owner
+        self._lease_s = lease_s
+        self._file_s = file_s
+
+    def runnable(self, connection: Connection) -> list[RunnableBatch]:
+        """The oldest first."""
+        named = (batches.c.id, batches.c.tenant, batches.c.endpoint, batches.c.input_file_id)
+        waiting = exists().where(
+            lines.c.batch_id == batches.c.id, lines.c.state == QUEUED, lines.c.ready_at <= self._database.now
+        )
+        query = select(*named).where(batches.c.status == IN_PROGRESS, waiting).order_by(batches.c.id).limit(MAX_LISTED)
+        return [RunnableBatch(*row) for row in connection.execute(query)]
+
+    def claim(self, connection: Connection, batch: RunnableBatch, limit: int) -> list[LineClaim]:
+        """Takes the next lines of a batch; other processes pass over them."""
+        now = self._database.now
+        free = select(lines.c.n).where(lines.c.batch_id == batch.id, lines.c.state == QUEUED, lines.c.ready_at <= now)
+        free = free.order_by(lines.c.n).limit(limit).with_for_update(skip_locked=True)
+        runs = exists().where(batches.c.id == batch.id, batches.c.status == IN_PROGRESS)
+        numbers = connection.execute(free.where(runs)).scalars().all()
+        if not numbers:
+            return []
+        values = {
+            "state": CLAIMED,
+            "epoch": lines.c.epoch + 1,
+            "owner": self._owner,
+            "lease_until": now + self._lease_s,
+        }
+        taken = update(lines).where(lines.c.batch_id == batch.id, lines.c.n.in_(numbers)).values(values)
+        rows = connection.execute(taken.returning(lines.c.n, lines.c.custom_id, lines.c.epoch, lines.c.attempts)).all()
+        query = select(inputs.c.n, inputs.c.data).where(
+            inputs.c.file_id == batch.input_file_id, inputs.c.n.in_(numbers)
+        )
+        data = {n: bytes(found) for n, found in connection.execute(query)}
+        return [LineClaim(batch, n, custom_id, epoch, tries, data[n]) for n, custom_id, epoch, tries in sorted(rows)]
+
+    def renew(self, connection: Connection, claims: Sequence[LineClaim]) -> None:
+        """Those that are in flight stay this process's."""
+        numbers: dict[str, list[int]] = {}
+        for claim in claims:
+            numbers.setdefault(claim.batch.id, []).append(claim.n)
+        for batch_id, some in sorted(numbers.items()):
+            own = (lines.c.batch_id == batch_id, lines.c.n.in_(some), lines.c.owner == self._owner)
+            values = {"lease_until": self._database.now + self._lease_s}
+            connection.execute(update(lines).where(*own, lines.c.state == CLAIMED).values(values))
+
+    def record(self, connection: Connection, results: Sequence[LineResult]) -> list[bool]:
+        """Whether each was still this process's to record."""
+        taken: dict[int, bool] = {}
+        for result in sorted(results, key=lambda one: (one.claim.batch.id, one.claim.n)):
+            claim = result.claim
+            own = (lines.c.batch_id == claim.batch.id, lines.c.n == claim.n, lines.c.epoch == claim.epoch)
+            values: dict[str, Any] = {"state": result.state, "attempts": result.attempts, "result": result.line}
+            values["ready_at"] = self._database.now + result.wait_s
+            done = connection.execute(update(lines).where(*own, lines.c.state == CLAIMED).values(values))
+            taken[id(result)] = done.rowcount == 1
+        return [taken[id(result)] for result in results]
+
+    # -- what follows from the time and from lines that ended
+
+    def sweep(self, connection: Connection) -> list[str]:
+        """Leases and windows that ended, and what follows. Returns batches that have no open line left."""
+        now = self._database.now
+        late = (batches.c.status == IN_PROGRESS, batches.c.expires_at <= now)
+        ends = {"status": FINALIZING, "outcome": EXPIRED, "finalizing_at": now}
+        connection.execute(update(batches).where(*late).values(ends))
+        unread = (batches.c.status == VALIDATING, batches.c.expires_at <= now)
+        connection.execute(update(batches).where(*unread).values(status=EXPIRED, outcome=EXPIRED, expired_at=now))
+        dead = (lines.c.state == CLAIMED) & (lines.c.lease_until < now)
+        self._end_open_lines(connection, or_(lines.c.state == QUEUED, dead))
+        connection.execute(update(lines).where(dead).values(state=QUEUED, ready_at=now))
+        open_line = exists().where(lines.c.batch_id == batches.c.id, lines.c.state.in_(OPEN_LINES))
+        done = {"status": FINALIZING, "outcome": COMPLETED, "finalizing_at": now}
+        connection.execute(update(batches).where(batches.c.status == IN_PROGRESS, ~open_line).values(done))
+        ending = select(batches.c.id).where(batches.c.status.in_(ENDING_BATCHES), ~open_line).limit(MAX_LISTED)
+        return list(connection.execute(ending).scalars())
+
+    def _end_open_lines(self, connection: Connection, which: Any) -> None:
+        ending = select(batches.c.id, batches.c.outcome).where(batches.c.status.in_(ENDING_BATCHES))
+        for batch_id, outcome in connection.execute(ending.limit(MAX_LISTED)).all():
+            state = EXPIRED if outcome == EXPIRED else CANCELLED
+            connection.execute(update(lines).where(lines.c.batch_id == batch_id, which).values(state=state))
+
+    def render(self, connection: Connection, batch_id: str) -> bool:
+        """Writes the error of some lines that did not run; whether there were any."""
+        unrun = (lines.c.batch_id == batch_id, lines.c.state.in_(tuple(UNRUN)), lines.c.result.is_(None))
+        rows = connection.execute(
+            select(lines.c.n, lines.c.custom_id, lines.c.state).where(*unrun).limit(_RENDERED_ROWS)
+        )
+        found = rows.all()
+        for n, custom_id, state in found:
+            code, message = UNRUN[state]
+            line = result_line(batch_id, n, custom_id, error={"code": code, "message": message})
+            connection.execute(update(lines).where(lines.c.batch_id == batch_id, lines.c.n == n).values(result=line))
+        return bool(found)
+
+    def finish(self, connection: Connection, batch_id: str) -> str | None:
+        """The batch ends, with its files and counts, once: the status, None when another process was first."""
+        mine = select(batches).where(batches.c.id == batch_id, batches.c.status.in_(ENDING_BATCHES)).with_for_update()
+        batch = connection.execute(mine).mappings().one_or_none()
+        if batch is None:
+            return None
+        grouped = (
+            select(lines.c.state, func.count().label("number"))
+            .where(lines.c.batch_id == batch_id)
+            .group_by(lines.c.state)
+        )
+        by_state: dict[str, int] = {row.state: row.number for row in connection.execute(grouped)}
+        if any(by_state.get(state) for state in OPEN_LINES):
+            return None
+        counts, now = count_lines(by_state), self._database.now
+        ids = {part: self._file(connection, batch, part) for part in (OUTPUT, ERROR)}
+        outcome = str(batch["outcome"])
+        values = {
+            "status": outcome,
+            f"{outcome}_at": now,
+            "finalizing_at": func.coalesce(batches.c.finalizing_at, now),
+            "total": counts.total,
+            "completed": counts.completed,
+            "failed": counts.failed,
+            "output_file_id": ids[OUTPUT],
+            "error_file_id": ids[ERROR],
+        }
+        connection.execute(update(batches).where(batches.c.id == batch_id).values(values))
+        return outcome
+
+    def _file(self, connection: Connection, batch: Mapping[Any, Any], part: str) -> str | None:
+        """The id of a part of the result; None where it has no line."""
+        states = (COMPLETED,) if part == OUTPUT else ERROR_LINES
+        chosen = (lines.c.batch_id == batch["id"], lines.c.state.in_(states))
+        size = connection.execute(select(func.sum(func.length(lines.c.result))).where(*chosen)).scalar()
+        if not size:
+            return None
+        now_s = self._database.time(connection)
+        file_id = f"file-{batch['id'].removeprefix('batch_')}-{part}"
+        row = {"id": file_id, "tenant": batch["tenant"], "purpose": "batch_output", "state": READY}
+        named = {"filename": f"{batch['id']}_{part}.jsonl", "bytes": int(size), "batch_id": batch["id"], "part": part}
+        kept_s = batch["output_expires_s"] or self._file_s
+        times = {"created_at": now_s, "expires_at": now_s + kept_s}
+        connection.execute(self._database.insert(files).on_conflict_do_nothing(), row | named | times)
+        return file_id
+
+    def counts(self, connection: Connection) -> dict[str, int]:
+        """Lines by state, of batches that have not ended."""
+        open_batches = select(batches.c.id).where(batches.c.status.in_((IN_PROGRESS, *ENDING_BATCHES)))
+        grouped = (
+            select(lines.c.state, func.count().label("number"))
+            .where(lines.c.batch_id.in_(open_batches))
+            .group_by(lines.c.state)
+        )
+        return {row.state: row.number for row in connection.execute(grouped)}
+
+    def give_back(self, connection: Connection) -> None:
+        """At the end of the process: what it holds may be claimed at once. Nothing of it is in flight any more."""
+        own = (lines.c.owner == self._owner, lines.c.state == CLAIMED)
+        connection.execute(update(lines).where(*own).values(state=QUEUED, ready_at=0.0))
+
+
+def result_line(
+    batch_id: str, n: int, custom_id: str, response: Mapping[str, Any] | None = None, error: Any = None
+) -> bytes:
+    """A line of an output or error file."""
+    line = {"id": request_id(batch_id, n), "custom_id": custom_id, "response": response, "error": error}
+    return msgspec.json.encode(line) + b"\n"
+
+
+def request_id(batch_id: str, n: int) -> str:
+    """Of one line, at the gateway too."""
+    return f"batch_req_{batch_id.removeprefix('batch_')}_{n}"

@@ -1,0 +1,105 @@
+"""Tables of files, batches and their lines."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+# Written with the first process that opens a database. A release that needs other tables has another number.
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+about = Table("slipway_jobs", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+
+def _time(name: str) -> Column[Any]:
+    """Unix time, by the clock of the database."""
+    return Column(name, Double)
+
+
+# Ids begin with the time, so that their order is that of their making. `part`: of the result of `batch_id`.
+files = Table(
+    "slipway_job_files",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", String(253), nullable=False, index=True),
+    Column("purpose", String(32), nullable=False),
+    Column("filename", String(512), nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("batch_id", String(64)),
+    Column("part", String(8)),
+)
+
+# A file as it was uploaded: its lines, each with the byte that ends it.
+inputs = Table(
+    "slipway_job_inputs",
+    metadata,
+    Column("file_id", String(64), ForeignKey(files.c.id), primary_key=True),
+    Column("n", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+
+# `outcome`: what it becomes when its last line has ended. `epoch`, `owner`, `lease_until`: of who validates it.
+batches = Table(
+    "slipway_job_batches",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("tenant", String(253), nullable=False, index=True),
+    Column("kind", String(8), nullable=False),
+    Column("endpoint", String(600), nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("outcome", String(16)),
+    Column("input_file_id", String(64), nullable=False, index=True),
+    Column("output_file_id", String(64)),
+    Column("error_file_id", String(64)),
+    Column("metadata", Text),
+    Column("errors", Text),
+    Column("total", Integer, nullable=False, default=0),
+    Column("completed", Integer, nullable=False, default=0),
+    Column("failed", Integer, nullable=False, default=0),
+    Column("output_expires_s", Double),
+    Column("epoch", Integer, nullable=False, default=0),
+    Column("owner", String(32)),
+    Column("lease_until", Double, nullable=False, default=0.0),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    *(
+        _time(f"{name}_at")
+        for name in ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+    ),
+)
+
+# `epoch`: of the claim; only the process that made the last one may end the line. `ready_at`: not before.
+lines = Table(
+    "slipway_job_lines",
+    metadata,
+    Column("batch_id", String(64), ForeignKey(batches.c.id), primary_key=True),
+    Column("n", Integer, primary_key=True, autoincrement=False),
+    Column("custom_id", String(512), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("epoch", Integer, nullable=False, default=0),
+    Column("owner", String(32)),
+    Column("lease_until", Double),
+    Column("ready_at", Double, nullable=False, default=0.0),
+    Column("result", LargeBinary),
+    UniqueConstraint("batch_id", "custom_id"),
+    Index("slipway_job_lines_by_state", "batch_id", "state", "n"),
+    Index("slipway_job_lines_by_lease", "state", "lease_until"),
+)

@@ -1,0 +1,30 @@
+"""Metrics of the jobs process."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+
+class JobsMetrics:
+    """The registry of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        name = "slipway_jobs_"
+        self.requests = Counter(f"{name}requests", "Requests of gateways by status", ("code",), registry=self.registry)
+        self.lines = Counter(f"{name}lines", "Lines by what became of a claim", ("result",), registry=self.registry)
+        self.batches = Counter(f"{name}batches", "Batches by how they ended", ("status",), registry=self.registry)
+        self.in_flight = Gauge(f"{name}in_flight", "Lines in flight at the gateway", registry=self.registry)
+        self.waiting = Gauge(f"{name}waiting", "Lines in the database that wait", registry=self.registry)
+        self.seconds = Histogram(
+            f"{name}line_seconds",
+            "Seconds of a call of a line",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
+            registry=self.registry,
+        )
+        self.database_failures = Counter(
+            f"{name}database_failures", "Turns that the database did not take", registry=self.registry
+        )
+        self.uploads = Gauge(f"{name}uploads", "Files that are received now", registry=self.registry)
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,224 @@
+"""The ledger of lines: fenced claims, one result, one end; SQLite and PostgreSQL alike."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from sqlalchemy import Connection, select, update
+
+from slipway_jobs.states import CANCELLED, COMPLETED, EXPIRED, FAILED, INPUTS, QUEUED
+from slipway_jobs.store.batch_store import BatchStore, NewBatch, TooManyBatches
+from slipway_jobs.store.database import Database
+from slipway_jobs.store.file_store import FileStore, NewFile, TooMuchStored
+from slipway_jobs.store.line_store import LineClaim, LineResult, LineStore, RunnableBatch, result_line
+from slipway_jobs.store.tables import about, batches, files, inputs, lines
+
+LINES = 5
+
+
+@dataclass
+class Ledger:
+    """One batch of five lines, and two processes."""
+
+    database: Database
+    files: FileStore
+    batches: BatchStore
+    one: LineStore
+    two: LineStore
+    batch: RunnableBatch
+
+    async def claim(self, store: LineStore, limit: int = LINES) -> list[LineClaim]:
+        return await self.database.call(store.claim, self.batch, limit)
+
+    async def record(self, store: LineStore, *claims: LineClaim, state: str = COMPLETED) -> list[bool]:
+        results = [LineResult(one, state, result_line(one.batch.id, one.n, one.custom_id, {})) for one in claims]
+        return await self.database.call(store.record, results)
+
+    async def age_leases(self) -> None:
+        """As if a lease's time went by."""
+
+        def age(connection: Connection) -> None:
+            connection.execute(update(lines).values(lease_until=lines.c.lease_until - 1000))
+            connection.execute(update(batches).values(lease_until=batches.c.lease_until - 1000))
+
+        await self.database.call(age)
+
+    async def end(self) -> str | None:
+        """The status, when nothing of the batch is open."""
+        for batch_id in await self.database.call(self.one.sweep):
+            while await self.database.call(self.one.render, batch_id):
+                pass
+            await self.database.call(self.one.finish, batch_id)
+        return str((await self.shown())["status"])
+
+    async def shown(self) -> dict[str, object]:
+        row = await self.database.call(self.batches.get, "t", self.batch.id)
+        assert row
+        return dict(row)
+
+
+@pytest.fixture
+async def ledger(url: str) -> AsyncIterator[Ledger]:
+    database = Database(url)
+    store, made = FileStore(database, 10_000), BatchStore(database, 2, 1000.0)
+    try:
+        new = NewFile("file-1", "t", 1000.0)
+        await database.call(store.begin, new)
+        await database.call(store.add, "file-1", 0, [b"line %d\n" % n for n in range(LINES)])
+        await database.call(store.finish, new)
+        await database.call(made.create, NewBatch("batch_1", "t", "/v1/chat/completions", "file-1"))
+        validation = await database.call(made.claim, "one", 10.0)
+        assert validation
+        await database.call(made.add_lines, validation, [(n, f"id-{n}") for n in range(LINES)], 10.0)
+        assert await database.call(made.start, validation, LINES)
+        one, two = (LineStore(database, owner, 10.0, 1000.0) for owner in ("one", "two"))
+        [batch] = await database.call(one.runnable)
+        yield Ledger(database, store, made, one, two, batch)
+    finally:
+        database.close()
+
+
+async def test_a_line_is_claimed_by_one_process(ledger: Ledger) -> None:
+    first, second = await asyncio.gather(ledger.claim(ledger.one, 3), ledger.claim(ledger.two, 3))
+    assert sorted(claim.n for claim in first + second) == list(range(LINES))
+    assert {claim.data for claim in first + second} == {b"line %d\n" % n for n in range(LINES)}
+    assert await ledger.claim(ledger.one) == []
+
+
+async def test_a_claim_that_another_process_took_over_records_nothing(ledger: Ledger) -> None:
+    stale = await ledger.claim(ledger.one)
+    await ledger.age_leases()
+    await ledger.end()
+    # Between the end of its lease and the next claim the line belongs to no process.
+    assert await ledger.record(ledger.one, stale[0]) == [False]
+    fresh = await ledger.claim(ledger.two)
+    assert [claim.epoch for claim in fresh] == [2] * LINES
+    assert await ledger.record(ledger.one, *stale, state=FAILED) == [False] * LINES
+    assert await ledger.record(ledger.two, *fresh) == [True] * LINES
+    assert await ledger.record(ledger.two, *fresh, state=FAILED) == [False] * LINES
+    await ledger.database.call(ledger.one.renew, stale)
+    assert await ledger.end() == COMPLETED
+    shown = await ledger.shown()
+    assert (shown["completed"], shown["failed"], shown["error_file_id"]) == (LINES, 0, None)
+
+
+async def test_a_claim_that_is_renewed_is_not_taken_over(ledger: Ledger) -> None:
+    claims = await ledger.claim(ledger.one)
+    await ledger.age_leases()
+    await ledger.database.call(ledger.one.renew, claims)
+    await ledger.end()
+    assert await ledger.claim(ledger.two) == []
+    assert await ledger.record(ledger.one, *claims) == [True] * LINES
+
+
+async def test_a_line_that_waits_is_claimed_after_its_time(ledger: Ledger) -> None:
+    [claim] = await ledger.claim(ledger.one, 1)
+    waits = LineResult(claim, QUEUED, attempts=2, wait_s=1000.0)
+    assert await ledger.database.call(ledger.one.record, [waits]) == [True]
+    assert [one.n for one in await ledger.claim(ledger.two)] == [1, 2, 3, 4]
+    await ledger.database.call(lambda connection: connection.execute(update(lines).values(ready_at=0.0)))
+    assert [(one.n, one.attempts, one.epoch) for one in await ledger.claim(ledger.two)] == [(0, 2, 2)]
+
+
+async def test_a_cancelled_batch_waits_for_what_is_in_flight_and_keeps_it(ledger: Ledger) -> None:
+    running = await ledger.claim(ledger.one, 2)
+    row, is_cancelled = await ledger.database.call(ledger.batches.cancel, "t", "batch_1")
+    assert row and row["status"] == "cancelling" and is_cancelled
+    assert await ledger.claim(ledger.two) == []
+    assert await ledger.end() == "cancelling"
+    assert await ledger.record(ledger.one, running[0]) == [True]
+    # The other one's process died.
+    await ledger.age_leases()
+    assert await ledger.end() == CANCELLED
+    shown = await ledger.shown()
+    assert (shown["completed"], shown["failed"]) == (1, 4)
+    assert await ledger.record(ledger.one, running[1]) == [False]
+
+
+async def test_a_batch_that_ends_while_it_is_cancelled_has_one_end(ledger: Ledger) -> None:
+    claims = await ledger.claim(ledger.one)
+    await ledger.record(ledger.one, *claims)
+    await ledger.database.call(ledger.one.sweep)  # finalizing
+    row, is_cancelled = await ledger.database.call(ledger.batches.cancel, "t", "batch_1")
+    assert row and (row["status"], is_cancelled) == ("finalizing", False)
+    ends = await asyncio.gather(
+        ledger.database.call(ledger.one.finish, "batch_1"), ledger.database.call(ledger.two.finish, "batch_1")
+    )
+    assert sorted(map(str, ends)) == ["None", COMPLETED]
+    row, is_cancelled = await ledger.database.call(ledger.batches.cancel, "t", "batch_1")
+    assert row and (row["status"], is_cancelled) == (COMPLETED, False)
+
+
+async def test_a_window_that_ends_keeps_what_ran(ledger: Ledger) -> None:
+    claims = await ledger.claim(ledger.one, 2)
+    await ledger.record(ledger.one, claims[0])
+    await ledger.database.call(lambda connection: connection.execute(update(batches).values(expires_at=1.0)))
+    assert await ledger.end() == "finalizing"
+    assert await ledger.record(ledger.one, claims[1]) == [True]
+    assert await ledger.end() == EXPIRED
+    error_file = await ledger.database.call(ledger.files.get, "t", str((await ledger.shown())["error_file_id"]))
+    assert error_file
+    rows = await ledger.database.call(ledger.files.page, error_file, -1)
+    assert [n for n, _ in rows] == [2, 3, 4]
+    assert sum(len(data) for _, data in rows) == error_file["bytes"]
+
+
+async def test_a_validation_that_another_process_took_over_starts_nothing(ledger: Ledger) -> None:
+    await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/v1/embeddings", "file-1"))
+    stale = await ledger.database.call(ledger.batches.claim, "one", 10.0)
+    assert stale and await ledger.database.call(ledger.batches.claim, "two", 10.0) is None
+    assert await ledger.database.call(ledger.batches.add_lines, stale, [(0, "a")], 10.0)
+    await ledger.age_leases()
+    fresh = await ledger.database.call(ledger.batches.claim, "two", 10.0)
+    assert fresh
+    assert not await ledger.database.call(ledger.batches.add_lines, stale, [(0, "a")], 10.0)
+    assert not await ledger.database.call(ledger.batches.start, stale, 1)
+    assert not await ledger.database.call(ledger.batches.fail, stale, [])
+    assert await ledger.database.call(ledger.batches.add_lines, fresh, [(0, "a")], 10.0)
+    assert await ledger.database.call(ledger.batches.start, fresh, 1)
+
+
+async def test_the_limits_of_a_tenant_hold(ledger: Ledger) -> None:
+    await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/x", "file-1", INPUTS))
+    with pytest.raises(TooManyBatches):
+        await ledger.database.call(ledger.batches.create, NewBatch("batch_3", "t", "/x", "file-1"))
+    await ledger.database.call(ledger.batches.create, NewBatch("batch_4", "other", "/x", "file-1"))
+    new = NewFile("file-2", "t", 1000.0)
+    await ledger.database.call(ledger.files.begin, new)
+    await ledger.database.call(ledger.files.add, "file-2", 0, [b"x" * 10_000])
+    with pytest.raises(TooMuchStored):
+        await ledger.database.call(ledger.files.finish, new)
+
+
+async def test_a_deleted_file_goes_when_no_batch_needs_it(ledger: Ledger) -> None:
+    assert await ledger.database.call(ledger.files.delete, "t", "file-1")
+    assert await ledger.database.call(ledger.files.purge) == 0
+    claims = await ledger.claim(ledger.one)
+    await ledger.record(ledger.one, *claims)
+    assert await ledger.end() == COMPLETED
+    while await ledger.database.call(ledger.files.purge):
+        pass
+    await ledger.database.call(lambda connection: connection.execute(update(batches).values(created_at=1.0)))
+    while await ledger.database.call(ledger.batches.purge, 1000.0):
+        pass
+    left = await ledger.database.call(
+        lambda connection: [connection.execute(select(one)).all() for one in (files, inputs, batches, lines)]
+    )
+    assert left == [[], [], [], []]
+
+
+async def test_a_database_of_another_release_is_refused(url: str) -> None:
+    database = Database(url)
+    await database.call(lambda connection: connection.execute(update(about).values(version=99)))
+    database.close()
+    other = Database(url)
+    with pytest.raises(Exception, match="another release"):
+        await other.call(lambda connection: None)
+    other.close()
+
+
+@pytest.mark.parametrize("text", ["sqlite://", "mysql://a/b", "nonsense"])
+def test_a_url_without_a_usable_database_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"name a file|scheme|write sqlite"):
+        Database(text)
