@@ -270,7 +270,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         edge.access_log = access_log
         if settings.jobs_url:
-            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file))
+            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
         # A file of routes is its own memory.
         last = LastTable(
             "" if settings.routes else settings.state_dir, settings.state_max_age_s, balancer.publish, metrics

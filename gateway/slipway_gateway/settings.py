@@ -282,6 +282,11 @@ class GatewaySettings(ProcessSettings):
     jobs_url: Annotated[str, AfterValidator(_jobs_url), Flag("URL")] = Field(
         "", description="base URL of the jobs process, for files and batches; without one there are none"
     )
+    batch_slots: PositiveCount = Field(
+        4,
+        description="requests in flight at one endpoint, from this gateway, up to which those of batches are sent; "
+        "above it they wait",
+    )
     drain_delay_s: Seconds = Field(5.0, description="time after SIGTERM in which new requests are still served")
     drain_timeout_s: Seconds = Field(600.0, description="time after that for running requests")
     allow_pure_python: Switch = Field(False, description="start without aiohttp's C extensions")

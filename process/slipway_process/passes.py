@@ -14,6 +14,7 @@ from pathlib import Path
 
 TENANT = "X-Slipway-Jobs-Tenant"
 PASS = "X-Slipway-Jobs-Pass"
+INVALID_PASS = "invalid_pass"  # code of the error
 TO_JOBS, TO_GATEWAY = "jobs", "gateway"
 LIFETIME_S = 60
 _SKEW_S = 10  # of the clocks of two nodes

@@ -273,7 +273,7 @@ def test_metrics_api_leaves_nothing_where_it_is_off(off: dict | None) -> None:
 
 def test_service_monitors_scrape_the_admin_port_alone() -> None:
     monitors = of_kind(objects("ha"), "ServiceMonitor")
-    assert [monitor["spec"]["endpoints"][0]["port"] for monitor in monitors] == ["admin", "admin"]
+    assert [monitor["spec"]["endpoints"][0]["port"] for monitor in monitors] == ["admin"] * 3
     assert all(monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack" for monitor in monitors)
 
 
@@ -463,3 +463,40 @@ def test_without_a_signing_secret_nothing_is_mounted() -> None:
     deployment = find(objects(), "Deployment", "slipway-operator")
     assert "volumes" not in deployment["spec"]["template"]["spec"]
     assert not [argument for argument in _container(deployment)["args"] if "hook" in argument]
+
+
+def test_jobs_reach_the_gateway_and_are_reached_by_it_alone() -> None:
+    found = objects("ha")
+    pods = {name: find(found, "Deployment", f"slipway-{name}")["spec"]["template"] for name in ("gateway", "jobs")}
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods.items()}
+    assert (
+        f"--jobs-url=http://slipway-jobs.{NAMESPACE}.svc" in _container({"spec": {"template": pods["gateway"]}})["args"]
+    )
+    args = _container({"spec": {"template": pods["jobs"]}})["args"]
+    assert f"--gateway-url=http://slipway-gateway.{NAMESPACE}.svc" in args
+    assert not [arg for arg in args if arg.startswith("--database-url")], "the URL has a password"
+    rules = {name: find(found, "NetworkPolicy", f"slipway-{name}")["spec"]["ingress"] for name in labels}
+    [http] = [rule for rule in rules["jobs"] if rule["ports"] == [{"port": "http"}]]
+    assert [peer["podSelector"]["matchLabels"].items() <= labels["gateway"].items() for peer in http["from"]] == [True]
+    public = next(rule for rule in rules["gateway"] if {"port": "http"} in rule["ports"])
+    peers = [peer["podSelector"]["matchLabels"] for peer in public["from"] if "podSelector" in peer]
+    assert [peer.items() <= labels["jobs"].items() for peer in peers] == [True]
+
+
+def test_jobs_have_no_token_and_of_the_releases_keys_those_of_tenants() -> None:
+    found = objects(values={"jobs": {"enabled": True}})
+    spec = find(found, "Deployment", "slipway-jobs")["spec"]["template"]["spec"]
+    account = find(found, "ServiceAccount", "slipway-jobs")
+    assert spec["automountServiceAccountToken"] is account["automountServiceAccountToken"] is False
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["keys"]["secret"]["items"] == [{"key": "tenant.json", "path": "tenant.json"}]
+    # SQLite: one process, and room for its log beside the file.
+    assert find(found, "Deployment", "slipway-jobs")["spec"]["strategy"] == {"type": "Recreate"}
+    assert int(volumes["database"]["emptyDir"]["sizeLimit"]) > 4294967296
+    assert not [role for role in of_kind(found, "RoleBinding", "ClusterRoleBinding") if "slipway-jobs" in str(role)]
+
+
+def test_without_jobs_nothing_of_them_is_there() -> None:
+    found = objects()
+    assert not [item for item in found if "jobs" in item["metadata"]["name"]]
+    assert "--jobs-url" not in str(find(found, "Deployment", "slipway-gateway"))

@@ -107,6 +107,17 @@ OTHER: Values = {
     "modelCache.priorityClassName": "system-node-critical",
     "auth.mode": "optional",
     "auth.tokenReview.audience": "slipway",
+    "jobs.enabled": True,
+    "jobs.replicaCount": 3,
+    "jobs.databaseSecret.name": "database",
+    "jobs.databaseSecret.key": "mine",
+    "jobs.sqlite.claimName": "jobs",
+    "jobs.sqlite.fsGroup": 7,
+    "jobs.sqlite.maxBytes": 77777777,
+    "jobs.maxConcurrency": 7,
+    "jobs.slotsPerEndpoint": 7,
+    "jobs.drainTimeoutSeconds": 7,
+    "jobs.gatewayCASecretName": "ca",
     "quotas.redis.urlSecret.name": "redis",
     "quotas.redis.urlSecret.key": "mine",
     "quotas.redis.timeoutSeconds": 0.5,
@@ -131,7 +142,7 @@ OTHER: Values = {
     "metrics.serviceMonitor.enabled": True,
     "metrics.serviceMonitor.labels": {"release": "x"},
     "metrics.serviceMonitor.interval": "7s",
-    **{f"{component}.{leaf}": value for component in ("operator", "gateway") for leaf, value in _POD.items()},
+    **{f"{component}.{leaf}": value for component in ("operator", "gateway", "jobs") for leaf, value in _POD.items()},
 }
 # What must be set for a value to have a meaning at all.
 NEEDS: dict[str, Values] = {
@@ -159,6 +170,23 @@ NEEDS: dict[str, Values] = {
     },
     "operator.serviceAccount.create": {"operator.serviceAccount.name": "mine"},
     "gateway.serviceAccount.create": {"gateway.serviceAccount.name": "mine"},
+    **{f"jobs.{leaf}": {"jobs.enabled": True} for leaf in _POD},
+    "jobs.serviceAccount.create": {"jobs.enabled": True, "jobs.serviceAccount.name": "mine"},
+    **{
+        f"jobs.{leaf}": {"jobs.enabled": True}
+        for leaf in (
+            "databaseSecret.name",
+            "sqlite.claimName",
+            "sqlite.maxBytes",
+            "maxConcurrency",
+            "slotsPerEndpoint",
+            "drainTimeoutSeconds",
+            "gatewayCASecretName",
+        )
+    },
+    "jobs.replicaCount": {"jobs.enabled": True, "jobs.databaseSecret.name": "database"},
+    "jobs.databaseSecret.key": {"jobs.enabled": True, "jobs.databaseSecret.name": "database"},
+    "jobs.sqlite.fsGroup": {"jobs.enabled": True, "jobs.sqlite.claimName": "jobs"},
 }
 
 
@@ -226,6 +254,16 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             "set gateway.tls.clientAuth to required",
         ),
         ({"gateway.tls.minVersion": "1.1"}, "gateway/tls/minVersion"),
+        ({"jobs.enabled": True, "jobs.replicaCount": 2}, "SQLite has one writer: name a Secret"),
+        (
+            {"jobs.enabled": True, "jobs.sqlite.claimName": "a", "jobs.databaseSecret.name": "b"},
+            "files and batches are in one of both",
+        ),
+        (
+            {"jobs.enabled": True, "gateway.tls.secretName": "t", "gateway.tls.clientCASecretName": "c"},
+            "set gateway.tls.clientAuth to optional",
+        ),
+        ({"jobs.sqlite.maxBytes": 1}, "jobs/sqlite/maxBytes"),
         ({"gateway.tls.clientAuth": "none"}, "gateway/tls/clientAuth"),
         ({"gateway.replicaCount": 0}, "gateway/replicaCount"),
         ({"gateway.service.type": "Nodeport"}, "gateway/service/type"),

@@ -224,7 +224,7 @@ async def gateway(
         known.on_publish = admission.tenants_changed
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         if settings.jobs_url:
-            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file))
+            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
         lines = Lines()
         bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
         log = open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)

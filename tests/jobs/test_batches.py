@@ -175,6 +175,45 @@ async def test_what_a_client_sends_wrong_is_refused_by_its_field(url: str, keys_
             assert answer.status == 400, await answer.text()
 
 
+async def test_a_form_that_is_broken_is_refused_and_leaves_no_file(url: str, keys_file: str, tmp_path: Path) -> None:
+    def form(*parts: bytes, end: bytes = b"--b--\r\n") -> bytes:
+        return b"".join(b"--b\r\n" + part + b"\r\n" for part in parts) + end
+
+    def field(name: str, value: bytes, more: str = "") -> bytes:
+        return f'Content-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + value
+
+    file, purpose = field("file", b"{}\n", '; filename="a"'), field("purpose", b"batch")
+    async with world(url, keys_file, tmp_path) as here:
+        statuses = []
+        for body in (
+            form(file, purpose),
+            form(purpose, file),
+            form(purpose),
+            form(file),
+            form(file, purpose, purpose),
+            form(file, file, purpose),
+            form(field("purpose", b"\xff"), file),
+            form(field("purpose", b"batch" * 1000), file),
+            form(*([field("x", b"")] * 40)),
+            form(field("file", b"{}", '; filename="' + "x" * 600 + '"'), purpose),
+            form(purpose, file, end=b""),
+            form(purpose, file)[:-20],
+            form(purpose, field("expires_after[seconds]", b"3600"), file),
+            b"",
+            b"--b",
+            b"--b\r\n\r\n" * 10,
+            b"nothing",
+        ):
+            head = tenants.bearer(KEY_A) | {"Content-Type": "multipart/form-data; boundary=b"}
+            answer = await here.edge.post(body, "/v1/files", headers=head)
+            statuses.append(answer.status)
+        assert statuses[:2] == [200, 200] and set(statuses[2:]) == {400}, statuses
+        for kind in ("application/json", "multipart/form-data", "multipart/mixed; boundary=b"):
+            head = tenants.bearer(KEY_A) | {"Content-Type": kind}
+            assert (await here.edge.post(form(file, purpose), "/v1/files", headers=head)).status == 415
+        assert len([one async for one in here.client.files.list()]) == 2
+
+
 async def test_without_authentication_batches_belong_to_no_tenant(url: str, keys_file: str, tmp_path: Path) -> None:
     async with world(url, keys_file, tmp_path, known=()) as here:
         batch = await ended(here.client, (await create(here.client, jsonl(chat(1)))).id)

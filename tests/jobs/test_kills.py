@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from testkit.until import until_async
-from tests.jobs.world import World, chat, create, ended, jsonl, result, world
+from tests.gateway import tenants
+from tests.jobs.world import KEY_A, World, chat, create, ended, jsonl, result, world
 from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.integration
@@ -115,3 +116,26 @@ async def test_fifty_thousand_lines_survive_twenty_kills(
             lambda: here.client.batches.retrieve(made.id), "it ends", 1700, holds=lambda one: one.status == "completed"
         )
         await check(here, made.id, lines, at_most=20 * 32)
+
+
+async def test_a_database_that_is_away_for_a_while_costs_nothing_but_time(
+    server: Postgres, keys_file: str, tmp_path: Path
+) -> None:
+    async with world(server.url, keys_file, tmp_path, max_concurrency=8) as here:
+        here.model.pause_s = 0.02
+        made = await create(here.client, jsonl(*(chat(n) for n in range(150))))
+        await until_async(lambda: here.model.answers.total() > 20, "some answers")
+        server.stop()
+        try:
+            await until_async(lambda: _readyz(here), "it is not ready", holds=lambda status: status == 503)
+            answer = await here.edge.client.get(f"{here.edge.url}/v1/files", headers=tenants.bearer(KEY_A))
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+        finally:
+            server.start()
+        await check(here, made.id, 150, at_most=8)
+        assert await until_async(lambda: _readyz(here), "it is ready", holds=lambda status: status == 200)
+
+
+async def _readyz(here: World) -> int:
+    async with here.edge.client.get(f"{here.jobs[0].admin_url}/readyz") as response:
+        return response.status

@@ -1,15 +1,18 @@
 """Passes between gateway and jobs process are valid for one tenant, path and minute."""
 
+import asyncio
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slipway_process.passes import LIFETIME_S, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
+from testkit.until import until_async
 from tests.gateway import tenants
 from tests.gateway.harness import gateway, upstream
-from tests.jobs.world import KEY_A, TENANTS, Model, chat
+from tests.jobs.world import KEY_A, KEY_B, TENANTS, Model, chat
 
 PATH = "/v1/chat/completions"
 
@@ -122,3 +125,47 @@ async def test_a_batch_is_no_evidence_for_the_judge_and_follows_the_weights_line
         generation = edge.balancer.first_attempts.generation(route)
         assert generation
         assert sum(counts["requests"] for counts in generation.report(0.0)["revisions"].values()) == 1
+
+
+async def test_a_batch_waits_while_the_model_is_busy_and_holds_up_no_other_request(keys_file: str) -> None:
+    model, keys = Model(), PassKeys(keys_file)
+    options = {"auth_mode": "required", "jobs_url": "http://127.0.0.1:1", "tenant_keys_file": keys_file}
+    async with (
+        upstream(model.answer) as served,
+        gateway(TENANTS, tenants.PEPPER, batch_slots=3, **options) as edge,  # type: ignore[arg-type]
+    ):
+        edge.route(("r1", 100, [served.url]))
+        head = {TENANT: "team-a", PASS: keys.make(TO_GATEWAY, "team-a", "POST", PATH)}
+
+        def send(headers: dict[str, str], count: int) -> list[asyncio.Task[Any]]:
+            return [asyncio.create_task(edge.post(chat(n)["body"], headers=headers)) for n in range(count)]
+
+        model.open.clear()
+        lines = send(head, 5)
+        # Three have the room; the others do not get any for as long as a request is held.
+        done, _ = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
+        others = send(tenants.bearer(KEY_B), 4)
+        await until_async(lambda: model.waiting == 7, "all other requests are at the model")
+        refused = [task.result() for task in done]
+        assert {answer.status for answer in refused} == {429} and refused[0].headers["Retry-After"] == "1"
+        assert (await edge.post(chat(1)["body"], headers=head)).status == 429
+        model.open.set()
+        statuses = [answer.status for answer in await asyncio.gather(*lines, *others)]
+        assert sorted(statuses) == [200] * 7 + [429] * 2
+        assert (await edge.post(chat(1)["body"], headers=head)).status == 200
+
+
+async def test_a_line_that_waits_goes_when_there_is_room(keys_file: str) -> None:
+    model, keys = Model(), PassKeys(keys_file)
+    options = {"jobs_url": "http://127.0.0.1:1", "tenant_keys_file": keys_file, "hold_timeout_s": 60}
+    async with upstream(model.answer) as served, gateway((), batch_slots=1, **options) as edge:  # type: ignore[arg-type]
+        edge.route(("r1", 100, [served.url]))
+        head = {TENANT: "", PASS: keys.make(TO_GATEWAY, "", "POST", PATH)}
+        model.open.clear()
+        other = asyncio.create_task(edge.post(chat(1)["body"]))
+        await until_async(lambda: model.waiting == 1, "it is at the model")
+        lines = [asyncio.create_task(edge.post(chat(n)["body"], headers=head)) for n in range(3)]
+        await asyncio.sleep(0.1)
+        assert model.waiting == 1
+        model.open.set()
+        assert [answer.status for answer in await asyncio.gather(other, *lines)] == [200] * 4

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, select, update
@@ -10,7 +11,7 @@ from sqlalchemy import Connection, select, update
 from slipway_jobs.states import CANCELLED, COMPLETED, EXPIRED, FAILED, INPUTS, QUEUED
 from slipway_jobs.store.batch_store import BatchStore, NewBatch, TooManyBatches
 from slipway_jobs.store.database import Database
-from slipway_jobs.store.file_store import FileStore, NewFile, TooMuchStored
+from slipway_jobs.store.file_store import PAGE_BYTES, DatabaseFull, FileStore, NewFile, TooMuchStored
 from slipway_jobs.store.line_store import LineClaim, LineResult, LineStore, RunnableBatch, result_line
 from slipway_jobs.store.tables import about, batches, files, inputs, lines
 
@@ -206,6 +207,33 @@ async def test_a_deleted_file_goes_when_no_batch_needs_it(ledger: Ledger) -> Non
         lambda connection: [connection.execute(select(one)).all() for one in (files, inputs, batches, lines)]
     )
     assert left == [[], [], [], []]
+
+
+async def test_pages_of_a_file_are_bounded_by_bytes_and_hold_at_least_a_line(ledger: Ledger) -> None:
+    await ledger.database.call(ledger.files.begin, NewFile("file-2", "t", 1000.0))
+    sizes = [10, PAGE_BYTES + 1, PAGE_BYTES - 5, 5, 5]
+    await ledger.database.call(ledger.files.add, "file-2", 0, [b"x" * size for size in sizes])
+    pages, after = [], -1
+    while rows := await ledger.database.call(ledger.files.page, {"id": "file-2", "batch_id": None}, after):
+        after = rows[-1][0]
+        pages.append([len(data) for _, data in rows])
+    assert pages == [[10], [PAGE_BYTES + 1], [PAGE_BYTES - 5, 5], [5]]
+
+
+async def test_a_full_file_of_sqlite_takes_no_upload_and_still_takes_results(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/jobs.db", 16 << 20)
+    store = FileStore(database, 1 << 30)
+    await database.call(store.begin, NewFile("file-1", "t", 1000.0))
+    with pytest.raises(DatabaseFull):
+        for n in range(100):
+            await database.call(store.add, "file-1", n, [b"x" * (1 << 20)])
+    assert n >= 10
+    await database.call(store.begin, NewFile("file-2", "t", 1000.0))
+    await database.call(store.drop, "file-1")
+    while await database.call(store.purge):
+        pass
+    await database.call(store.add, "file-2", 0, [b"x" * (1 << 20)])
+    database.close()
 
 
 async def test_a_database_of_another_release_is_refused(url: str) -> None:

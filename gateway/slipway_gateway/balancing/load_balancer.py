@@ -106,6 +106,14 @@ class LoadBalancer:
         avoided = self.failsafe.avoided_revision(route, in_force, key)
         return pick(table, in_force, key, in_flight, excluded, avoided=avoided, own=own)
 
+    def load_of(self, model: str) -> tuple[int, int]:
+        """Requests of this gateway in flight at the endpoints of a model, and how many endpoints there are."""
+        table, route = self.published.current, self.published.find(model)
+        if table is None or route is None:
+            return 0, 0
+        urls = {url for backend in route.backends for url in table.urls(route, backend.revision)}
+        return sum(map(self.in_flight.at, urls)), len(urls)
+
     def mirror(
         self, endpoint: RouteEndpoint, request_id: str, headers: Mapping[str, str]
     ) -> tuple[Route, MirrorRouteRule, GenerationSamples] | None:

@@ -1,6 +1,7 @@
 """Routes of the API port; every request passes `PublicApi.serve` and is counted there once."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -281,7 +282,8 @@ class PublicApi:
             outgoing = self._call(request, record, body, path, account)
             # Held by the call alone from here on.
             del body
-            async with self._admission.admitted(outgoing.meter, record):
+            slot = self.jobs.slot(outgoing.whose) if self.jobs and outgoing.batch else contextlib.nullcontext()
+            async with slot, self._admission.admitted(outgoing.meter, record):
                 return await self._proxy.forward(request, outgoing, record)
 
     def _call(

@@ -5,14 +5,17 @@ without a valid signature refuses the request, and none is forwarded.
 """
 
 import asyncio
+import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from slipway_process.passes import PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
+from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
 
+from ..balancing.load_balancer import LoadBalancer
 from ..settings import GatewaySettings
 from ..telemetry.metrics import RequestRecord
 from ..wire import errors, headers
@@ -33,6 +36,7 @@ PATHS = {
 # The least urgent class of the servers: what people wait for goes first.
 BATCH_PRIORITY = 1000
 MAX_FORWARDED = 128
+_LOOK_S = 0.02  # how often a request of a batch that waits looks for room
 _SENT = ("Content-Type", "Content-Length", "Accept")
 _RETURNED = ("Content-Type", "Content-Length", "Retry-After", "Allow")
 
@@ -40,9 +44,12 @@ _RETURNED = ("Content-Type", "Content-Length", "Retry-After", "Allow")
 class JobsBackend:
     """The jobs process as the gateway sees it."""
 
-    def __init__(self, settings: GatewaySettings, session: aiohttp.ClientSession, keys: PassKeys) -> None:
-        self._settings, self._session, self._keys = settings, session, keys
+    def __init__(
+        self, settings: GatewaySettings, session: aiohttp.ClientSession, keys: PassKeys, balancer: LoadBalancer
+    ) -> None:
+        self._settings, self._session, self._keys, self._balancer = settings, session, keys, balancer
         self._running = 0
+        self._slots: Counter[str] = Counter()  # that requests of batches have, by model
 
     @staticmethod
     def is_call(request: web.BaseRequest) -> bool:
@@ -57,8 +64,37 @@ class JobsBackend:
         """
         given, tenant = request.headers.getall(PASS, []), request.headers.get(TENANT, "")
         if len(given) != 1 or not self._keys.is_valid(given[0], TO_GATEWAY, tenant, request.method, request.path):
-            raise errors.bad_credentials()
+            message = "The headers of the jobs process are not signed by it, or its clock or keys differ."
+            raise errors.RequestError(401, INVALID_PASS, message)
         return tenant
+
+    @contextlib.asynccontextmanager
+    async def slot(self, model: str) -> AsyncIterator[None]:
+        """A request of a batch runs while the endpoints have less to do than they may have with it.
+
+        Raises:
+            RequestError: they have as much for as long as a request may be held.
+        """
+        clock = asyncio.get_running_loop().time
+        ends_s = clock() + self._settings.hold_timeout_s
+        while not self._has_room(model):
+            if clock() >= ends_s:
+                raise errors.overloaded("The model is busy with other requests: those of batches wait.")
+            await asyncio.sleep(_LOOK_S)
+        # Counted before anything is awaited: those that look at once do not all see the same room.
+        self._slots[model] += 1
+        try:
+            yield
+        finally:
+            self._slots[model] -= 1
+            if not self._slots[model]:
+                del self._slots[model]
+
+    def _has_room(self, model: str) -> bool:
+        in_flight, endpoints = self._balancer.load_of(model)
+        # A model without endpoints holds its requests, or wakes.
+        most = self._settings.batch_slots * max(1, endpoints)
+        return max(in_flight, self._slots[model]) < most
 
     async def forward(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         if self._running >= MAX_FORWARDED:

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from slipway_process.passes import PASS, TENANT, TO_JOBS, PassKeys
+from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_JOBS, PassKeys
 
 from .refusal import JobsRefusal
 
@@ -17,7 +17,7 @@ def verify(request: web.Request, keys: PassKeys) -> None:
     tenant = request.headers.get(TENANT, "")
     given = request.headers.getall(PASS, [])
     if len(given) != 1 or not keys.is_valid(given[0], TO_JOBS, tenant, request.method, request.path):
-        raise JobsRefusal(401, "invalid_pass", "Send requests to the gateway: it names the tenant.")
+        raise JobsRefusal(401, INVALID_PASS, "Send requests to the gateway: it names the tenant.")
     request[_TENANT] = tenant
 
 

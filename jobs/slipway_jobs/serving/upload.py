@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..settings import JobsSettings
 from ..store.database import Database
-from ..store.file_store import FileStore, NewFile, Row, TooMuchStored
+from ..store.file_store import DatabaseFull, FileStore, NewFile, Row, TooMuchStored
 from .refusal import JobsRefusal, invalid
 
 _SLICE_BYTES = 1 << 20
@@ -60,11 +60,15 @@ class Uploads:
         """The file, which is not visible before `finish`; its size.
 
         Raises:
-            JobsRefusal: it is too large, or a line of it is.
+            JobsRefusal: it is too large, or a line of it is, or there is no room.
         """
         await self._database.call(self._store.begin, new)
         try:
             return await self._lines(new.id, chunks)
+        except DatabaseFull:
+            await self.drop(new)
+            message = "The database of files is full: delete some, or try again later."
+            raise JobsRefusal(507, "database_full", message, param="file") from None
         except BaseException:
             await self.drop(new)
             raise

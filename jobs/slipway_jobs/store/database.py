@@ -74,6 +74,16 @@ class Database:
     def time(self, connection: Connection) -> float:
         return float(connection.execute(select(self.now)).scalar_one())
 
+    def free_share(self, connection: Connection) -> float:
+        """The part of SQLite's file that is left; PostgreSQL has no bound of its own."""
+        if self.is_shared:
+            return 1.0
+        used, free, most = (
+            int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
+            for name in ("page_count", "freelist_count", "max_page_count")
+        )
+        return 1.0 - (used - free) / most
+
     def close(self) -> None:
         self._threads.shutdown(wait=True)
         self._engine.dispose()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
 
 from ..states import COMPLETED, DELETED, ENDED_BATCHES, ERROR_LINES, OUTPUT, READY, UPLOADING
 from .database import Database
@@ -15,8 +16,13 @@ PAGE_LINES = 200
 PAGE_BYTES = 1 << 20
 _STALE_UPLOAD_S = 3600.0
 _PURGED_ROWS = 2000
+RESERVED_SHARE = 0.25  # of SQLite's file
 
 Row = Mapping[str, Any]
+
+
+class DatabaseFull(Exception):
+    """SQLite's file is at the limit for files that are uploaded."""
 
 
 class TooMuchStored(Exception):
@@ -49,7 +55,13 @@ class FileStore:
         connection.execute(files.insert(), row | {"state": UPLOADING} | times)
 
     def add(self, connection: Connection, file_id: str, first: int, data: Sequence[bytes]) -> None:
-        """Lines from number `first` on."""
+        """Lines from number `first` on.
+
+        Raises:
+            DatabaseFull: what is left of the database is for results.
+        """
+        if self._database.free_share(connection) < RESERVED_SHARE:
+            raise DatabaseFull
         rows = [{"file_id": file_id, "n": first + place, "data": line} for place, line in enumerate(data)]
         size = sum(map(len, data))
         connection.execute(update(files).where(files.c.id == file_id).values(bytes=files.c.bytes + size))
@@ -105,23 +117,23 @@ class FileStore:
 
     def page(self, connection: Connection, file: Row, after: int) -> list[tuple[int, bytes]]:
         """The next lines behind number `after`, within about a megabyte; none at the end."""
-        if file["batch_id"] is None:
-            query = select(inputs.c.n, inputs.c.data).where(inputs.c.file_id == file["id"], inputs.c.n > after)
-            rows = connection.execute(query.order_by(inputs.c.n).limit(PAGE_LINES))
-        else:
-            states = (COMPLETED,) if file["part"] == OUTPUT else ERROR_LINES
-            chosen = select(lines.c.n, lines.c.result).where(lines.c.batch_id == file["batch_id"], lines.c.n > after)
-            chosen = chosen.where(lines.c.state.in_(states), lines.c.result.is_not(None))
-            rows = connection.execute(chosen.order_by(lines.c.n).limit(PAGE_LINES))
-        found: list[tuple[int, bytes]] = []
-        size = 0
-        for n, data in rows:
-            found.append((n, bytes(data)))
-            size += len(data)
-            if size >= PAGE_BYTES:
+        number, data, which = self._content(file)
+        sizes = select(number, func.length(data)).where(*which, number > after).order_by(number).limit(PAGE_LINES)
+        last, size = after, 0
+        for n, length in connection.execute(sizes):
+            if size and size + length > PAGE_BYTES:
                 break
-        rows.close()
-        return found
+            last, size = n, size + length
+        rows = connection.execute(select(number, data).where(*which, number > after, number <= last).order_by(number))
+        return [(n, bytes(found)) for n, found in rows]
+
+    def _content(self, file: Row) -> tuple[ColumnElement[int], ColumnElement[bytes], tuple[Any, ...]]:
+        """The columns of the number and the bytes of a line, and which rows are lines of the file."""
+        if file["batch_id"] is None:
+            return inputs.c.n, inputs.c.data, (inputs.c.file_id == file["id"],)
+        states = (COMPLETED,) if file["part"] == OUTPUT else ERROR_LINES
+        ended = (lines.c.state.in_(states), lines.c.result.is_not(None))
+        return lines.c.n, lines.c.result, (lines.c.batch_id == file["batch_id"], *ended)
 
     def purge(self, connection: Connection) -> int:
         """Deletes some rows that can no longer be read; how many: 0 when none is left."""

@@ -1,0 +1,123 @@
+"""What a response of the gateway, or none, means for a line."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from devcluster.ports import reserve_port
+from slipway_jobs.dispatch.gateway_calls import Called, open_calls
+from slipway_jobs.settings import JobsSettings
+from slipway_jobs.states import COMPLETED, FAILED, QUEUED
+from slipway_jobs.store.line_store import LineClaim, RunnableBatch
+from slipway_process.passes import PassKeys
+from tests.gateway.harness import raw_upstream, upstream
+from tests.jobs.world import chat
+
+BATCH = RunnableBatch("batch_1", "team-a", "/v1/chat/completions", "file-1")
+
+
+async def send(url: str, keys_file: str, attempts: int = 0, line: Any = None, **changes: Any) -> Called:
+    settings = JobsSettings(
+        **{"gateway_url": url, "keys_file": keys_file, "database_url": "sqlite:////tmp/unused.db"} | changes
+    )
+    data = json.dumps(chat(1) if line is None else line).encode()
+    async with open_calls(settings, PassKeys(keys_file)) as calls:
+        return await calls.send(LineClaim(BATCH, 0, "line-1", 1, attempts, data))
+
+
+def answering(status: int, body: bytes = b"{}", **headers: str) -> Any:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, body=body, headers={"Content-Type": "application/json"} | headers)
+
+    return answer
+
+
+def written(called: Called) -> dict[str, Any]:
+    line = called.result.line
+    assert line and line.count(b"\n") == 1 and line.endswith(b"\n")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize(("status", "after"), [(429, "3"), (503, "soon"), (503, "9" * 30)])
+async def test_a_refusal_costs_no_attempt(keys_file: str, status: int, after: str) -> None:
+    async with upstream(answering(status, **{"Retry-After": after})) as served:
+        called = await send(served.url, keys_file, attempts=2)
+    assert called.refused and (called.result.state, called.result.attempts) == (QUEUED, 2)
+    assert called.retry_after_s == (3.0 if after == "3" else None)
+
+
+async def test_a_pass_that_the_gateway_refuses_costs_no_attempt_and_a_tenant_that_is_gone_ends_the_line(
+    keys_file: str,
+) -> None:
+    found = []
+    for code in (b"invalid_pass", b"invalid_api_key"):
+        async with upstream(answering(401, b'{"error": {"code": "%s"}}' % code)) as served:
+            found.append((await send(served.url, keys_file)).result)
+    assert [(result.state, result.attempts) for result in found] == [(QUEUED, 0), (FAILED, 0)]
+
+
+async def test_without_a_gateway_or_keys_a_line_costs_no_attempt(keys_file: str, tmp_path: Any) -> None:
+    for url, keys in (
+        (f"http://127.0.0.1:{reserve_port()}", keys_file),
+        ("http://127.0.0.1:1", str(tmp_path / "none")),
+    ):
+        called = await send(url, keys, attempts=2)
+        assert called.refused and (called.result.state, called.result.attempts) == (QUEUED, 2)
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 504])
+async def test_a_server_that_broke_costs_an_attempt_and_the_last_one_ends_the_line(keys_file: str, status: int) -> None:
+    async with upstream(answering(status, b'{"error": {"code": "x"}}')) as served:
+        first = await send(served.url, keys_file)
+        last = await send(served.url, keys_file, attempts=2)
+    assert not first.refused and (first.result.state, first.result.attempts) == (QUEUED, 1) and first.result.wait_s > 0
+    assert (last.result.state, written(last)["response"]["status_code"]) == (FAILED, status)
+
+
+async def test_a_connection_that_breaks_costs_an_attempt_and_the_last_one_ends_the_line(keys_file: str) -> None:
+    for writes in ((), (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{",), (b"no HTTP\r\n\r\n",)):
+        async with raw_upstream(*writes) as url:
+            first, last = await send(url, keys_file), await send(url, keys_file, attempts=2)
+        assert (first.result.state, first.result.attempts) == (QUEUED, 1)
+        assert last.result.state == FAILED and written(last)["error"]["code"] == "connection_lost"
+
+
+async def test_a_server_that_is_silent_costs_an_attempt(keys_file: str) -> None:
+    async def silent(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with upstream(silent) as served:
+        called = await send(served.url, keys_file, attempts=2, request_timeout_s=0.2)
+    assert written(called)["error"]["code"] == "timeout"
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"no json", b'"a\xff"', b"[" * 100_000, b'{\n "a": 1e2,\n"b": NaN}'])
+async def test_whatever_a_response_holds_its_line_is_json_on_one_line(keys_file: str, body: bytes) -> None:
+    async with upstream(answering(200, body)) as served:
+        called = await send(served.url, keys_file)
+    assert called.result.state == COMPLETED and isinstance(written(called)["response"]["body"], str)
+
+
+async def test_a_response_is_written_as_it_came_without_its_line_ends(keys_file: str) -> None:
+    body = b'{\n  "n": 12345678901234567890123, "f": 1.50,\r\n "text": "a\\n\\u2028b"}'
+    async with upstream(answering(200, body, **{"X-Slipway-Revision": "r7"})) as served:
+        called = await send(served.url, keys_file)
+    assert b'"n":12345678901234567890123,"f":1.50,"text":"a\\n\\u2028b"' in (called.result.line or b"")
+    assert written(called)["response"]["revision"] == "r7"
+
+
+async def test_a_response_that_is_too_long_is_an_error_of_its_line(keys_file: str) -> None:
+    async with upstream(answering(200, b'"' + b"x" * 5000 + b'"')) as served:
+        called = await send(served.url, keys_file, max_response_bytes=2000)
+    assert called.result.state == FAILED and written(called)["error"]["code"] == "response_too_large"
+
+
+async def test_a_redirect_is_not_followed(keys_file: str) -> None:
+    async with upstream(answering(307, Location="http://127.0.0.1:1/")) as served:
+        called = await send(served.url, keys_file)
+    assert called.result.state == FAILED and written(called)["response"]["status_code"] == 307
