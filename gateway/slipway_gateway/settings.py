@@ -218,6 +218,11 @@ class GatewaySettings(ProcessSettings):
     mirror_compare_percentage: Percentage = Field(
         25, description="share of mirrored requests, and of pairs of a twin shadow, whose responses are compared"
     )
+    mirror_max_cpu_percentage: Percentage = Field(
+        70,
+        description="share of its processor that the gateway uses, above which no request is mirrored and no pair is "
+        "sent; 100: whatever it uses",
+    )
     twin_max_inflight: Count = Field(
         128, description="concurrent pairs of a twin shadow, which are two requests each; 0: there are none"
     )
