@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from slipway_process.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
 from slipway_process.values import (
     Address,
@@ -58,6 +59,10 @@ def _redis_url(url: SecretStr) -> SecretStr:
     if text and not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
     return url
+
+
+def _scorer_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return parse_hosts(hosts)
 
 
 class GatewaySettings(ProcessSettings):
@@ -225,6 +230,15 @@ class GatewaySettings(ProcessSettings):
     )
     twin_max_inflight: Count = Field(
         128, description="concurrent pairs of a twin shadow, which are two requests each; 0: there are none"
+    )
+    scorer_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
+        (),
+        description="hosts that may get contents of requests and responses to score pairs of a twin shadow, where an "
+        "AnalysisTemplate names one as its scorer, such as quality.tools.svc or *.example.com; without one no content "
+        "leaves the gateway",
+    )
+    scorer_max_inflight: Count = Field(
+        8, description="concurrent calls of scorers; above it pairs are not scored; 0: none is"
     )
     consecutive_5xx: Count = Field(5, description="consecutive 5xx responses that eject an endpoint; 0: never")
     consecutive_gateway_failure: Count = Field(

@@ -28,7 +28,8 @@ class UpstreamRequest:
     `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`: tag of the endpoint
     that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
     `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
-    provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one.
+    provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one. `scorable`: its
+    contents may be given to a scorer.
     """
 
     model: str
@@ -49,6 +50,7 @@ class UpstreamRequest:
     route: str = ""
     meter: Meter | None = None
     method: str = "POST"
+    scorable: bool = True
 
     @property
     def whose(self) -> str:
