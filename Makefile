@@ -188,6 +188,9 @@ bench-gateway-memory: setup ## a gateway at its memory limit among hostile clien
 bench-shadow: setup ## what mirroring adds to the latency of the clients that are mirrored (a minute; QUICK=1)
 	$(PY) -m bench.shadow
 
+bench-twin-shadow: setup ## what a twin shadow of all sessions adds to clients' latency, and that it gives way first (3 minutes; QUICK=1)
+	$(PY) -m bench.twin_shadow
+
 bench-operator: setup ## one operator with 100, 1,000 and 5,000 ModelDeployments, with and without pods (15 minutes; QUICK=1: two)
 	$(PY) -m devcluster build control-plane kube-controller-manager kube-scheduler kwok
 	$(PY) -m bench.operator $(ARGS)

@@ -52,8 +52,9 @@ Floats = npt.NDArray[np.float64]
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
-    """A stream of words; a request to score one gets a short answer."""
-    if b'"prompt_logprobs"' in await request.read():
+    """A stream of words; a request to score one, or for no stream, gets a short answer."""
+    body = await request.read()
+    if b'"prompt_logprobs"' in body or b'"stream":false' in body:
         return web.json_response({"choices": [{"index": 0, "message": {"content": "word"}}]})
     out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await out.prepare(request)
@@ -109,13 +110,13 @@ def routes(first: str, second: str, canary: str, percentage: int) -> dict[str, A
 
 
 @contextlib.contextmanager
-def gateway(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def gateway(table: dict[str, Any], *flags: str) -> Iterator[tuple[str, str]]:
     """URLs of its API and of its admin port."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         path, log = Path(folder) / "routes.json", Path(folder) / "gateway.log"
         path.write_text(json.dumps(table))
         ports = ["--host=127.0.0.1", "--port=0", "--admin-host=127.0.0.1", "--admin-port=0", "--drain-delay=0"]
-        command = [sys.executable, "-m", "slipway_gateway", "--routes", str(path), *ports]
+        command = [sys.executable, "-m", "slipway_gateway", "--routes", str(path), *ports, *flags]
         # A file, not a pipe: no task reads it under load, and a full pipe stops its writer.
         process = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stderr=stack.enter_context(log.open("w"))))
         stack.callback(process.terminate)
@@ -191,7 +192,8 @@ def _quantile(values: Floats, quantile: float) -> Floats:
     return np.asarray(np.quantile(values, quantile, axis=1, method="higher"))
 
 
-def _median(values: Floats, quantile: float) -> float:
+def median(values: Floats, quantile: float) -> float:
+    """Of a quantile of each block."""
     return float(np.median(_quantile(values, quantile)))
 
 
@@ -203,7 +205,7 @@ def rows_of(percentage: int, off: Floats, on: Floats, results: dict[str, int]) -
             value, low, high = added(plain, mirrored, quantile)
             rows.append({
                 "percentage": percentage, "measure": f"{measure} p{quantile * 100:g}", "requests": plain.size,
-                "off_ms": _median(plain, quantile), "on_ms": _median(mirrored, quantile),
+                "off_ms": median(plain, quantile), "on_ms": median(mirrored, quantile),
                 "added_ms": value, "low_ms": low, "high_ms": high, "mirrored": results,
             })  # fmt: skip
     return rows

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from slipway_process.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
 from slipway_process.values import (
     Address,
@@ -64,6 +65,10 @@ def _redis_url(url: SecretStr) -> SecretStr:
     if text and not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
     return url
+
+
+def _scorer_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return parse_hosts(hosts)
 
 
 class GatewaySettings(ProcessSettings):
@@ -224,8 +229,22 @@ class GatewaySettings(ProcessSettings):
     mirror_compare_percentage: Percentage = Field(
         25, description="share of mirrored requests, and of pairs of a twin shadow, whose responses are compared"
     )
+    mirror_max_cpu_percentage: Percentage = Field(
+        70,
+        description="share of its processor that the gateway uses, above which no request is mirrored and no pair is "
+        "sent; 100: whatever it uses",
+    )
     twin_max_inflight: Count = Field(
         128, description="concurrent pairs of a twin shadow, which are two requests each; 0: there are none"
+    )
+    scorer_hosts: Annotated[Names, AfterValidator(_scorer_hosts)] = Field(
+        (),
+        description="hosts that may get contents of requests and responses to score pairs of a twin shadow, where an "
+        "AnalysisTemplate names one as its scorer, such as quality.tools.svc or *.example.com; without one no content "
+        "leaves the gateway",
+    )
+    scorer_max_inflight: Count = Field(
+        8, description="concurrent calls of scorers; above it pairs are not scored; 0: none is"
     )
     consecutive_5xx: Count = Field(5, description="consecutive 5xx responses that eject an endpoint; 0: never")
     consecutive_gateway_failure: Count = Field(

@@ -20,7 +20,7 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
 from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
 from slipway_operator.kube.reading.samples import samples as read_samples
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality, Scores
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
 from slipway_server.http.responses.delta import Delta
@@ -98,6 +98,15 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
     (reported,) = counters.report(ROUTE, 0.0)
     (sample,) = read_samples([reported], {})
     assert sample.twins["9d04aa31c2"].quality == Quality(1, 1, 1, 100, 2, 1, canary_only=1)
+    counts.scores.count(1, (0.25, 0.5))
+    counts.scores.count(-1)
+    counts.scores.blocked += 1
+    (reported,) = counters.report(ROUTE, 0.0)
+    (sample,) = read_samples([reported], {})
+    rated = Scores(
+        scored=2, canary_only=1, twin_only=1, rated=1, canary_thousandths=250, twin_thousandths=500, blocked=1
+    )
+    assert sample.twins["9d04aa31c2"].scores == rated
     assert found.probes == Probed(pairs=1, canary_only=1)
     assert found.events["bad"] == found.events["empty"] == Discordance(canary_only=1)
     assert found.latencies == {"ttft": PairedTimes(pairs=1, over=1, tail_pairs=1, tail_canary_only=1)}

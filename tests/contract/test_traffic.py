@@ -17,7 +17,7 @@ from slipway_operator.api.v1alpha1.routes import (
     Traffic,
 )
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
-from slipway_operator.api.v1alpha1.twin_shadow import TailThreshold, TwinLatency, TwinProbes, TwinShadow
+from slipway_operator.api.v1alpha1.twin_shadow import TailThreshold, TwinLatency, TwinProbes, TwinScorer, TwinShadow
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
@@ -35,7 +35,8 @@ BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
 MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact="qa"),)),)
 LATENCIES = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)), TwinLatency("itl", 10))
 PROBES = TwinProbes("/v1/completions", ("one", "zwei"), 60, 3000, 64)
-TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure")
+SCORER = TwinScorer("https://quality.example.com/score", 10, 100, 10)
+TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure", SCORER)
 TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS, TWINS)
 
 
@@ -75,8 +76,9 @@ def test_gateway_reads_a_twin_shadow_as_the_operator_writes_it() -> None:
     tail = (twin_shadow.TailRule("b<4k,stream", 814_000),)
     latencies = (twin_shadow.TwinLatencyRule("ttft", 15, tail), twin_shadow.TwinLatencyRule("itl", 10))
     probes = twin_shadow.ProbeRule("/v1/completions", ("one", "zwei"), 60, 3000, 64)
+    scorer = twin_shadow.ScorerRule("https://quality.example.com/score", 10, 100, 10)
     assert route.twin_shadow == twin_shadow.TwinShadowRule(
-        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure", True
+        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure", True, scorer
     )
 
 

@@ -57,6 +57,7 @@ STABLE = {"podTemplateHashValue": "Stable"}
 
 PAIRED: dict[str, Any] = {"name": "bad", "kind": "PairedEvent", "event": "BadResponse", "share": 0.5, "maxExtra": 10}
 SLOWER = "Slower(ttft, stable.p95)"
+SCORER = {"url": "https://quality.tools.svc/score", "content": "Send"}
 
 
 def paired(**fields: Any) -> dict[str, Any]:
@@ -153,6 +154,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             spec(paired(maxExtra=None)),
             spec(paired(), paired(name="b", event="TruncatedAnswer", maxExtra=None)),
             spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None)),
+            spec(paired(), paired(name="b", event="LowerScore", maxExtra=None, scorer=SCORER)),
             spec(paired(dryRun=True), paired(name="b", event="EmptyAnswer", maxExtra=None)),
             spec(metric(event="BadResponse", maxExtra=10), paired(name="b", event="EmptyAnswer", maxExtra=None)),
         ],
@@ -179,6 +181,33 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         + [spec(metric(kind="PairedDrift", event=event)) for event in ("AnswerDiffers", "TokensFlip")]
         + [spec(paired(), paired(name="b", event="TokensFlip", maxExtra=50))]
         + [spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None, dryRun=True))],
+    ),
+    "event LowerScore, kind PairedEvent and scorer go together": (
+        [
+            spec(paired(), paired(name="b", event="LowerScore", maxExtra=50)),
+            spec(metric(), metric(name="b", event="LowerScore", scorer=SCORER)),
+            spec(paired(), paired(name="b", event="TokensFlip", maxExtra=50, scorer=SCORER)),
+            spec(RATE, rate(name="b", scorer=SCORER)),
+        ],
+        [
+            spec(paired(), paired(name="b", event="LowerScore", maxExtra=50, scorer=SCORER)),
+            spec(
+                paired(),
+                paired(name="b", event="LowerScore", maxExtra=None, dryRun=True, scorer=SCORER | {"margin": 0}),
+            ),
+        ],
+    ),
+    "url must be http:// or https:// with a host and without credentials": (
+        [
+            spec(paired(), paired(name="b", event="LowerScore", maxExtra=50, scorer=SCORER | {"url": url}))
+            for url in ("", "quality.tools.svc", "ftp://a/", "http://", "http://user@a/", "http://a b/", "{{args.url}}")
+        ],
+        [
+            spec(
+                paired(),
+                paired(name="b", event="LowerScore", maxExtra=50, scorer=SCORER | {"url": "http://a:1/x?y=z@b"}),
+            )
+        ],
     ),
     "kind Threshold goes with a provider": (
         [spec(metric(kind="Threshold")), spec(rate(kind="BadEvent"))],

@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality, Sample, Twins
+from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality, Sample, Scores, Twins
 from slipway_operator.model.labels import baseline_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class ModelPair:
     probe: bool = False
     own_bad: bool = False  # stable failed its client
     flips: bool = False  # more than one in a hundred of stable's tokens is not canary's first choice
+    lower: bool = False  # a scorer rates canary's response lower
+    unscored: bool = False  # its scorer returns nothing
 
 
 @dataclass
@@ -94,7 +96,9 @@ class ModelPairs:
         own_bad = shadow.reference is not None and chance.random() < world.error_rate(shadow.twin)
         flips = bool(shadow.quality) and chance.random() < world.drift
         made = ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds, own_bad=own_bad)
-        return replace(made, flips=flips)
+        lower = shadow.scorer is not None and chance.random() < world.lower
+        unscored = shadow.scorer is not None and chance.random() < world.unscored
+        return replace(made, flips=flips, lower=lower, unscored=unscored)
 
     def end(self, samples: dict[int, Sample], now: datetime) -> None:
         """Pairs that are over are counted, in the generation in which they were sent."""
@@ -129,7 +133,8 @@ def _ended(before: Twins, pair: ModelPair) -> Twins:
             )
     quality = _compared(before.quality, pair) if pair.shadow.quality else before.quality
     probes = _probed(before.probes, pair) if pair.probe else before.probes
-    ended = replace(before, events=events, latencies=latencies, probes=probes, quality=quality)
+    scores = _rated(before.scores, pair) if pair.shadow.scorer else before.scores
+    ended = replace(before, events=events, latencies=latencies, probes=probes, quality=quality, scores=scores)
     return replace(ended, open=before.open - 1, pairs=before.pairs + 1)
 
 
@@ -141,6 +146,22 @@ def _compared(before: Quality, pair: ModelPair) -> Quality:
     more = (1, pair.flips, 1, 50, flips, 0, pair.flips, 0, 0)
     sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(Quality), more, strict=True)]
     return Quality(*sums)
+
+
+def _rated(before: Scores, pair: ModelPair) -> Scores:
+    """A score of 0.9, or of 0.4 where it is lower."""
+    if pair.canary_bad or pair.twin_bad:
+        return before
+    if pair.unscored:
+        return replace(before, unanswered=before.unanswered + 1)
+    return replace(
+        before,
+        scored=before.scored + 1,
+        canary_only=before.canary_only + pair.lower,
+        rated=before.rated + 1,
+        canary_thousandths=before.canary_thousandths + (400 if pair.lower else 900),
+        twin_thousandths=before.twin_thousandths + 900,
+    )
 
 
 def _probed(before: Probed, pair: ModelPair) -> Probed:

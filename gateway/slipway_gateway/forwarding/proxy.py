@@ -1,6 +1,7 @@
 """Forwards requests: attempts until the first byte, then the response; the time of all of it is limited."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import aiohttp
@@ -10,6 +11,7 @@ from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
 from ..limits.budget import MemoryBudget
 from ..limits.container import budget_bytes, memory_limit_bytes
+from ..limits.processor import ProcessorUse, processor_limit
 from ..mirror.endpoints import MirrorEndpoints
 from ..mirror.leg import LegSender
 from ..mirror.queue import MirrorQueue
@@ -50,6 +52,7 @@ class Proxy:
         memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, self.budget)
         metrics.remembered.set_function(lambda: memory.size_bytes)
         self.resumption = Resumption(settings, self._retries, memory, metrics, clock)
+        self._processor = ProcessorUse(clock, time.thread_time, processor_limit())
         account, endpoints = self.budget.open(""), MirrorEndpoints(balancer.in_flight, clock)
         self.mirror_queue = MirrorQueue(
             settings, balancer, metrics, session, self._is_busy, account=account, signer=signer, endpoints=endpoints
@@ -61,8 +64,12 @@ class Proxy:
         self._shared = RelayContext(self.resumption, self.mirror_queue, self._crashes, clock, settings.stall_timeout_s)
 
     def _is_busy(self) -> bool:
-        """Whether clients need the capacity: some wait for an endpoint, or half of `max_inflight` is in flight."""
-        return self._retries.held > 0 or len(self._limits) > self._settings.max_inflight // 2
+        """Whether clients need the capacity: some wait for an endpoint, half of `max_inflight` is in flight, or the
+        processor is in use."""
+        if self._retries.held > 0 or len(self._limits) > self._settings.max_inflight // 2:
+            return True
+        most = self._settings.mirror_max_cpu_percentage
+        return most < 100 and self._processor.share() * 100 > most
 
     async def forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord

@@ -14,6 +14,8 @@ from ..quotas.tenant import Limits
 from .certificates import COMMON_NAME, DNS, URI, key_of
 
 EVERY_MODEL = "*"
+# Of contentCapture: scorers of analyses may get contents of the tenant's requests. Any other value is a refusal.
+SCORERS = "Scorers"
 
 
 class UnreadableTenant(ValueError):
@@ -99,6 +101,7 @@ class TenantFields(msgspec.Struct, rename="camel"):
     default_estimated_output_tokens: int = DEFAULT_OUTPUT_TOKENS
     prices: list[PriceFields] = []
     budget: BudgetFields = msgspec.field(default_factory=BudgetFields)
+    content_capture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class KnownTenant:
     generation: int = 0  # of the object
     service_accounts: tuple[str, ...] = ()  # their user names
     certificates: tuple[str, ...] = ()  # names in them, as `certificates.key_of` has them
+    content_capture: str = ""  # who may get contents of its requests
 
     def may_use(self, names: Iterable[str]) -> bool:
         """Whether it may use a model that has these names: `namespace/name`, and the short one if that is its own."""
@@ -200,7 +204,7 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     issuers = tuple(TrustedIssuer(one.issuer, tuple(one.audiences), one.claims) for one in spec.auth.jwt)
     generation = int(meta.get("generation") or 0)
     accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
-    proofs = (accounts, certificates)
+    proofs = (accounts, certificates, spec.content_capture)
     return KnownTenant(meta["name"], tuple(spec.models), *limits, keys, created, issuers, policy, generation, *proofs)
 
 

@@ -115,6 +115,38 @@ class QualityCounts:
 
 
 @dataclass(slots=True)
+class ScoreCounts:
+    """Pairs that a scorer rated, and those without a result. `open`: calls in progress, in no other count.
+
+    `canary_only`: pairs in which canary's response is the worse one by more than the margin. `rated`: pairs with a
+    score for each response, whose sums are in thousandths. What is `dropped` or `blocked` was not sent; `unanswered`
+    and `invalid` were.
+    """
+
+    open: int = 0
+    scored: int = 0
+    canary_only: int = 0
+    twin_only: int = 0
+    rated: int = 0
+    canary_thousandths: int = 0
+    twin_thousandths: int = 0
+    unanswered: int = 0
+    invalid: int = 0
+    dropped: int = 0
+    blocked: int = 0
+
+    def count(self, lower: int, scores: tuple[float, float] | None = None) -> None:
+        """`lower`: 1 where canary's response is the worse one, -1 where its twin's is, 0 in between."""
+        self.scored += 1
+        self.canary_only += lower > 0
+        self.twin_only += lower < 0
+        if scores is not None:
+            self.rated += 1
+            self.canary_thousandths += round(1000 * scores[0])
+            self.twin_thousandths += round(1000 * scores[1])
+
+
+@dataclass(slots=True)
 class TwinCounts:
     """Of one canary and one generation. `open`: pairs that were sent and have not ended; they are not in `pairs`."""
 
@@ -125,6 +157,7 @@ class TwinCounts:
     withheld: Counter[str] = field(default_factory=Counter)
     probes: ProbeCounts = field(default_factory=ProbeCounts)
     quality: QualityCounts = field(default_factory=QualityCounts)
+    scores: ScoreCounts = field(default_factory=ScoreCounts)
 
     def begin(self) -> None:
         """Both copies of a pair are being sent."""
@@ -192,6 +225,7 @@ class TwinCounts:
             "withheld": dict(self.withheld),
             "probes": asdict(self.probes),
             "quality": asdict(self.quality),
+            "scores": asdict(self.scores),
         }
 
 

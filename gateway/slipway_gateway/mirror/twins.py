@@ -19,6 +19,8 @@ from ..limits.rate import RateLimit
 from ..routing.mirroring import is_paired
 from ..routing.table import Route, equivalent_revisions
 from ..routing.twin_shadow import TwinShadowRule
+from ..scorers.client import ScorerClient
+from ..scorers.hosts import ScorerHosts
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..upstream.exchange import UpstreamRequest
@@ -26,6 +28,8 @@ from ..upstream.tenant_proof import TenantSigner
 from .leg import LegOutcome, LegSender, alike, without_text
 from .probes import Probes
 from .quality import PairComparison
+from .scorer import CANCELLED as NOT_SCORED
+from .scorer import PairScorer
 from .shadow_request import ShadowRequest, make_pair_copy
 from .transcript import ChoiceTexts
 
@@ -89,6 +93,8 @@ class TwinShadows:
         self._clock = asyncio.get_running_loop().time
         self._rates: dict[str, RateLimit] = {}
         self._quality = PairComparison(legs, settings.mirror_compare_percentage, signer)
+        client = ScorerClient(ScorerHosts.of(settings.scorer_hosts))
+        self.scorer = PairScorer(client, settings.scorer_max_inflight, self._account, busy)
         self._running: set[asyncio.Task[str]] = set()
         self._closed = False
         self._probes = Probes(balancer.published, self._clock, self._probe)
@@ -153,6 +159,7 @@ class TwinShadows:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        await self.scorer.close()
 
     # -- whether a pair is sent
 
@@ -244,7 +251,9 @@ class TwinShadows:
         self._signer.sign(pair.copy.headers, pair.route.name)
         # Which leg is first is chance, and both are sent before either is answered.
         legs = [pair.canary, pair.twin] if secrets.randbits(1) else [pair.twin, pair.canary]
-        keep = pair.counts is not None and self._quality.keeps(pair.route, pair.shadow, pair.original)
+        compared = pair.counts is not None and self._quality.keeps(pair.route, pair.shadow, pair.original)
+        scored = pair.counts is not None and self.scorer.chooses(pair.route, pair.shadow, pair.original)
+        keep = compared or scored
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._legs.send(url, pair.copy, pair.original, keep=keep)) for url in legs]
         first, second = (task.result() for task in tasks)
@@ -255,8 +264,13 @@ class TwinShadows:
             pair.counts.drop()
             return pairs.PROBE_FAILED
         pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
-        if canary.texts and twin.texts and not self._busy():
-            await self._compare(pair, pair.counts, (canary.texts, twin.texts))
+        try:
+            if compared and canary.texts and twin.texts and not self._busy():
+                await self._compare(pair, pair.counts, (canary.texts, twin.texts))
+            if scored and not (canary.outcome.bad or twin.outcome.bad):
+                await self._score(pair, pair.counts, (canary.texts, twin.texts))
+        except Exception:  # the pair has counted: it must not end as one that has not
+            log.exception("responses of a pair could not be compared")
         return PROBED if pair.probe else PAIRED
 
     async def _compare(self, pair: _Pair, counts: TwinCounts, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
@@ -265,6 +279,20 @@ class TwinShadows:
         except asyncio.CancelledError:
             # The gateway ends. The pair has counted, so its task ends as one that was not cancelled.
             return
+
+    async def _score(
+        self, pair: _Pair, counts: TwinCounts, texts: tuple[ChoiceTexts | None, ChoiceTexts | None]
+    ) -> None:
+        assert pair.shadow.scorer, "only its pairs are chosen"
+        model, result = self._model(pair.route), NOT_SCORED
+        try:
+            result = await self.scorer.score(model, pair.shadow.scorer, pair.copy, texts, counts.scores)
+        except asyncio.CancelledError:
+            # As for a comparison: the pair has counted.
+            return
+        finally:
+            if result:
+                self._metrics.scored(model, pair.shadow.revision, result)
 
     async def _run_on_failure(self, pair: _Pair, own: RequestOutcome) -> str:
         """A copy for canary alone; what it fails is repeated at stable."""

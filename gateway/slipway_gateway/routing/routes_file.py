@@ -23,7 +23,7 @@ from .table import (
     build,
     check_backends,
 )
-from .twin_shadow import ProbeRule, TailRule, TwinLatencyRule, TwinShadowRule
+from .twin_shadow import ProbeRule, ScorerRule, TailRule, TwinLatencyRule, TwinShadowRule
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -56,11 +56,16 @@ class FileProbes(ProbeRule, frozen=True, forbid_unknown_fields=True, rename="cam
     """Prompts that both revisions get as pairs."""
 
 
+class FileScorer(ScorerRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What rates both responses of some pairs."""
+
+
 class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Which sessions two of the revisions get copies of."""
 
     latencies: tuple[FileTwinLatency, ...] = ()
     probes: FileProbes | None = None
+    scorer: FileScorer | None = None
 
 
 class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):

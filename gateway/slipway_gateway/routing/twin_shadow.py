@@ -38,12 +38,24 @@ class ProbeRule(msgspec.Struct, frozen=True, rename="camel"):
     max_tokens: Positive
 
 
+class ScorerRule(msgspec.Struct, frozen=True, rename="camel"):
+    """A server of the owner's that rates both responses of some pairs. It gets their contents.
+
+    `percentage`: of the pairs. `margin_thousandths`: a score that is lower by no more is no worse.
+    """
+
+    url: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
+    percentage: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    margin_thousandths: Annotated[int, msgspec.Meta(ge=0, le=1000)]
+    timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=60)]
+
+
 class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     """Copies of this share of the sessions go to a pod of `revision` and to its twin, a pod of `twin`, at once.
 
     `max_pairs_per_second`: at each gateway. `epoch`: a session gives one pair in each. `latencies`: none before the
     warm-up is over. `reference`: where there is no twin, a pod of `twin` gets only copies that `revision` fails.
-    `quality`: of some pairs the texts and tokens are compared.
+    `quality`: of some pairs the texts and tokens are compared. `scorer`: a server rates some of them.
     """
 
     revision: str
@@ -55,3 +67,4 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     probes: ProbeRule | None = None
     reference: Literal["OnFailure"] | None = None
     quality: bool = False
+    scorer: ScorerRule | None = None

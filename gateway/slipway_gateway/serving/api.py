@@ -330,6 +330,7 @@ class PublicApi:
             stream=record.stream,
             wants_json=fields.wants_json,
             excused=fields.excused,
+            scorable=requester.may_be_scored(identity),
             forwarded=forwarded,
             client=account.client,
             account=account,

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from aiohttp import web
 
 from ..identity.authenticate import Method, RequestIdentity
+from ..identity.tenants import SCORERS
 from ..limits.connections import address_owner
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY
@@ -48,6 +49,11 @@ def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySetting
         return BATCH_PRIORITY
     limit = identity.tenant.priority_limit if identity is not None else None
     return settings.priority_limit if limit is None else limit
+
+
+def may_be_scored(identity: RequestIdentity | None) -> bool:
+    """Whether a scorer may get its contents. Without a tenant the template of the analysis decides alone."""
+    return identity is None or identity.tenant.content_capture == SCORERS
 
 
 def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:

@@ -76,6 +76,9 @@ class GatewayMetrics:
             "twin_copies_total", "Requests of a twin shadow by what became of them", (*pair, "result")
         )
         self.pairing = self._gauge("twin_inflight", "Pairs of copies now at servers", ())
+        self._scored = self._counter(
+            "scorer_pairs_total", "Pairs for a scorer by what became of them", (*pair, "result")
+        )
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
         self._applied: dict[str, int] = {}  # what the next line's gauge shows
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
@@ -178,6 +181,11 @@ class GatewayMetrics:
         """A request of a session that a twin shadow copies."""
         self._touch(model, revision)
         self._paired.labels(model, revision, result).inc()
+
+    def scored(self, model: str, revision: str, result: str) -> None:
+        """A pair that a scorer was to rate."""
+        self._touch(model, revision)
+        self._scored.labels(model, revision, result).inc()
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         self._child(self._inflight, model, revision).inc(by)

@@ -29,7 +29,7 @@ class UpstreamRequest:
     that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
     `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
     provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one. `batch`: the jobs
-    process sends it.
+    process sends it. `scorable`: its contents may be given to a scorer.
     """
 
     model: str
@@ -51,6 +51,7 @@ class UpstreamRequest:
     meter: Meter | None = None
     method: str = "POST"
     batch: bool = False
+    scorable: bool = True
 
     @property
     def whose(self) -> str:

@@ -17,7 +17,7 @@ from slipway_operator.judging import forecast, sentences
 from slipway_operator.judging.bounds import Flags, log_rate_below, log_ratio_below, not_worse, ratio_upper
 from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
-from slipway_operator.judging.margins import shadow
+from slipway_operator.judging.margins import scores, shadow
 from slipway_operator.judging.margins.extra import LIVE_BAD, live_bets, live_extra_upper, log_ipw_below
 from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
@@ -161,7 +161,8 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
     gating = {metric.name for metric in spec.gating}
     slow = shadow.offer(spec, reading, [row for row in verdict.metrics if row.name in gating])
     text = f"{verdict.message}; {slow}" if slow and verdict.reason in _WAITS_FOR_PAIRS else verdict.message
-    return dataclasses.replace(verdict, message=text, pairs=shadow.sources(reading), quality=shadow.quality(reading))
+    quality, rated = shadow.quality(reading), scores.found(reading)
+    return dataclasses.replace(verdict, message=text, pairs=shadow.sources(reading), quality=quality, scores=rated)
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:

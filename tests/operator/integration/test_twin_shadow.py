@@ -42,14 +42,14 @@ class ModelServer:
     """The pod of one revision: answers completions, or fails all of them."""
 
     def __init__(self):
-        self.requests, self.fails, self.port = 0, False, 0
+        self.requests, self.fails, self.port, self.text = 0, False, 0, "four"
 
     async def respond(self, request):
         await request.read()
         self.requests += 1
         if self.fails:
             return web.json_response({"error": {"message": "out of order"}}, status=500)
-        choice = {"index": 0, "text": "four", "finish_reason": "stop"}
+        choice = {"index": 0, "text": self.text, "finish_reason": "stop"}
         return web.json_response({"object": "text_completion", "choices": [choice]})
 
     @contextlib.asynccontextmanager
@@ -188,3 +188,18 @@ async def test_probes_alone_decide_about_a_model_that_no_client_calls(trio):
     found = verdict["pairs"]
     assert found["users"] == 0 and found["probes"] == pairs(decided) == found["probesBadOnCanary"] > 0
     assert trio.baseline.requests >= pairs(decided) and trio.stable.requests == 0
+
+
+SCORER = {"url": "http://scorer.example.com/score", "content": "Send", "percentage": 100}
+RATED = {"name": "rated", "kind": "PairedEvent", "event": "LowerScore", "dryRun": True, "scorer": SCORER}
+
+
+async def test_a_scorer_that_no_administrator_listed_gets_nothing_and_the_status_says_so(trio):
+    trio.canary.text = "five"  # equal texts need no scorer
+    await released(trio, FEW | {"metrics": [*FEW["metrics"], RATED]})
+    async with flow(trio.port):
+        decided = await trio.reaches("the verdict", lambda status: state(status) == "Paused")
+    verdict = analysis(decided)["verdict"]
+    found = verdict["scores"]
+    assert verdict["outcome"] == "Pass" and found["blocked"] > 0 and found["pairs"] == 0, verdict["message"]
+    assert "list its host in --scorer-hosts of the gateways" in verdict["message"]

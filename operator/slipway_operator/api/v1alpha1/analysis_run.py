@@ -9,7 +9,7 @@ from pydantic import Field
 from slipway_operator.api.markers import AnyText, AtMost, LogLine, SchemaOf, packed
 from slipway_operator.api.types import Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.provider import MetricRun
-from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairSources, ShadowRun
+from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairScores, PairSources, ShadowRun
 
 
 class Outcome(StrEnum):
@@ -285,6 +285,7 @@ class RunVerdict:
     extra: ExtraBound | None = None
     pairs: PairSources | None = None
     quality: PairQuality | None = None
+    scores: PairScores | None = None
     metrics: Annotated[tuple[MetricLine, ...], AtMost(32)] = ()
     """Result of each metric as one line: NAME FINDING, bad requests of each side, evidence."""
 

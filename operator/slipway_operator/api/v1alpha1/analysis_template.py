@@ -10,7 +10,7 @@ from pydantic import Field
 
 from slipway_operator.api.markers import CelRule, Definition, PrinterColumn, custom_resource, rule
 from slipway_operator.api.types import DURATION, ApiType, Int32
-from slipway_operator.api.v1alpha1.provider import Provider, TemplateArgument
+from slipway_operator.api.v1alpha1.provider import Provider, TemplateArgument, TemplateScorer, TemplateVeto
 
 
 class TemplateMinSamples(ApiType):
@@ -105,6 +105,13 @@ class TemplateMinSamples(ApiType):
     "maxSlowdown goes with a latency: write an event like Slower(ttft, stable.p95), or maxExtra for bad responses",
 )
 @rule(
+    (
+        "has(self.scorer) == (has(self.event) && self.event == 'LowerScore') && "
+        "(!has(self.scorer) || (has(self.kind) && self.kind == 'PairedEvent'))"
+    ),
+    "event LowerScore, kind PairedEvent and scorer go together: write all three of them, or none",
+)
+@rule(
     "!(has(self.okBelow) && (has(self.maxExtra) || has(self.maxSlowdown)))",
     "a metric passes by okBelow and maxRatio, or by maxExtra or maxSlowdown: remove okBelow",
 )
@@ -161,12 +168,12 @@ class TemplateMetric(ApiType):
                 (
                     "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
                     "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', "
-                    "'TokensFlip'] || "
+                    "'TokensFlip', 'LowerScore'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
                     "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
-                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip or one like "
+                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore or one like "
                     "Slower(ttft, stable.p95)"
                 ),
             ),
@@ -178,7 +185,8 @@ class TemplateMetric(ApiType):
     FirstAttemptError), BadResponse (any of these except TruncatedAnswer), or a latency above a quantile of stable's own
     latencies, such as Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
     other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
-    is more than 1 % of them."""
+    is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one."""
+    scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
     slower."""
@@ -250,28 +258,6 @@ class PromoteIf(ApiType):
     proved."""
 
 
-class TemplateVeto(ApiType):
-    """Symptom that rejects the new revision at once."""
-
-    name: Annotated[
-        str,
-        Field(max_length=63),
-        CelRule(
-            "self in ['PodCrashLoop', 'CanaryCutOff', 'CanaryUnavailable']",
-            (
-                "a veto is PodCrashLoop, CanaryCutOff or CanaryUnavailable in this release: SelfTestFailed and "
-                "safetyFlagRate do not exist yet, and non-finite logits are a metric"
-            ),
-        ),
-    ]
-    """Name of the symptom. PodCrashLoop counts restarts of the revision's containers since the start of the analysis.
-    CanaryCutOff counts gateways that stopped sending requests to the revision because most of them fail.
-    CanaryUnavailable counts consecutive whole minutes without a ready pod through the revision's own fault. Pods that
-    wait for a node, and new pods in place of those of a lost node, do not count."""
-    limit: Annotated[Int32, Field(ge=1, le=1000)] = 1
-    """Value of the symptom at which the new revision is rejected."""
-
-
 @rule(
     "self.metrics.exists(m, !has(m.dryRun) || !m.dryRun)",
     "no metric of spec.metrics decides anything: give at least one a share and no dryRun",
@@ -293,8 +279,8 @@ class TemplateVeto(ApiType):
 @rule(
     (
         "self.metrics.all(m, !has(m.kind) || m.kind != 'PairedEvent' || has(m.maxExtra) || has(m.maxSlowdown) || "
-        "(has(m.dryRun) && m.dryRun) || (has(m.event) && !(m.event in ['TruncatedAnswer', 'TokensFlip']) && "
-        "self.metrics.exists(one, has(one.kind) && one.kind == 'PairedEvent' && has(one.event) && "
+        "(has(m.dryRun) && m.dryRun) || (has(m.event) && !(m.event in ['TruncatedAnswer', 'TokensFlip', "
+        "'LowerScore']) && self.metrics.exists(one, has(one.kind) && one.kind == 'PairedEvent' && has(one.event) && "
         "one.event == 'BadResponse' && has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
     ),
     (

@@ -1,4 +1,4 @@
-"""Providers of metrics: Prometheus, a URL, or a Job with a closed pod spec; arguments of queries; measurements."""
+"""What a template names besides comparisons: providers (Prometheus, a URL, a Job), scorers of pairs, vetoes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -254,6 +254,56 @@ class Provider(ApiType):
     prometheus: PrometheusMetric | None = None
     web: WebMetric | None = None
     job: JobMetric | None = None
+
+
+class TemplateScorer(ApiType):
+    """Server of yours that rates both responses of a pair, the one of the new revision and the one of its twin. It gets
+    the prompt and both texts in one POST, in an order of chance, and returns {"scores": [0.8, 0.6]} between 0 and 1, or
+    {"preference": 0}, 1 or "tie". Gateways call it, and only if their administrator listed its host
+    (--scorer-hosts). Of a Tenant, only requests with contentCapture Scorers are given to it."""
+
+    url: Annotated[
+        str,
+        Field(max_length=2048),
+        CelRule(
+            "self.matches('^https?://[^ @/]+([/?][^ ]*)?$')",
+            (
+                "url must be http:// or https:// with a host and without credentials: write for example "
+                "http://quality.tools.svc/score"
+            ),
+        ),
+    ]
+    """URL of the calls. Redirects are not followed."""
+    content: Literal["Send"]
+    """Your consent that prompts and responses of clients are sent to this URL."""
+    percentage: Annotated[Int32, Field(ge=1, le=100)] = 10
+    """Percent of the pairs that are rated, chosen at random before they are sent."""
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Difference of two scores up to which neither response is worse, in steps of 0.001."""
+    timeout_seconds: Annotated[Int32, Field(ge=1, le=60)] = 10
+    """Timeout of a call in seconds."""
+
+
+class TemplateVeto(ApiType):
+    """Symptom that rejects the new revision at once."""
+
+    name: Annotated[
+        str,
+        Field(max_length=63),
+        CelRule(
+            "self in ['PodCrashLoop', 'CanaryCutOff', 'CanaryUnavailable']",
+            (
+                "a veto is PodCrashLoop, CanaryCutOff or CanaryUnavailable in this release: SelfTestFailed and "
+                "safetyFlagRate do not exist yet, and non-finite logits are a metric"
+            ),
+        ),
+    ]
+    """Name of the symptom. PodCrashLoop counts restarts of the revision's containers since the start of the analysis.
+    CanaryCutOff counts gateways that stopped sending requests to the revision because most of them fail.
+    CanaryUnavailable counts consecutive whole minutes without a ready pod through the revision's own fault. Pods that
+    wait for a node, and new pods in place of those of a lost node, do not count."""
+    limit: Annotated[Int32, Field(ge=1, le=1000)] = 1
+    """Value of the symptom at which the new revision is rejected."""
 
 
 class AnalysisPhase(StrEnum):

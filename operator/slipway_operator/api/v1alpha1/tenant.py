@@ -1,7 +1,7 @@
 """Tenant: who sends requests, how gateways know it, which models it may use and how much, and what it pays."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -167,6 +167,9 @@ class TenantSpec(ApiType):
     prices: Annotated[tuple[TenantPrice, ...], Field(max_length=64), ListMap("model")] = ()
     """Prices of models. What has no price costs nothing."""
     budget: TenantBudget = TenantBudget()
+    content_capture: Literal["None", "Scorers"] = "None"
+    """Who may get contents of the tenant's requests. Scorers: those of AnalysisTemplates whose hosts gateways list, for
+    requests that a twin shadow copies."""
 
 
 @dataclass(frozen=True, slots=True)

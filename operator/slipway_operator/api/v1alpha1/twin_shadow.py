@@ -101,6 +101,20 @@ class TwinProbes:
 
 
 @dataclass(frozen=True, slots=True)
+class TwinScorer:
+    """Server that rates both responses of some pairs. Gateways call it if their administrator listed its host."""
+
+    url: str
+    """URL of the calls."""
+    percentage: Int32
+    """Percent of the pairs that are rated."""
+    margin_thousandths: Int32
+    """Thousandths by which a score may be lower without being worse."""
+    timeout_seconds: Int32
+    """Timeout of a call in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class TwinShadow:
     """Copies of whole sessions, which go to a pod of a revision and to a twin, a stable pod, at the same moment."""
 
@@ -121,6 +135,7 @@ class TwinShadow:
     """Whether the texts and tokens of some pairs are compared."""
     reference: str | None = None
     """OnFailure: without a twin. Copies go to the revision alone, and a stable pod gets what it fails."""
+    scorer: TwinScorer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +166,8 @@ class ShadowRun:
     """Whether probes are sent."""
     on_failure: bool = False
     """Whether there is no twin, and stable repeats what the new revision fails."""
+    scoring: Int64 = 0
+    """Number of pairs that a scorer has and that have no result yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +198,27 @@ class PairQuality:
     """Number of these tokens that are not the first choice of the new revision."""
     flips_on_twin: Int64 = 0
     """Number of these tokens that are not the first choice of stable itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairScores:
+    """Pairs of a twin shadow that a scorer was to rate."""
+
+    pairs: Int64 = 0
+    """Number of pairs with a result."""
+    lower_on_canary: Int64 = 0
+    """Number of those in which the response of the new revision is the worse one by more than the margin."""
+    lower_on_twin: Int64 = 0
+    """Number of those in which the response of stable is."""
+    canary_mean: float | None = None
+    """Mean score of the new revision, where the scorer gives scores."""
+    twin_mean: float | None = None
+    """Mean score of stable on the same prompts."""
+    unanswered: Int64 = 0
+    """Number of pairs for which the scorer gave no response in time."""
+    invalid: Int64 = 0
+    """Number of pairs for which its response has no result, or of which one response cannot be rated."""
+    dropped: Int64 = 0
+    """Number of pairs that were not sent to it because gateways had no room for further calls."""
+    blocked: Int64 = 0
+    """Number of pairs that were not sent to it because gateways may not call it."""

@@ -44,16 +44,20 @@ class PairCounts:
     twin_only: Floats
 
     @classmethod
-    def of(cls, epochs: Sequence[Epoch], open_pairs: int = 0, *, on_failure: bool = False) -> "PairCounts":
+    def of(
+        cls, epochs: Sequence[Epoch], open_pairs: int = 0, *, on_failure: bool = False, unknown: bool = False
+    ) -> "PairCounts":
         """The counts of these epochs. A pair that has not ended counts as bad, and as slow, on canary alone: the bad
         ones may be those that end late.
 
         `on_failure`: there is no twin. With X 1 where a response is bad, what canary fails and the repetition does not
         is Xc(1-Xr), which is at least Xc-Xr: so a bound of it is one of the difference. A failure that no pod of stable
         had room to repeat (`nc` without `ns`) is canary's alone, and those of stable alone are unknown: 0.
+        `unknown`: pairs without a result (`nc` without `ns`) count as bad on canary alone, which is the worst that they
+        can be.
         """
         rows = [
-            [epoch.nc, epoch.kc + (epoch.nc - epoch.ns if on_failure else 0), 0 if on_failure else epoch.ks]
+            [epoch.nc, epoch.kc + (epoch.nc - epoch.ns) * (on_failure or unknown), 0 if on_failure else epoch.ks]
             for epoch in epochs
         ] or [[0, 0, 0]]
         rows[-1] = [rows[-1][0] + open_pairs, rows[-1][1] + open_pairs, rows[-1][2]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Reason
 from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairSources, ShadowRun
-from slipway_operator.judging.margins import paired
+from slipway_operator.judging.margins import paired, scores
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
 from slipway_operator.model.analysis.spec import (
     AnalysisSpec,
@@ -38,9 +38,8 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
     if not nc:
         return MetricVerdict(metric.name, Finding.NO_DATA, log_threshold=threshold)
     level, former, open_pairs = spec.false_promote_rate, _former(reading, metric), _shadow(reading).open
-    on_failure = _shadow(reading).on_failure
-    counted, known = PairCounts.of(epochs), PairCounts.of(epochs, on_failure=on_failure)
-    whole = PairCounts.of(epochs, open_pairs, on_failure=on_failure)
+    counted, known = PairCounts.of(epochs), _known(metric, reading)
+    whole = _known(metric, reading, open_pairs + (_shadow(reading).scoring if metric.scorer else 0))
     tail = PairCounts.of(_epochs(reading, of_tail(metric.name)), open_pairs)
     evidence = float(paired.log_against(metric, counted)) + math.log(metric.share or 1.0)
     finding = Finding.UNDECIDED
@@ -63,7 +62,7 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bo
 def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> tuple[int | None, bool]:
     """After how many pairs this metric is expected to be decided, and whether it then rejects canary."""
     epochs, former = _epochs(reading, metric.name), _former(reading, metric)
-    known = PairCounts.of(epochs, on_failure=_shadow(reading).on_failure)
+    known = _known(metric, reading)
     tail = PairCounts.of(_epochs(reading, of_tail(metric.name)))
     fails = paired.pairs_until_rejected(metric, PairCounts.of(epochs), spec.false_rollback_rate)
     passes = paired.pairs_needed(metric, known, tail, former, spec.false_promote_rate)
@@ -119,19 +118,17 @@ def doubt_of_passing(spec: AnalysisSpec, reading: Reading, rows: Sequence[Metric
 
 def settling(verdict_message: str, reading: Reading) -> str:
     """The message while nothing but pairs that have not ended prevents a pass."""
-    return (
-        f"{_shadow(reading).open} pairs have not ended, and no further one is sent until they have; {verdict_message}"
-    )
+    return f"{open_pairs(reading)} pairs have not ended, and no further one is sent until they have; {verdict_message}"
 
 
 def without_open(reading: Reading) -> Reading:
     """The reading as if each pair had ended well."""
-    return dataclasses.replace(reading, shadow=dataclasses.replace(_shadow(reading), open=0))
+    return dataclasses.replace(reading, shadow=dataclasses.replace(_shadow(reading), open=0, scoring=0))
 
 
 def open_pairs(reading: Reading) -> int:
-    """Pairs that have not ended."""
-    return _shadow(reading).open
+    """Pairs that have not ended, and those that a scorer has."""
+    return _shadow(reading).open + _shadow(reading).scoring
 
 
 def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> str:
@@ -142,6 +139,7 @@ def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
     parts = [f"{_most(rows):,} prompts {how}" + (f", {probes:,} of them probes" if probes else "")]
     parts += [_bounded(row, sure) for row in rows if row.extra and row.finding is not Finding.REPORTED]
     parts += [_of_quality(found)] if (found := quality(reading)) and found.tokens else []
+    parts += [text] if (rated := scores.found(reading)) and (text := scores.sentence(rated)) else []
     parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
     return "; ".join(parts)
 
@@ -184,6 +182,8 @@ def rejection(metric: MetricSpec, row: MetricVerdict) -> str:
     """The numbers that reject canary, of the metric with the most evidence."""
     if metric.latency:
         return f"more than {metric.max_slowdown:.0%} slower than its twin in {row.kc:,} of {row.nc:,} pairs"
+    if metric.scorer:
+        return f"{_alone(row)} rated lower, of {row.ns:,} pairs with a result of its scorer"
     return f"{_alone(row)}, of {row.nc:,} prompts answered twice"
 
 
@@ -211,11 +211,13 @@ def _paced(metric: MetricSpec, row: MetricVerdict, sure: str) -> str:
 
 
 def _wait(spec: AnalysisSpec, reading: Reading, row: MetricVerdict) -> str:
+    metric = next(metric for metric in spec.metrics if metric.name == row.name)
+    if row.finding is Finding.NO_DATA and metric.scorer:
+        return f"{row.name} has no pair that a scorer was given"
     if row.finding is Finding.NO_DATA:
         return f"{row.name} has no pair with a response that both sides measure"
     needed = row.samples_needed
     if needed is None:
-        metric = next(metric for metric in spec.metrics if metric.name == row.name)
         lacks = metric.latency and not any(epoch.nc for epoch in _epochs(reading, of_tail(row.name)))
         tail = "no pair since stable had enough latencies of one size and kind to know its tail"
         return f"{row.name}: {tail if lacks else 'no end is in sight at this rate'}"
@@ -244,6 +246,12 @@ def _withheld(reading: Reading) -> tuple[int, int, int]:
     """Pairs that were sent or withheld, those withheld because a pod or a gateway had no room, and failed probes."""
     epochs = _further(reading, of_withheld(""))
     return sum(epoch.nc for epoch in epochs), sum(epoch.kc for epoch in epochs), sum(epoch.ks for epoch in epochs)
+
+
+def _known(metric: MetricSpec, reading: Reading, open_pairs: int = 0) -> PairCounts:
+    """The counts of a metric as they may speak for canary: what is not known of a pair is canary's fault."""
+    epochs, on_failure = _epochs(reading, metric.name), _shadow(reading).on_failure
+    return PairCounts.of(epochs, open_pairs, on_failure=on_failure, unknown=metric.scorer is not None)
 
 
 def _further(reading: Reading, suffix: str) -> list[Epoch]:

@@ -6,7 +6,17 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from slipway_operator.api.objects import Json
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Pairs, Probed, Quality, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import (
+    Discordance,
+    PairedTimes,
+    Pairs,
+    Probed,
+    Quality,
+    Sample,
+    Scores,
+    Side,
+    Twins,
+)
 
 # Above what our gateways send: four generations, six strata, some hundred buckets.
 MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4, 16, 256, 16
@@ -14,7 +24,7 @@ MOST_COMPARISONS, MOST_REASONS = 4, 16
 KINDS = ("ttft", "itl", "e2e")
 LONGEST = 64  # characters of a name
 
-T = TypeVar("T", Pairs, Discordance, PairedTimes, Probed, Quality)
+T = TypeVar("T", Pairs, Discordance, PairedTimes, Probed, Quality, Scores)
 Bounds = dict[str, tuple[float, ...]]
 
 
@@ -79,6 +89,7 @@ def _twins(found: Json) -> Twins:
         withheld={_name(name): _count(count) for name, count in _few(found["withheld"], MOST_REASONS).items()},
         probes=_counts(Probed, found["probes"]) if found.get("probes") else Probed(),
         quality=_counts(Quality, found["quality"]) if found.get("quality") else Quality(),
+        scores=_counts(Scores, found["scores"]) if found.get("scores") else Scores(),
     )
 
 

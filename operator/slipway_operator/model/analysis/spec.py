@@ -15,12 +15,26 @@ class OnInconclusive(StrEnum):
     PROMOTE_IF = "PromoteIf"  # the next step if few enough extra bad responses are proved, else a pause
 
 
+# Of pairs whose legs both ended well: what the texts are worth. They are no bad responses.
+QUALITY_EVENTS = ("TokensFlip", "LowerScore")
+
+
 class Kind(StrEnum):
     """The source of a metric's events."""
 
     BAD_EVENT = "BadEvent"  # of requests that were split at random
     PAIRED_EVENT = "PairedEvent"  # of pairs of a twin shadow: copies to canary and to a baseline pod at once
     PAIRED_DRIFT = "PairedDrift"  # of mirrored prompts with a response of canary and of a second stable pod
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerSpec:
+    """A server that rates both responses of some pairs."""
+
+    url: str
+    percentage: int
+    margin_thousandths: int
+    timeout_seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,7 @@ class MetricSpec:
     max_slowdown: float | None = None
     latency: bool = False
     dry_run: bool = False
+    scorer: ScorerSpec | None = None
 
     @property
     def is_paired(self) -> bool:
@@ -134,7 +149,7 @@ class AnalysisSpec:
     def bounded(self) -> MetricSpec | None:
         """The compared metric that bounds extra bad responses; the first one, where there are several."""
         bounds = (metric for metric in self.gating if metric.max_extra is not None)
-        return next((metric for metric in bounds if metric.event != "TokensFlip"), None)
+        return next((metric for metric in bounds if metric.event not in QUALITY_EVENTS), None)
 
     @property
     def compares_mirrored(self) -> bool:
@@ -163,11 +178,11 @@ class AnalysisSpec:
         Raises:
             ValueError: when nothing else decides.
         """
-        kept = tuple(metric for metric in self.metrics if not (metric.latency or metric.event == "TokensFlip"))
+        kept = tuple(metric for metric in self.metrics if not (metric.latency or metric.event in QUALITY_EVENTS))
         if all(metric.dry_run for metric in kept):
             raise ValueError(
-                "with twinShadow.reference OnFailure latencies and tokens are not compared, and nothing else decides: "
-                "add BadResponse with maxExtra, or baseline pods"
+                "with twinShadow.reference OnFailure latencies, tokens and scores are not compared, and nothing else "
+                "decides: add BadResponse with maxExtra, or baseline pods"
             )
         return replace(self, metrics=kept)
 
@@ -226,6 +241,21 @@ def of_texts(metric: str) -> str:
 def of_tokens(metric: str) -> str:
     """The counter name of tokens that both sides of pairs scored."""
     return f"{metric}/tokens"
+
+
+def of_marks(metric: str) -> str:
+    """The counter name of scores, in thousandths."""
+    return f"{metric}/marks"
+
+
+def of_unscored(metric: str) -> str:
+    """The counter name of pairs that a scorer was to rate: those that it did not, or that it was not given."""
+    return f"{metric}/unscored"
+
+
+def of_unsent(metric: str) -> str:
+    """The counter name of pairs that a scorer was not given, by reason."""
+    return f"{metric}/unsent"
 
 
 def without_floor(metric: str) -> str:

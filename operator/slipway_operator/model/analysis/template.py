@@ -9,11 +9,20 @@ from functools import cached_property, lru_cache
 
 from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.v1alpha1 import analysis_template as api
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, TemplateMetric
+from slipway_operator.api.v1alpha1.provider import TemplateVeto
 from slipway_operator.model import wire
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
-from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, OnInconclusive, Veto
+from slipway_operator.model.analysis.spec import (
+    QUALITY_EVENTS,
+    AnalysisSpec,
+    Kind,
+    MetricSpec,
+    MinSamples,
+    OnInconclusive,
+    ScorerSpec,
+    Veto,
+)
 
 # Events that a gateway counts on first attempts, with the names of its counters.
 BAD_EVENTS = {
@@ -31,6 +40,7 @@ COMPOSITE = "BadResponse"
 INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer"}
 # Comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
 TOKENS_FLIP = "TokensFlip"  # of pairs too: kind PairedEvent
+LOWER_SCORE = "LowerScore"  # of pairs alone: what a scorer finds
 DRIFT_EVENTS = {"AnswerDiffers": "text", TOKENS_FLIP: "tokens"}
 # Version of the counts that a run keeps: a new number restarts every run, as a new template does.
 COUNTED = 5
@@ -132,6 +142,8 @@ def _check_pairs(metrics: Sequence[TemplateMetric]) -> None:
     measures: set[str] = set()
     for metric in metrics:
         who, latency = f"metric {metric.name!r}:", slower(metric.event or "")
+        if metric.event == LOWER_SCORE:
+            _check_scorer(metric, metrics)
         if latency is None:
             covered = covers and metric.event in INCLUDED
             if metric.max_extra is None and not metric.dry_run and not covered:
@@ -146,6 +158,24 @@ def _check_pairs(metrics: Sequence[TemplateMetric]) -> None:
         measures.add(latency.kind)
 
 
+def _check_scorer(metric: TemplateMetric, metrics: Sequence[TemplateMetric]) -> None:
+    """Gateways call one scorer for a pair, and compare scores by a margin in thousandths."""
+    who = f"metric {metric.name!r}:"
+    if metric.scorer is None:
+        raise ValueError(f"{who} event {LOWER_SCORE} needs scorer, with the URL that rates pairs")
+    if abs(1000 * metric.scorer.margin - round(1000 * metric.scorer.margin)) > 1e-9:
+        raise ValueError(f"{who} scorer.margin is in thousandths; write for example 0.05")
+    if sum(one.event == LOWER_SCORE for one in metrics) > 1:
+        raise ValueError(f"{who} another metric has a scorer too; a pair is given to one: remove one of them")
+
+
+def _scorer(metric: TemplateMetric) -> ScorerSpec | None:
+    found = metric.scorer
+    if found is None:
+        return None
+    return ScorerSpec(found.url, found.percentage, round(1000 * found.margin), found.timeout_seconds)
+
+
 def _metric(metric: TemplateMetric) -> MetricSpec:
     event = metric.event or ""
     kind = _kind(metric, event)
@@ -153,8 +183,10 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         raise ValueError(f"metric {metric.name!r}: maxExtra goes with an event of split requests that is no latency")
     if metric.max_slowdown is not None and not slower(event):
         raise ValueError(f"metric {metric.name!r}: maxSlowdown goes with a latency, such as Slower(ttft, stable.p95)")
-    of_tokens = kind is Kind.PAIRED_EVENT and event == TOKENS_FLIP
-    if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None and not of_tokens:
+    if metric.scorer is not None and event != LOWER_SCORE:
+        raise ValueError(f"metric {metric.name!r}: scorer goes with event {LOWER_SCORE} of kind {Kind.PAIRED_EVENT}")
+    of_quality = kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS
+    if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None and not of_quality:
         known = ", ".join(BAD_EVENTS)
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
@@ -171,6 +203,7 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         max_slowdown=metric.max_slowdown,
         latency=slower(event) is not None,
         dry_run=bool(metric.dry_run),
+        scorer=_scorer(metric),
     )
 
 
@@ -187,7 +220,7 @@ def _kind(metric: TemplateMetric, event: str) -> Kind:
     return Kind.PAIRED_DRIFT if drifts else Kind.BAD_EVENT
 
 
-def _veto(veto: api.TemplateVeto) -> Veto:
+def _veto(veto: TemplateVeto) -> Veto:
     if veto.name not in VETOES:
         raise ValueError(f"veto {veto.name!r} is not available; write one of {', '.join(VETOES)}")
     return Veto(veto.name, float(veto.limit))

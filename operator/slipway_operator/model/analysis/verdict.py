@@ -17,7 +17,7 @@ from slipway_operator.api.v1alpha1.analysis_run import (
     Reason,
     Symptom,
 )
-from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairSources, ShadowRun
+from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairScores, PairSources, ShadowRun
 
 
 class Finding(StrEnum):
@@ -100,3 +100,4 @@ class Verdict:
     extra: ExtraBound | None = None
     pairs: PairSources | None = None  # of a twin shadow
     quality: PairQuality | None = None  # of one whose template compares tokens
+    scores: PairScores | None = None  # of one whose template has a scorer

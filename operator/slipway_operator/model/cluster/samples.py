@@ -86,6 +86,28 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """Pairs that a scorer rated, and those without a result. All except `open` only grow while the gateway lives."""
+
+    open: int = 0  # calls that have not ended: part of no other count yet
+    scored: int = 0
+    canary_only: int = 0  # canary's response is the worse one by more than the margin
+    twin_only: int = 0
+    rated: int = 0  # with a score for each response; the sums are in thousandths
+    canary_thousandths: int = 0
+    twin_thousandths: int = 0
+    unanswered: int = 0
+    invalid: int = 0
+    dropped: int = 0  # not sent: the gateway had no room
+    blocked: int = 0  # not sent: the gateway may not call this host
+
+    @property
+    def unknown(self) -> int:
+        """Pairs that were, or could have been, rated, and have no result for a reason that their texts may have."""
+        return self.unanswered + self.invalid
+
+
+@dataclass(frozen=True, slots=True)
 class Twins:
     """Pairs of a twin shadow: requests that canary and a stable pod got at once, each session once in an epoch.
 
@@ -99,6 +121,7 @@ class Twins:
     withheld: dict[str, int] = field(default_factory=dict)  # pairs that were not sent, by reason
     probes: Probed = field(default_factory=Probed)
     quality: Quality = field(default_factory=Quality)
+    scores: Scores = field(default_factory=Scores)
 
     @property
     def starved(self) -> int:

@@ -8,11 +8,14 @@ from slipway_operator.model.analysis.spec import (
     Kind,
     MetricSpec,
     of_gross,
+    of_marks,
     of_probes,
     of_slowdown,
     of_tail,
     of_texts,
     of_tokens,
+    of_unscored,
+    of_unsent,
     of_withheld,
     without_floor,
 )
@@ -30,6 +33,9 @@ class ColumnPart(StrEnum):
     PROBES = "Probes"  # pairs that are probes, and those of them with a bad response
     TEXTS = "Texts"  # pairs whose texts were compared, and those that differ
     TOKENS = "Tokens"  # tokens that both sides scored, and those that are not the first choice
+    MARKS = "Marks"  # thousandths of pairs with scores, and the sums of the scores of both sides
+    UNSCORED = "Unscored"  # pairs for a scorer, those without a response, those with an invalid one
+    UNSENT = "Unsent"  # pairs for a scorer, those that were dropped, those that were blocked
     GROSS = "Gross"  # latencies far above stable's, from the first request on
 
 
@@ -80,9 +86,19 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
         for it in scored
         for name, part in ((of_texts, ColumnPart.TEXTS), (of_tokens, ColumnPart.TOKENS))
     )
+    rated = [it for it in paired if it.metric.scorer][:1]
+    scores = (
+        CounterColumn(name(it.name), it.metric, part)
+        for it in rated
+        for name, part in (
+            (of_marks, ColumnPart.MARKS),
+            (of_unscored, ColumnPart.UNSCORED),
+            (of_unsent, ColumnPart.UNSENT),
+        )
+    )
     gross = (
         CounterColumn(of_gross(it.name), it.metric, ColumnPart.GROSS)
         for it in metrics
         if it.metric.latency and not it.metric.dry_run and not it.metric.is_paired
     )
-    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *gross)
+    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *scores, *gross)

@@ -25,6 +25,7 @@ def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerd
         extra=verdict.extra,
         pairs=verdict.pairs,
         quality=verdict.quality,
+        scores=verdict.scores,
         metrics=tuple(_row(row) for row in verdict.metrics),
     )
 

@@ -10,13 +10,23 @@ from slipway_operator.api.v1alpha1.twin_shadow import (
     ShadowRun,
     TailThreshold,
     TwinLatency,
+    TwinScorer,
     TwinShadow,
 )
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, TOKENS_FLIP, slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import PROBE_FAILED, Discordance, PairedTimes, Quality, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import (
+    PROBE_FAILED,
+    Discordance,
+    PairedTimes,
+    Quality,
+    Sample,
+    Scores,
+    Side,
+    Twins,
+)
 from slipway_operator.model.deployment.strategy import TwinAnalysis
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
@@ -40,6 +50,8 @@ def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, in
         return found.probes.pairs, found.probes.pairs, found.probes.canary_only, found.probes.twin_only
     if column.metric.event == TOKENS_FLIP:
         return _quality(column, found.quality)
+    if column.metric.scorer is not None:
+        return _scores(column, found.scores)
     if latency is None:
         events = found.events.get(BAD_EVENTS[column.metric.event], Discordance())
         return found.pairs, found.pairs - events.unanswered, events.canary_only, events.twin_only
@@ -57,6 +69,18 @@ def _quality(column: CounterColumn, found: Quality) -> tuple[int, int, int, int]
     return found.scored, found.scored, found.canary_only, found.twin_only
 
 
+def _scores(column: CounterColumn, found: Scores) -> tuple[int, int, int, int]:
+    """What has no result for a reason that its texts may have is a pair of the metric whose outcome is not known."""
+    chosen = found.scored + found.unknown + found.dropped + found.blocked
+    if column.part is ColumnPart.MARKS:
+        return 1000 * found.rated, 1000 * found.rated, found.canary_thousandths, found.twin_thousandths
+    if column.part is ColumnPart.UNSCORED:
+        return chosen, chosen, found.unanswered, found.invalid
+    if column.part is ColumnPart.UNSENT:
+        return chosen, chosen, found.dropped, found.blocked
+    return found.scored + found.unknown, found.scored, found.canary_only, found.twin_only
+
+
 def are_sent(sample: Sample, canary: str) -> bool:
     """Whether a pair was sent."""
     found = sample.twins.get(canary, Twins())
@@ -67,6 +91,12 @@ def _open(gateways: Iterable[Gateway], canary: str) -> int:
     """Pairs that were sent and have not ended, as far as gateways respond."""
     samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
     return sum(sample.twins.get(canary, Twins()).open for sample in samples)
+
+
+def _scoring(gateways: Iterable[Gateway], canary: str) -> int:
+    """Pairs that a scorer has."""
+    samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
+    return sum(sample.twins.get(canary, Twins()).scores.open for sample in samples)
 
 
 def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tuple[FormerRate, ...]:
@@ -111,9 +141,12 @@ def read(
     course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis, *, complete: bool
 ) -> AnalysisRun:
     """The run with its shadow as it is now. `complete`: all ready gateways responded."""
-    now, before = _open(at.observed.gateways, rollout_of(course).revision), run.shadow or ShadowRun()
+    canary, before = rollout_of(course).revision, run.shadow or ShadowRun()
+    now, rated = _open(at.observed.gateways, canary), _scoring(at.observed.gateways, canary)
     # A gateway that does not respond may still have those that it had.
-    shadow = replace(before, open=now if complete else max(now, before.open))
+    shadow = replace(before, open=now, scoring=rated)
+    if not complete:
+        shadow = replace(before, open=max(now, before.open), scoring=max(rated, before.scoring))
     return replace(run, shadow=_continued(course, at, replace(run, shadow=shadow), spec, step))
 
 
@@ -143,7 +176,16 @@ def _table(
     latencies = kept if any(one.tail for one in kept) else _latencies(run, spec)
     quality = True if any(metric.event == TOKENS_FLIP for metric in spec.metrics) else None
     table = TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)
-    return replace(table, reference=ON_FAILURE) if on_failure else replace(table, quality=quality)
+    if on_failure:
+        return replace(table, reference=ON_FAILURE)
+    return replace(table, quality=quality, scorer=_scorer(spec))
+
+
+def _scorer(spec: AnalysisSpec) -> TwinScorer | None:
+    found = next((metric.scorer for metric in spec.metrics if metric.scorer), None)
+    if found is None:
+        return None
+    return TwinScorer(found.url, found.percentage, found.margin_thousandths, found.timeout_seconds)
 
 
 def _latencies(run: AnalysisRun, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:

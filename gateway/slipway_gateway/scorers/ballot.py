@@ -1,0 +1,91 @@
+"""One call of a scorer: the prompt with both responses in an order of chance, and the result (pure).
+
+The scorer does not learn which response is canary's, so neither its habits nor its owner's wishes favour a side.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+TIE = "tie"
+# Of the prompt, and of each response. What is longer is not given to a scorer.
+MAX_TEXT_BYTES = 64 << 10
+_PROMPTS = ("messages", "prompt")
+_EQUAL = 1e-9
+
+
+class _Result(msgspec.Struct):
+    """What a scorer returns: one of these."""
+
+    scores: tuple[float, float] | None = None
+    preference: int | str | None = None
+
+
+_RESULT = msgspec.json.Decoder(_Result)
+
+
+@dataclass(frozen=True, slots=True)
+class PairScore:
+    """`lower`: 1 where canary's response is the worse one by more than the margin, -1 where its twin's is, else 0.
+
+    `scores`: of canary and of its twin, where the scorer gave them.
+    """
+
+    lower: int
+    scores: tuple[float, float] | None = None
+
+
+def prompt_of(path: str, body: bytes) -> dict[str, Any] | None:
+    """The part of a request that a scorer gets: its prompt. None where it has none, or a long one."""
+    if len(body) > MAX_TEXT_BYTES:
+        return None
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    name = next(
+        (name for name in _PROMPTS if isinstance(fields, dict) and isinstance(fields.get(name), list | str)), ""
+    )
+    return {"path": path, name: fields[name]} if name else None
+
+
+def write(id_: str, model: str, prompt: dict[str, Any], answers: tuple[str, str]) -> bytes | None:
+    """The body of a call; None where the prompt cannot be written, such as one that is nested too deeply.
+
+    Its fields are none of an inference API: a server of one refuses it.
+    """
+    fields = {"version": VERSION, "id": id_, "model": model, "request": prompt, "answers": list(answers)}
+    try:
+        return msgspec.json.encode(fields)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def read(response: bytes, *, swapped: bool, margin: float) -> PairScore | None:
+    """The result of a call whose first response was the twin's if `swapped`; None where there is none in it."""
+    try:
+        found = _RESULT.decode(response)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if (found.scores is None) == (found.preference is None):
+        return None
+    if found.scores is None:
+        return _preferred(found.preference, swapped=swapped)
+    if not all(math.isfinite(score) and 0 <= score <= 1 for score in found.scores):
+        return None
+    canary, twin = reversed(found.scores) if swapped else found.scores
+    difference = twin - canary
+    return PairScore(0 if abs(difference) <= margin + _EQUAL else int(math.copysign(1, difference)), (canary, twin))
+
+
+def _preferred(preference: int | str | None, *, swapped: bool) -> PairScore | None:
+    if preference == TIE:
+        return PairScore(0)
+    if preference not in (0, 1) or isinstance(preference, bool):
+        return None
+    # The first one is canary's unless they are swapped.
+    canary_won = (preference == 0) != swapped
+    return PairScore(-1 if canary_won else 1)

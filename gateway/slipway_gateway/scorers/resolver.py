@@ -1,0 +1,43 @@
+"""Looks up names of scorers in threads of their own, so that a slow name keeps nothing else of the gateway waiting."""
+
+import asyncio
+import functools
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+# A lookup cannot be ended; one that nothing waits for any more ends by the time limits of the system's resolver.
+_THREADS = 2
+
+
+class ScorerResolver(AbstractResolver):
+    """By the system's resolver, without a cache."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="scorer-names")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """
+        Raises:
+            OSError: there is no such name, or no answer.
+        """
+        lookup = functools.partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, lookup)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=int(address[1]),
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Lookups that have not begun never do."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
