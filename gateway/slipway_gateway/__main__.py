@@ -50,6 +50,7 @@ from .sharing.limiter import Limiter
 from .sharing.ready_gateways import ReadyGateways
 from .telemetry.access_log import AccessLog, open_access_log
 from .telemetry.metrics import GatewayMetrics
+from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.session import open_session
 from .upstream.warmup import Warmup
 
@@ -248,15 +249,25 @@ def _access_log(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog
     return open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
 
 
+async def _listen_inside(admin: AdminApi, settings: GatewaySettings, tls: InternalTls | None) -> list[web.AppRunner]:
+    """The admin port, and the operator's where there is a certificate."""
+    runners = [await listen(admin.app(), settings.admin_host, settings.admin_port, settings)]
+    if tls:
+        place, context = (settings.admin_host, settings.internal_port), tls.server_context()
+        runners.append(await listen(admin.internal_app(), *place, settings, context=context))
+    return runners
+
+
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
     try:
         tls, access_log = server_tls(settings, metrics), _access_log(settings, metrics)
+        internal = internal_tls(settings, metrics)
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
     incarnation = uuid.uuid4().hex
     balancer = _balancer(settings, metrics, incarnation)
-    async with open_session(settings) as session, _accounts(settings, metrics) as accounts:
+    async with open_session(settings, internal) as session, _accounts(settings, metrics) as accounts:
         known = KnownTenants(PepperFile(settings.key_pepper_file, asyncio.get_running_loop().time).read)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
         verifies = bool(settings.tls_client_ca_file)
@@ -275,12 +286,13 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         tenants = _watch_tenants(settings, known, metrics)
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, source, incarnation, token, last)
-        admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
+        admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
         grpc_port = await _listen_grpc(edge, balancer, settings)
         _spare_collector()
-        log.info("listening", extra={"tls": tls is not None, "api": runner.addresses, "admin": admin_runner.addresses})
+        ports = dict(zip(("api", "admin", "internal"), (runner, *admin_runners), strict=False))
+        log.info("listening", extra={"tls": tls is not None, **{name: one.addresses for name, one in ports.items()}})
         others = _watch_gateways(settings, gateways, metrics)
         routing = asyncio.create_task(_follow(source.run, tenants, others, *(one.run for one in shared)))
         warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
@@ -301,7 +313,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             for one in shared:
                 await one.close()
             await access_log.close()
-            await admin_runner.cleanup()
+            await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 
 class Shutdown:

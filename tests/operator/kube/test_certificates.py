@@ -75,9 +75,12 @@ async def test_a_gateway_and_a_pod_connect_by_the_names_of_their_addresses():
 
 async def test_the_operator_connects_to_a_gateway():
     server, kept = await made(Clock(), "team-a")
-    own, gateway = kept.own(), identity(server, NAMES.gateways)
-    as_client = mutual_tls.client_context(mutual_tls.PemIdentity(own.certificate, own.private_key, own.ca))
-    assert handshake(as_client, mutual_tls.server_context(gateway), "10-0-0-9.gateway.slipway.internal")
+    gateway = identity(server, NAMES.gateways)
+    assert handshake(
+        mutual_tls.client_context(kept.identity()),
+        mutual_tls.server_context(gateway),
+        "10-0-0-9.gateway.slipway.internal",
+    )
 
 
 @pytest.mark.parametrize("name", ["10-0-0-7.team-b.pod.slipway.internal", "10-0-0-7.gateway.slipway.internal"])

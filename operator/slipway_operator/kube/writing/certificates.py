@@ -15,8 +15,9 @@ from slipway_operator.manifests.pods import certificate
 from slipway_operator.model.cluster import authorities, certificates
 from slipway_operator.model.cluster.authorities import Authority, Terms, UnreadableAuthorities
 from slipway_operator.model.cluster.certificates import Issued, Role
+from slipway_process.mutual_tls import PemIdentity
 
-LOOK_S = 60.0  # between two reads of the Secret
+LOOK_S, SOON_S = 60.0, 2.0  # between two reads of the Secret; without it no gateway starts
 AGAIN_AFTER_S = 240.0  # shorter than the resync period: manual changes in a namespace are reverted
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,12 @@ class Certificates:
         self._lock = asyncio.Lock()
         self._trouble = ""
 
-    def own(self) -> Issued | None:
-        """Return the operator's certificate, for connections to gateways and pods; None while there is no authority."""
-        return self._issue(certificate.OPERATOR) if self._authorities else None
+    def identity(self) -> PemIdentity | None:
+        """Return what the operator shows to gateways and pods; None while there is no authority."""
+        if not self._authorities:
+            return None
+        issued = self._issue(certificate.OPERATOR)
+        return PemIdentity(issued.certificate, issued.private_key, issued.ca)
 
     async def keep(self, namespace: str) -> None:
         """Write the certificate of a namespace's pods unless it was written lately.
@@ -77,14 +81,15 @@ class Certificates:
     async def run(self) -> None:
         """Take each step when it is due, until cancelled."""
         while True:
+            pause_s = LOOK_S
             try:
                 await self.look()
                 await self._give_all()
             except Fenced:
-                pass  # another operator has the lease and does this
+                pause_s = SOON_S  # the lease comes a moment after the process, or another operator writes this
             except ApiError as error:
                 self._log_once(f"the certificates cannot be kept: {error}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
         """Read the Secret, write the step that is due, and then the certificate of the gateways.
