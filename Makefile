@@ -148,6 +148,10 @@ nodes: setup ## three nodes: drained, announced to end, lost, under load; weight
 	SLIPWAY_CLUSTER=slipway-nodes $(VENV)/bin/pytest e2e/test_nodes.py e2e/test_model_cache.py -s
 	SLIPWAY_CLUSTER=slipway-nodes $(PY) -m devcluster down
 
+internal-tls: setup ## on a real cluster: TLS inside the release is turned on while a model serves (some minutes)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_internal_tls.py -s
+
 traces: setup ## that taking a cluster away leaves no trace, on a second one beside the usual one (a minute)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
 

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
 
-from aiohttp import http_parser, web
+from aiohttp import ClientSession, http_parser, web
 
 from slipway_process import logs
 from slipway_process.passes import PassKeys
@@ -51,6 +51,7 @@ from .sharing.limiter import Limiter
 from .sharing.ready_gateways import ReadyGateways
 from .telemetry.access_log import AccessLog, open_access_log
 from .telemetry.metrics import GatewayMetrics
+from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.jobs_process import JobsBackend
 from .upstream.session import open_session
 from .upstream.warmup import Warmup
@@ -250,45 +251,59 @@ def _access_log(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog
     return open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
 
 
+async def _listen_inside(admin: AdminApi, settings: GatewaySettings, tls: InternalTls | None) -> list[web.AppRunner]:
+    """The admin port, and the operator's where there is a certificate."""
+    runners = [await listen(admin.app(), settings.admin_host, settings.admin_port, settings)]
+    if tls:
+        place, context = (settings.admin_host, settings.internal_port), tls.server_context()
+        runners.append(await listen(admin.internal_app(), *place, settings, context=context))
+    return runners
+
+
+def _jobs(settings: GatewaySettings, session: ClientSession, balancer: LoadBalancer) -> JobsBackend | None:
+    if not settings.jobs_url:
+        return None
+    return JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
+
+
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
     try:
         tls, access_log = server_tls(settings, metrics), _access_log(settings, metrics)
+        internal = internal_tls(settings, metrics)
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
     incarnation = uuid.uuid4().hex
     balancer = _balancer(settings, metrics, incarnation)
-    async with open_session(settings) as session, _accounts(settings, metrics) as accounts:
-        known = KnownTenants(PepperFile(settings.key_pepper_file, asyncio.get_running_loop().time).read)
-        issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
-        verifies = bool(settings.tls_client_ca_file)
-        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=verifies)
+    async with open_session(settings, internal) as session, _accounts(settings, metrics) as accounts:
+        clock = asyncio.get_running_loop().time
+        known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read)
+        issuers = IssuerKeys(clock, settings.oidc_ca_file)
+        authenticator = Authenticator(
+            settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=bool(settings.tls_client_ca_file)
+        )
         ledger = Ledger(store, metrics)
         admission, gateways, shared = _admission(settings, metrics, ledger)
         known.on_publish = admission.tenants_changed
         proxy = Proxy(settings, balancer, metrics, session)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
-        edge.access_log = access_log
-        if settings.jobs_url:
-            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
-        # A file of routes is its own memory.
-        last = LastTable(
-            "" if settings.routes else settings.state_dir, settings.state_max_age_s, balancer.publish, metrics
-        )
+        edge.access_log, edge.jobs = access_log, _jobs(settings, session, balancer)
+        remembered = "" if settings.routes else settings.state_dir  # a file of routes is its own memory
+        last = LastTable(remembered, settings.state_max_age_s, balancer.publish, metrics)
         source = _source(settings, balancer, metrics, last)
         tenants = _watch_tenants(settings, known, metrics)
-        token = OperatorToken(settings.operator_token_file)
-        admin = AdminApi(edge, balancer, metrics, source, incarnation, token, last)
-        admin_runner = await listen(admin.app(), settings.admin_host, settings.admin_port, settings)
+        operator = OperatorToken(settings.operator_token_file)
+        admin = AdminApi(edge, balancer, metrics, source, incarnation, operator, last)
+        admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
         grpc_port = await _listen_grpc(edge, balancer, settings)
         _spare_collector()
-        log.info("listening", extra={"tls": tls is not None, "api": runner.addresses, "admin": admin_runner.addresses})
+        ports = dict(zip(("api", "admin", "internal"), (runner, *admin_runners), strict=False))
+        log.info("listening", extra={"tls": tls is not None, **{name: one.addresses for name, one in ports.items()}})
         others = _watch_gateways(settings, gateways, metrics)
         routing = asyncio.create_task(_follow(source.run, tenants, others, *(one.run for one in shared)))
-        warmup = Warmup(session, settings.warm_connections, asyncio.get_running_loop().time)
-        warming = asyncio.create_task(warmup.run(balancer))
+        warming = asyncio.create_task(Warmup(session, settings.warm_connections, clock).run(balancer))
         keeping = asyncio.create_task(last.run())
         folder = settings.state_dir if tenants is not None else ""
         keeping_tenants = asyncio.create_task(LastTenants(folder, settings.state_max_age_s, known).run())
@@ -305,7 +320,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             for one in shared:
                 await one.close()
             await access_log.close()
-            await admin_runner.cleanup()
+            await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 
 class Shutdown:

@@ -131,6 +131,14 @@ class GatewaySettings(ProcessSettings):
         "required",
         description="whether clients need such a certificate; optional: one that is sent must be valid",
     )
+    internal_tls_dir: Annotated[str, Flag("DIR")] = Field(
+        "",
+        description="folder with tls.crt, tls.key and ca.crt, read again when they change: what this gateway shows to "
+        "pods with TLS and to the operator, and the authorities of both; without one neither has TLS",
+    )
+    internal_port: Port = Field(
+        8002, description="port of /internal/* by TLS, for the operator alone; with --internal-tls-dir"
+    )
     admin_host: Address = Field("", description="address of the admin port; without one every interface")
     admin_port: Port = Field(
         8001, description="port of /healthz, /readyz, /metrics and /internal/routes; keep it private"

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, NODES
 from slipway_operator.kube.writing import names
 from slipway_operator.kube.writing.aggregation import Host
+from slipway_operator.kube.writing.certificates import Certificates, CertificateSecrets
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
@@ -41,6 +43,7 @@ from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
+from slipway_operator.outbound.inside import open_inside
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.providers.dispatch import Providers
 from slipway_operator.providers.runner import MeasurementRunner
@@ -88,7 +91,8 @@ async def _configuration(settings: OperatorSettings) -> Any:
 
 def _planning(settings: OperatorSettings) -> PlanSettings:
     lease = f"{settings.own_namespace}/{settings.lease_name}"
-    return PlanSettings(settings.server_image, settings.endpoint, lease, settings.policy)
+    tls = settings.tls_new_revisions and bool(settings.internal_ca_secret)
+    return PlanSettings(settings.server_image, settings.endpoint, lease, settings.policy, tls)
 
 
 def _names_file(target: str) -> bool:
@@ -138,9 +142,10 @@ async def _run(settings: OperatorSettings) -> int:
         Client(
             configuration, metrics.wrote, may_write=lease.held, on_call=metrics.api_called, on_answer=cache.update
         ) as client,
-        aiohttp.ClientSession() as session,
+        open_inside(lambda: certificates.identity() if certificates else None) as session,
         new_session() as pods,
     ):
+        certificates = _certificates(settings, client, cache)
         poster = Poster(Dialer(settings.outbound, "hooks"), settings.hook_signing_key_file, time.time)
         hooks = HookRunner(poster, queue.add, metrics.called)
         providers = Providers(client, Dialer(settings.outbound, "analyses"))
@@ -149,10 +154,11 @@ async def _run(settings: OperatorSettings) -> int:
         try:
             network_policies = NetworkPolicies(client, settings.network_policy) if settings.network_policy else None
             keys = _keys(settings, client, cache)
-            gateways = _gateways(settings, client, session, keys)
+            gateways = _gateways(settings, client, session, keys, tls=certificates is not None)
             claims = _names(settings, client, cache, queue, lease)
             budgets = DisruptionBudgets(client)
             readers = Readers(client, gateways, cache, network_policies, claims, keys, budgets, downloads=downloads)
+            readers = replace(readers, certificates=certificates)
             return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close(), downloads.close())
@@ -178,8 +184,20 @@ def _keys(settings: OperatorSettings, client: Client, cache: ObjectCache) -> Key
     return Keys(client, settings.own_namespace, settings.keys_secret, settings.key_rotation_s, cache.deployments)
 
 
+def _certificates(settings: OperatorSettings, client: Client, cache: ObjectCache) -> Certificates | None:
+    if not settings.internal_ca_secret:
+        return None
+    own = CertificateSecrets(settings.own_namespace, settings.internal_ca_secret, settings.gateway_tls_secret)
+    return Certificates(client, own, cache.deployments)
+
+
 def _gateways(
-    settings: OperatorSettings, client: Client, session: aiohttp.ClientSession, keys: Keys | None = None
+    settings: OperatorSettings,
+    client: Client,
+    session: aiohttp.ClientSession,
+    keys: Keys | None = None,
+    *,
+    tls: bool = False,
 ) -> Gateways:
     """Return the gateways. Each request reads the token, so a rotated one counts at once. A file precedes `keys`."""
 
@@ -192,7 +210,7 @@ def _gateways(
             words = []
         return words[0] if words else ""
 
-    return Gateways(client, session, settings.own_namespace, settings.gateway_service, token=token)
+    return Gateways(client, session, settings.own_namespace, settings.gateway_service, token=token, tls=tls)
 
 
 @contextlib.asynccontextmanager
@@ -255,7 +273,7 @@ async def _serve(
         tasks.append(asyncio.create_task(resync, name="resync"))
         tasks.append(asyncio.create_task(cache.run(client, queue.add), name="cache"))
         tasks.append(asyncio.create_task(readers.names.run(), name="names"))
-        tasks += _keepers(settings, client, readers.keys) + _auditing(settings, client, cache, lease)
+        tasks += _keepers(settings, readers) + _auditing(settings, client, cache, lease)
         if settings.tenant_status:
             tenants = TenantRunner(client, gateways, session, lease.held, lambda: datetime.now(UTC))
             tasks.append(asyncio.create_task(tenants.run(), name="tenants"))
@@ -274,11 +292,13 @@ async def _serve(
         await runner.cleanup()
 
 
-def _keepers(settings: OperatorSettings, client: Client, keys: Keys | None) -> list[asyncio.Task[None]]:
+def _keepers(settings: OperatorSettings, readers: Readers) -> list[asyncio.Task[None]]:
     """What keeps the Secrets of the release."""
-    tasks = [asyncio.create_task(keys.run(), name="keys")] if keys else []
+    tasks = [asyncio.create_task(readers.keys.run(), name="keys")] if readers.keys else []
+    if readers.certificates:
+        tasks.append(asyncio.create_task(readers.certificates.run(), name="certificates"))
     if settings.key_pepper_secret:
-        pepper = Pepper(client, settings.own_namespace, settings.key_pepper_secret)
+        pepper = Pepper(readers.client, settings.own_namespace, settings.key_pepper_secret)
         tasks.append(asyncio.create_task(pepper.run(), name="pepper"))
     return tasks
 

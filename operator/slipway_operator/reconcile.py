@@ -21,6 +21,7 @@ from slipway_operator.kube.reading.nodes import Nodes
 from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.kube.writing import apply, events
+from slipway_operator.kube.writing.certificates import Certificates
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
 from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.names import Names
@@ -84,6 +85,7 @@ class Readers:
     budgets: DisruptionBudgets | None = None  # of model pods
     nodes: Nodes = field(default_factory=Nodes)  # which are drained
     downloads: DownloadReader | None = None  # how far pods are that download
+    certificates: Certificates | None = None  # of pods with TLS; None where the release has no authority
 
 
 class Reconciler:
@@ -100,6 +102,7 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
         self._network_policies, self._keys = readers.network_policies, readers.keys
+        self._certificates = readers.certificates
         self._names, self._budgets, self._nodes = readers.names, readers.budgets, readers.nodes
         self._kubelet, self._downloads = KubeletEvents(readers.client), readers.downloads
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
@@ -192,6 +195,8 @@ class Reconciler:
             await self._budgets.keep(obj, planned.min_available)
         if self._keys:
             await self._keys.keep(obj["metadata"]["namespace"])
+        if self._certificates:
+            await self._certificates.keep(obj["metadata"]["namespace"])
         key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
         await self._prefetches.start(self._client, key, planned.prefetch)
         try:
@@ -246,6 +251,8 @@ class Reconciler:
             self._budgets.forget(key)
         if self._keys:
             self._keys.forget(key[0])
+        if self._certificates:
+            self._certificates.forget(key[0])
         self._reported.pop(key, None)
         self._leaving.pop(key, None)
         self._doubted.discard(key)

@@ -117,6 +117,20 @@ class OperatorSettings(process.ProcessSettings):
         description="Secret in the own namespace with the release's keys, made and rotated by the operator; gateways "
         "prove tenants and know the operator by them; without one there are no keys",
     )
+    internal_ca_secret: Name = Field(
+        "",
+        description="Secret in the own namespace with the release's certificate authorities, made and rotated by the "
+        "operator; without one nothing inside the release has TLS",
+    )
+    gateway_tls_secret: Name = Field(
+        "slipway-gateway-internal-tls",
+        description="Secret in the own namespace with the gateways' certificate, with --internal-ca-secret",
+    )
+    tls_new_revisions: Switch = Field(
+        False,
+        description="pods of new revisions of slipway-server serve HTTPS to this release alone, with "
+        "--internal-ca-secret; revisions that exist stay as they are",
+    )
     tenant_status: Switch = Field(
         False, description="write the status of Tenants: use against limits, and conditions; needs rights on tenants"
     )

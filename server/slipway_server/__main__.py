@@ -6,6 +6,7 @@ import sys
 import time
 
 from slipway_process import logs
+from slipway_process.mutual_tls import UnusableCertificate
 
 from . import machine
 from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits
@@ -43,7 +44,7 @@ def main() -> None:
     except EngineError as error:
         last_words(str(error))
         sys.exit(FAILED)
-    except OSError as error:
+    except (OSError, UnusableCertificate) as error:
         last_words(f"The server cannot start: {error}.")
         sys.exit(FAILED)
 

@@ -114,6 +114,17 @@ class ServerSettings(ProcessSettings):
     host: Address = Field("0.0.0.0", description="address to listen on")
     port: Port = Field(8000, description="port of the API; 0 selects a free one, which the log line `listening` has")
     probe_port: Port = Field(8001, description="port of the probes' own thread; 0 selects a free one")
+    ssl_certfile: FilePath = Field(
+        "",
+        description="certificate of the API port with its chain, in PEM, read again when it changes; without one HTTP",
+    )
+    ssl_keyfile: FilePath = Field("", description="private key of that certificate")
+    ssl_ca_certs: FilePath = Field(
+        "",
+        validate_default=True,
+        description="authorities by which clients must be certified; without a certificate they get the probes and "
+        "/metrics alone",
+    )
     drain_timeout_s: Seconds = Field(600.0, description="time for running requests after SIGTERM")
     stall_timeout_s: Seconds = Field(
         60.0, description="time without a heartbeat of engine or event loop until /healthz fails"
@@ -186,6 +197,14 @@ class ServerSettings(ProcessSettings):
     @classmethod
     def _or_folder(cls, name: str, info: ValidationInfo) -> str:
         return name or (info.data["model"].resolve().name if "model" in info.data else "")
+
+    @field_validator("ssl_ca_certs")
+    @classmethod
+    def _whole(cls, authorities: str, info: ValidationInfo) -> str:
+        others = (info.data.get("ssl_certfile"), info.data.get("ssl_keyfile"))
+        if len({bool(one) for one in (*others, authorities)}) > 1:
+            raise ValueError("--ssl-certfile, --ssl-keyfile and --ssl-ca-certs belong together: set all or none")
+        return authorities
 
 
 def parse(arguments: Sequence[str]) -> ServerSettings:

@@ -65,6 +65,8 @@ OTHER: Values = {
     "server.image.repository": "mirror/server",
     "server.image.tag": "9",
     "server.image.digest": _DIGEST,
+    "tls.internal.enabled": True,
+    "tls.internal.newRevisions": True,
     "gateway.replicaCount": 7,
     "gateway.accessLog.to": "off",
     "gateway.accessLog.sample": 0.25,
@@ -168,6 +170,7 @@ NEEDS: dict[str, Values] = {
         f"modelCache.{name}": {"modelCache.namespaces": ["team-a"]}
         for name in ("hostPath", "maxBytes", "nodeSelector", "tolerations", "affinity", "priorityClassName")
     },
+    "tls.internal.newRevisions": {"tls.internal.enabled": True},
     "operator.serviceAccount.create": {"operator.serviceAccount.name": "mine"},
     "gateway.serviceAccount.create": {"gateway.serviceAccount.name": "mine"},
     **{f"jobs.{leaf}": {"jobs.enabled": True} for leaf in _POD},
@@ -253,6 +256,8 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
             },
             "set gateway.tls.clientAuth to required",
         ),
+        ({"tls.internal.newRevisions": True}, "set both, and enabled first"),
+        ({"gateway.grpc.port": 8002}, "gateway/grpc/port"),
         ({"gateway.tls.minVersion": "1.1"}, "gateway/tls/minVersion"),
         ({"jobs.enabled": True, "jobs.replicaCount": 2}, "SQLite has one writer: name a Secret"),
         (

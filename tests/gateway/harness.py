@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -37,9 +38,11 @@ from slipway_gateway.sharing.redis_budgets import RedisBudgets
 from slipway_gateway.sharing.redis_counters import RedisCounters
 from slipway_gateway.telemetry.access_log import AccessLog, open_access_log
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
+from slipway_gateway.upstream.internal_tls import internal_tls
 from slipway_gateway.upstream.jobs_process import JobsBackend
 from slipway_gateway.upstream.session import open_session
 from slipway_process.passes import PassKeys
+from tests.support import certificates
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,14 +70,14 @@ class Upstream:
         self.finished += 1
         return answer
 
-    async def start(self, host: str) -> None:
+    async def start(self, host: str, context: ssl.SSLContext | None = None) -> None:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, 0).start()
+        await web.TCPSite(self._runner, host, 0, ssl_context=context).start()
         self.port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"https://{certificates.HOST}:{self.port}" if context else f"http://127.0.0.1:{self.port}"
 
     async def stop(self) -> None:
         if self._runner:
@@ -179,6 +182,11 @@ def shared_budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: L
     return RedisBudgets(*shared, own=ledger.own, hour=lambda: ledger.hour) if url else None
 
 
+def access_log(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog:
+    bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
+    return open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
+
+
 @contextlib.asynccontextmanager
 async def service_accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> AsyncIterator[ServiceAccountTokens]:
     """As the process has it, where an audience is set."""
@@ -205,7 +213,7 @@ async def gateway(
     metrics = CountingMetrics("test")
     balancer = LoadBalancer(metrics, hung_after_s=settings.hung_after_s)
     async with (
-        open_session(settings) as session,
+        open_session(settings, internal_tls(settings, metrics)) as session,
         aiohttp.ClientSession() as client,
         service_accounts(settings, metrics) as accounts,
     ):
@@ -228,9 +236,7 @@ async def gateway(
         if settings.jobs_url:
             edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
         lines = Lines()
-        bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
-        log = open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
-        edge.access_log = AccessLog(lines) if settings.access_log == "off" else log
+        edge.access_log = AccessLog(lines) if settings.access_log == "off" else access_log(settings, metrics)
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), server_tls(settings, metrics))
@@ -272,9 +278,11 @@ async def gateway(
 
 
 @contextlib.asynccontextmanager
-async def upstream(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[Upstream]:
+async def upstream(
+    handler: Handler, host: str = "127.0.0.1", context: ssl.SSLContext | None = None
+) -> AsyncIterator[Upstream]:
     server = Upstream(handler)
-    await server.start(host)
+    await server.start(host, context)
     try:
         yield server
     finally:

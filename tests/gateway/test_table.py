@@ -100,6 +100,25 @@ def test_a_digest_names_a_table_and_not_who_acknowledged_it() -> None:
     assert digest_traffic(table_) != digest_traffic(same | {"model": "other"})
 
 
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("10.0.0.1", "https://10-0-0-1.default.pod.slipway.internal:8000"),
+        ("fd00::1", "https://fd00-0000-0000-0000-0000-0000-0000-0001.default.pod.slipway.internal:8000"),
+    ],
+)
+def test_a_pod_with_a_port_named_https_has_a_name_of_its_namespace(address: str, url: str) -> None:
+    found = pod(podIP=address)
+    found["spec"]["containers"][0]["ports"] = [{"name": "https", "containerPort": 8000}]
+    assert parse_pod(found) == RevisionEndpoints("default/chat", "c", (url,), "rs-c")
+
+
+def test_a_pod_with_tls_and_no_address_is_no_endpoint() -> None:
+    found = pod(podIP="elsewhere.example.com/")
+    found["spec"]["containers"][0]["ports"] = [{"name": "https", "containerPort": 8000}]
+    assert parse_pod(found) is None
+
+
 def test_pod_of_the_contract() -> None:
     assert parse_pod(pod()) == RevisionEndpoints("default/chat", "c", ("http://10.0.0.1:8000",), "rs-c")
     assert parse_pod(pod(podIP="fd00::1")) == RevisionEndpoints("default/chat", "c", ("http://[fd00::1]:8000",), "rs-c")

@@ -189,8 +189,9 @@ class ModelCluster(WatchedWorld):
         name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"][labels.REVISION]
         if manifest["kind"] == "ControllerRevision":
             data = manifest["data"]
+            inputs, tls = parse_inputs(data["inputs"], "chat"), data.get("tls", False)
             self.snapshots[revision] = Snapshot(
-                revision, manifest["revision"], parse_inputs(data["inputs"], "chat"), data["image"], 600, 1, name=name
+                revision, manifest["revision"], inputs, data["image"], 600, 1, name=name, tls=tls
             )
         elif manifest["kind"] == "Service":
             self.services[revision] = name

@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
+from slipway_process.host_names import shown
+
 from ..routing.router import RouteEndpoint
 from ..routing.table import RouteTable
 from ..telemetry.metrics import GatewayMetrics
@@ -61,7 +63,7 @@ class InFlight:
     def by_address(self, urls: Iterable[str]) -> dict[str, int]:
         """Requests of clients in flight at those of the endpoints that have any, by their IP addresses."""
         busy = {url: self._by_url[url] for url in urls if url in self._by_url}
-        return {urlsplit(url).hostname or url: count for url, count in busy.items()}
+        return {shown(urlsplit(url).hostname or url): count for url, count in busy.items()}
 
     def of_revision(self, route: str, revision: str) -> RequestCounts:
         return self._by_revision.get((route, revision), RequestCounts())

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import msgspec
 
+from slipway_process.host_names import host_name, pod_zone
+
 from .twin_shadow import TwinShadowRule
 
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
 LABEL_REVISION = "slipway.dev/revision"
 LABEL_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"  # 0 in the leader of a group
-PORT_NAME, DEFAULT_PORT = "http", 8000
+PORT_NAME, TLS_PORT_NAME, DEFAULT_PORT = "http", "https", 8000
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 _RENAMED = re.compile("([a-z0-9]{1,9})-[1-9][0-9]{0,3}")  # a beginning of the revision, and a number
 BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that one under test is compared with
@@ -337,7 +339,10 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
     owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
     if owner is None or not _may_serve(owner, labels) or not _is_named(owner.get("name"), deployment, revision):
         return None
-    url = _url(address, _port(obj))
+    try:
+        url = _pod_url(obj, address)
+    except ValueError:  # what is no address
+        return None
     return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
 
 
@@ -361,12 +366,11 @@ def _ready(status: Mapping[str, Any]) -> bool:
     return conditions.get("Ready") == "True" and status.get("phase") not in ("Failed", "Succeeded")
 
 
-def _port(pod: Mapping[str, Any]) -> int:
+def _pod_url(pod: Mapping[str, Any], address: str) -> str:
+    """By TLS where a container has a port of that name, which a pod keeps as long as it lives."""
     containers = (pod.get("spec") or {}).get("containers") or ()
-    ports = (port for one in containers for port in one.get("ports") or ())
-    return next((port.get("containerPort") for port in ports if port.get("name") == PORT_NAME), None) or DEFAULT_PORT
-
-
-def _url(address: str, port: int) -> str:
+    ports = {port.get("name"): port.get("containerPort") for one in containers for port in one.get("ports") or ()}
+    if encrypted := ports.get(TLS_PORT_NAME):
+        return f"https://{host_name(address, pod_zone(pod['metadata']['namespace']))}:{encrypted}"
     host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{port}"
+    return f"http://{host}:{ports.get(PORT_NAME) or DEFAULT_PORT}"

@@ -1,9 +1,12 @@
 """Routes of the admin port: probes, metrics, and reports for the operator."""
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
+
+from slipway_process.mutual_tls import has_certificate
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import BOUNDS
@@ -25,6 +28,15 @@ class TableSource(Protocol):
     def waiting_for(self) -> str: ...
 
     async def run(self) -> None: ...
+
+
+@web.middleware
+async def _only_with_certificate(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    if not has_certificate(request.get_extra_info("peercert")):
+        return web.json_response({"error": "this port is for the operator, which has a certificate"}, status=403)
+    return await handler(request)
 
 
 class AdminApi:
@@ -53,12 +65,21 @@ class AdminApi:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_page)
+        self._add_internal(app)
+        return app
+
+    def internal_app(self) -> web.Application:
+        """The reports alone, for a port on which clients have a certificate of the release."""
+        app = web.Application(middlewares=[_only_with_certificate])
+        self._add_internal(app)
+        return app
+
+    def _add_internal(self, app: web.Application) -> None:
         app.router.add_get("/internal/routes", self._routes)
         app.router.add_post("/internal/routes", self._renewed_routes)
         app.router.add_get("/internal/calls", self._calls)
         app.router.add_get("/internal/usage", self._usage)
         app.router.add_get("/internal/tenants", self._tenants)
-        return app
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -95,8 +96,12 @@ async def listen(
     settings: GatewaySettings,
     door: ConnectionLimiter | None = None,
     tls: ServerTls | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> web.AppRunner:
-    """`door`: bounds connections and renders errors for malformed requests, which reach no route."""
+    """`door`: bounds connections and renders errors for malformed requests, which reach no route.
+
+    `context`: TLS in place of `tls` for a port inside the release, without bounds of handshakes.
+    """
     # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
     quiet = logging.getLogger("slipway_gateway.http")
     quiet.setLevel(logging.CRITICAL)
@@ -115,7 +120,7 @@ async def listen(
         shutdown_timeout=0.5,
     )
     await runner.setup()
-    await web.TCPSite(runner, host or None, port, backlog=1024).start()
+    await web.TCPSite(runner, host or None, port, backlog=1024, ssl_context=context).start()
     return runner
 
 

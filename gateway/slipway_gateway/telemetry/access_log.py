@@ -10,6 +10,8 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
+from slipway_process.host_names import shown
+
 from ..wire.headers import REQUEST_ID
 from .line_writer import LineWriter
 from .metrics import GatewayMetrics, RequestRecord
@@ -99,7 +101,7 @@ class AccessLog:
             _milliseconds(now_s - record.started),
             clean(request.remote or "", MAX_ADDRESS),
             revision=record.revision,
-            upstream=record.upstream.rpartition("/")[2],
+            upstream=_address(record.upstream),
             attempts=record.attempts,
             resumes=record.resumes,
             stream=record.stream,
@@ -131,6 +133,13 @@ def open_access_log(target: str, bounds: tuple[int, int], metrics: GatewayMetric
         return AccessLog()
     sink = OpenStream(sys.stdout.fileno()) if target == STDOUT else RotatedFile(target, *bounds)
     return AccessLog(LineWriter(sink, metrics.access_log_dropped), sample)
+
+
+def _address(url: str) -> str:
+    """Address and port of an endpoint, also where its URL has the name in its certificate."""
+    host, colon, port = url.rpartition("/")[2].rpartition(":")
+    address = shown(host)
+    return f"[{address}]:{port}" if ":" in address and address != host else f"{address}{colon}{port}"
 
 
 def _add_head(line: AccessLine, request: web.BaseRequest) -> None:

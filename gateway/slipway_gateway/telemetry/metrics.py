@@ -95,9 +95,6 @@ class GatewayMetrics:
         self.memory_held = self._gauge("memory_held_bytes", "What requests hold", ())
         self._shed = self._counter("memory_shed_total", "Requests refused or ended for want of memory", ("reason",))
         self._connections = self._gauge("connections", "Connections of clients", ())
-        self._certificate = self._gauge(
-            "certificate_expiration_timestamp_seconds", "End of the validity of the API port's certificate", ()
-        )
         self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
         self._authentications = self._counter(
             "authentications_total", "Requests by how they were authenticated", ("method", "result")
@@ -109,6 +106,7 @@ class GatewayMetrics:
         self._access_log_dropped = self._counter(
             "access_log_dropped_total", "Lines of the access log that were not written", ("reason",)
         )
+        self._declare_certificates()
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
         answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired)
@@ -119,6 +117,16 @@ class GatewayMetrics:
         self._tenants: dict[str, None] = {}
         # Looking one up in its family takes longer than counting.
         self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
+
+    def _declare_certificates(self) -> None:
+        self.internal_certificate = self._gauge(
+            "internal_certificate_expiration_timestamp_seconds",
+            "End of the validity of the certificate for pods and the operator",
+            (),
+        )
+        self._certificate = self._gauge(
+            "certificate_expiration_timestamp_seconds", "End of the validity of the API port's certificate", ()
+        )
 
     def _declare_tenants(self) -> None:
         """What tenants use, and where it is counted."""

@@ -5,16 +5,20 @@ import contextlib
 import functools
 import math
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
+from slipway_process.resolver import NameResolver
+
 from ..limits.budget import Account
 from ..limits.transports import read_in_small_pieces
 from ..settings import GatewaySettings
 from .direct import DirectResponse, DirectSender
+from .internal_tls import InternalTls
 
 # Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
 _RECEIVE_BUFFER_BYTES = 64 << 10
@@ -107,10 +111,14 @@ class EndpointProtocol(ResponseHandler):
 class _Connector(aiohttp.TCPConnector):
     """Limits the time of a connect by `lag_free_timeout`, in place of aiohttp's `sock_connect`."""
 
-    def __init__(self, connect_timeout_s: float, **options: Any) -> None:
-        super().__init__(**options)
-        self._connect_timeout_s = connect_timeout_s
+    def __init__(self, connect_timeout_s: float, tls: InternalTls | None, **options: Any) -> None:
+        super().__init__(resolver=NameResolver(), **options)
+        self._connect_timeout_s, self._tls = connect_timeout_s, tls
         self._factory = functools.partial(EndpointProtocol, loop=self._loop)  # type: ignore[assignment]
+
+    def _get_ssl_context(self, req: aiohttp.ClientRequest) -> ssl.SSLContext | None:
+        """A new connection has the present certificate; those that are open stay."""
+        return self._tls.client_context() if self._tls and req.is_ssl() else super()._get_ssl_context(req)
 
     async def _create_connection(
         self,
@@ -128,11 +136,14 @@ class _Connector(aiohttp.TCPConnector):
         return made
 
 
-def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
-    """Connections without a limit of their own (`max_inflight` is the bound); answers pass as they are encoded."""
+def open_session(settings: GatewaySettings, tls: InternalTls | None = None) -> aiohttp.ClientSession:
+    """Connections without a limit of their own (`max_inflight` is the bound); answers pass as they are encoded.
+
+    `tls`: for endpoints with https; without it they need a certificate that the machine trusts.
+    """
     return aiohttp.ClientSession(
         connector=_Connector(
-            settings.connect_timeout_s, limit=0, keepalive_timeout=15.0, socket_factory=_keepalive_socket
+            settings.connect_timeout_s, tls, limit=0, keepalive_timeout=15.0, socket_factory=_keepalive_socket
         ),
         timeout=aiohttp.ClientTimeout(total=None, sock_read=settings.idle_timeout_s),
         auto_decompress=False,

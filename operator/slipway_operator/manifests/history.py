@@ -22,6 +22,7 @@ def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
             "templateVersion": snapshot.template_version,
             **({"fetcherImage": snapshot.fetcher_image} if snapshot.fetcher_image else {}),
             **({"accelerator": snapshot.accelerator} if snapshot.accelerator else {}),
+            **({"tls": True} if snapshot.tls else {}),
         },
     }
 

@@ -4,11 +4,13 @@ from typing import Any
 
 from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods import certificate
 from slipway_operator.model import labels
 
 
-def headless_service(owner: Owner, revision: str) -> dict[str, Any]:
+def headless_service(owner: Owner, revision: str, *, tls: bool = False) -> dict[str, Any]:
     """The Service; Kubernetes copies its labels to the EndpointSlices, where the gateways read them."""
+    port = certificate.PORT_NAME if tls else "http"
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -16,6 +18,6 @@ def headless_service(owner: Owner, revision: str) -> dict[str, Any]:
         "spec": {
             "clusterIP": "None",
             "selector": {labels.MODEL_DEPLOYMENT: owner.name, labels.REVISION: revision},
-            "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"}],
+            "ports": [{"name": port, "port": HTTP_PORT, "targetPort": port, "protocol": "TCP"}],
         },
     }

@@ -19,6 +19,7 @@ from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, S
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import MetricsPage, Observed
 from slipway_operator.model.engine_types import VLLM, EngineMetrics, metrics_of
+from slipway_process.host_names import host_name, pod_zone
 
 PORT = 8000  # of the server: docs/contracts.md
 TIMEOUT_S = 2.0
@@ -47,7 +48,7 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
         item.revision for item in status.revisions
     ]
     pods = tuple(
-        PodTarget(pod.name, pod.address, name, _metrics(observed, name))
+        PodTarget(pod.name, pod.address, name, _metrics(observed, name), _host(obj, observed, name, pod.address))
         for name in live
         for pod in (observed.workloads[name].pods if name in observed.workloads else ())
         if pod.ready and pod.address
@@ -63,6 +64,17 @@ def _serve_copies(traffic: Traffic) -> tuple[str, ...]:
     shadow = traffic.twin_shadow
     sides = (shadow.revision, labels.baseline_of(shadow.twin)) if shadow else ()
     return tuple(name for name in sides if not traffic.weight(name))
+
+
+def _host(obj: dict[str, Any], observed: Observed, revision: str, address: str) -> str:
+    """The name in the certificate of a pod with TLS, else nothing."""
+    snapshot = observed.snapshots.get(labels.what_runs(revision))
+    if snapshot is None or not snapshot.tls:
+        return ""
+    try:
+        return host_name(address, pod_zone(obj["metadata"]["namespace"]))
+    except ValueError:  # a status that is no kubelet's
+        return ""
 
 
 def _metrics(observed: Observed, revision: str) -> EngineMetrics:
@@ -226,12 +238,11 @@ class MetricsSampler:
     async def _read(self, pod: PodTarget) -> ExposedSample | str:
         path = pod.metrics.path
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
+        origin = f"https://{pod.host}:{PORT}" if pod.host else f"http://{host}:{PORT}"
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             # A redirect could count another host's page as this pod's; our servers do not redirect.
-            async with self._session.get(
-                f"http://{host}:{PORT}{path}", timeout=limit, allow_redirects=False
-            ) as response:
+            async with self._session.get(f"{origin}{path}", timeout=limit, allow_redirects=False) as response:
                 if response.status != 200:
                     return f"{path} answers {response.status}"
                 page = await response.content.read(LARGEST_BYTES + 1)

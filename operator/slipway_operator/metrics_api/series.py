@@ -36,6 +36,7 @@ class PodTarget:
     address: str
     revision: str
     metrics: EngineMetrics = VLLM
+    host: str = ""  # the name in its certificate; empty: it has no TLS
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSetti
             manifests.append(controller_revision(owner, snapshot))
         # LeaderWorkerSet makes a Service of its own, of the same name, by which the pods of a group find each other.
         if name not in at.observed.services and not snapshot.is_grouped:
-            manifests.append(headless_service(owner, name))
+            manifests.append(headless_service(owner, name, tls=snapshot.tls))
         if at.workload(name) is None:
             manifests.append(workload(owner, snapshot, decided.desired[name]))
     manifests += baseline.manifests(owner, course, at, decided.sizes)
@@ -61,6 +61,7 @@ def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot 
         template_version=revision.TEMPLATE_VERSION,
         fetcher_image="" if at.spec.inputs.engine.type == SLIPWAY else settings.server_image,
         accelerator=settings.policy.accelerator(at.spec.inputs),
+        tls=settings.tls and at.spec.inputs.engine.type == SLIPWAY,
     )
 
 

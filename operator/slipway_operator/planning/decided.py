@@ -18,6 +18,7 @@ class PlanSettings:
     endpoint: str  # base URL of the gateways for OpenAI clients
     lease: str = ""  # namespace/name of the Lease of the operator that plans; empty without one
     policy: AdminPolicy = field(default_factory=AdminPolicy)
+    tls: bool = False  # pods of new revisions serve HTTPS, where their engine can
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from .debug import Profiles
 from .errors import HttpError, is_inference_protocol
 from .probes import Health, ProbeServer
 from .responses.sse import OUTCOME
+from .tls import check_client, listener_context
 
 log = logging.getLogger("slipway.http")
 
@@ -67,6 +68,7 @@ class Guard:
 
     def __init__(self, service: GuardedService) -> None:
         self._service = service
+        self.needs_certificates = False  # of clients
         self.in_flight = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -105,6 +107,8 @@ class Guard:
 
     async def _answer(self, http: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            if self.needs_certificates:
+                check_client(http)
             _check_encoding(http)
             response = await handler(http)
         except HttpError as error:
@@ -214,12 +218,14 @@ async def run_server(
         keepalive_timeout=IDLE_S,
         auto_decompress=False,
     )
+    tls = listener_context(settings)
+    guard.needs_certificates = tls is not None
     await runner.setup()
-    site = web.TCPSite(runner, settings.host, settings.port)
+    site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
     await site.start()
     probes = ProbeServer(health, settings.host, settings.probe_port, debug)
     probes.start()
-    log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port})
+    log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port, "tls": tls is not None})
     stop = _stop_on_signals()
     beat = asyncio.create_task(_beat(health))
     stopping = asyncio.create_task(stop.wait())

@@ -33,6 +33,18 @@ def entry(address="127.0.0.1", name=None, **conditions):
     return found | ({"targetRef": {"name": name}} if name else {})
 
 
+def test_a_gateway_with_a_port_for_it_is_read_by_tls_and_one_without_by_http():
+    ports = [{"name": "admin", "port": 8001}, {"name": "internal", "port": 8002}]
+    new = {"addressType": "IPv4", "ports": ports, "endpoints": [entry("10.0.0.1", "new")]}
+    old = slice_of(entry("10.0.0.2", "old"))
+    urls = [endpoint.url for endpoint in endpoints([new, old], tls=True)]
+    assert urls == ["https://10-0-0-1.gateway.slipway.internal:8002", "http://10.0.0.2:8001"]
+    assert [endpoint.url for endpoint in endpoints([new])] == ["http://10.0.0.1:8001"]
+    six = {"addressType": "IPv6", "ports": ports, "endpoints": [entry("fd00::7", "six")]}
+    (found,) = endpoints([six], tls=True)
+    assert found.url == "https://fd00-0000-0000-0000-0000-0000-0000-0007.gateway.slipway.internal:8002"
+
+
 class Slices:
     """Stands for the client: the gateways need one list of it."""
 

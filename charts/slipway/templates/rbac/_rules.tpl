@@ -69,6 +69,13 @@
   resources: [secrets]
   resourceNames: [slipway-tenant-key]
   verbs: [create, patch]
+{{- if .Values.tls.internal.enabled }}
+# Their certificate, in the same way.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [slipway-pod-tls]
+  verbs: [create, patch]
+{{- end }}
 # Their annotation slipway.dev/model-names: which names they alone may have.
 - apiGroups: [""]
   resources: [namespaces]
@@ -97,6 +104,14 @@
   resources: [secrets]
   resourceNames: [{{ include "slipway.fullname" . }}-keys]
   verbs: [get, update]
+{{- if .Values.tls.internal.enabled }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames:
+  - {{ include "slipway.fullname" . }}-internal-ca
+  - {{ include "slipway.fullname" . }}-gateway-internal-tls
+  verbs: [get, update]
+{{- end }}
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: [{{ include "slipway.fullname" . }}-key-pepper]

@@ -15,6 +15,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.reading import samples
 from slipway_operator.kube.resources import ENDPOINT_SLICES
 from slipway_operator.model.cluster.observed import Gateway, Service
+from slipway_process.host_names import gateway_zone, host_name
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ TIMEOUT_S = 2.0
 CACHE_S = 0.3
 # How long the report of a dead gateway counts: clients repeat its requests through another gateway.
 GRACE_S = 30.0
-PORT_NAME = "admin"
+PORT_NAME, TLS_PORT_NAME = "admin", "internal"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
 MAX_GENERATION = 1 << 53  # every JSON reader takes it; the successor of a larger one could not be written
 MOST_AT_A_POD = 1 << 20
@@ -122,6 +123,14 @@ class Answer:
         return (msgspec.json.decode(encoded) if encoded else None) or {}
 
 
+def _encrypted_origin(address: str) -> str:
+    """By the name in a gateway's certificate."""
+    try:
+        return f"https://{host_name(address, gateway_zone())}"
+    except ValueError:  # a name of DNS, which no gateway has
+        return f"https://{address}"
+
+
 def _at_pods(pods: Object) -> dict[str, int]:
     """Requests in progress by address, as numbers that an annotation can have."""
     return {str(address): min(max(0, int(count)), MOST_AT_A_POD) for address, count in pods.items()}
@@ -160,10 +169,15 @@ class Gateways:
         service: str,
         clock: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = str,
+        *,
+        tls: bool = False,
     ) -> None:
-        """`token` returns the bearer token that authenticates the operator at gateways; "" where they need none."""
+        """`token` returns the bearer token that authenticates the operator at gateways; "" where they need none.
+
+        `tls`: `session` has a certificate, and gateways with a port for it are read there.
+        """
         self._client, self._session = client, session
-        self._token = token
+        self._token, self._tls = token, tls
         self._refused: set[str] = set()  # gateways that reject our token, each logged once
         self._namespace, self._service = namespace, service
         self._clock = clock
@@ -192,7 +206,8 @@ class Gateways:
     async def endpoints(self) -> list["Endpoint"]:
         """Return the gateways' admin ports."""
         selector = f"{_SERVICE_LABEL}={self._service}"
-        return endpoints(await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True))
+        slices = await self._client.list(ENDPOINT_SLICES, self._namespace, selector, cached=True)
+        return endpoints(slices, tls=self._tls)
 
     async def _fetch_all(self) -> tuple[Answer, ...]:
         answers = await asyncio.gather(*(self._fetch(endpoint) for endpoint in await self.endpoints()))
@@ -247,18 +262,24 @@ class Gateways:
             return await response.read()
 
 
-def endpoints(slices: list[Object]) -> list[Endpoint]:
-    """Return the admin ports in EndpointSlices, also of terminating gateways: they still hold requests."""
+def endpoints(slices: list[Object], *, tls: bool = False) -> list[Endpoint]:
+    """Return the admin ports in EndpointSlices, also of terminating gateways: they still hold requests.
+
+    `tls`: the ports with TLS, where a gateway has one; those of a former release, or without a certificate, have none.
+    """
     found: dict[str, Endpoint] = {}
     for item in slices:
-        port = next((port["port"] for port in item.get("ports") or () if port.get("name") == PORT_NAME), None)
+        ports = {port.get("name"): port["port"] for port in item.get("ports") or ()}
+        encrypted = ports.get(TLS_PORT_NAME) if tls else None
+        port = encrypted or ports.get(PORT_NAME)
         for entry in (item.get("endpoints") or ()) if port else ():
             address = entry["addresses"][0]
             host = f"[{address}]" if item.get("addressType") == "IPv6" else address
+            origin = _encrypted_origin(address) if encrypted else f"http://{host}"
             # The API documents an absent condition as ready.
             ready = (entry.get("conditions") or {}).get("ready") is not False
             name = (entry.get("targetRef") or {}).get("name") or address
             # Two slices contain one pod while it moves between them: the ready entry counts.
             if ready or host not in found:
-                found[host] = Endpoint(name, f"http://{host}:{port}", ready)
+                found[host] = Endpoint(name, f"{origin}:{port}", ready)
     return sorted(found.values(), key=lambda endpoint: endpoint.name)

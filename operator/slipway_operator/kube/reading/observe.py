@@ -224,6 +224,7 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         name=item["metadata"]["name"],
         fetcher_image=str(data.get("fetcherImage", "")),
         accelerator=dict(data.get("accelerator") or {}),
+        tls=data.get("tls") is True,
     )
 
 

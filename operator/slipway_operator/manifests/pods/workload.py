@@ -8,7 +8,7 @@ from slipway_operator.api.objects import Json
 from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
 from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.pods import bounds, environment, model_cache
+from slipway_operator.manifests.pods import bounds, certificate, environment, model_cache
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
@@ -88,7 +88,8 @@ PROFILES = {
 def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
     pod = model_cache.cached(_pod_spec(snapshot, selector, profile_of(snapshot)), owner, snapshot)
-    return bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
+    pod = bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
+    return certificate.secured(pod) if snapshot.tls else pod
 
 
 def _pod_spec(snapshot: Snapshot, selector: dict[str, str], profile: EngineProfile) -> dict[str, Any]:

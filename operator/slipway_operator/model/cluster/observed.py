@@ -45,6 +45,7 @@ class Snapshot:
     name: str = ""  # of the ControllerRevision
     fetcher_image: str = ""  # where the engine's image has no slipway-fetcher; empty: `image` has it
     accelerator: Json = field(default_factory=dict)  # what its accelerator type stood for then
+    tls: bool = False  # its pods serve HTTPS
 
     @property
     def is_grouped(self) -> bool:

@@ -109,9 +109,9 @@ def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list
     pods, revision = replicas(course, at, sizes), name(course)
     if not pods or course.stable is None:
         return []
-    lacks_service = revision not in at.observed.services and not at.observed.snapshots[course.stable].is_grouped
-    service = [headless_service(owner, revision)] if lacks_service else []
     snapshot = at.observed.snapshots[course.stable]
+    lacks_service = revision not in at.observed.services and not snapshot.is_grouped
+    service = [headless_service(owner, revision, tls=snapshot.tls)] if lacks_service else []
     made = workload(owner, snapshot, pods, revision)
     return [*service, *([made] if at.workload(revision) is None else [])]
 

@@ -1,0 +1,36 @@
+"""Connections inside the release: to gateways and model pods, by TLS where they have it."""
+
+import ssl
+from asyncio import sslproto
+from collections.abc import Callable
+
+import aiohttp
+
+from slipway_process.mutual_tls import PemIdentity, client_context
+from slipway_process.resolver import NameResolver
+
+# asyncio allocates this for each connection, and 256 KiB by default.
+_READ_BYTES = 16 << 10
+
+
+class _InsideConnector(aiohttp.TCPConnector):
+    """A new connection has the certificate of this time; open ones stay."""
+
+    def __init__(self, identity: Callable[[], PemIdentity | None]) -> None:
+        super().__init__(resolver=NameResolver())
+        self._identity = identity
+        self._known: tuple[PemIdentity, ssl.SSLContext] | None = None
+
+    def _get_ssl_context(self, req: aiohttp.ClientRequest) -> ssl.SSLContext | None:
+        identity = self._identity() if req.is_ssl() else None
+        if identity is None:
+            return super()._get_ssl_context(req)
+        if self._known is None or self._known[0] != identity:
+            sslproto.SSLProtocol.max_size = _READ_BYTES
+            self._known = (identity, client_context(identity))
+        return self._known[1]
+
+
+def open_inside(identity: Callable[[], PemIdentity | None]) -> aiohttp.ClientSession:
+    """Return a session; `identity` returns what the operator shows now, or None while it has no certificate."""
+    return aiohttp.ClientSession(connector=_InsideConnector(identity))

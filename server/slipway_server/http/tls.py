@@ -1,0 +1,44 @@
+"""TLS of the API port: for gateways and the operator, which have a certificate of the release's authority."""
+
+import ssl
+from asyncio import sslproto
+from pathlib import Path
+
+from aiohttp import web
+
+from slipway_process import mutual_tls
+
+from ..settings import ServerSettings
+from .errors import HttpError
+
+# Of a probe or of Prometheus, which have no certificate; none of them has anything of a request.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+# asyncio allocates this for each connection, and 256 KiB by default.
+_READ_BYTES = 16 << 10
+
+
+def listener_context(settings: ServerSettings) -> ssl.SSLContext | None:
+    """None: HTTP. The files are read again when they change.
+
+    Raises:
+        OSError, UnusableCertificate: the files cannot be used.
+    """
+    if not settings.ssl_certfile:
+        return None
+    sslproto.SSLProtocol.max_size = _READ_BYTES
+    files = (settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs)
+    return mutual_tls.reloaded_server_context(mutual_tls.IdentityFiles(*map(Path, files)))
+
+
+def check_client(http: web.Request) -> None:
+    """
+    Raises:
+        HttpError: the client of this connection has no certificate.
+    """
+    if http.path in OPEN_PATHS or mutual_tls.has_certificate(http.get_extra_info("peercert")):
+        return
+    raise HttpError(
+        403,
+        "This server takes requests from clients with a certificate of its release only: send them to the gateway.",
+        code="certificate_required",
+    )
