@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -34,10 +35,13 @@ from slipway_gateway.identity.tokens import UnverifiedToken
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.cluster.api import Api
 from testkit.until import until_async
+from tests.support.api_server import install_crds
 from tests.support.failing_control_plane import FailingControlPlane
+from tests.support.redis import redis_server
 
 from .harness import Gateway, echo, gateway, upstream
 from .tenants import PEPPER, bearer
+from .test_process import gateway as gateway_process
 
 AUDIENCE = "slipway"
 APP = username_of("default", "app")
@@ -323,3 +327,33 @@ async def test_the_api_server_dies_and_comes_back_without_the_service_account(
             issuer.start_api_server(killed)
         await asyncio.sleep(RETRY_S)
         assert [await status(gate, token) for token in (stays, gone, new)] == [200, 401, 200]
+
+
+@pytest.mark.integration
+async def test_the_process_reviews_tokens_for_the_audience_of_its_flag(issuer: Issuer) -> None:
+    """Of the Tenant that the API server has, by the process as the chart starts it; with Redis for what is shared."""
+    kubeconfig = issuer.plane.kubeconfig
+    install_crds(kubeconfig)
+    accounts = {"models": ["*"], "auth": {"serviceAccounts": [{"namespace": "default", "name": "app"}]}}
+    tenant = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "team"}, "spec": accounts}
+    made = issuer.api.post("/apis/slipway.dev/v1alpha1/tenants", tenant)
+    assert made.ok, made.message
+    names = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slipway-model-names"}}
+    assert issuer.api.post("/api/v1/namespaces/default/configmaps", names | {"data": {"names.json": "{}"}}).ok
+    flags = (f"--kubeconfig={kubeconfig}", f"--token-review-audience={AUDIENCE}", "--auth-mode=required")
+    with redis_server() as redis:
+        async with gateway_process(*flags, f"--redis-url={redis.url}", ready=False) as process:
+
+            async def models(token: str) -> int:
+                url, headers = process.url("api") + "/v1/models", bearer(token)
+                async with aiohttp.ClientSession() as client, client.get(url, headers=headers) as answer:
+                    return answer.status
+
+            found = 0
+            for _ in range(150):  # until it has read the Tenants
+                if (found := await models(issuer.token())) == 200:
+                    break
+                await asyncio.sleep(0.2)
+            assert found == 200, process.log
+            assert await models(issuer.token(audience="another")) == 401
+            await until_async(lambda: process.log_entries("budgets are shared by Redis"))
