@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from slipway_process.addresses import parse_hosts
+from slipway_process.network.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
 from slipway_process.values import (
     Address,

@@ -6,7 +6,7 @@ import sys
 import time
 
 from slipway_process import logs
-from slipway_process.mutual_tls import UnusableCertificate
+from slipway_process.network.mutual_tls import UnusableCertificate
 
 from . import machine
 from .engine.client import EngineClient, EngineCrashed, EngineError, ModelRefused, QueueLimits

@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 
 from slipway_operator.manifests.pods import certificate
-from slipway_process import mutual_tls
-from slipway_process.mutual_tls import IdentityFiles, has_certificate, reloaded_server_context
-from slipway_process.resolver import NameResolver
+from slipway_process.network import mutual_tls
+from slipway_process.network.mutual_tls import IdentityFiles, has_certificate, reloaded_server_context
+from slipway_process.network.resolver import NameResolver
 from testkit.until import until_async
 from tests.support.certificates import GATEWAY_HOST, HOST, PODS, client_of, install, issue, new_authority
 

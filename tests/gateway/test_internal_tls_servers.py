@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipway_operator.manifests.pods import certificate
-from slipway_process import mutual_tls
+from slipway_process.network import mutual_tls
 from testkit import ROOT
 from testkit.until import until_async
 from tests.server.process import ServerProcess

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_process import host_names
+from slipway_process.network import host_names
 
 ZONE = host_names.pod_zone("team-a")
 

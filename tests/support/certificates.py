@@ -9,7 +9,7 @@ from slipway_operator.manifests.pods import certificate
 from slipway_operator.model.cluster import authorities, certificates
 from slipway_operator.model.cluster.authorities import Authority, Terms
 from slipway_operator.model.cluster.certificates import Issued, Role
-from slipway_process import mutual_tls
+from slipway_process.network import mutual_tls
 
 NAMESPACE = "team-a"
 PODS = certificate.pods_of(NAMESPACE)

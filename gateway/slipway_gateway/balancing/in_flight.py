@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from slipway_process.host_names import shown
+from slipway_process.network.host_names import shown
 
 from ..routing.router import RouteEndpoint
 from ..routing.table import RouteTable

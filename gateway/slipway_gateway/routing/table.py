@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from slipway_process.host_names import host_name, pod_zone
+from slipway_process.network.host_names import host_name, pod_zone
 
 from .twin_shadow import TwinShadowRule
 

@@ -6,7 +6,7 @@ The host decides who may get contents; the address is checked because others may
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slipway_process.addresses import CLUSTER_PORTS, OWN_PORTS, Reach, canonical, matches, parse_hosts, reach_of
+from slipway_process.network.addresses import CLUSTER_PORTS, OWN_PORTS, Reach, canonical, matches, parse_hosts, reach_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from slipway_process.mutual_tls import has_certificate
+from slipway_process.network.mutual_tls import has_certificate
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import BOUNDS

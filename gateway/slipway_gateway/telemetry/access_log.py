@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from slipway_process.host_names import shown
+from slipway_process.network.host_names import shown
 
 from ..wire.headers import REQUEST_ID
 from .line_writer import LineWriter

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from cryptography import x509
 
-from slipway_process.mutual_tls import IdentityFiles, PemIdentity, Reloaded, client_context, reloaded_server_context
+from slipway_process.network.mutual_tls import (
+    IdentityFiles,
+    PemIdentity,
+    Reloaded,
+    client_context,
+    reloaded_server_context,
+)
 
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from slipway_process.resolver import NameResolver
+from slipway_process.network.resolver import NameResolver
 
 from ..limits.budget import Account
 from ..limits.transports import read_in_small_pieces

@@ -19,7 +19,7 @@ from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, S
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import MetricsPage, Observed
 from slipway_operator.model.engine_types import VLLM, EngineMetrics, metrics_of
-from slipway_process.host_names import host_name, pod_zone
+from slipway_process.network.host_names import host_name, pod_zone
 
 PORT = 8000  # of the server: docs/contracts.md
 TIMEOUT_S = 2.0

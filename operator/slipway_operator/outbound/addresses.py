@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_network
 
-from slipway_process.addresses import (
+from slipway_process.network.addresses import (
     CLUSTER_PORTS,
     OWN_PORTS,
     Address,

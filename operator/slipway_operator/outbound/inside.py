@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import aiohttp
 
-from slipway_process.mutual_tls import PemIdentity, client_context
-from slipway_process.resolver import NameResolver
+from slipway_process.network.mutual_tls import PemIdentity, client_context
+from slipway_process.network.resolver import NameResolver
 
 # asyncio allocates this for each connection, and 256 KiB by default.
 _READ_BYTES = 16 << 10

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from slipway_process import mutual_tls
+from slipway_process.network import mutual_tls
 
 from ..settings import ServerSettings
 from .errors import HttpError

@@ -12,7 +12,7 @@ from slipway_operator.kube.resources import SECRETS
 from slipway_operator.kube.writing.certificates import AGAIN_AFTER_S, Certificates, CertificateSecrets
 from slipway_operator.model.cluster import authorities
 from slipway_operator.model.cluster.authorities import DAY_S, Terms
-from slipway_process import mutual_tls
+from slipway_process.network import mutual_tls
 from tests.operator.kube.test_keys import Server
 
 pytestmark = pytest.mark.attack_class(2, 14)

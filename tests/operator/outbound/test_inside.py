@@ -11,7 +11,7 @@ from aiohttp import web
 
 from slipway_operator.manifests.pods import certificate
 from slipway_operator.outbound.inside import open_inside
-from slipway_process.mutual_tls import IdentityFiles, PemIdentity, has_certificate, reloaded_server_context
+from slipway_process.network.mutual_tls import IdentityFiles, PemIdentity, has_certificate, reloaded_server_context
 from tests.support.certificates import GATEWAY_HOST, HOST, PODS, install, issue, new_authority
 
 FIRST, SECOND = new_authority(), new_authority()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.manifests.pods import certificate
-from slipway_process import mutual_tls
+from slipway_process.network import mutual_tls
 from testkit.until import until
 from tests.support import certificates
 from tests.support.certificates import HOST, PODS, client_of, install, issue, new_authority

@@ -15,7 +15,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.reading import samples
 from slipway_operator.kube.resources import ENDPOINT_SLICES
 from slipway_operator.model.cluster.observed import Gateway, Service
-from slipway_process.host_names import gateway_zone, host_name
+from slipway_process.network.host_names import gateway_zone, host_name
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from slipway_operator.manifests.pods import certificate
 from slipway_operator.model.cluster import authorities, certificates
 from slipway_operator.model.cluster.authorities import Authority, Terms, UnreadableAuthorities
 from slipway_operator.model.cluster.certificates import Issued, Role
-from slipway_process.mutual_tls import PemIdentity
+from slipway_process.network.mutual_tls import PemIdentity
 
 LOOK_S, SOON_S = 60.0, 2.0  # between two reads of the Secret; without it no gateway starts
 AGAIN_AFTER_S = 240.0  # shorter than the resync period: manual changes in a namespace are reverted

@@ -8,7 +8,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster import authorities
 from slipway_operator.model.cluster.authorities import Authority, Terms
 from slipway_operator.model.cluster.certificates import CA, CERTIFICATE, PRIVATE_KEY, Issued, Role, bundle
-from slipway_process import host_names
+from slipway_process.network import host_names
 
 NAME = "slipway-pod-tls"  # in each namespace with a ModelDeployment: one name, which the operator's rights can have
 COMPONENT = "certificates"

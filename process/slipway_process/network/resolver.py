@@ -5,7 +5,7 @@ import socket
 from aiohttp import ThreadedResolver
 from aiohttp.abc import ResolveResult
 
-from slipway_process.host_names import address_of
+from slipway_process.network.host_names import address_of
 
 
 class NameResolver(ThreadedResolver):
