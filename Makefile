@@ -148,6 +148,10 @@ nodes: setup ## three nodes: drained, announced to end, lost, under load; weight
 	SLIPWAY_CLUSTER=slipway-nodes $(VENV)/bin/pytest e2e/test_nodes.py e2e/test_model_cache.py -s
 	SLIPWAY_CLUSTER=slipway-nodes $(PY) -m devcluster down
 
+batches: setup ## on a real cluster: a batch during a rollout, its process ends in the middle (some minutes)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_jobs.py -s
+
 internal-tls: setup ## on a real cluster: TLS inside the release is turned on while a model serves (some minutes)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_internal_tls.py -s
