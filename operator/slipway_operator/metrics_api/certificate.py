@@ -1,10 +1,6 @@
 """The serving certificate of the metrics API: self-signed, kept in memory, new in each process."""
 
-import contextlib
-import os
 import ssl
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,6 +8,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from slipway_process.network.mutual_tls import in_memory_file
 
 DAYS = 365
 _SUBJECT = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "slipway-metrics-api")])
@@ -74,23 +72,6 @@ def server_context(own: Certificate, clients_ca: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=clients_ca)
-    with _file(own.certificate + own.key) as path:
+    with in_memory_file(own.certificate + own.key) as path:
         context.load_cert_chain(path)
     return context
-
-
-@contextlib.contextmanager
-def _file(text: str) -> Iterator[str]:
-    """Yield a path for a library that reads only files: a file in memory where the system has them (no disk)."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.NamedTemporaryFile("w") as file:
-            file.write(text)
-            file.flush()
-            yield file.name
-        return
-    descriptor = os.memfd_create("certificate")
-    try:
-        os.write(descriptor, text.encode())
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)

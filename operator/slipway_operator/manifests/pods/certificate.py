@@ -4,7 +4,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from slipway_operator.model import labels
+from slipway_operator.manifests.pods.tenant_key import kept_secret
 from slipway_operator.model.cluster import authorities
 from slipway_operator.model.cluster.authorities import Authority, Terms
 from slipway_operator.model.cluster.certificates import CA, CERTIFICATE, PRIVATE_KEY, Issued, Role, bundle
@@ -28,12 +28,12 @@ def pods_of(namespace: str) -> Role:
 def authorities_secret(namespace: str, name: str, content: Sequence[Authority], terms: Terms) -> dict[str, Any]:
     """The Secret with what signs; the operator alone reads it. `ca.crt` is for people and for Prometheus."""
     public = base64.b64encode(bundle(content, terms).encode()).decode()
-    return _secret(namespace, name, {authorities.DATA: authorities.render(content), CA: public})
+    return kept_secret(namespace, name, COMPONENT, {authorities.DATA: authorities.render(content), CA: public})
 
 
 def issued_secret(namespace: str, name: str, issued: Issued) -> dict[str, Any]:
     """A Secret with a certificate. That of a namespace has no owner: its ModelDeployments share it."""
-    return _secret(namespace, name, issued.data())
+    return kept_secret(namespace, name, COMPONENT, issued.data())
 
 
 def secured(pod: dict[str, Any]) -> dict[str, Any]:
@@ -55,14 +55,3 @@ def secured(pod: dict[str, Any]) -> dict[str, Any]:
     items = [{"key": file, "path": file} for _, file in flags]
     volume = {"name": _VOLUME, "secret": {"secretName": NAME, "items": items}}
     return {**pod, "containers": [server, *others], "volumes": [*pod["volumes"], volume]}
-
-
-def _secret(namespace: str, name: str, data: dict[str, str]) -> dict[str, Any]:
-    marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: COMPONENT}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace, "labels": marks},
-        "type": "Opaque",
-        "data": data,
-    }

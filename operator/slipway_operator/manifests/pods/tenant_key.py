@@ -16,12 +16,12 @@ DIR = "/etc/slipway/tenant"
 
 def release_secret(namespace: str, name: str, content: Sequence[Key]) -> dict[str, Any]:
     """The release's Secret, for the operator and the gateways only."""
-    return _secret(namespace, name, keys.render(content))
+    return kept_secret(namespace, name, COMPONENT, keys.render(content))
 
 
 def namespace_secret(namespace: str, content: Sequence[Key]) -> dict[str, Any]:
     """A namespace's Secret. It has no owner: the namespace's ModelDeployments share it. Useless elsewhere."""
-    return _secret(namespace, NAME, keys.render_derived(keys.derive(content, namespace)))
+    return kept_secret(namespace, NAME, COMPONENT, keys.render_derived(keys.derive(content, namespace)))
 
 
 def with_keys(container: dict[str, Any], deployment: str) -> dict[str, Any]:
@@ -40,8 +40,9 @@ def volume() -> dict[str, Any]:
     return {"name": "tenant-key", "secret": {"secretName": NAME, "optional": True, "items": items}}
 
 
-def _secret(namespace: str, name: str, data: dict[str, str]) -> dict[str, Any]:
-    marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: COMPONENT}
+def kept_secret(namespace: str, name: str, component: str, data: dict[str, str]) -> dict[str, Any]:
+    """A Secret that the operator keeps by itself: no object owns it."""
+    marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: component}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
