@@ -33,9 +33,12 @@ RATE = 50  # requests a second, on the clock
 SHARES = {"crossing": 0.35, "overload": 0.6}
 MODERATE = "moderate"
 CALIBRATED_S, CONNECTIONS = 2.0, 16
+# Canary and twin run in time that nothing else wants, which may be hardly any on a machine that does something else.
+ENDED_S = 60.0
 # More pairs than either load has requests: nothing but the load of the gateway may withhold one.
 FREE = 1000
 PLAIN, PAIRED = "plain", "paired"
+INFLIGHT = "slipway_gateway_twin_inflight "
 # How much longer than without pairs a client may wait for its response under overload, at most.
 MOST_TIMES = 2.0
 
@@ -107,12 +110,22 @@ async def capacity(client: aiohttp.ClientSession, url: str) -> float:
     return answered / CALIBRATED_S
 
 
-async def pairs_by_result(client: aiohttp.ClientSession, admin: str) -> dict[str, int]:
-    """What requests of copied sessions came to."""
-    async with client.get(f"{admin}/metrics") as reply:
-        lines = (await reply.text()).splitlines()
+async def pairs_by_result(client: aiohttp.ClientSession, admin: str) -> Counter[str]:
+    """What requests of copied sessions came to, once no pair is in flight.
+
+    Raises:
+        TimeoutError: pairs are in flight after ENDED_S.
+    """
+    async with asyncio.timeout(ENDED_S):
+        while True:
+            async with client.get(f"{admin}/metrics") as reply:
+                lines = (await reply.text()).splitlines()
+            inflight = next(float(line.split()[1]) for line in lines if line.startswith(INFLIGHT))
+            if not inflight:
+                break
+            await asyncio.sleep(SETTLE_S)
     rows = [line for line in lines if line.startswith("slipway_gateway_twin_copies_total{")]
-    return {row.partition('result="')[2].partition('"')[0]: int(float(row.rpartition(" ")[2])) for row in rows}
+    return Counter({row.partition('result="')[2].partition('"')[0]: int(float(row.rpartition(" ")[2])) for row in rows})
 
 
 # -- what came of it
@@ -171,7 +184,7 @@ async def measure() -> list[dict[str, Any]]:
                 rate = RATE if stream else SHARES[load] * await capacity(client, url)
                 off, on = await alternate(client, url, rate, stream=stream)
                 await asyncio.sleep(SETTLE_S)
-                now = Counter(await pairs_by_result(client, admin))
+                now = await pairs_by_result(client, admin)
                 rows += rows_of(load, rate, off, on, dict(now - before))
                 before = now
     return rows

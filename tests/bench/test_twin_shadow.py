@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bench import twin_shadow
+from bench.shadow import server
 
 
 def rows(**changes: Any) -> list[dict[str, Any]]:
@@ -37,6 +38,8 @@ def test_each_bar_falls_by_its_own_figure() -> None:
 async def test_a_short_run_measures_every_load(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("PAIRS", 1), ("BLOCK_S", 0.3), ("SETTLE_S", 0.1), ("CALIBRATED_S", 0.3), ("RATE", 20)):
         monkeypatch.setattr(twin_shadow, name, value)
+    # Aside they would get no time beside other tests.
+    monkeypatch.setattr(twin_shadow, "server", lambda *_: server())
     measured = await twin_shadow.measure()
     assert {row["load"] for row in measured} == {"moderate", "crossing", "overload"} and len(measured) == 12
     assert all(row["off_ms"] < 60_000 and row["on_ms"] < 60_000 for row in measured), "no request failed"
