@@ -1,5 +1,6 @@
 """Six versions that are bad for real, each rolled back by itself, with the reason; stable serves on without a failure.
 
+Each is released twice: to a part of the clients, and to copies of their requests, where no client is served by it.
 `make test` runs one of them; `make faults` runs all and prints the table, and WRITE=1 puts it into docs/faults.md.
 """
 
@@ -7,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from testkit.load.flow import Ended, Flow, Shape
 from testkit.report import Bar, report, write
 
 REJECTED_S = 180  # for the verdict: a fault in 2 % of the requests takes chance and a minute
+BY_COPIES_S = 420  # the built-in template counts latencies of pods that are two minutes old
 THRESHOLD_STREAMS = 120  # of stable, before anything is released: from a hundred on it is known what is slow
 BEFORE = 30  # where no latency decides
 AFTER = 30  # requests that stable answers alone, once the bad version is gone
@@ -39,7 +42,7 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
         return
     page = request.config.getoption("--faults-table")
     print(f"\n{faults.markdown(found)}")
-    if len(found) == len(FAULTS):
+    if not faults.missing_rows(found):
         write(report_of(found))
     if page:
         faults.put_rows(Path(page), found)
@@ -47,9 +50,17 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
 
 def report_of(found: list[Row]) -> Json:
     """For build/reports/faults.json."""
-    held = len(found) == len(FAULTS)
-    bar = Bar("bad versions rolled back by themselves", len(found), f"{len(FAULTS)}", held)
-    return report("faults", [asdict(row) for row in found], [bar])
+    served = [row for row in found if row.judged == faults.CLIENTS]
+    copied = [row for row in found if row.judged == faults.COPIES]
+    reached = sum(row.requests for row in copied)
+    failed = sum(row.failed for row in copied)
+    bars = [
+        Bar("rolled back by themselves, judged on clients", len(served), f"{len(FAULTS)}", len(served) == len(FAULTS)),
+        Bar("rolled back by themselves, judged on copies", len(copied), f"{len(FAULTS)}", len(copied) == len(FAULTS)),
+        Bar("judged on copies: clients that got a response of the bad version", reached, "0", not reached),
+        Bar("judged on copies: requests of clients that failed", failed, "0", not failed),
+    ]
+    return report("faults", [asdict(row) for row in found], bars)
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +94,10 @@ def in_every_run(fault: Fault) -> object:
 def test_bad_version_is_rolled_back_by_itself(
     fault: Fault, chat: Deployment, flow: Callable[[Deployment, Shape], Flow], rows: Rows
 ) -> None:
-    running = flow(chat, fault.shape)
     enough = THRESHOLD_STREAMS if fault.template == faults.WARMED else BEFORE
-    running.wait_for(lambda seen: len(whole(seen)) >= enough, 90, "enough answers of stable")
-    stable, pods = chat.status["stableRevision"], chat.pod_uids()
-
+    running, stable, pods = begin(fault, chat, flow, enough)
     chat.edit(**fault.change())
-    rejected = chat.until("the bad version is rejected", lambda status: is_rejected(status, stable), REJECTED_S)
-    rejected_at = time.time()
-    settled = chat.until_state("Aborted")
-    abort = settled["rollout"]["abort"]
-    assert (abort["reason"], weights_of(settled)) == (fault.reason, {"v1": 100}), abort
-    assert re.search(fault.message, abort["message"]), (
-        f"the rejection does not match {fault.message}: {abort['message']}"
-    )
-    assert (settled["phase"], settled["stableRevision"]) == ("Degraded", stable)
-    assert abort["message"] in settled["message"]
+    rejected, rejected_at = await_rejection(fault, chat, stable, fault.message, REJECTED_S)
 
     for name in fault.shows:
         assert is_worse(metric(rejected, name)), f"{name} does not show it: {metric(rejected, name)}"
@@ -108,6 +107,46 @@ def test_bad_version_is_rolled_back_by_itself(
     others = [item for item in seen if item.trouble and item.revision in (stable, "")]
     assert not others, f"requests failed that the bad version had nothing to do with: {others[:5]}"
     rows(row(fault, rejected, rejected_at, seen))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name.replace(" ", "-")) for fault in FAULTS])
+@pytest.mark.timeout(2 * START_S + BY_COPIES_S + 60, func_only=True)
+def test_copies_reject_a_bad_version_before_a_client_is_served_by_it(
+    fault: Fault, chat: Deployment, flow: Callable[[Deployment, Shape], Flow], rows: Rows
+) -> None:
+    """By the built-in template as it is: no client gets a response of the bad version, and none fails."""
+    running, stable, pods = begin(fault, chat, flow, THRESHOLD_STREAMS)
+    chat.edit(**fault.change(copies=True))
+    rejected, rejected_at = await_rejection(fault, chat, stable, fault.by_copies, BY_COPIES_S)
+
+    seen = serves_on(running, stable)
+    assert pods <= chat.pod_uids(), "the stable pods were touched"
+    assert not [item for item in seen if item.trouble], [item for item in seen if item.trouble][:5]
+    assert {item.revision for item in seen} == {stable}, "clients were served by the bad version"
+    rows(row_by_copies(fault, rejected, rejected_at))
+
+
+def begin(
+    fault: Fault, chat: Deployment, flow: Callable[[Deployment, Shape], Flow], enough: int
+) -> tuple[Flow, str, set[str]]:
+    """The load, once stable has answered enough of it; the stable revision and its pods."""
+    running = flow(chat, fault.shape)
+    running.wait_for(lambda seen: len(whole(seen)) >= enough, 90, "enough answers of stable")
+    return running, chat.status["stableRevision"], chat.pod_uids()
+
+
+def await_rejection(fault: Fault, chat: Deployment, stable: str, message: str, within_s: float) -> tuple[Json, float]:
+    """The status at the rejection and its time, once the rollout has gone back for the right reason."""
+    rejected = chat.until("the bad version is rejected", lambda status: is_rejected(status, stable), within_s)
+    rejected_at = time.time()
+    settled = chat.until_state("Aborted")
+    abort = settled["rollout"]["abort"]
+    assert (abort["reason"], weights_of(settled)) == (fault.reason, {"v1": 100}), abort
+    assert re.search(message, abort["message"]), f"the rejection does not match {message}: {abort['message']}"
+    assert (settled["phase"], settled["stableRevision"]) == ("Degraded", stable)
+    assert abort["message"] in settled["message"]
+    return rejected, rejected_at
 
 
 def is_rejected(status: Json, stable: str) -> bool:
@@ -163,10 +202,29 @@ def row(fault: Fault, rejected: Json, rejected_at: float, seen: list[Ended]) -> 
     verdict = (expanded(rejected)[0]["rollout"].get("analysis") or {}).get("verdict") or {}
     return Row(
         fault=fault.name,
+        judged=faults.CLIENTS,
         released=fault.released,
         reason=faults.shortened(rejected["rollout"]["abort"]["message"]),
         seconds=rejected_at - min(item.at for item in bad) if bad else None,
         requests=len(bad),
+        copies=0,
         harmed=metric(rejected, verdict.get("metric", "")).get("canaryBad", 0),
         failed=sum(1 for item in seen if item.trouble),
+    )
+
+
+def row_by_copies(fault: Fault, rejected: Json, rejected_at: float) -> Row:
+    """The same where no client was served by it: seconds are from the beginning of the analysis."""
+    run = expanded(rejected)[0]["rollout"].get("analysis") or {}
+    began = run.get("startedAt")
+    return Row(
+        fault=fault.name,
+        judged=faults.COPIES,
+        released=fault.released,
+        reason=faults.shortened(rejected["rollout"]["abort"]["message"]),
+        seconds=rejected_at - datetime.fromisoformat(began).timestamp() if began else None,
+        requests=0,
+        copies=max((item.get("canarySamples", 0) for item in (run.get("verdict") or {}).get("metrics", ())), default=0),
+        harmed=0,
+        failed=0,
     )

@@ -31,9 +31,13 @@ SAME: Json = {"args": ["--max-num-seqs", "8"]}
 TEMPLATES = [{"templateName": "pairs"}]
 SHADOW: Json = {"templates": TEMPLATES, "twinShadow": {"percentage": 100}, "maxDuration": "10m"}
 RAMP: Json = {"auto": {"maxHarm": 30, "bake": "15s"}, "templates": TEMPLATES, "maxDuration": "10m"}
+ON_FAILURE = SHADOW | {"twinShadow": {"percentage": 100, "reference": "OnFailure"}}
 COMPARED: Json = {
-    "canary": {"baselinePod": True, "steps": [{"analysis": SHADOW}, {"pause": {}}]},
-    "blueGreen": {"prePromotionAnalysis": SHADOW, "previewReplicaCount": 1, "autoPromotionEnabled": False},
+    "canary": {"canary": {"baselinePod": True, "steps": [{"analysis": SHADOW}, {"pause": {}}]}},
+    "blueGreen": {
+        "blueGreen": {"prePromotionAnalysis": SHADOW, "previewReplicaCount": 1, "autoPromotionEnabled": False}
+    },
+    "on-failure": {"canary": {"steps": [{"analysis": ON_FAILURE}, {"pause": {}}]}},
 }
 RAMPED: Json = {
     "canary": {"baselinePod": True, "steps": [{"analysis": SHADOW}, {"ramp": RAMP}]},
@@ -44,7 +48,7 @@ RAMPED: Json = {
 @pytest.mark.extended
 @pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
 @pytest.mark.parametrize(("engine", "passes"), [(SAME, True), (CUT, False)], ids=["as-good", "cut-answers"])
-@pytest.mark.parametrize("kind", ["canary", "blueGreen"])
+@pytest.mark.parametrize("kind", ["canary", "blueGreen", "on-failure"])
 def test_pairs_decide_before_any_client_is_served(
     kind: str,
     engine: Json,
@@ -55,7 +59,7 @@ def test_pairs_decide_before_any_client_is_served(
     flow: Callable[[Deployment, Shape], Flow],
 ) -> None:
     slipway.kube.apply(faults.template("pairs", **RELEASE), namespace)
-    chat = deploy("v1", strategy={kind: COMPARED[kind], "capacity": {"maxSurge": 2}})
+    chat = deploy("v1", strategy=COMPARED[kind] | {"capacity": {"maxSurge": 2}})
     stable = chat.until_stable("v1")["stableRevision"]
     running = flow(chat, LOAD)
     running.wait_for(lambda seen: len(seen) >= BEFORE, 90, "answers of stable")
@@ -70,7 +74,8 @@ def test_pairs_decide_before_any_client_is_served(
     assert not [item for item in seen if item.trouble] and {item.revision for item in seen} == {stable}
     verdict = expanded(decided)[0]["rollout"]["analysis"]["verdict"]
     print(f"{engine}: {verdict['outcome']}, {verdict['message']}")
-    assert "prompts answered twice" in verdict["message"]
+    how = "failed by stable too" if kind == "on-failure" else "prompts answered twice"
+    assert how in verdict["message"]
     if passes:
         assert (verdict["outcome"], state_of(decided)) == ("Pass", "Paused"), decided["message"]
         assert not decided["traffic"].get("twinShadow"), "the copies end with the step"

@@ -43,16 +43,23 @@ def claimed(name: str) -> Json:
 
 
 def filler(claim: str, image: str, command: Sequence[str]) -> Json:
-    """Passes Pod Security "restricted", as everything in these namespaces must."""
+    """A pod that writes to a claim and ends."""
+    pod = hardened(claim, image, command)
+    [container] = pod["spec"]["containers"]
+    volume = {"name": "weights", "persistentVolumeClaim": {"claimName": claim}}
+    mounts = {"volumeMounts": [{"name": "weights", "mountPath": MOUNT}]}
+    return pod | {"spec": pod["spec"] | {"containers": [container | mounts], "volumes": [volume]}}
+
+
+def hardened(name: str, image: str, command: Sequence[str]) -> Json:
+    """A pod that passes Pod Security "restricted", as everything in these namespaces must."""
     user = {"runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
     container = {
-        "name": "make",
+        "name": "main",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": list(command),
-        "volumeMounts": [{"name": "weights", "mountPath": MOUNT}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    volume = {"name": "weights", "persistentVolumeClaim": {"claimName": claim}}
-    spec = {"restartPolicy": "Never", "securityContext": user, "containers": [container], "volumes": [volume]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": claim}, "spec": spec}
+    spec = {"restartPolicy": "Never", "securityContext": user, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

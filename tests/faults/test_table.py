@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from e2e.faults import FAULTS, ROOT, Row, markdown, put_rows, shortened, warmed
+from e2e.faults import CLIENTS, COPIES, FAULTS, ROOT, Row, markdown, put_rows, shortened, warmed
 from e2e.page import TABLE_BEGINS, TABLE_ENDS
 from slipway_operator.model.analysis.template import parse
 
-ROWS = [Row(fault.name, fault.released, "errors: 1 of 2", 41.4, 300, 7, 9) for fault in FAULTS]
+ROWS = [
+    Row(fault.name, judged, fault.released, "errors: 1 of 2", 41.4, 12, 300, 7, 9)
+    for judged in (CLIENTS, COPIES)
+    for fault in FAULTS
+]
 SENTENCE = (
     "analysis llm-default: errors: 9 of 132 bad (6.82%) on canary, 2 of 368 bad (0.54%) on stable; evidence e=173, 100 "
     "rejects"
@@ -19,10 +23,12 @@ SENTENCE = (
 
 def test_rows_stand_in_the_order_of_the_faults() -> None:
     lines = markdown(ROWS[::-1]).splitlines()
-    assert [line.split(" | ")[0].lstrip("| ") for line in lines[-len(FAULTS) :]] == [fault.name for fault in FAULTS]
-    assert lines[-1].endswith("| 41 | 300 | 7 | 9 |")
+    assert [line.split(" | ")[0].lstrip("| ") for line in lines[-2 * len(FAULTS) :]] == [
+        fault.name for fault in FAULTS
+    ] * 2
+    assert lines[-1].endswith("| copies | errors: 1 of 2 | 41 | 12 | 300 | 7 | 9 |")
     never_sent = replace(ROWS[0], seconds=None)
-    assert "| - | 300 |" in markdown([never_sent])
+    assert "| - | 12 |" in markdown([never_sent])
 
 
 def test_the_page_keeps_its_words(tmp_path: Path) -> None:
@@ -40,7 +46,7 @@ def test_the_page_keeps_its_words(tmp_path: Path) -> None:
 def test_a_table_without_all_faults_is_not_written(tmp_path: Path) -> None:
     page = tmp_path / "faults.md"
     page.write_text("words")
-    with pytest.raises(ValueError, match=f"no row for {FAULTS[-1].name}"):
+    with pytest.raises(ValueError, match=rf"no row for {FAULTS[-1].name} \(judged on copies\)"):
         put_rows(page, ROWS[:-1])
     with pytest.raises(ValueError, match="has no lines"):
         put_rows(page, ROWS)
@@ -49,6 +55,9 @@ def test_a_table_without_all_faults_is_not_written(tmp_path: Path) -> None:
 
 def test_the_sentence_of_a_rejection_is_found_and_shortened() -> None:
     assert shortened(SENTENCE) == "errors: 9 of 132 bad (6.82%) on canary, 2 of 368 bad (0.54%) on stable"
+    slower = "more than 15% slower than its twin in 1,021 of 1,400 pairs"
+    for numbers in ("12 on canary alone, 0 on its twin alone", slower):
+        assert shortened(f"step 1: analysis llm-release: ttft: {numbers}, evidence e=300") == f"ttft: {numbers}"
     assert len(shortened("x" * 999)) == 160
     [errors] = [fault for fault in FAULTS if fault.name.startswith("2 %")]
     assert re.search(errors.message, SENTENCE)

@@ -20,16 +20,16 @@ def drifts(row: MetricVerdict) -> str:
     return f"of {row.nc} mirrored prompts {row.kc} on canary alone, {row.ks} on a second stable pod alone"
 
 
-def rejection(spec: AnalysisSpec, row: MetricVerdict, paces: Sequence[Pace], total: float, threshold: float) -> str:
+def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: float, threshold: float) -> str:
     """Why the canary is rejected, by the metric with the most evidence."""
     metric = next(metric for metric in spec.metrics if metric.name == row.name)
     evidence = f"evidence e={_times(total)}, {_times(threshold)} rejects"
     if metric.is_paired:
-        return f"{row.name}: {shadow.rejection(metric, row)}; {evidence}"
+        return f"{row.name}: {shadow.rejection(metric, row, reading)}; {evidence}"
     if metric.kind is Kind.PAIRED_DRIFT:
         return f"{row.name}: {drifts(row)}; {evidence}"
     sides = f"{_rate(row.kc, row.nc)} on canary, {_rate(row.ks, row.ns)} on stable"
-    return f"{row.name}: {_slower(metric, paces)}{sides}; {evidence}"
+    return f"{row.name}: {_slower(metric, reading.paces)}{sides}; {evidence}"
 
 
 def _slower(metric: MetricSpec, paces: Sequence[Pace]) -> str:

@@ -143,7 +143,7 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
     if compared and total >= threshold:
         blamed = max(compared, key=lambda row: row.log_evidence)
         return conclude(
-            Outcome.FAIL, Reason.WORSE, sentences.rejection(spec, blamed, reading.paces, total, threshold), blamed.name
+            Outcome.FAIL, Reason.WORSE, sentences.rejection(spec, blamed, reading, total, threshold), blamed.name
         )
     if doubt := _doubt_of_passing(spec, reading, deciding):
         return conclude(Outcome.INCONCLUSIVE, *doubt)

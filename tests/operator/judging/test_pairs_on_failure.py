@@ -35,6 +35,15 @@ def test_failures_of_stable_alone_prove_nothing_for_canary() -> None:
     assert alone.message.startswith("2,000 prompts answered, those that failed by stable too; bad: 6 on canary alone, ")
 
 
+def test_no_message_names_a_twin() -> None:
+    passed, rejected = judge(SPEC, reading(2000, 6, 8)), judge(SPEC, reading(65, 16, 0))
+    empty = judge(SPEC, reading(0, 0, 0))
+    assert "bad: 6 on canary alone, 8 on stable alone, at most " in passed.message
+    counted = "bad: 16 on canary alone, 0 on stable alone, of 65 prompts answered, those that failed by stable too; "
+    assert (rejected.outcome, rejected.message.startswith(counted)) == (Outcome.FAIL, True)
+    assert not [verdict for verdict in (passed, rejected, empty) if "twi" in verdict.message]
+
+
 def test_what_no_pod_of_stable_had_room_to_repeat_is_canarys_in_the_proof_and_no_evidence_against_it() -> None:
     busy, known = judge(SPEC, reading(2000, 6, 6, 20)), judge(SPEC, reading(2000, 6, 6))
     assert busy.extra and known.extra

@@ -82,7 +82,8 @@ def doubt_of_all(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerd
     if shadow.no_twin:
         return Reason.NO_TWIN, _without_twin(shadow), ""
     if waited_s < FIRST_PAIR_S or shadow.open:
-        return Reason.NO_DATA, f"no prompt was answered twice yet, {shadow.open} pairs are open", ""
+        twice = "" if shadow.on_failure else " twice"
+        return Reason.NO_DATA, f"no prompt was answered{twice} yet, {shadow.open} pairs are open", ""
     offered, _, failed = _withheld(reading)
     why = f"{offered:,} were withheld" if offered else "no request came that can be copied"
     if failed:
@@ -135,9 +136,8 @@ def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
     """What the pairs show: the numbers behind a pass, and so far."""
     metrics, sure = {metric.name: metric for metric in spec.metrics}, f"{1 - spec.false_promote_rate:.0%}"
     probes = sources(reading).probes
-    how = "answered, those that failed by stable too" if _shadow(reading).on_failure else "answered twice"
-    parts = [f"{_most(rows):,} prompts {how}" + (f", {probes:,} of them probes" if probes else "")]
-    parts += [_bounded(row, sure) for row in rows if row.extra and row.finding is not Finding.REPORTED]
+    parts = [f"{_most(rows):,} prompts {_how(reading)}" + (f", {probes:,} of them probes" if probes else "")]
+    parts += [_bounded(row, reading, sure) for row in rows if row.extra and row.finding is not Finding.REPORTED]
     parts += [_of_quality(found)] if (found := quality(reading)) and found.tokens else []
     parts += [text] if (rated := scores.found(reading)) and (text := scores.sentence(rated)) else []
     parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
@@ -178,17 +178,23 @@ def offer(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -
     return f"{rate}, and {takes}: twinShadow.probes sends prompts of yours as further pairs"
 
 
-def rejection(metric: MetricSpec, row: MetricVerdict) -> str:
+def rejection(metric: MetricSpec, row: MetricVerdict, reading: Reading) -> str:
     """The numbers that reject canary, of the metric with the most evidence."""
     if metric.latency:
         return f"more than {metric.max_slowdown:.0%} slower than its twin in {row.kc:,} of {row.nc:,} pairs"
     if metric.scorer:
-        return f"{_alone(row)} rated lower, of {row.ns:,} pairs with a result of its scorer"
-    return f"{_alone(row)}, of {row.nc:,} prompts answered twice"
+        return f"{_alone(row, reading)} rated lower, of {row.ns:,} pairs with a result of its scorer"
+    return f"{_alone(row, reading)}, of {row.nc:,} prompts {_how(reading)}"
 
 
-def _alone(row: MetricVerdict) -> str:
-    return f"{row.kc:,} on canary alone, {row.ks:,} on its twin alone"
+def _how(reading: Reading) -> str:
+    """How prompts were answered."""
+    return "answered, those that failed by stable too" if _shadow(reading).on_failure else "answered twice"
+
+
+def _alone(row: MetricVerdict, reading: Reading) -> str:
+    other = "stable" if _shadow(reading).on_failure else "its twin"
+    return f"{row.kc:,} on canary alone, {row.ks:,} on {other} alone"
 
 
 def _of_quality(found: PairQuality) -> str:
@@ -197,11 +203,10 @@ def _of_quality(found: PairQuality) -> str:
     return f"{flips}; {found.texts_differ:,} of {found.texts:,} texts differ"
 
 
-def _bounded(row: MetricVerdict, sure: str) -> str:
+def _bounded(row: MetricVerdict, reading: Reading, sure: str) -> str:
     assert row.extra, "only a metric with maxExtra has a bound"
-    return (
-        f"{row.name}: {_alone(row)}, at most {row.extra.at_most:g} extra per 1,000 (limit {row.extra.limit:g}, {sure})"
-    )
+    bound = f"at most {row.extra.at_most:g} extra per 1,000 (limit {row.extra.limit:g}, {sure})"
+    return f"{row.name}: {_alone(row, reading)}, {bound}"
 
 
 def _paced(metric: MetricSpec, row: MetricVerdict, sure: str) -> str:
