@@ -1,6 +1,7 @@
 """Pairs without a twin: what is proved by what canary fails and stable does not, and what rejects."""
 
 import math
+import re
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ def test_no_message_names_a_twin() -> None:
     assert "bad: 6 on canary alone, 8 on stable alone, at most " in passed.message
     counted = "bad: 16 on canary alone, 0 on stable alone, of 65 prompts answered, those that failed by stable too; "
     assert (rejected.outcome, rejected.message.startswith(counted)) == (Outcome.FAIL, True)
-    assert not [verdict for verdict in (passed, rejected, empty) if "twi" in verdict.message]
+    assert not [verdict for verdict in (passed, rejected, empty) if re.search(r"\btwin\b|twice", verdict.message)]
 
 
 def test_what_no_pod_of_stable_had_room_to_repeat_is_canarys_in_the_proof_and_no_evidence_against_it() -> None:
