@@ -49,6 +49,21 @@ def test_pairs_are_shown_by_their_source_where_there_are_probes() -> None:
         assert not [line for line in drawn(look(analyzing(verdict=VERDICT | {"pairs": none}))) if "pairs:" in line]
 
 
+def test_texts_tokens_and_the_results_of_a_scorer_are_shown() -> None:
+    quality = {"texts": 70, "textsDiffer": 9, "tokens": 3904, "flipsOnCanary": 12, "flipsOnTwin": 10}
+    scores = {"pairs": 143, "lowerOnCanary": 12, "canaryMean": 0.812, "twinMean": 0.815, "unanswered": 2, "blocked": 0}
+    lines = drawn(look(analyzing(verdict=VERDICT | {"quality": quality, "scores": scores})))
+    for shown in (
+        "texts: 9 of 70 pairs differ",
+        "tokens of stable: 12 of 3904 are not canary's first choice, 10 not stable's",
+        "scorer: of 143 pairs canary lower in 12, stable in 0; mean 0.812 on canary, 0.815 on stable; 2 unanswered",
+    ):
+        assert f"│   ├── {shown}" in lines
+    for none in ({}, None, [1], "forged"):
+        found = drawn(look(analyzing(verdict=VERDICT | {"quality": none, "scores": none})))
+        assert not [line for line in found if "texts:" in line or "scorer:" in line]
+
+
 @pytest.mark.finding("S12")
 @pytest.mark.parametrize("outdated", ["no operator runs", None])
 def test_forecasts_are_shown_only_while_an_operator_counts(outdated: str | None) -> None:

@@ -50,8 +50,7 @@ def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
         yield "counting; no verdict yet"
         return
     yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{_forecast(run, now, kept=kept)}"
-    if pairs := format_pairs(verdict.get("pairs")):
-        yield pairs
+    yield from format_pairs(verdict)
     if compared := [found for line in verdict.get("metrics") or () if isinstance(found := metric_fields(line), dict)]:
         yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
         yield from format_table(_COLUMNS, (format_cells(item) for item in compared))
@@ -89,14 +88,30 @@ def format_measured(item: Json) -> str:
     return f"{item.get('name', '')}: {item.get('phase', '')}; {counts or 'not measured yet'}{value}"
 
 
-def format_pairs(pairs: Any) -> str:
-    """Pairs of a twin shadow by their source; empty without probes."""
-    found = pairs if isinstance(pairs, dict) else {}
-    if not found.get("probes"):
-        return ""
-    canary, twin = found.get("probesBadOnCanary", 0), found.get("probesBadOnTwin", 0)
-    bad = f"{canary} bad on canary alone, {twin} on its twin alone"
-    return f"pairs: {found.get('users', 0)} copies of clients' requests, {found['probes']} probes ({bad})"
+def format_pairs(verdict: Json) -> Iterator[str]:
+    """Pairs of a twin shadow: their sources where there are probes, their texts and tokens, and a scorer's results."""
+    pairs, quality, scores = (
+        found if isinstance(found := verdict.get(name), dict) else {} for name in ("pairs", "quality", "scores")
+    )
+    if pairs.get("probes"):
+        canary, twin = pairs.get("probesBadOnCanary", 0), pairs.get("probesBadOnTwin", 0)
+        bad = f"{canary} bad on canary alone, {twin} on its twin alone"
+        yield f"pairs: {pairs.get('users', 0)} copies of clients' requests, {pairs['probes']} probes ({bad})"
+    if quality.get("texts"):
+        tokens, canary, twin = (quality.get(name, 0) for name in ("tokens", "flipsOnCanary", "flipsOnTwin"))
+        yield f"texts: {quality.get('textsDiffer', 0)} of {quality['texts']} pairs differ"
+        yield f"tokens of stable: {canary} of {tokens} are not canary's first choice, {twin} not stable's"
+    if scores:
+        yield f"scorer: {_scores(scores)}"
+
+
+def _scores(scores: Json) -> str:
+    lower = f"canary lower in {scores.get('lowerOnCanary', 0)}, stable in {scores.get('lowerOnTwin', 0)}"
+    parts = [f"of {scores.get('pairs', 0)} pairs {lower}"]
+    if "canaryMean" in scores:
+        parts.append(f"mean {scores['canaryMean']} on canary, {scores.get('twinMean', '-')} on stable")
+    parts += [f"{scores[name]} {name}" for name in ("unanswered", "invalid", "dropped", "blocked") if scores.get(name)]
+    return "; ".join(parts)
 
 
 def _side(item: Json, side: str) -> str:

@@ -46,7 +46,7 @@ class Review:
     notes: tuple[str, ...]
     measured: tuple[str, ...] = ()  # metrics with a provider, one line for each
     ramp: str = ""  # what a ramp may have cost
-    pairs: str = ""  # of a twin shadow with probes: how many pairs are of clients, and how many probes
+    pairs: tuple[str, ...] = ()  # of a twin shadow: probes, texts and tokens, results of a scorer
 
     @property
     def span(self) -> tuple[int, int]:
@@ -83,7 +83,8 @@ def format_review(review: Review) -> Iterator[str]:
     yield review.title
     yield from (f"note: {note}" for note in review.notes)
     yield f"{review.outcome} ({review.reason}): {review.message}"
-    yield from (line for line in (review.ramp, review.pairs) if line)
+    yield from ([review.ramp] if review.ramp else [])
+    yield from review.pairs
     if review.metrics:
         yield from _compared(review)
     yield from review.measured
@@ -122,7 +123,7 @@ def _review(again: retrial.Retrial, where: str) -> Review:
         metrics=tuple(MetricReview(row, _points(again, row["name"])) for row in verdict.get("metrics", ())),
         measured=tuple(map(analysis.format_measured, again.measured)),
         ramp=again.ramp,
-        pairs=analysis.format_pairs(verdict.get("pairs")),
+        pairs=tuple(analysis.format_pairs(verdict)),
         notes=again.notes,
     )
 
