@@ -28,6 +28,7 @@ RATE, WEIGHT = 20, 50
 # Twenty releases by llm-release take more than an hour, because each compares pairs for five minutes at least.
 RELEASES = int(os.environ.get("SLIPWAY_RELEASES", "20"))
 LANES = int(os.environ.get("SLIPWAY_LANES", "2"))  # deployments that release at the same time
+REPLICAS = int(os.environ.get("SLIPWAY_REPLICAS", "1"))  # of stable; the new version is compared with one pod
 RELEASE_RATE, RELEASED_S = 5, 1800
 # As the built-in template, with margins that hundreds of requests can prove and not thousands. A quarter of stable's
 # own latencies are slow by these thresholds: that is as fair, and ends sooner.
@@ -115,7 +116,7 @@ def releases_of(
         {"ramp": {"auto": {"bake": "0s"}, "templates": templates, "maxDuration": "30m"}},
     ]
     canary = {"baselinePod": True, "steps": steps, "scaleDownDelaySeconds": 1}
-    chat.create("v1", strategy={"canary": canary, "capacity": {"maxSurge": 2}})
+    chat.create("v1", replicas=REPLICAS, strategy={"canary": canary, "capacity": {"maxSurge": 2}})
     chat.until_stable("v1")
     running = flow(chat, Shape(rate=RELEASE_RATE, streamed=1))
     running.wait_for(lambda seen: len(seen) >= THRESHOLD_STREAMS, 90, "enough answers of stable")
