@@ -32,13 +32,13 @@ from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.calls import Calls
 from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, NODES
+from slipway_operator.kube.secrets.certificates import Certificates, CertificateSecrets
+from slipway_operator.kube.secrets.keys import Keys
+from slipway_operator.kube.secrets.pepper import Pepper
 from slipway_operator.kube.writing import names
 from slipway_operator.kube.writing.aggregation import Host
-from slipway_operator.kube.writing.certificates import Certificates, CertificateSecrets
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
-from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
-from slipway_operator.kube.writing.pepper import Pepper
 from slipway_operator.metrics_api import engine_series
 from slipway_operator.metrics_api.sampler import MetricsSampler
 from slipway_operator.metrics_api.server import MetricsApi

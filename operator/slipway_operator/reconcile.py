@@ -20,10 +20,10 @@ from slipway_operator.kube.reading.kubelet_events import KubeletEvents
 from slipway_operator.kube.reading.nodes import Nodes
 from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
+from slipway_operator.kube.secrets.certificates import Certificates
+from slipway_operator.kube.secrets.keys import Keys
 from slipway_operator.kube.writing import apply, events
-from slipway_operator.kube.writing.certificates import Certificates
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
-from slipway_operator.kube.writing.keys import Keys
 from slipway_operator.kube.writing.names import Names
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins

@@ -9,7 +9,8 @@ from cryptography import x509
 
 from slipway_operator.kube.errors import NotFound, Refused, Unavailable
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.kube.writing.certificates import AGAIN_AFTER_S, Certificates, CertificateSecrets
+from slipway_operator.kube.secrets.certificates import Certificates, CertificateSecrets
+from slipway_operator.kube.secrets.kept import AGAIN_AFTER_S
 from slipway_operator.model.cluster import authorities
 from slipway_operator.model.cluster.authorities import DAY_S, Terms
 from slipway_process.network import mutual_tls

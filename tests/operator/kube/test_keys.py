@@ -7,7 +7,8 @@ import pytest
 
 from slipway_operator.kube.errors import Exists, Fenced, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.resources import SECRETS
-from slipway_operator.kube.writing.keys import AGAIN_AFTER_S, Keys
+from slipway_operator.kube.secrets.kept import AGAIN_AFTER_S
+from slipway_operator.kube.secrets.keys import Keys
 from slipway_operator.model.cluster import keys as model
 from slipway_operator.model.cluster.keys import PROPAGATION_S
 

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from slipway_operator.kube.errors import Refused
-from slipway_operator.kube.writing.pepper import Pepper
+from slipway_operator.kube.secrets.pepper import Pepper
 
 from .test_keys import Server
 

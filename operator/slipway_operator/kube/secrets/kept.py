@@ -1,0 +1,187 @@
+"""A Secret of the release that advances by steps, and of which each namespace with model pods is given a part."""
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from slipway_operator.api.objects import Object
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
+from slipway_operator.kube.resources import SECRETS
+
+LOOK_S = 60.0  # between two reads of the Secret
+AGAIN_AFTER_S = 240.0  # shorter than the resync period: manual changes in a namespace are reverted
+
+
+class HasId(Protocol):
+    """One item of the Secret."""
+
+    @property
+    def id(self) -> str:
+        """Its name in logs."""
+
+
+Item = TypeVar("Item", bound=HasId)
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What logs say."""
+
+    items: str  # of the Secret, in plural
+    refused: str  # what follows where the API server does not permit to keep it
+    refused_in: str  # the same in a namespace, which stands for %s
+
+
+class KeptSecret(ABC, Generic[Item, Part]):
+    """The items in the release's Secret, and which part each namespace was given.
+
+    `fenced_pause_s`: until the next look where another operator has the lease.
+    """
+
+    words: ClassVar[Words]
+    unreadable: ClassVar[type[ValueError]]  # what `_parse` raises
+    fenced_pause_s: ClassVar[float] = LOOK_S
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        secret: str,
+        served: Callable[[], Iterable[tuple[str, str]]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`served`: namespace and name of each ModelDeployment. `clock`: Unix seconds."""
+        self._client, self._served, self._clock = client, served, clock
+        self._namespace, self._secret = namespace, secret
+        self._items: tuple[Item, ...] = ()
+        self._given: dict[str, tuple[Part, float]] = {}  # by namespace: what, and when
+        self._lock = asyncio.Lock()
+        self._log = logging.getLogger(type(self).__module__)
+        self._trouble = ""
+
+    @abstractmethod
+    def _parse(self, data: dict[str, str]) -> tuple[Item, ...]:
+        """The items in the Secret's `data`. Raises `unreadable` when no operator wrote it so."""
+
+    @abstractmethod
+    def _next(self, known: tuple[Item, ...]) -> tuple[Item, ...]:
+        """The items after the step that is due, if any."""
+
+    @abstractmethod
+    def _manifest(self, items: tuple[Item, ...]) -> Object:
+        """The Secret of the release."""
+
+    @abstractmethod
+    def _part(self, namespace: str) -> Part:
+        """What a namespace is given now; there are items."""
+
+    @abstractmethod
+    def _part_manifest(self, namespace: str, part: Part) -> Object:
+        """The Secret in a namespace."""
+
+    async def _keep_others(self) -> None:
+        """Write further Secrets in the namespace of the release."""
+
+    async def keep(self, namespace: str) -> None:
+        """Write a namespace's part unless it was written lately.
+
+        Without the permission, or without items, a warning is logged. Any other ApiError is raised before pods exist.
+        """
+        if not self._items:
+            await self.look()
+        if not self._items:
+            return
+        part, (given, at) = self._part(namespace), self._given.get(namespace, (None, 0.0))
+        if given == part and self._clock() - at < AGAIN_AFTER_S:
+            return
+        try:
+            await self._client.apply(SECRETS, self._part_manifest(namespace, part))
+        except Refused as error:
+            self._log.warning(f"{self.words.refused_in}: %s", namespace, error)
+        self._given[namespace] = (part, self._clock())
+
+    async def run(self) -> None:
+        """Take each step when it is due, and write it to all namespaces at once, until cancelled."""
+        while True:
+            pause_s = LOOK_S
+            try:
+                await self.look()
+                await self._give_all()
+            except Fenced:
+                pause_s = self.fenced_pause_s
+            except ApiError as error:
+                self._log_once(f"the {self.words.items} cannot be kept: {error}")
+            await asyncio.sleep(pause_s)
+
+    async def look(self) -> None:
+        """Read the Secret, and write the step that is due.
+
+        Raises:
+            ApiError: when the API server is unavailable, or another writer was faster.
+        """
+        async with self._lock:
+            try:
+                self._items = await self._advance(await self._read(self._secret))
+                await self._keep_others()
+            except Refused as error:
+                self._log_once(f"{self.words.refused}, the {self.words.items} cannot be kept: {error}")
+            except self.unreadable as error:
+                where = f"{self._namespace}/{self._secret}"
+                self._log_once(f"Secret {where}: {error}; delete it, then the operator writes it again")
+            else:
+                self._trouble = ""
+
+    def forget(self, namespace: str) -> None:
+        """Forget what a namespace was given; the next `keep` writes it again."""
+        self._given.pop(namespace, None)
+
+    async def _read(self, name: str) -> Object | None:
+        try:
+            return await self._client.get(SECRETS, self._namespace, name)
+        except NotFound:
+            return None
+
+    async def _advance(self, found: Object | None) -> tuple[Item, ...]:
+        """Return the items after the step that is due. A deleted or emptied Secret is restored: pods have its items."""
+        known = (self._parse(found.get("data") or {}) if found else ()) or self._items
+        items = self._next(known)
+        try:
+            await self._write(found, self._manifest(items))
+        except (Fenced, Stale, Exists):
+            if not known:
+                raise
+            return known
+        if items != known:
+            self._log.info("the release's %s are now %s", self.words.items, ", ".join(item.id for item in items))
+        return items
+
+    async def _write(self, found: Object | None, body: Object) -> None:
+        """Write what differs, conditionally: of two operators the second one reads again."""
+        if found is None:
+            await self._client.create(SECRETS, body)
+        elif (found.get("data") or {}) != body["data"]:
+            metadata = {**found["metadata"], "labels": body["metadata"]["labels"]}
+            await self._client.replace(SECRETS, {**body, "metadata": metadata, "type": found.get("type", "Opaque")})
+
+    async def _give_all(self) -> None:
+        for namespace in sorted({namespace for namespace, _ in self._served()}):
+            given = self._given.get(namespace)
+            if self._items and given and given[0] == self._part(namespace):
+                continue  # its reconciles repair it
+            try:
+                await self.keep(namespace)
+            except Fenced:
+                raise
+            except ApiError as error:  # a namespace that is being deleted must not block the others
+                self._log.warning("namespace %s has not the newest %s yet: %s", namespace, self.words.items, error)
+
+    def _log_once(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._log.warning("%s", trouble)
