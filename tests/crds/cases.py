@@ -477,7 +477,10 @@ CEL_CASES = (
     Case(
         "storage-of-downloads",
         "spec.resources.storage is for models that are downloaded",
-        bad=tuple({"model": {"uri": uri}, "resources": {"storage": "1Gi"}} for uri in ("pvc://claim/m", "file:///m")),
+        bad=tuple(
+            {"model": model, "resources": {"storage": "1Gi"}}
+            for model in ({"uri": "pvc://claim/m"}, {"uri": "file:///m"}, {"uri": "oci://h/r:1", "cache": "image"})
+        ),
         good=tuple(
             {"model": {"uri": uri}, "resources": {"storage": "1Gi"}}
             for uri in ("hf://o/m", "https://h/m.tar", "s3://abc/m", "oci://h/r:1")

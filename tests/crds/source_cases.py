@@ -42,6 +42,12 @@ CEL_CASES = (
         good=(_model(uri="hf://org/m", cache="claim", cacheClaimName="models"),),
     ),
     Case(
+        "cache-image",
+        "spec.model.cache: image mounts the image of an oci:// model: write node, claim or none for other models",
+        bad=(_model(uri="hf://org/m", cache="image"), _model(uri="s3://bucket/m", cache="image")),
+        good=(_model(uri="oci://registry.example.com/team/chat:v1", cache="image"),),
+    ),
+    Case(
         "uri-s3",
         "an s3:// uri names a bucket and a folder: write s3://bucket/folder",
         bad=_uri("s3://B/m", "s3://ab/m", "s3://my_bucket/m", "s3://-ab/m", "s3://a..b/m", "s3:///m", "s3://abc/m?x=1"),

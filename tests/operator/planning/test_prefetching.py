@@ -65,6 +65,10 @@ def test_nodes_of_all_pods_of_a_group_download() -> None:
     assert nodes_of(workload(STABLE, "a", workers=("b",)), workload(CANARY, "c", workers=("d",))) == ["a", "b"]
 
 
+def test_nodes_pull_a_model_that_is_mounted_from_an_image() -> None:
+    assert nodes_of(workload(STABLE, "a"), workload(CANARY, "b"), cache="image") == ["a"]
+
+
 @pytest.mark.parametrize("change", [{"cache": "none"}, {"cache": "claim"}, {"weights": None}])
 def test_without_a_cache_on_the_nodes_or_before_the_weights_are_known_nothing_is_made(change: dict[str, Any]) -> None:
     assert nodes_of(workload(STABLE, "a"), workload(CANARY, "b"), **change) == []

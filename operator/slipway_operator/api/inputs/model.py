@@ -104,6 +104,10 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
     "spec.model.cache is for models that are downloaded, and a pvc:// or file:// model is used where it is: remove it",
 )
 @rule(
+    "!has(self.cache) || self.cache != 'image' || self.uri.startsWith('oci://')",
+    "spec.model.cache: image mounts the image of an oci:// model: write node, claim or none for other models",
+)
+@rule(
     "(has(self.cache) && self.cache == 'claim') == has(self.cacheClaimName)",
     "spec.model.cacheClaimName names the claim of cache: claim, and goes with it only: write both, or none",
 )
@@ -183,10 +187,11 @@ class ModelSpec(ApiType):
     """Branch, tag or commit of an hf:// repository; sha256: and a digest for an https:// archive or manifest, or for
     the files of an s3://, gs://, az://, pvc:// or file:// folder. A branch is resolved once: the first pod reports the
     commit, and all later pods of the revision load it. docs/server.md describes the digest."""
-    cache: Annotated[str, OneOf(("none", "node", "claim"))] = "none"
+    cache: Annotated[str, OneOf(("none", "node", "claim", "image"))] = "none"
     """Where downloaded weights are kept for other pods. none: each pod has its own copy. node: on each node, where an
     administrator has switched it on for the namespace (modelCache of the chart's values). claim: in a
-    PersistentVolumeClaim that all pods share."""
+    PersistentVolumeClaim that all pods share. image: an oci:// model is an image with its files in /models; the kubelet
+    pulls it once for each node and mounts it. That needs image volumes, which Kubernetes has by default from 1.35."""
     cache_claim_name: ObjectName | None = None
     """PersistentVolumeClaim of cache: claim, in the same namespace. Its access mode is ReadWriteMany, its file system
     has flock, and user or group 65532 may write."""

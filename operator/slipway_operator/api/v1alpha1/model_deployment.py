@@ -125,10 +125,11 @@ class RolloutIntents(ApiType):
 
 
 @rule(
-    ("!has(self.resources) || !has(self.resources.storage) || self.model.uri.matches('^(hf|https|s3|gs|az|oci)://')"),
+    "!has(self.resources) || !has(self.resources.storage) || (self.model.uri.matches('^(hf|https|s3|gs|az|oci)://') && "
+    "(!has(self.model.cache) || self.model.cache != 'image'))",
     (
-        "spec.resources.storage is for models that are downloaded: remove it, because a pvc:// or file:// model is "
-        "used in place"
+        "spec.resources.storage is for models that are downloaded: remove it, because a model of pvc:// or file://, or "
+        "of a mounted image, is used in place"
     ),
 )
 @rule(

@@ -1,4 +1,4 @@
-"""The Job that brings the model of a revision into the cache of one node, and the images of its pods."""
+"""The Job that brings the model of a revision to one node, to its cache or as an image, and the images of its pods."""
 
 from typing import Any
 
@@ -73,8 +73,9 @@ def _pull(engine: dict[str, Any]) -> dict[str, Any]:
 def _alone(fetcher: dict[str, Any]) -> dict[str, Any]:
     """Without a lease: what it brought may be evicted before a pod uses it. Without a port: no policy is around it."""
     args, limits = list(fetcher["args"]), fetcher["resources"].get("limits", {})
-    start = args.index("--cache-pod")
-    del args[start : start + 2]
+    if "--cache-pod" in args:
+        start = args.index("--cache-pod")
+        del args[start : start + 2]
     requests = {**_REQUESTS, **{name: limits[name] for name in limits if name == "ephemeral-storage"}}
     variables = [item for item in fetcher["env"] if item["name"] != PROGRESS_VARIABLE]
     return {**fetcher, "args": args, "env": variables, "resources": {**fetcher["resources"], "requests": requests}}

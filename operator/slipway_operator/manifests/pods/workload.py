@@ -8,7 +8,7 @@ from slipway_operator.api.objects import Json
 from slipway_operator.manifests.engines import custom, sglang, slipway, vllm
 from slipway_operator.manifests.engines.profile import MODEL_DIR, EngineProfile
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.manifests.pods import bounds, certificate, environment, model_cache
+from slipway_operator.manifests.pods import bounds, certificate, environment, model_cache, model_image
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
@@ -87,7 +87,8 @@ PROFILES = {
 
 def _rendered(owner: Owner, snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
     """The pod spec, rendered by the template version that the revision was created with."""
-    pod = model_cache.cached(_pod_spec(snapshot, selector, profile_of(snapshot)), owner, snapshot)
+    pod = model_image.mounted(_pod_spec(snapshot, selector, profile_of(snapshot)), snapshot)
+    pod = model_cache.cached(pod, owner, snapshot)
     pod = bounds.bounded(pod, owner, snapshot) if snapshot.template_version > 1 else pod
     return certificate.secured(pod) if snapshot.tls else pod
 
@@ -223,7 +224,7 @@ def _credentials(model: Model) -> list[dict[str, Any]]:
     """Those of the model's source, for the fetcher only: the server never gets them. Known keys, whatever else the
     Secret has; of a store's keys each is optional."""
     secret = model.secret
-    if secret is None:
+    if secret is None or not model.is_downloaded:
         return []
     if model.scheme == "oci":
         return [_variable(REGISTRY_CONFIG, KeyRef(secret.name, REGISTRY_KEY))]

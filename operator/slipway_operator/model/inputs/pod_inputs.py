@@ -16,7 +16,7 @@ from slipway_operator.model.wire import camel
 
 SLIPWAY = "slipway"  # engine type: slipway-server
 PREDICT = "predict"  # task of a classic model
-NO_CACHE, NODE_CACHE = "none", "node"
+NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
 NODE_CACHE_CLAIM = "slipway-model-cache"  # that the chart makes in each namespace with a cache on the nodes
 KEPT = 1024  # parsed records
 
@@ -64,7 +64,7 @@ class Model:
     @property
     def is_downloaded(self) -> bool:
         """Whether pods have a copy; other models are used where they lie."""
-        return self.scheme not in ("pvc", "file")
+        return self.scheme not in ("pvc", "file") and self.cache != IMAGE_CACHE
 
     @property
     def cache_claim_name(self) -> str | None:

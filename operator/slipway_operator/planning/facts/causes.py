@@ -152,8 +152,8 @@ RULES = (
     # The pod has a node, and a container cannot start.
     Rule(
         "ImagePullFailed",
-        "name an image in spec.engine.image that the nodes have or may pull; credentials of its registry go into "
-        "spec.engine.imagePullSecrets",
+        "name an image in spec.engine.image that the nodes have or may pull (or in spec.model.uri, with cache: image); "
+        "credentials of its registry go into spec.engine.imagePullSecrets",
         _IMAGE,
     ),
     Rule("SecretNotFound", "create that Secret or key in the namespace", _CONFIG | _MOUNT, r"(?i)\bsecret\b"),

@@ -3,7 +3,7 @@
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.prefetch import prefetch_job
 from slipway_operator.model.cluster.plan import Prefetch
-from slipway_operator.model.inputs.pod_inputs import NODE_CACHE
+from slipway_operator.model.inputs.pod_inputs import IMAGE_CACHE, NODE_CACHE
 from slipway_operator.planning.facts.situation import Course, Situation
 
 MOST_NODES = 16  # of one revision
@@ -18,7 +18,7 @@ def jobs(owner: Owner, course: Course, at: Situation) -> tuple[Prefetch, ...]:
     snapshot = at.observed.snapshots.get(target or "")
     if target == stable or stable is None or snapshot is None:
         return ()
-    if snapshot.inputs.model.cache != NODE_CACHE or snapshot.weights is None:
+    if snapshot.inputs.model.cache not in (NODE_CACHE, IMAGE_CACHE) or snapshot.weights is None:
         return ()
     wanted = _nodes(at, stable) - _nodes(at, snapshot.revision)
     nodes = sorted(wanted)[:MOST_NODES]
