@@ -1,4 +1,4 @@
-"""A model that the kubelet mounts from an image: served, released, pinned; an image that nobody has is named."""
+"""A model that the kubelet mounts from an image: served, released, pinned; a missing image is named."""
 
 import platform
 from collections.abc import Callable

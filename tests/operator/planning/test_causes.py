@@ -154,6 +154,15 @@ CASES = [
         "WebhookUnavailable",
         ("connection refused",),
     ),
+    (
+        refused('failed to create typed patch object: .spec.template.spec.volumes[name="model-image"].image: field not '
+                "declared in schema"),
+        "ImageVolumesUnavailable", ("Kubernetes 1.35", "spec.model.cache"),
+    ),
+    (
+        refused("spec.template.spec.volumes[2]: Required value: must specify a volume type"), "ImageVolumesUnavailable",
+        ("ImageVolume",),
+    ),
     (refused('pods "chat-x-1" is forbidden: unable to create new content'), "CreateFailed", ("unable to create",)),
     (
         causes.of_refusal('Service chat-x cannot be created: services "chat-x" is forbidden: exceeded quota: few'),

@@ -118,6 +118,13 @@ RULES = (
         _CREATE,
         r"failed calling webhook",
     ),
+    Rule(
+        "ImageVolumesUnavailable",
+        "this cluster has no image volumes: they need Kubernetes 1.35, or 1.33 with the feature gate ImageVolume; else "
+        "write another spec.model.cache",
+        _CREATE,
+        r"volumes\[[^]]*\](\.image: field not declared|: Required value: must specify a volume type)",
+    ),
     Rule("CreateFailed", "allow it, or change the spec", _CREATE),
     # No node takes the pod: `scheduling` returns the reason.
     Rule(
