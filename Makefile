@@ -152,7 +152,7 @@ batches: setup ## on a real cluster: a batch during a rollout, its process ends 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_jobs.py -s
 
-internal-tls: setup ## on a real cluster: TLS inside the release is turned on while a model serves (some minutes)
+internal-tls: setup ## on a real cluster: TLS inside the release is turned on while a model serves, and its authority rotated (ten minutes)
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_internal_tls.py -s
 

@@ -1,10 +1,13 @@
-"""TLS inside the release, turned on while a model serves: the next revision has it, and no request is lost."""
+"""TLS inside the release, turned on while a model serves, and its authority rotated: no request is lost."""
 
+import base64
+import json
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from testkit.cluster.deployment import Deployment, canary, revision_of, weights_of
+from testkit.cluster.deployment import Deployment, Json, canary, revision_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.cluster.kube import SYSTEM
 from testkit.load.closed import Load
@@ -14,7 +17,10 @@ pytestmark = pytest.mark.extended
 
 ON = {"internal": {"enabled": True}}
 NEW = {"internal": {"enabled": True, "newRevisions": True}}
-SECRETS = ("slipway-internal-ca", "slipway-gateway-internal-tls")
+AUTHORITIES, GATEWAYS, PODS = "slipway-internal-ca", "slipway-gateway-internal-tls", "slipway-pod-tls"
+SECRETS = (AUTHORITIES, GATEWAYS)
+DAY_S = 86_400
+LOOK_S, KUBELET_S = 90, 180  # until the operator takes a step, until the kubelet brings a changed Secret
 
 
 @pytest.fixture
@@ -71,3 +77,81 @@ def test_the_next_revision_has_tls_and_no_request_is_lost(
     assert "ok" in slipway.kube.api.text(f"{path}/healthz")
     for gateway in slipway.ready("gateway"):
         assert slipway.route(gateway, chat.route)["generation"] > 1
+
+
+def data_of(slipway: Installation, secret: str, namespace: str = SYSTEM) -> Json:
+    return dict(slipway.kube.api.find(f"api/v1/namespaces/{namespace}/secrets/{secret}")["data"])
+
+
+def authorities(slipway: Installation) -> list[Json]:
+    found = json.loads(base64.b64decode(data_of(slipway, AUTHORITIES)["authorities.json"]))
+    return list(found["authorities"])
+
+
+def age(slipway: Installation, number: int, days: int, field: str) -> None:
+    """Let an authority be so old, or its last step so long ago."""
+    aged = authorities(slipway)
+    aged[number][field] = time.time() - days * DAY_S
+    text = base64.b64encode(json.dumps({"authorities": aged}).encode()).decode()
+    change = json.dumps({"data": {"authorities.json": text}})
+    slipway.kube.kubectl("patch", "secret", AUTHORITIES, "-n", SYSTEM, "--type=merge", "-p", change)
+
+
+def until_mounted(slipway: Installation, chat: Deployment) -> None:
+    """Wait until pods and gateways have the files that the operator wrote."""
+    for secret, namespace, folder, pods in (
+        (GATEWAYS, SYSTEM, "/etc/slipway/internal-tls", list(slipway.ready("gateway"))),
+        (PODS, chat.namespace, "/etc/slipway/tls", [pod["metadata"]["name"] for pod in chat.pods()]),
+    ):
+        for pod in pods:
+
+            def mounted(pod: str = pod, secret: str = secret, namespace: str = namespace, folder: str = folder) -> bool:
+                files = {
+                    name: base64.b64decode(text).decode() for name, text in data_of(slipway, secret, namespace).items()
+                }
+                command = ("exec", pod, "-n", namespace, "--", "cat", f"{folder}/ca.crt", f"{folder}/tls.crt")
+                return slipway.kube.kubectl(*command) == files["ca.crt"] + files["tls.crt"]
+
+            until(mounted, f"{namespace}/{pod} has the new files", KUBELET_S)
+
+
+@pytest.mark.timeout(1500, func_only=True)
+def test_a_rotation_of_the_authority_loses_no_request_and_restarts_no_pod(
+    slipway: Installation,
+    with_certificates: None,
+    deploy: Callable[..., Deployment],
+    load: Callable[[Deployment], Load],
+) -> None:
+    """Its three steps, which take more than a year: a second one is trusted, signs, and is trusted alone."""
+    slipway.upgrade(tls=NEW)
+    slipway.until_well()
+    chat = deploy("v1", strategy=canary({"setWeight": 50}, {"pause": {}}))
+    chat.until_stable("v1")
+    pods, gateways = chat.pod_uids(), slipway.ready("gateway")
+    steady = load(chat)
+    [old] = authorities(slipway)
+
+    def ids() -> list[str]:
+        return [one["id"] for one in authorities(slipway)]
+
+    age(slipway, 0, 366, "created")
+    until(ids, "a second authority is trusted", LOOK_S, holds=lambda found: len(found) == 2)
+    new = ids()[1]
+    assert ids() == [old["id"], new]
+    until_mounted(slipway, chat)
+    age(slipway, 1, 2, "from")
+    until(ids, "it signs", LOOK_S, holds=lambda found: found == [new, old["id"]])
+    until_mounted(slipway, chat)
+    age(slipway, 0, 92, "from")
+    until(ids, "it is trusted alone", LOOK_S, holds=lambda found: found == [new])
+    until_mounted(slipway, chat)
+
+    # New pods and a new revision: handshakes of gateways and of the operator, by the new authority alone.
+    chat.scale(2)
+    chat.until("two pods are ready", lambda status: status["ready"] == "2/2", 120)
+    chat.release("v2")
+    assert weights_of(chat.until_state("Paused")) == {"v1": 50, "v2": 50}
+    report = steady.stop()
+    assert report.failures == ()
+    assert pods <= chat.pod_uids() and slipway.ready("gateway") == gateways
+    print(f"{report.requests} requests during a rotation, none failed")
