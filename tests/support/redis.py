@@ -16,7 +16,7 @@ from devcluster.ports import reserve_port
 REDIS, VALKEY = KINDS = ("redis", "valkey")
 PASSWORD, SENTINEL_PASSWORD, SERVICE = "secret", "of-sentinels", "limits"
 # A server that is away for so long is down for a Sentinel.
-DOWN_AFTER_S = 0.5
+DOWN_AFTER_S = 2.0
 
 
 def program(kind: str = REDIS) -> Path:

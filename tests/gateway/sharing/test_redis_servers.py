@@ -77,7 +77,7 @@ async def test_when_the_primary_dies_limits_and_budgets_are_counted_on_at_the_ne
     """No request is lost meanwhile, and what was counted stays counted."""
     budget = Budget(day_nano=40 * UNIT)
     async with (
-        limiters_at(group.url, 2.0) as ((one, at_one), (two, at_two)),
+        limiters_at(group.url, TIMEOUT_S) as ((one, at_one), (two, at_two)),
         at_sentinels(group) as (spender, other),
     ):
         assert await take(one, 10) + await take(two, 10) == 20
@@ -98,7 +98,7 @@ async def test_when_the_primary_dies_limits_and_budgets_are_counted_on_at_the_ne
 async def at_sentinels(group: SentinelGroup) -> AsyncIterator[list[Spender]]:
     server = RedisServer.__new__(RedisServer)
     server.url = group.url
-    async with spenders(server, 2, timeout_s=2.0) as made:
+    async with spenders(server, 2, timeout_s=TIMEOUT_S) as made:
         yield made
 
 
