@@ -138,7 +138,7 @@ def _names(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, st
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--peers", callback=_names(tuple(PEERS)), show_default=True, help="Which, with commas.",
-              default="slipway,aiohttp,pipe" if QUICK else ",".join(PEERS))  # fmt: skip
+              default="slipway,keys,aiohttp,pipe" if QUICK else ",".join(PEERS))  # fmt: skip
 @click.option("--parts", callback=_names(PARTS), default=",".join(PARTS), show_default=True, help="Of the measurement.")
 @click.option("--rounds", default=2 if QUICK else 4, show_default=True, help="The order of peers turns each time.")
 @click.option("--seconds", default=2.0 if QUICK else 4.0, show_default=True, help="Of one peer in one round.")

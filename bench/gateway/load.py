@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,7 @@ CONNECTIONS = 32
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 STREAM_BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}'
 PATH = "/v1/chat/completions"
-_HEADERS = {"Content-Type": "application/json"}
-_LUA = 'wrk.method = "POST"\nwrk.body = [==[{body}]==]\nwrk.headers["Content-Type"] = "application/json"\n'
+_LUA = 'wrk.method = "POST"\nwrk.body = [==[{body}]==]\n{headers}\n'
 _DONE = b"data: [DONE]"
 _OPENED_PER_S = 400
 # What a peer that is slow has beyond the time that its streams take.
@@ -55,7 +55,8 @@ def closed_loop(program: Program, seconds: float, folder: Path, *, by_wrk: bool)
 
 def _wrk(program: Program, seconds: float, folder: Path) -> tuple[int, int]:
     script, files = folder / "post.lua", wrk().folder / "files"
-    script.write_text(_LUA.format(body=BODY.decode()))
+    headers = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in program.headers.items())
+    script.write_text(_LUA.format(body=BODY.decode(), headers=headers))
     libraries = [str(path.parent) for path in files.glob("usr/lib/*/libluajit-5.1.so.2")]
     lasts = ["-t1", f"-c{CONNECTIONS}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
     command = [files / "usr" / "bin" / "wrk", *lasts, "-s", script, program.url + PATH]
@@ -80,7 +81,7 @@ async def _clients(program: Program, seconds: float) -> tuple[int, int]:
 
     async def repeat(session: aiohttp.ClientSession) -> None:
         while time.monotonic() < until_s:
-            failed = await _took_s(session, program.url) == math.inf
+            failed = await _took_s(session, program.url, program.headers) == math.inf
             results[failed] += 1
 
     async with aiohttp.ClientSession() as session:
@@ -88,11 +89,11 @@ async def _clients(program: Program, seconds: float) -> tuple[int, int]:
     return sum(results), results[True]
 
 
-async def _took_s(session: aiohttp.ClientSession, url: str) -> float:
+async def _took_s(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> float:
     """Infinite when it failed: a failure is no fast answer."""
     began_s = time.perf_counter()
     try:
-        async with session.post(url + PATH, data=BODY, headers=_HEADERS) as reply:
+        async with session.post(url + PATH, data=BODY, headers=headers) as reply:
             await reply.read()
             return time.perf_counter() - began_s if reply.status == 200 else math.inf
     except (aiohttp.ClientError, TimeoutError):
@@ -106,12 +107,14 @@ async def latencies(program: Program, direct_url: str, rate: int, seconds: float
     """Seconds of routed and of direct requests on the clock, in turns: what disturbs one disturbs the other."""
     tasks: tuple[list[asyncio.Task[float]], list[asyncio.Task[float]]] = ([], [])
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        await asyncio.gather(*(_took_s(session, url) for url in (program.url, direct_url) for _ in range(20)))
+        await asyncio.gather(
+            *(_took_s(session, url, program.headers) for url in (program.url, direct_url) for _ in range(20))
+        )
         began_s = time.perf_counter()
         for n in range(int(rate * seconds) * 2):
             await asyncio.sleep(max(0.0, began_s + n / rate / 2 - time.perf_counter()))
             url = direct_url if n % 2 else program.url
-            tasks[n % 2].append(asyncio.create_task(_took_s(session, url)))
+            tasks[n % 2].append(asyncio.create_task(_took_s(session, url, program.headers)))
         routed, direct = [[await task for task in each] for each in tasks]
     return routed, direct
 
@@ -122,15 +125,17 @@ async def latencies(program: Program, direct_url: str, rate: int, seconds: float
 class _Stream(asyncio.Protocol):
     """One client: it counts events and reads nothing else."""
 
-    def __init__(self, ended: "asyncio.Future[bool]") -> None:
+    def __init__(self, ended: "asyncio.Future[bool]", headers: Mapping[str, str]) -> None:
         self.events = 0
+        self._headers = headers
         self._tail = b""
         self._ended = ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        head = f"POST {PATH} HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in self._headers.items())
+        head = f"POST {PATH} HTTP/1.1\r\nHost: gateway\r\n{lines}"
         transport.write(f"{head}Content-Length: {len(STREAM_BODY)}\r\n\r\n".encode() + STREAM_BODY)
 
     def data_received(self, data: bytes) -> None:
@@ -163,7 +168,9 @@ async def streams(program: Program, count: int) -> dict[str, Any]:
         await asyncio.sleep(max(0.0, began_s + n / _OPENED_PER_S - time.monotonic()))
         ends.append(loop.create_future())
         try:
-            _, client = await loop.create_connection(lambda: _Stream(ends[-1]), where.hostname or "", where.port or 80)
+            _, client = await loop.create_connection(
+                lambda: _Stream(ends[-1], program.headers), where.hostname or "", where.port or 80
+            )
             clients.append(client)
         except OSError:
             ends[-1].set_result(False)

@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.engine.environments import Environment, Unavailable, debian, ensure, of_packages, python_of
+from bench.gateway.metered import KEY, PEPPER_FILE
 from devcluster.errors import DevclusterError
 from testkit import ROOT
 from testkit.world import proc
@@ -59,11 +60,16 @@ class Cores:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One that runs. `url`: where it takes requests."""
+    """One that runs. `url`: where it takes requests. `key`: that they need."""
 
     name: str
     url: str
     pid: int
+    key: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
 
     def cpu_s(self) -> float:
         return sum(proc.cpu_s(pid) for pid in proc.family(self.pid))
@@ -80,13 +86,25 @@ class Peer:
     title: str
     command: Callable[[Path, int, str], Sequence[str | Path]]
     prepare: Callable[[Console], object] = lambda console: None
+    key: str = ""
 
 
 def _slipway(folder: Path, port: int, upstream: str) -> Sequence[str | Path]:
+    return [sys.executable, "-m", "slipway_gateway", *_flags(folder, port, upstream)]
+
+
+def _metered(folder: Path, port: int, upstream: str) -> Sequence[str | Path]:
+    pepper = folder / "pepper"
+    pepper.write_bytes(PEPPER_FILE)
+    tenants = ["--auth-mode=required", f"--key-pepper-file={pepper}", f"--ledger-url=sqlite:///{folder / 'ledger.db'}"]
+    return [sys.executable, "-m", "bench.gateway.metered", *_flags(folder, port, upstream), *tenants]
+
+
+def _flags(folder: Path, port: int, upstream: str) -> Sequence[str]:
     routes = folder / "routes.json"
     routes.write_text(json.dumps({"models": {MODEL: {"backends": [{"endpoints": [upstream]}]}}}))
     where = ["--host=127.0.0.1", f"--port={port}", "--admin-host=127.0.0.1", "--admin-port=0", "--drain-delay=0"]
-    return [sys.executable, "-m", "slipway_gateway", "--routes", routes, *where]
+    return [f"--routes={routes}", *where]
 
 
 def _own(module: str) -> Callable[[Path, int, str], Sequence[str | Path]]:
@@ -145,6 +163,7 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("slipway", "Slipway gateway", _slipway),
+        Peer("keys", "Slipway gateway with keys, limits and ledger", _metered, key=KEY),
         Peer("nginx", "nginx", _nginx, _prepare_nginx),
         Peer("aiohttp", "bare aiohttp proxy", _own("bare")),
         Peer("pipe", "asyncio, bytes alone (ceiling)", _own("pipe")),
@@ -178,7 +197,7 @@ def started(peer: Peer, upstream_url: str, core: int, folder: Path) -> Iterator[
     with log.open("w") as lines, on_core(core):
         command = list(map(str, peer.command(own, port, upstream_url)))
         process = subprocess.Popen(command, cwd=ROOT, stdout=lines, stderr=subprocess.STDOUT)
-    program = Program(peer.name, f"http://127.0.0.1:{port}", process.pid)
+    program = Program(peer.name, f"http://127.0.0.1:{port}", process.pid, peer.key)
     try:
         _wait(program, process, log)
         yield program
@@ -205,7 +224,7 @@ def on_core(core: int) -> Iterator[None]:
 def _wait(program: Program, process: subprocess.Popen[bytes], log: Path) -> None:
     """Ready when a request is answered by the upstream."""
     body = b'{"model":"%s","messages":[{"role":"user","content":"hello"}]}' % MODEL.encode()
-    sent = urllib.request.Request(f"{program.url}/v1/chat/completions", body, {"Content-Type": "application/json"})
+    sent = urllib.request.Request(f"{program.url}/v1/chat/completions", body, program.headers)
     until_s = time.monotonic() + START_S
     while time.monotonic() < until_s and process.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(sent, timeout=10) as reply:

@@ -8,7 +8,9 @@ from typing import Any
 from testkit.report import Bar, quantile
 
 Json = dict[str, Any]
-OURS = "slipway"
+OURS, METERED = "slipway", "keys"
+# Of CPU time, by keys, limits and the ledger.
+MOST_COST = 0.15
 STREAMS, KIB_EACH = 2000, 64.0
 # Requests per CPU-second beside each peer's, at the least.
 RATIOS = {"nginx": 0.13, "aiohttp": 1.0, "litellm": 30.0}
@@ -46,6 +48,11 @@ def bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
             ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[peer], strict=True))
             name = f"requests per CPU-second, times those of {peer}"
             found.append(Bar(name, round(ratio, 3), f">= {least:g}", ratio >= least))
+    if OURS in rates and METERED in rates:
+        cost = statistics.median(a / b for a, b in zip(rates[OURS], rates[METERED], strict=True)) - 1
+        found.append(
+            Bar("CPU time that keys, limits and the ledger add", round(cost, 3), f"<= {MOST_COST:g}", cost <= MOST_COST)
+        )
     ours = {row["kind"]: row for row in rows if row["peer"] == OURS}
     if row := ours.get("latency"):
         for share, limit_ms in ADDED_MS.items():
@@ -58,7 +65,7 @@ def bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
         found.append(Bar("streams open at once, none broken", row["open"], f">= {streams}", held))
         each = row["kib_each"]
         found.append(Bar("memory of a stream, KiB", round(each, 1), f"<= {KIB_EACH:g}", each <= KIB_EACH))
-    failed = sum(row.get("failed", 0) for row in rows if row["peer"] == OURS)
+    failed = sum(row.get("failed", 0) for row in rows if row["peer"] in (OURS, METERED))
     return [*found, Bar("requests that failed", failed, "<= 0", not failed)]
 
 

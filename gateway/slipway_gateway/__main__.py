@@ -131,7 +131,7 @@ def _watch_gateways(settings: GatewaySettings, gateways: ReadyGateways, metrics:
 def _counters(settings: GatewaySettings, metrics: GatewayMetrics) -> SharedCounters | None:
     """
     Raises:
-        ValueError: the URL is none of a Redis server.
+        ValueError: the URL of Redis cannot be used.
     """
     if not (url := settings.redis_url.get_secret_value()):
         return None
@@ -152,13 +152,12 @@ def _budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger)
 def _admission(
     settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger
 ) -> tuple[Admission, ReadyGateways, list[SharedCounters | SharedBudgets]]:
-    """
-    Raises:
-        ValueError: the URL is none of a Redis server.
-    """
     clock = asyncio.get_running_loop().time
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
-    counters, budgets = _counters(settings, metrics), _budgets(settings, metrics, ledger)
+    try:
+        counters, budgets = _counters(settings, metrics), _budgets(settings, metrics, ledger)
+    except ValueError as error:
+        sys.exit(f"slipway-gateway: {error}")
     admission = Admission(ledger, metrics, clock, Limiter(clock, gateways, counters), budgets)
     return admission, gateways, [one for one in (counters, budgets) if one is not None]
 

@@ -60,10 +60,13 @@ def _jobs_url(url: str) -> str:
     return url
 
 
+_REDIS_SCHEMES = ("redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "unix://")
+
+
 def _redis_url(url: SecretStr) -> SecretStr:
     text = url.get_secret_value()
-    if text and not text.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("must begin with redis://, rediss:// or unix://")
+    if text and not text.startswith(_REDIS_SCHEMES):
+        raise ValueError(f"must begin with {', '.join(_REDIS_SCHEMES[:-1])} or {_REDIS_SCHEMES[-1]}")
     return url
 
 
@@ -285,7 +288,8 @@ class GatewaySettings(ProcessSettings):
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url), Flag("URL")] = Field(
         SecretStr(""),
         description="Redis or Valkey server where gateways count the limits of tenants together: "
-        "redis://user:password@host:6379/0 or rediss://… for TLS; without one each gateway has its part of them",
+        "redis://user:password@host:6379/0, rediss://… for TLS, or redis+sentinel://…@host,host/service; without one "
+        "each gateway has its part of them",
     )
     redis_prefix: Name = Field("slipway", description="beginning of its keys; gateways with the same one share limits")
     redis_timeout_s: Seconds = Field(

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ def rows(**changes: float) -> list[dict[str, object]]:
     streams = {"open": 2000, "broken": 0, "kib_each": 35.0, "cpu_s": 9.0, "seconds": 26.0, "streams": 2000}
     return [
         throughput_row("slipway", [ours, ours * 1.1], int(changes.get("failed", 0)), 900.0),
+        throughput_row("keys", [changes.get("keys", ours / 1.1), ours], int(changes.get("keys_failed", 0)), 800.0),
         throughput_row("nginx", [30000.0, 25000.0], 0, 5000.0),
         throughput_row("aiohttp", [3000.0, 3100.0], 0, 700.0),
         latency_row("slipway", [([0.003, 0.003], [0.0025, changes.get("direct", 0.0025)])]),
@@ -55,7 +57,8 @@ def test_each_bar_falls_by_its_own_figure() -> None:
     assert fallen(broken=1) == {"streams open at once, none broken"}
     assert fallen(open=1999) == {"streams open at once, none broken"}
     assert fallen(kib_each=64.1) == {"memory of a stream, KiB"}
-    assert fallen(failed=1) == {"requests that failed"}
+    assert fallen(failed=1) == fallen(keys_failed=1) == {"requests that failed"}
+    assert fallen(keys=3000.0) == {"CPU time that keys, limits and the ledger add"}
 
 
 def test_ratios_are_those_within_a_round() -> None:
@@ -75,16 +78,27 @@ def test_the_page_has_every_peer_and_those_that_were_not_measured() -> None:
     assert "LiteLLM proxy: there is no index here." in page
 
 
-@pytest.mark.integration
-def test_a_short_run_measures_every_part_without_a_failed_request() -> None:
-    arguments = ["--peers", "slipway,aiohttp", "--rounds", "1", "--seconds", "0.5", "--streams", "20", "--busy-ok"]
-    command = [sys.executable, "-m", "bench.gateway", *arguments]
+def short_run(*arguments: str) -> dict[str, Any]:
+    """What it reports. A bar on speed may fall here, where other tests run beside."""
+    command = [sys.executable, "-m", "bench.gateway", "--rounds", "1", "--seconds", "0.5", "--busy-ok", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"QUICK": "1"}, capture_output=True, text=True, timeout=240, check=False
     )
-    # A bar on speed may fall here, where other tests run beside; what must hold is that nothing failed.
     assert done.returncode in (0, 1), done.stderr
-    made = json.loads((ROOT / "build" / "reports" / "gateway.json").read_text())
+    found: dict[str, Any] = json.loads((ROOT / "build" / "reports" / "gateway.json").read_text())
+    return found
+
+
+@pytest.mark.integration
+def test_a_gateway_with_keys_limits_and_a_ledger_is_measured_without_a_failed_request() -> None:
+    made = short_run("--peers", "slipway,keys", "--parts", "throughput")
+    assert [(row["peer"], row["failed"]) for row in made["rows"]] == [("slipway", 0), ("keys", 0)]
+    assert "CPU time that keys, limits and the ledger add" in {bar["bar"] for bar in made["bars"]}
+
+
+@pytest.mark.integration
+def test_a_short_run_measures_every_part_without_a_failed_request() -> None:
+    made = short_run("--peers", "slipway,aiohttp", "--streams", "20")
     measured = {(row["kind"], row["peer"]) for row in made["rows"]}
     kinds = ("throughput", "latency", "streams")
     assert measured == {(kind, peer) for kind in kinds for peer in ("slipway", "aiohttp")}

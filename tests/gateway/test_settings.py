@@ -62,7 +62,7 @@ def test_the_salt_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
         (["--access-log-max-files", "0"], {}, "--access-log-max-files: '0' is less than 1"),
         (["--sticky-by", "cookie"], {}, "--sticky-by: unknown cookie; choose from session, user, key"),
         (["--tenant-by", "session"], {}, "--tenant-by: unknown session"),
-        (["--redis-url", "http://x"], {}, "--redis-url: must begin with redis://, rediss:// or unix://"),
+        (["--redis-url", "http://x"], {}, "--redis-url: must begin with redis://, rediss://, redis+sentinel://"),
         (["--log-level", "loud"], {}, "--log-level: 'loud' is not one of 'debug', 'info', 'warning' or 'error'"),
         (["--hold-timeout", "-1"], {}, "--hold-timeout: '-1' is less than 0"),
         (["--max-client-percentage", "101"], {}, "--max-client-percentage: '101' is more than 100"),

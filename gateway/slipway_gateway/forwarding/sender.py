@@ -66,6 +66,8 @@ class Sender:
             if not 200 <= raw.status <= 599:
                 # aiohttp passes on 101 without a request to upgrade, and numbers that are no status at all.
                 return self._bad_response(endpoint, attempt)
+            if outgoing.meter:
+                outgoing.meter.answered = True
             result = await self._read_start(endpoint, raw, attempt, outgoing.account)
             done = isinstance(result, UpstreamResponse)
             return result

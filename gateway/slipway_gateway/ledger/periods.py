@@ -1,6 +1,7 @@
 """Hours, days and months of Unix time, in UTC (pure)."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 HOUR_S = 3600
 
@@ -14,6 +15,7 @@ def day_begin(hour: int) -> int:
     return hour - hour % 24
 
 
+@lru_cache(maxsize=64)  # every request of a tenant takes it, of the hours that it is now
 def month_begin(hour: int) -> int:
     begin = _moment(hour).replace(day=1, hour=0)
     return hour_of(begin.timestamp())

@@ -49,6 +49,7 @@ class Meter:
         self.estimate = estimate
         self.price = price
         self.sent = False  # to a server
+        self.answered = False  # by one, whatever the response
         self.begun = False
         self._resumed_at = resumed_at
         self.strips_usage = strips_usage
@@ -118,7 +119,7 @@ class Meter:
         generated is not known. One that no server answered is charged nothing, and an error response is one request.
         """
         if not self.begun:
-            return {} if left and self.sent else {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
+            return {} if left and self.sent else {REQUESTS: int(self.answered), INPUT: 0, OUTPUT: 0}
         usage = self.usage
         output = max(0, usage.output_tokens - self._resumed_at)
         if left and self._reported is None and not self._output_tokens:

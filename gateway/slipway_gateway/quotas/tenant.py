@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from types import MappingProxyType
 
 from .gcra import MINUTE_S, Bucket, Hold, Rate
 
@@ -52,17 +54,20 @@ class Limits:
         """Whether there is a limit."""
         return bool(self.concurrency or self.rates())
 
-    def rates(self) -> dict[str, Rate]:
-        per_minute = {
-            REQUESTS: self.requests_per_minute,
-            INPUT: self.input_tokens_per_minute,
-            OUTPUT: self.output_tokens_per_minute,
-        }
-        return {name: self._rate(value) for name, value in per_minute.items() if value}
+    def rates(self) -> Mapping[str, Rate]:
+        return _rates(self)
 
-    def _rate(self, per_minute: int) -> Rate:
-        burst = max(1, int(per_minute * self.burst_s / MINUTE_S / self.parts))
-        return Rate(per_minute, burst, self.parts)
+
+@lru_cache(maxsize=4096)  # each request takes them
+def _rates(limits: Limits) -> Mapping[str, Rate]:
+    per_minute = {
+        REQUESTS: limits.requests_per_minute,
+        INPUT: limits.input_tokens_per_minute,
+        OUTPUT: limits.output_tokens_per_minute,
+    }
+    bursts = {name: max(1, int(value * limits.burst_s / MINUTE_S / limits.parts)) for name, value in per_minute.items()}
+    found = {name: Rate(value, bursts[name], limits.parts) for name, value in per_minute.items() if value}
+    return MappingProxyType(found)
 
 
 @dataclass(frozen=True, slots=True)

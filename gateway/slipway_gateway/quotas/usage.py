@@ -11,6 +11,8 @@ _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 # Such an object is short; one that is longer is not looked at.
 MAX_USAGE_BYTES = 4096
 _DONE = b"data: [DONE]"
+# As every server writes it: numbers, and at most objects of numbers.
+_FLAT = re.compile(rb"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 
 
 class _Details(msgspec.Struct):
@@ -51,8 +53,11 @@ def last_usage(data: bytes) -> Usage | None:
 
 def _object_at(data: bytes, begin: int) -> bytes:
     """The object that begins here. It holds numbers and objects of numbers, so that braces end it."""
+    end = min(len(data), begin + MAX_USAGE_BYTES)
+    if flat := _FLAT.match(data, begin, end):
+        return flat[0]
     depth = 0
-    for at in range(begin, min(len(data), begin + MAX_USAGE_BYTES)):
+    for at in range(begin, end):
         if data[at] == 0x7B:
             depth += 1
         elif data[at] == 0x7D:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import uuid
+import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -64,7 +64,7 @@ class Admission:
         policy = identity.tenant.policy
         strips_usage = outgoing.stream and outgoing.path in _USAGE_ON_REQUEST and not fields.wants_usage
         meter = Meter(
-            uuid.uuid4().hex,
+            secrets.token_hex(16),
             identity.name,
             identity.key_id,
             estimate=_estimate(outgoing, fields, policy),

@@ -9,11 +9,8 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from ..ledger.periods import day_begin, month_begin
@@ -21,6 +18,7 @@ from ..ledger.spending import OwnSpending
 from ..quotas.policy import Budget
 from ..telemetry.metrics import GatewayMetrics
 from .counters import CountersAway
+from .redis_client import drop_connections, open_client, refuse_cluster
 from .redis_counters import cancellations
 from .scripts import SPEND
 
@@ -87,15 +85,7 @@ class RedisBudgets:
         own: Callable[[str], OwnSpending],
         hour: Callable[[], int],
     ) -> None:
-        pool: Any = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._client: Redis = Redis(connection_pool=pool)
+        self._client: Redis = open_client(url, _CONNECTIONS, timeout_s)
         self._prefix, self._timeout_s, self._metrics = prefix, timeout_s, metrics
         self._own, self._hour = own, hour
         self._clock = asyncio.get_running_loop().time
@@ -137,6 +127,7 @@ class RedisBudgets:
                 self._recovered()
             except _FAILURES as error:
                 self._failed(error)
+                await drop_connections(self._client)
             self._metrics.shared_budgets.set(not self.away)
             if not self._reached:
                 await asyncio.sleep(RETRY_EACH_S)
@@ -153,8 +144,7 @@ class RedisBudgets:
         except _FAILURES as error:
             self._failed(error)
         finally:
-            with contextlib.suppress(*_FAILURES):
-                await self._client.connection_pool.disconnect()
+            await drop_connections(self._client)
 
     # -- decisions
 
@@ -204,8 +194,9 @@ class RedisBudgets:
         now_s = self._clock()
         self._forget(now_s)
         due = [tenant for tenant, followed in self._followed.items() if self._is_due(tenant, followed, now_s)]
-        if not self._reached and not due:
+        if not self._reached:
             async with asyncio.timeout(self._timeout_s):
+                await refuse_cluster(self._client)
                 await self._client.ping()
         for begin in range(0, len(due), _BATCH):
             await self._sync_batch(due[begin : begin + _BATCH])

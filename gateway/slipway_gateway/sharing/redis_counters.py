@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from ..quotas.gcra import Rate
 from ..quotas.tenant import LimitReached, Limits
 from ..telemetry.metrics import GatewayMetrics
 from .counters import CountersAway
+from .redis_client import drop_connections, open_client, refuse_cluster
 from .scripts import RENEW, RESERVE, SETTLE
 
 log = logging.getLogger(__name__)
@@ -49,16 +48,7 @@ class RedisCounters:
         Raises:
             ValueError: the URL is none of a Redis server.
         """
-        retry = Retry(NoBackoff(), 0)
-        pool: Any = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=retry,
-        )
-        self._client: Redis = Redis(connection_pool=pool)
+        self._client: Redis = open_client(url, _CONNECTIONS, timeout_s)
         self._prefix, self._timeout_s, self._metrics = prefix, timeout_s, metrics
         self._running: dict[str, dict[str, bool]] = {}  # ids by tenant; whether the server may know of it
         self._waiting: deque[Settlement] = deque()
@@ -121,11 +111,15 @@ class RedisCounters:
             try:
                 if self.away or loop.time() - renewed_s >= RENEW_EACH_S:
                     renewed_s = loop.time()
+                    if self.away:
+                        async with asyncio.timeout(self._timeout_s):
+                            await refuse_cluster(self._client)
                     await self._renew()
                     self._recovered()
                 await self._work()
             except _FAILURES as error:
                 self._failed(error)
+                await drop_connections(self._client)
             await self._pause(RETRY_EACH_S if self.away else max(0.0, renewed_s + RENEW_EACH_S - loop.time()))
 
     async def close(self) -> None:
@@ -136,8 +130,7 @@ class RedisCounters:
         except _FAILURES as error:
             self._failed(error)
         finally:
-            with contextlib.suppress(*_FAILURES):
-                await self._client.connection_pool.disconnect()
+            await drop_connections(self._client)
 
     async def _pause(self, seconds: float) -> None:
         if self.away:

@@ -218,7 +218,7 @@ class GatewayMetrics:
         self._token_reviews.labels(result).inc()
 
     def authenticated(self, method: str, result: str) -> None:
-        self._authentications.labels(method, result).inc()
+        self._child(self._authentications, method, result).inc()
 
     def quota_refused(self, tenant: str, limit: str) -> None:
         self._touch_tenant(tenant)
@@ -233,7 +233,7 @@ class GatewayMetrics:
         }
         for kind, tokens in kinds.items():
             if tokens:
-                self._tokens.labels(tenant, model, kind).inc(tokens)
+                self._child(self._tokens, tenant, model, kind).inc(tokens)
 
     def routes_applied(self, generations: Mapping[str, int]) -> None:
         former, self._applied = self._applied, dict(generations)
@@ -253,7 +253,7 @@ class GatewayMetrics:
         self._watch.labels(resource).set_to_current_time()
 
     def _child(self, family: _Family, *labels: str) -> _Family:
-        """`family.labels`. Kept until a pair is forgotten."""
+        """`family.labels`. Kept until a pair or a tenant is forgotten."""
         found = self._children.get((family, labels))
         if found is None:
             found = self._children[family, labels] = family.labels(*labels)
@@ -272,6 +272,7 @@ class GatewayMetrics:
         if len(self._tenants) > _MAX_TENANTS:
             gone = next(iter(self._tenants))
             del self._tenants[gone]
+            self._children.clear()
             for family in self._of_tenants:
                 family.remove_by_labels({"tenant": gone})
 

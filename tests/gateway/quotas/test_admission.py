@@ -247,10 +247,11 @@ async def test_a_client_that_leaves_before_the_response_keeps_its_reservation_an
 
 
 @pytest.mark.parametrize("status", [400, 500, 503])
-async def test_an_error_is_charged_no_tokens(status: int) -> None:
+async def test_an_error_is_charged_one_request_and_no_tokens(status: int) -> None:
     async with running(tenant(LIMITS), answering(status), hold_timeout_s=0.0) as (edge, _):
         assert (await post(edge)).status == status
-        assert (taken(edge, "input_tokens"), taken(edge, "output_tokens"), quota(edge).running) == (0, 0, 0)
+        assert (taken(edge, "requests"), taken(edge, "input_tokens"), taken(edge, "output_tokens")) == (1, 0, 0)
+        assert quota(edge).running == 0
         assert (await charged(edge))["requests"] == 0
 
 

@@ -103,6 +103,9 @@ def test_without_a_response_nothing_is_charged() -> None:
     assert sent.used(left=False) == {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
     # What was generated is unknown for a client that left before the response began: the reservation stays.
     assert sent.used(left=True) == {}
+    sent.answered = True  # by an error
+    assert sent.used(left=False) == {REQUESTS: 1, INPUT: 0, OUTPUT: 0}
+    assert sent.charge() is None
 
 
 @pytest.mark.parametrize(

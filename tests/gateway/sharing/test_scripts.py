@@ -86,8 +86,8 @@ class Twin:
 
 
 @pytest.fixture(scope="module")
-def server(redis: RedisServer) -> "client.Redis[Any]":
-    return client.Redis.from_url(redis.url)
+def server(redis_or_valkey: RedisServer) -> "client.Redis[Any]":
+    return client.Redis.from_url(redis_or_valkey.url)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
