@@ -71,6 +71,11 @@ class ServerSettings(ProcessSettings):
     max_model_memory_bytes: Bytes = Field(
         0, description="memory that the process of a classic model may allocate; 0: 80 % of what is free at the start"
     )
+    max_image_pixels: Annotated[int, Field(ge=1, le=1 << 28), Flag("N")] = Field(
+        1 << 24,
+        description="pixels of an image for a classic model, by its header; one with more is refused before it is "
+        "decoded, which takes 16 bytes for each pixel",
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="type of the weights; auto is the folder's own (float16 becomes float32 on CPUs)"
     )

@@ -12,8 +12,15 @@ from ..description import ModelDescription
 from ..model_file import LIGHTGBM, ONNX, SKOPS, XGBOOST
 from ..tensors import Tensor
 
-RUNTIMES = {ONNX: "onnxruntime", XGBOOST: "xgboost", LIGHTGBM: "lightgbm", SKOPS: "skops"}
-MODULES = {ONNX: "onnx_model", XGBOOST: "xgboost_model", LIGHTGBM: "lightgbm_model", SKOPS: "skops_model"}
+IMAGES = "images"  # no model: what decodes images for one, in a process of the same kind
+RUNTIMES = {ONNX: "onnxruntime", XGBOOST: "xgboost", LIGHTGBM: "lightgbm", SKOPS: "skops", IMAGES: "pillow"}
+MODULES = {
+    ONNX: "onnx_model",
+    XGBOOST: "xgboost_model",
+    LIGHTGBM: "lightgbm_model",
+    SKOPS: "skops_model",
+    IMAGES: "image_decoder",
+}
 
 
 class ModelError(Exception):
