@@ -123,7 +123,13 @@ async def serve(settings: ServerSettings, file: ModelFile) -> None:
     life = _Life(service, Restarts(settings.max_engine_restarts), time.monotonic(), settings)
     memory_bytes = settings.max_model_memory_bytes or int(machine.free_memory_bytes() * MEMORY_SHARE)
     start = LoadModel(
-        str(file.path), file.format, machine.cores(), memory_bytes, settings.max_batch_size, settings.log_level
+        str(file.path),
+        file.format,
+        machine.cores(),
+        memory_bytes,
+        settings.max_batch_size,
+        settings.log_level,
+        settings.task == "classify",
     )
     task = asyncio.create_task(
         keep_running(lambda: executor.run(start, life.ready, life.crashed), life.restart_in_s, metrics.restarted)

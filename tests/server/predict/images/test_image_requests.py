@@ -196,6 +196,20 @@ def test_without_a_preprocessor_the_same_model_takes_tensors_alone(tmp_path: Pat
         assert status == 400 and "the model takes FP32" in answer["error"]
 
 
+def test_without_labels_the_model_is_no_classifier(tmp_path: Path) -> None:
+    shutil.copytree(DIGITS, tmp_path / "model")
+    (tmp_path / "model" / "config.json").unlink()
+    log = tmp_path / "termination"
+    server = ServerProcess(tmp_path / "model", *FLAGS, "--task", "classify", termination_log=log)
+    assert server.wait() == 65 and "names its labels" in log.read_text()
+    with ServerProcess(tmp_path / "model", *FLAGS) as server:
+        server.wait_ready()
+        answer = post(server.url + "/api/v1/predict", {"model": "m", "input": {"image": B64}})[2]
+        assert numpy.argmax(answer["prediction"]) == DIGIT and "confidence" not in answer
+        status, _, answer = post(server.url + "/api/v1/predict", {"model": "m", "input": {"image": B64}, "top_k": 1})
+        assert (status, answer["error"]["param"]) == (400, "top_k")
+
+
 @pytest.mark.parametrize(
     "change, reason",
     [
