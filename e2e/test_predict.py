@@ -40,10 +40,12 @@ def test_a_classic_model_answers_by_every_api(
     assert outputs[0]["data"] == [0, 2]
 
 
+@pytest.mark.parametrize("format", ["onnx", "transformers"])
 def test_an_image_classifier_answers_files_by_every_api(
-    slipway: Installation, deploy: Callable[..., Deployment]
+    slipway: Installation, deploy: Callable[..., Deployment], format: str
 ) -> None:
-    digits = deploy("v1", model={"uri": f"{MODELS}/digits-onnx", "task": "predict", "version": "v1"})
+    folder = {"onnx": "digits-onnx", "transformers": "digits-vit"}[format]
+    digits = deploy("v1", model={"uri": f"{MODELS}/{folder}", "task": "classify", "format": format, "version": "v1"})
     digits.until_stable("v1")
     url, name = slipway.url.removesuffix("/v1"), digits.model
     file = encoded(digit(3))
