@@ -57,6 +57,8 @@ def _loaded(folder: Path) -> Any:
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32,
             output_loading_info=True,
         )  # fmt: skip
+    except MemoryError:
+        raise
     except Exception as error:  # it raises what the classes raise that it builds
         raise ModelError(
             f"transformers cannot load {folder.name}: {type(error).__name__}: {str(error)[:300]}"
