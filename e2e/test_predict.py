@@ -1,6 +1,8 @@
 """Classic models by kubectl apply: the examples answer by every API, and a canary goes from one format to another."""
 
+import base64
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from testkit.cluster.deployment import Deployment, canary
 from testkit.cluster.installation import Installation
+from testkit.pictures import digit, encoded, png
 
 ROWS = [[5.1, 3.5, 1.4, 0.2], [6.9, 3.1, 5.4, 2.1]]
 MODELS = "file:///opt/slipway/models"
@@ -35,6 +38,30 @@ def test_a_classic_model_answers_by_every_api(
     tensor = {"name": given["name"], "datatype": given["datatype"], "shape": [2, 4], "data": ROWS}
     outputs = send(f"{url}/v2/models/{name}/infer", {"inputs": [tensor]})["outputs"]
     assert outputs[0]["data"] == [0, 2]
+
+
+@pytest.mark.parametrize("format", ["onnx", "transformers"])
+def test_an_image_classifier_answers_files_by_every_api(
+    slipway: Installation, deploy: Callable[..., Deployment], format: str
+) -> None:
+    folder = {"onnx": "digits-onnx", "transformers": "digits-vit"}[format]
+    digits = deploy("v1", model={"uri": f"{MODELS}/{folder}", "task": "classify", "format": format, "version": "v1"})
+    digits.until_stable("v1")
+    url, name = slipway.url.removesuffix("/v1"), digits.model
+    file = encoded(digit(3))
+    text = base64.b64encode(file).decode()
+    answer = send(f"{url}/api/v1/predict", {"model": name, "input": {"image": text}, "top_k": 2})
+    assert answer["prediction"] == "three" and [one["label"] for one in answer["top_k"]][:1] == ["three"]
+    assert send(f"{url}/v1/models/{name}:predict", {"instances": [{"b64": text}] * 3}) == {"predictions": ["three"] * 3}
+    request = urllib.request.Request(f"{url}/v2/models/{name}/infer", file, {"Content-Type": "image/png"})
+    with urllib.request.urlopen(request, timeout=30) as found:
+        [output] = json.loads(found.read())["outputs"]
+    assert output["data"].index(max(output["data"])) == 3
+    bomb = base64.b64encode(png(60_000, 60_000, bytes(1000))).decode()
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+        send(f"{url}/api/v1/predict", {"model": name, "inputs": [{"image": text}, {"image": bomb}]})
+    with refused.value as error:
+        assert json.loads(error.read())["error"]["param"] == "inputs[1]"
 
 
 def test_a_canary_from_skops_to_onnx_is_promoted_and_a_version_pins_it(

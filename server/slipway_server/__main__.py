@@ -33,7 +33,7 @@ def main() -> None:
     settings = parse(sys.argv[1:])
     logs.configure(settings.log_level, model_version=settings.model_version)
     try:
-        if settings.task == "predict":
+        if settings.task in ("predict", "classify"):
             predict(settings)
             return
         checkpoint = read(settings.model, task=settings.task)

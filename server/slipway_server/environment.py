@@ -59,6 +59,9 @@ def for_model(threads: int) -> dict[str, str]:
     pools = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     # onnxruntime reports its use to its maker unless it is switched off.
     fixed = {"HOME": "/nonexistent", "JOBLIB_MULTIPROCESSING": "0", "ORT_DISABLE_TELEMETRY": "1"}
+    fixed |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    # torch makes a folder for a cache that it does not use here; a folder that exists needs no right to write.
+    fixed["TORCHINDUCTOR_CACHE_DIR"] = "/"
     return kept | pools | fixed | {"PYTHONPATH": paths}
 
 

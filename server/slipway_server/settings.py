@@ -49,11 +49,15 @@ class ServerSettings(ProcessSettings):
     model_revision: Annotated[str, Flag("HASH")] = Field(
         "", description="the revision of the ModelDeployment: requests may pin it in place of the version"
     )
-    task: Literal["auto", "generate", "embed", "predict"] = Field(
-        "auto", description="what the model does; predict: a classic model, which is never found by itself"
+    task: Literal["auto", "generate", "embed", "predict", "classify"] = Field(
+        "auto",
+        description="what the model does; predict: a classic model, which is never found by itself; classify: the "
+        "same, and it must be a classifier",
     )
-    format: Literal["auto", "onnx", "xgboost", "lightgbm", "skops"] = Field(
-        "auto", description="of a classic model; auto: by the names and first bytes of its files"
+    format: Literal["auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"] = Field(
+        "auto",
+        description="of a classic model; auto: by the names and first bytes of its files; transformers: an image "
+        "classifier of Hugging Face, which auto does not look for",
     )
     max_batch_size: PositiveCount = Field(64, description="rows of one batch of a classic model")
     max_queue_delay_microseconds: Count = Field(
@@ -70,6 +74,11 @@ class ServerSettings(ProcessSettings):
     )
     max_model_memory_bytes: Bytes = Field(
         0, description="memory that the process of a classic model may allocate; 0: 80 % of what is free at the start"
+    )
+    max_image_pixels: Annotated[int, Field(ge=1, le=1 << 28), Flag("N")] = Field(
+        1 << 24,
+        description="pixels of an image for a classic model, by its header; one with more is refused before it is "
+        "decoded, which takes 16 bytes for each pixel",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="type of the weights; auto is the folder's own (float16 becomes float32 on CPUs)"

@@ -415,28 +415,33 @@ CEL_CASES = (
     ),
     Case(
         "format-predicts",
-        "spec.model.format is for task: predict",
+        "spec.model.format is for task: predict and classify",
         bad=(_model(format="onnx"), _model(task="embed", format="onnx")),
-        good=(_model(format="auto"),),
+        good=(_model(format="auto"), _model(task="classify", format="onnx")),
     ),
     Case(
         "predict-no-language-model",
         "spec.model.dtype, quantization and maxModelLen are for language models",
         bad=tuple(
-            _model(task="predict", **one)
+            _model(task=task, **one)
+            for task in ("predict", "classify")
             for one in ({"dtype": "float16"}, {"quantization": "int8"}, {"maxModelLen": 16})
         ),
         good=(_model(task="predict", dtype="auto", quantization="none"),),
     ),
     Case(
         "batching-predicts",
-        "spec.batching is for spec.model.task: predict",
+        "spec.batching is for spec.model.task: predict and classify",
         bad=({"batching": {"maxBatchSize": 8}},),
-        good=(_predict(batching={"maxBatchSize": 8}), _predict(batching={})),
+        good=(
+            _predict(batching={"maxBatchSize": 8}),
+            _predict(batching={}),
+            {**_model(task="classify"), "batching": {"maxBatchSize": 8}},
+        ),
     ),
     Case(
         "predict-engine",
-        "spec.model.task predict is for the engine type slipway",
+        "spec.model.task predict or classify is for the engine type slipway",
         bad=(
             _predict(engine={"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"}),
             _predict(engine={"toolParser": "hermes"}),
@@ -445,7 +450,7 @@ CEL_CASES = (
     ),
     Case(
         "predict-cpu",
-        "spec.model.task predict uses CPUs",
+        "spec.model.task predict or classify uses CPUs",
         bad=(_predict(resources={"accelerator": {"resource": "nvidia.com/gpu", "count": 1}}),),
         good=(_predict(resources={"cpu": 2}),),
     ),
@@ -832,14 +837,17 @@ SCHEMA_CASES = (
     Case(
         "model.task",
         "spec.model.task",
-        bad=(_model(task="classify"),),
-        good=(_model(task="embed"), _model(task="predict")),
+        bad=(_model(task="rank"),),
+        good=(_model(task="embed"), _model(task="predict"), _model(task="classify")),
     ),
     Case(
         "model.format",
         "spec.model.format",
         bad=(_model(task="predict", format="pickle"),),
-        good=tuple(_model(task="predict", format=name) for name in ("auto", "onnx", "xgboost", "lightgbm", "skops")),
+        good=tuple(
+            _model(task="predict", format=name)
+            for name in ("auto", "onnx", "xgboost", "lightgbm", "skops", "transformers")
+        ),
     ),
     Case(
         "batching.maxBatchSize",

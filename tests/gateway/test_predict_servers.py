@@ -1,5 +1,6 @@
 """Classic models behind the gateway: real servers of two formats, one route, versions, and every path."""
 
+import base64
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 
 from slipway_gateway.routing.table import RouteTable
+from testkit import pictures
 from tests.server.predict import trained
 from tests.server.predict.conftest import PREDICT
+from tests.server.predict.images.conftest import DIGITS
 from tests.server.process import ServerProcess
 
 from .harness import Gateway, gateway, table
@@ -131,3 +134,20 @@ async def test_a_tenant_uses_and_sees_its_own_models_alone(servers: tuple[Server
                 assert {one["name"] for one in await answer.json()} == names
         async with await made.post(posts[0][1], posts[0][0], headers=bearer(mine)) as answer:
             assert answer.status == 200
+
+
+async def test_an_image_passes_as_text_and_as_the_whole_body() -> None:
+    file = pictures.encoded(pictures.digit(3))
+    row = {"image": base64.b64encode(file).decode()}
+    with ServerProcess(DIGITS, *PREDICT) as digits:
+        digits.wait_ready()
+        async with gateway() as gate:
+            gate.balancer.publish(table(1, (LEFT, 100, [digits.url]), model="m"))
+            async with await gate.post({"model": "m", "inputs": [row, row], "top_k": 2}, "/api/v1/predict") as answer:
+                assert [one["prediction"] for one in await answer.json()] == ["three", "three"]
+            headers = {"Content-Type": "image/png"}
+            async with await gate.post(file, "/v2/models/m/infer", headers=headers) as answer:
+                [output] = (await answer.json())["outputs"]
+                assert output["data"].index(max(output["data"])) == 3
+            async with await gate.post({"model": "m", "inputs": [row, {"image": "AAAA"}]}, "/api/v1/predict") as answer:
+                assert (answer.status, (await answer.json())["error"]["param"]) == (400, "inputs[1]")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ..models.checkpoint import MARKER, PICKLE_SUFFIXES
+from ..predict.model_file import TRANSFORMERS
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,9 @@ _CLASSIC = Formats(
 
 
 def classic(wanted: str) -> Formats:
-    """Of a classic model: all of them have the same files, so that a pin says nothing of the format."""
-    return replace(_CLASSIC, classic=wanted)
+    """Of a classic model. All formats but one have the same files, so that a pin says nothing of the format."""
+    formats = replace(SLIPWAY, advice="convert them to safetensors") if wanted == TRANSFORMERS else _CLASSIC
+    return replace(formats, classic=wanted)
 
 
 def is_pickle(name: str) -> bool:

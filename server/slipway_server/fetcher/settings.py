@@ -39,9 +39,9 @@ class FetcherSettings(ProcessSettings):
         description="for another engine than slipway-server: takes GGUF and ONNX files too, requires no config.json, "
         "and links `current` in --dest to the folder of the model",
     )
-    format: Annotated[Literal["", "auto", "onnx", "xgboost", "lightgbm", "skops"], Variable(), Flag("FORMAT")] = Field(
-        "", description="for a classic model: takes the files of these formats, and requires one of them"
-    )
+    format: Annotated[
+        Literal["", "auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"], Variable(), Flag("FORMAT")
+    ] = Field("", description="for a classic model: takes the files of these formats, and requires one of them")
     cache_dir: Annotated[OptionalFile, Variable(), Flag("DIR")] = Field(
         None, description="folder with models that outlives the pod: what is there is not downloaded"
     )

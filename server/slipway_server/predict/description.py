@@ -7,13 +7,26 @@ import msgspec
 from .tensors import TensorSpec
 
 CLASSIFICATION, REGRESSION, TENSORS = "classification", "regression", "tensors"
+# What scores are: of all labels one is right, or each label is right or not.
+PROBABILITIES, LOGITS, INDEPENDENT = "probabilities", "logits", "independent logits"
+
+
+class ImageInput(msgspec.Struct, frozen=True):
+    """The input that takes images too. `config`: the file that says how they become tensors."""
+
+    name: str
+    datatype: str
+    height: int
+    width: int
+    channels_last: bool
+    config: str
 
 
 class ModelDescription(msgspec.Struct, frozen=True):
     """`batched`: the first dimension of all inputs and outputs is that of rows, so that requests can share a batch.
 
     `labels`: of classes, in the order of the columns of `probabilities`. `label_output` and `probabilities` name
-    outputs; one may be missing.
+    outputs; one may be missing. `scores`: what the numbers of `probabilities` are.
     """
 
     platform: str
@@ -25,6 +38,8 @@ class ModelDescription(msgspec.Struct, frozen=True):
     labels: list[str | int | float | bool] = []
     label_output: str = ""
     probabilities: str = ""
+    scores: str = PROBABILITIES
+    image: ImageInput | None = None
 
     def output(self, name: str) -> TensorSpec | None:
         return next((spec for spec in self.outputs if spec.name == name), None)

@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..models.checkpoint import MARKER, CheckpointError, check_links, follow_marker
+from ..models.checkpoint import MARKER, CheckpointError, check_links, check_weights, follow_marker, read_config
+from ..models.configs.architectures import custom_code
 
 AUTO, ONNX, XGBOOST, LIGHTGBM, SKOPS = "auto", "onnx", "xgboost", "lightgbm", "skops"
+TRANSFORMERS = "transformers"  # never found by itself: its folder may be that of a language model
 SUFFIXES = {ONNX: (".onnx",), XGBOOST: (".ubj", ".json"), LIGHTGBM: (".txt",), SKOPS: (".skops",)}
 PREFERRED = "model"  # of several files the one with this stem
 _PEEK_BYTES = 4096
+_CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
+_CLASSIFIER = "ForImageClassification"
 _TORCHSCRIPT = "is TorchScript or a pickle of PyTorch: export the model to ONNX"
 _PICKLE = (
     "is a pickle, which can run any code when it is loaded: save the model with skops.io.dump, or convert it to ONNX"
@@ -36,6 +41,8 @@ def find(folder: Path, wanted: str = AUTO) -> ModelFile:
     """
     folder = follow_marker(folder)
     check_links(folder)
+    if wanted == TRANSFORMERS:
+        return _image_classifier(folder)
     found = list(_candidates(folder, wanted))
     named = [file for file in found if file.path.stem == PREFERRED]
     chosen = found if len(found) == 1 else named
@@ -48,6 +55,27 @@ def find(folder: Path, wanted: str = AUTO) -> ModelFile:
             "spec.model.format."
         )
     raise CheckpointError(_why_none(folder, wanted))
+
+
+def _image_classifier(folder: Path) -> ModelFile:
+    """A folder of Hugging Face with whole safetensors."""
+    for name in (_CONFIG, _PREPROCESSOR):
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder.name} has no {name}: it is no image classifier of the format transformers.")
+    config = read_config(folder)
+    if code := custom_code(config):
+        raise CheckpointError(f"{folder.name} needs code of its own ({', '.join(code)[:200]}), which is never run.")
+    if not _is_classifier(config):
+        raise CheckpointError(
+            f"{folder.name} is no image classifier: no name in architectures of config.json ends in {_CLASSIFIER}."
+        )
+    check_weights(folder)
+    return ModelFile(TRANSFORMERS, folder / _CONFIG)
+
+
+def _is_classifier(config: dict[str, Any]) -> bool:
+    names = config.get("architectures")
+    return isinstance(names, list) and any(isinstance(name, str) and name.endswith(_CLASSIFIER) for name in names)
 
 
 def _candidates(folder: Path, wanted: str) -> Iterator[ModelFile]:
@@ -67,6 +95,8 @@ def _looks_like(path: Path, name: str) -> bool:
 
 
 def _why_none(folder: Path, wanted: str) -> str:
+    if wanted == AUTO and (folder / _CONFIG).is_file() and _is_classifier(read_config(folder)):
+        return f"{folder.name} is an image classifier of Hugging Face: write spec.model.format: {TRANSFORMERS}."
     for path in sorted(folder.iterdir()):
         if reason := REFUSED.get(path.suffix):
             return f"{path.name} {reason}."

@@ -46,6 +46,12 @@ class PredictMetrics:
         self._service = Histogram(
             "slipway_server_batch_service_seconds", "Time of the model for a batch.", registry=registry, buckets=SECONDS
         )
+        self._decoding = Histogram(
+            "slipway_server_image_decode_seconds",
+            "Time to decode an image and to make a tensor of it.",
+            registry=registry,
+            buckets=SECONDS,
+        )
         self._errors = Counter(
             "slipway_server_model_errors", "Requests that the model raised an error for, alone.", registry=registry
         )
@@ -78,6 +84,9 @@ class PredictMetrics:
 
     def failed(self) -> None:
         self._errors.inc()
+
+    def decoded(self, seconds: float) -> None:
+        self._decoding.observe(seconds)
 
     def non_finite(self) -> None:
         self._not_finite.inc()

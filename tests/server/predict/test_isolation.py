@@ -10,12 +10,14 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
-import os, signal, socket, subprocess, sys, threading
+import mmap, os, signal, socket, subprocess, sys, threading
 from pathlib import Path
 from slipway_server.predict.process.isolation import isolate, limit_memory
 model = Path(sys.argv[1])
 assert isolate(model)
+untouched = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # as the libraries of torch
 limit_memory(1 << 30)
+assert len(bytearray(1 << 28)) == 1 << 28
 def refused(attempt):
     try:
         attempt()

@@ -112,13 +112,14 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
     "spec.model.cacheClaimName names the claim of cache: claim, and goes with it only: write both, or none",
 )
 @rule(
-    "!has(self.format) || self.format == 'auto' || (has(self.task) && self.task == 'predict')",
-    "spec.model.format is for task: predict: remove it, or write spec.model.task: predict",
+    "!has(self.format) || self.format == 'auto' || (has(self.task) && self.task in ['predict', 'classify'])",
+    "spec.model.format is for task: predict and classify: remove it, or write spec.model.task: predict",
 )
 @rule(
-    "!has(self.task) || self.task != 'predict' || ((!has(self.dtype) || self.dtype == 'auto') && "
+    "!has(self.task) || !(self.task in ['predict', 'classify']) || ((!has(self.dtype) || self.dtype == 'auto') && "
     "(!has(self.quantization) || self.quantization == 'none') && !has(self.maxModelLen))",
-    "spec.model.dtype, quantization and maxModelLen are for language models: remove them, because task is predict",
+    "spec.model.dtype, quantization and maxModelLen are for language models: remove them, because the task is predict "
+    "or classify",
 )
 @rule(
     "has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",
@@ -180,7 +181,8 @@ class ModelSpec(ApiType):
     ]
     """Location of the weights: hf://org/model, https://host/model.tar, s3://bucket/folder, gs://bucket/folder,
     az://container/folder, oci://registry/repository:tag, pvc://claim/path, or file:///path inside the server image.
-    Weights must be safetensors, or a file of spec.model.format with task: predict; pickled files are rejected."""
+    Weights must be safetensors, or files of spec.model.format with task: predict or classify; pickled files are
+    rejected."""
     secret_ref: ModelSecretRef | None = None
     object_store: ObjectStoreSpec | None = None
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -215,13 +217,14 @@ class ModelSpec(ApiType):
         Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] | None
     ) = None
     """Human-readable version; responses contain it as model_version. Default is the hash of the revision."""
-    task: Annotated[str, OneOf(("auto", "generate", "embed", "predict"))] = "auto"
+    task: Annotated[str, OneOf(("auto", "generate", "embed", "predict", "classify"))] = "auto"
     """Task of the model: generate text, embed it, or predict. auto uses the configuration of the model and never
     predicts. predict is for classic models (classification, regression, other tensors); docs/predict.md describes
-    it."""
-    format: Annotated[str, OneOf(("auto", "onnx", "xgboost", "lightgbm", "skops"))] = "auto"
-    """Format of a model with task: predict. auto uses the names and the first bytes of the files. Pickles, joblib and
-    TorchScript are rejected."""
+    it. classify is predict for a classifier that names its labels, and refuses any other model."""
+    format: Annotated[str, OneOf(("auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"))] = "auto"
+    """Format of a model with task: predict or classify. auto uses the names and the first bytes of the files.
+    transformers is an image classifier of Hugging Face, which auto does not look for. Pickles, joblib and TorchScript
+    are rejected."""
     dtype: Annotated[str, OneOf(("auto", "float32", "bfloat16", "float16"))] = "auto"
     """Number format of weights and computations. auto uses that of the checkpoint."""
     quantization: Annotated[str, OneOf(("none", "int8"))] = "none"

@@ -139,17 +139,19 @@ class RolloutIntents(ApiType):
     "replicas for more of them, or spec.engine.type: vllm",
 )
 @rule(
-    "!has(self.batching) || (has(self.model.task) && self.model.task == 'predict')",
-    "spec.batching is for spec.model.task: predict: remove it; language models have continuous batches",
+    "!has(self.batching) || (has(self.model.task) && self.model.task in ['predict', 'classify'])",
+    "spec.batching is for spec.model.task: predict and classify: remove it; language models have continuous batches",
 )
 @rule(
-    "!has(self.model.task) || self.model.task != 'predict' || !has(self.engine) || (self.engine.type == 'slipway' && "
-    "!has(self.engine.toolParser) && !has(self.engine.reasoningParser))",
-    "spec.model.task predict is for the engine type slipway, without toolParser and reasoningParser: remove them",
+    "!has(self.model.task) || !(self.model.task in ['predict', 'classify']) || !has(self.engine) || "
+    "(self.engine.type == 'slipway' && !has(self.engine.toolParser) && !has(self.engine.reasoningParser))",
+    "spec.model.task predict or classify is for the engine type slipway, without toolParser and reasoningParser: "
+    "remove them",
 )
 @rule(
-    "!has(self.model.task) || self.model.task != 'predict' || !has(self.resources) || !has(self.resources.accelerator)",
-    "spec.model.task predict uses CPUs: remove spec.resources.accelerator",
+    "!has(self.model.task) || !(self.model.task in ['predict', 'classify']) || !has(self.resources) || "
+    "!has(self.resources.accelerator)",
+    "spec.model.task predict or classify uses CPUs: remove spec.resources.accelerator",
 )
 @rule(
     "!has(self.engine) || self.engine.type == 'slipway' || !has(self.model.quantization) || "

@@ -11,7 +11,7 @@ from slipway_operator.manifests.engines.profile import (
     startup,
 )
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.inputs.pod_inputs import PREDICT
+from slipway_operator.model.inputs.pod_inputs import CLASSIC
 
 PROBE_PORT = 8001
 
@@ -47,7 +47,7 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *("--probe-port", str(PROBE_PORT)),
         *("--drain-timeout", str(snapshot.drain_timeout_s)),
         *parsers(snapshot),
-        *(_predict(snapshot) if model.task == PREDICT else ()),
+        *(_predict(snapshot) if model.task in CLASSIC else ()),
     )
 
 

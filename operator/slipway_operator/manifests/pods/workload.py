@@ -12,7 +12,7 @@ from slipway_operator.manifests.pods import bounds, certificate, environment, mo
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.engine_types import EngineMetrics, metrics_of
-from slipway_operator.model.inputs.pod_inputs import PREDICT, SLIPWAY, KeyRef, Model, PodInputs
+from slipway_operator.model.inputs.pod_inputs import CLASSIC, SLIPWAY, KeyRef, Model, PodInputs
 
 CLAIM_DIR = "/mnt/pvc"
 _DEVICES = "accelerator"  # name of the pod's ResourceClaim in its containers
@@ -170,7 +170,7 @@ def _fetcher(snapshot: Snapshot) -> dict[str, Any]:
     model = snapshot.inputs.model
     revision = ["--revision", model.revision] if model.revision else []
     foreign = ["--any-engine"] if snapshot.inputs.engine.type != SLIPWAY else []
-    kinds = ["--format", model.format] if model.task == PREDICT else foreign
+    kinds = ["--format", model.format] if model.task in CLASSIC else foreign
     engine = snapshot.inputs.engine
     variables = environment.merged(
         [{"name": "HOME", "value": "/tmp"}, _POD_NAME],

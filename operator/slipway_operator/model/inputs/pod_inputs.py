@@ -15,7 +15,7 @@ from slipway_operator.model import quantity
 from slipway_operator.model.wire import camel
 
 SLIPWAY = "slipway"  # engine type: slipway-server
-PREDICT = "predict"  # task of a classic model
+CLASSIC = ("predict", "classify")  # tasks of a classic model
 NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
 NODE_CACHE_CLAIM = "slipway-model-cache"  # that the chart makes in each namespace with a cache on the nodes
 KEPT = 1024  # parsed records

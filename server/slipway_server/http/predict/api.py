@@ -19,10 +19,12 @@ from .service import PredictService
 from .service import checked as checked_tensors
 
 MAX_ROWS = 65_536
+MAX_TOP_K = 1000
 REQUEST_ID = "X-Request-Id"
 
 Rows = Annotated[list[Any], Meta(min_length=1, max_length=MAX_ROWS)]
 Input = dict[str, Any] | str
+TopK = Annotated[int, Meta(ge=1, le=MAX_TOP_K)]  # labels of each row, the most likely one first
 
 
 class PredictRequest(Struct, forbid_unknown_fields=True):
@@ -31,19 +33,21 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
     model: ModelName
     input: Input | None = None
     inputs: Rows | None = None
+    top_k: TopK | None = None
 
 
-class VersionParams(Struct, forbid_unknown_fields=True):
+class PredictParams(Struct, forbid_unknown_fields=True):
     """`version`: one that is served, or its revision."""
 
     version: str | None = None
+    top_k: TopK | None = None
 
 
 class NamedPredictRequest(Struct, forbid_unknown_fields=True):
     """Of /api/v1/models/{name}/predict."""
 
     inputs: Rows
-    params: VersionParams | None = None
+    params: PredictParams | None = None
 
 
 class V1Request(Struct, forbid_unknown_fields=True):
@@ -73,7 +77,8 @@ class PredictApi:
         if (body.input is None) == (body.inputs is None):
             raise invalid("Write input for one row, or inputs for several.", "input")
         several = body.inputs is not None
-        found = await self._predict(http, body.inputs or [body.input], "inputs" if several else "input")
+        param, given = ("inputs", body.inputs) if several else ("input", [body.input])
+        found = await self._predict(http, given or [], param, body.top_k)
         shared = {
             "latency_ms": _since_ms(began),
             "model_version": self._service.identity.version,
@@ -86,14 +91,14 @@ class PredictApi:
         began = time.monotonic()
         body = checked(decoded(await body_of(http)), NamedPredictRequest)
         self._service.check_model(http.match_info["name"], body.params.version if body.params else None)
-        found = await self._predict(http, body.inputs, "inputs")
-        return json_response(
-            {
-                "predictions": [one.value for one in found],
-                "model_version": self._service.identity.version,
-                "latency_ms": _since_ms(began),
-            }
-        )
+        top_k = body.params.top_k if body.params else None
+        found = await self._predict(http, body.inputs, "inputs", top_k)
+        shown = {
+            "predictions": [one.value for one in found],
+            "model_version": self._service.identity.version,
+            "latency_ms": _since_ms(began),
+        }
+        return json_response(shown | ({"top_k": [one.top for one in found]} if top_k else {}))
 
     async def v1(self, http: web.Request) -> web.Response:
         self._service.check_model(http.match_info["name"])
@@ -117,18 +122,26 @@ class PredictApi:
         shown = {"id": identity.name, "object": "model", "created": 0, "owned_by": "slipway"}
         return shown | {"version": identity.version, "name": identity.name, "ready": loaded}
 
-    async def _predict(self, http: web.Request, given: list[Any], param: str) -> list[rows.Prediction]:
+    async def _predict(
+        self, http: web.Request, given: list[Any], param: str, top_k: int | None = None
+    ) -> list[rows.Prediction]:
         description = self._service.description
+        if top_k and not (description.labels and description.probabilities):
+            raise invalid("top_k is for classifiers that return a probability of each label.", "top_k")
         request = rows.to_request(description, given, param)
         request = InferRequest(request.inputs, request.outputs, priority=priority_of(http.headers))
-        outputs = await self._service.infer(checked_tensors(description, request))
-        return rows.predictions(description, outputs, len(given))
+        outputs = await self._service.infer(
+            checked_tensors(description, request), lambda index: rows.path(param, index)
+        )
+        return rows.predictions(description, outputs, len(given), top_k or 0)
 
 
 def _shown(prediction: rows.Prediction) -> dict[str, Any]:
     found: dict[str, Any] = {"prediction": prediction.value}
     if prediction.confidence is not None:
         found["confidence"] = prediction.confidence
+    if prediction.top:
+        found["top_k"] = prediction.top
     return found
 
 

@@ -11,8 +11,10 @@ from ... import machine
 from ...engine.client import EngineCrashed
 from ...engine.supervisor import Restarts, keep_running
 from ...predict.batcher import BatchRules
+from ...predict.description import ImageInput
 from ...predict.executor import Executor, Observer
 from ...predict.model_file import ModelFile
+from ...predict.process.image_decoders import MAX_DECODERS, DecoderRules, ImageDecoders
 from ...predict.process.isolation import hide_memory
 from ...predict.process.messages import LoadModel, ModelLoaded
 from ...settings import ServerSettings
@@ -22,6 +24,7 @@ from ...telemetry.tracing import tracing
 from ..probes import Health
 from ..serving import Guard, complete_routes, run_server, shared_routes
 from .api import PredictApi
+from .images import ImageInputs
 from .protocol import InferenceProtocol
 from .service import ModelIdentity, PredictService
 
@@ -47,8 +50,12 @@ class _Life:
     service: PredictService
     restarts: Restarts
     started_s: float
+    settings: ServerSettings
+    warm_up: "asyncio.Task[None] | None" = None
 
     def ready(self, ready: ModelLoaded) -> None:
+        if ready.description.image and self.service.images is None:
+            self._take_images(ready.description.image)
         self.service.health.engine_is_ready()
         seconds = round(time.monotonic() - self.started_s, 2)
         self.service.metrics.loaded(seconds)
@@ -56,6 +63,21 @@ class _Life:
             log.warning("the kernel has no Landlock: the process of the model can read this server's files")
         fields = {"model": self.service.identity.name, "seconds": seconds, "runtime": ready.description.runtime}
         log.info("ready", extra=fields | {"batched": ready.description.batched, "task": ready.description.task})
+
+    def _take_images(self, image: ImageInput) -> None:
+        settings = self.settings
+        rules = DecoderRules(
+            image.config, min(MAX_DECODERS, machine.cores()), settings.max_image_pixels, settings.log_level
+        )
+        decoders = ImageDecoders(rules, self.service.metrics.decoded)
+        self.service.images = ImageInputs(image, decoders, settings.max_queue_size)
+        self.warm_up = asyncio.create_task(decoders.warm_up())
+
+    async def end(self) -> None:
+        if self.warm_up:
+            self.warm_up.cancel()
+        if self.service.images:
+            await self.service.images.close()
 
     def crashed(self) -> None:
         self.service.health.engine_has_crashed()
@@ -98,13 +120,22 @@ async def serve(settings: ServerSettings, file: ModelFile) -> None:
     identity = ModelIdentity(settings.served_model_name, settings.model_version, settings.model_revision)
     spans = tracing(settings.spans_endpoint, identity.name, settings.spans_service)
     service = PredictService(identity, executor, metrics, health, spans)
-    life = _Life(service, Restarts(settings.max_engine_restarts), time.monotonic())
+    life = _Life(service, Restarts(settings.max_engine_restarts), time.monotonic(), settings)
     memory_bytes = settings.max_model_memory_bytes or int(machine.free_memory_bytes() * MEMORY_SHARE)
     start = LoadModel(
-        str(file.path), file.format, machine.cores(), memory_bytes, settings.max_batch_size, settings.log_level
+        str(file.path),
+        file.format,
+        machine.cores(),
+        memory_bytes,
+        settings.max_batch_size,
+        settings.log_level,
+        settings.task == "classify",
     )
     task = asyncio.create_task(
         keep_running(lambda: executor.run(start, life.ready, life.crashed), life.restart_in_s, metrics.restarted)
     )
     app, guard = build(service, settings.max_body_bytes)
-    await run_server(settings, app, guard, _Backend(executor), task)
+    try:
+        await run_server(settings, app, guard, _Backend(executor), task)
+    finally:
+        await life.end()

@@ -17,6 +17,7 @@ from ...predict.tensors import MAX_DIMENSIONS, NUMPY, Tensor, TensorError, eleme
 from ..errors import HttpError, invalid
 from ..requests.bodies import body_of
 from ..requests.shadow import priority_of
+from .images import CONTENT_TYPES, one_image
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_TENSORS = 1024
@@ -77,6 +78,10 @@ _decoder = msgspec.json.Decoder(InferBody)
 async def read(http: web.Request, description: ModelDescription) -> Incoming:
     """Raises HttpError for a request that the protocol, or the description of the inputs, does not allow."""
     body = decompressed(await body_of(http), http.headers.get("Content-Encoding", ""), http.client_max_size)
+    if description.image and http.content_type in CONTENT_TYPES:
+        return Incoming(
+            InferRequest((one_image(description.image, body),), (), priority=priority_of(http.headers)), "", False, {}
+        )
     length = http.headers.get(HEADER_LENGTH)
     try:
         if length is not None and length.strip() == "0":

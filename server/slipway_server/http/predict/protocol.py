@@ -86,10 +86,17 @@ class InferenceProtocol:
                 "name": identity.name,
                 "versions": [identity.version],
                 "platform": description.platform,
-                "inputs": [_tensor(spec) for spec in description.inputs],
+                "inputs": [_tensor(spec) | self._images(spec) for spec in description.inputs],
                 "outputs": [_tensor(spec, description) for spec in description.outputs],
             }
         )
+
+    def _images(self, spec: TensorSpec) -> dict[str, Any]:
+        """That the input takes images too, in place of its own datatype and shape."""
+        images, image = self._service.images, self._service.description.image
+        if images is None or image is None or image.name != spec.name:
+            return {}
+        return {"parameters": {"image": images.described()}}
 
     async def configuration(self, http: web.Request) -> web.Response:
         self._check(http)

@@ -1,19 +1,20 @@
 """Rows as people write them: features by name or by position, or a text; and predictions with their confidence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy
 
 from ...predict import json_data
-from ...predict.description import CLASSIFICATION, ModelDescription
+from ...predict.description import CLASSIFICATION, INDEPENDENT, LOGITS, ModelDescription
 from ...predict.executor import InferRequest
-from ...predict.tensors import BYTES, FLOATS, Tensor, TensorError, TensorSpec
+from ...predict.tensors import BYTES, FLOATS, Array, Tensor, TensorError, TensorSpec
 from ..errors import HttpError, invalid
 
 FEATURES, TEXT = "features", "text"
+IMAGE, B64 = "image", "b64"  # ours, and that of KServe's V1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +23,58 @@ class Prediction:
 
     value: Any
     confidence: float | None = None
+    top: list[dict[str, Any]] = field(default_factory=list)
 
 
 def to_request(description: ModelDescription, rows: Sequence[Any], param: str) -> InferRequest:
     """Raises HttpError that names the row and the feature which is wrong."""
     if not description.batched and len(rows) > 1:
         raise invalid("The model takes one row at a time.", param)
-    given = [_fields(row, description, _at(param, index, rows)) for index, row in enumerate(rows)]
-    tensors = tuple(_column(spec, given, param) for spec in description.inputs)
+    image = description.image
+    if image and any(_is_image(row, image.name) for row in rows):
+        tensors: tuple[Tensor, ...] = (_images(rows, image.name, param),)
+    else:
+        given = [_fields(row, description, path(param, index)) for index, row in enumerate(rows)]
+        tensors = tuple(_column(spec, given, param) for spec in description.inputs)
     wanted = tuple(name for name in (description.label_output, description.probabilities) if name)
     return InferRequest(tensors, wanted or tuple(spec.name for spec in description.outputs))
 
 
-def _at(param: str, index: int, rows: Sequence[Any]) -> str:
+def path(param: str, index: int) -> str:
+    """Of a row in its request."""
     return param if param == "input" else f"{param}[{index}]"
+
+
+def _is_image(row: Any, name: str) -> bool:
+    """The input of a model may be called image, too: then a text is an image, and a list is a tensor."""
+    if not isinstance(row, dict):
+        return False
+    inner = row.get(name)
+    given = IMAGE in row and (name != IMAGE or isinstance(inner, str))
+    return given or B64 in row or (isinstance(inner, dict) and B64 in inner)
+
+
+def _images(rows: Sequence[Any], name: str, param: str) -> Tensor:
+    """Base64 or a data URL of each row, to be decoded later."""
+    found = numpy.empty(len(rows), object)
+    for index, row in enumerate(rows):
+        where = path(param, index)
+        if not _is_image(row, name):
+            raise invalid(f"{where} is no image, and other rows are: send images alone, or none.", where)
+        found[index] = _image_text(row, name, where).encode("utf-8", "replace")
+    return Tensor(name, BYTES, found)
+
+
+def _image_text(row: Mapping[str, Any], name: str, where: str) -> str:
+    """The name of the input may be around it."""
+    if isinstance(row.get(name), dict):
+        _refuse_others(row, (name,), where)
+        row, where = row[name], f"{where}.{name}"
+    key = B64 if B64 in row else IMAGE
+    _refuse_others(row, (key,), where)
+    if not isinstance(row.get(key), str):
+        raise invalid(f"{where}.{key} must be base64 or a data URL.", f"{where}.{key}")
+    return str(row[key])
 
 
 def _fields(row: Any, description: ModelDescription, where: str) -> dict[str, Any]:
@@ -106,7 +145,7 @@ def _column(spec: TensorSpec, rows: Sequence[Mapping[str, Any]], param: str) -> 
     values = [row[spec.name] for row in rows]
     shape = tuple(numpy.shape(values[0])) if values and spec.datatype != BYTES else ()
     for index, value in enumerate(values):
-        _check_types(value, spec, _at(param, index, rows))
+        _check_types(value, spec, path(param, index))
     wanted = spec.shape[1:]
     if spec.datatype == BYTES:
         shape = wanted if -1 not in wanted else ()
@@ -128,28 +167,44 @@ def _check_types(value: Any, spec: TensorSpec, where: str) -> None:
         raise invalid(f"{where}: {json_data.dumps(value)} is no {spec.datatype}.", where)
 
 
-def predictions(description: ModelDescription, outputs: Sequence[Tensor], count: int) -> list[Prediction]:
-    """One for each row."""
+def predictions(
+    description: ModelDescription, outputs: Sequence[Tensor], count: int, top_k: int = 0
+) -> list[Prediction]:
+    """One for each row; of a classifier with so many of the most likely labels."""
     by_name = {tensor.name: tensor for tensor in outputs}
     if description.task != CLASSIFICATION:
         return [Prediction(_value(outputs, row)) for row in range(count)]
     scores, labels = by_name.get(description.probabilities), by_name.get(description.label_output)
     found = []
     for row in range(count):
-        confidence, best = _confidence(scores, row)
-        value = json_data.plain(labels.array[row : row + 1].tolist()[0]) if labels else description.labels[best]
-        found.append(Prediction(value, confidence))
+        likely = None if scores is None else _likely(scores.array[row], description.scores)
+        best = None if likely is None else int(likely.argmax())
+        value = json_data.plain(labels.array[row : row + 1].tolist()[0]) if labels else _label(description, best or 0)
+        confidence = None if likely is None or best is None else float(likely[best])
+        top = [] if likely is None else _top(description, likely, top_k)
+        found.append(Prediction(value, confidence, top))
     return found
 
 
-def _confidence(scores: Tensor | None, row: int) -> tuple[float | None, int]:
-    if scores is None:
-        return None, 0
-    values = scores.array[row]
-    if values.ndim == 0:
-        likely = float(values)
-        return max(likely, 1.0 - likely), int(likely > 0.5)
-    return float(values.max()), int(values.argmax())
+def _likely(scores: Array, kind: str) -> Array:
+    """The probability of each label. A model with one number for two labels gives that of the second one."""
+    scores = scores.astype(numpy.float64)
+    with numpy.errstate(over="ignore", invalid="ignore"):  # of numbers that are not finite, which are counted
+        if kind == INDEPENDENT:
+            return 1.0 / (1.0 + numpy.exp(-scores))  # type: ignore[no-any-return]
+        if kind == LOGITS:
+            scores = numpy.exp(scores - scores.max())
+            return scores / scores.sum()  # type: ignore[no-any-return]
+    return numpy.stack([1.0 - scores, scores]) if scores.ndim == 0 else scores
+
+
+def _label(description: ModelDescription, index: int) -> Any:
+    return description.labels[index] if index < len(description.labels) else index
+
+
+def _top(description: ModelDescription, likely: Array, count: int) -> list[dict[str, Any]]:
+    best = numpy.argsort(-likely, kind="stable")[:count].tolist()
+    return [{"label": _label(description, index), "confidence": float(likely[index])} for index in best]
 
 
 def _value(outputs: Sequence[Tensor], row: int) -> Any:

@@ -1,16 +1,19 @@
 """One served classic model: requests in, outputs out, with errors as answers and metrics."""
 
+import asyncio
 import math
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 
 from ...predict.batcher import BatchQueueFull, DeadlineMissed
 from ...predict.description import ModelDescription
 from ...predict.executor import Executor, InferRequest, ModelCrashed, ModelFailed, ModelLost
-from ...predict.tensors import Tensor, TensorError, finite
+from ...predict.tensors import Tensor, TensorError, TensorSpec, finite
 from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import Tracing
 from ..errors import HttpError, engine_crashed, invalid, lost, queue_full, too_late, unavailable
 from ..probes import Health
+from .images import ImageInputs, Where, raise_for_shape, takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class PredictService:
     ) -> None:
         self.identity, self.executor = identity, executor
         self.metrics, self.health, self.tracing = metrics, health, tracing
+        self.images: ImageInputs | None = None  # of a model that takes images, once it is loaded
 
     def check_open(self) -> None:
         if self.health.draining:
@@ -53,12 +57,15 @@ class PredictService:
         assert self.executor.description, "it is loaded"
         return self.executor.description
 
-    async def infer(self, request: InferRequest) -> list[Tensor]:
-        """The outputs of a request that `checked` has let through."""
+    async def infer(self, request: InferRequest, where: Where | None = None) -> list[Tensor]:
+        """The outputs of a request that `checked` has let through. `where`: the path of each of its images."""
         self.check_open()
         own = math.isfinite(request.timeout_s)
         try:
-            outputs = await self.executor.infer(request)
+            if self.images and takes(self.description, request.inputs[0]):
+                outputs = await self._infer_images(self.images, request, where)
+            else:
+                outputs = await self.executor.infer(request)
         except BatchQueueFull as error:
             raise queue_full(str(error)) from None
         except DeadlineMissed as error:
@@ -74,6 +81,19 @@ class PredictService:
         if not all(map(finite, outputs)):
             self.metrics.non_finite()
         return outputs
+
+    async def _infer_images(self, images: ImageInputs, request: InferRequest, where: Where | None) -> list[Tensor]:
+        """Its time is one for images and model together."""
+        loop = asyncio.get_running_loop()
+        timeout_s = min(request.timeout_s, self.executor.batcher.rules.timeout_s)
+        ends_s = loop.time() + timeout_s
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(timeout_s if math.isfinite(timeout_s) else None):
+                    ready = await stack.enter_async_context(images.tensors(request, where))
+            except TimeoutError:
+                raise DeadlineMissed(f"The images of the request were not decoded within {timeout_s:g} s.") from None
+            return await self.executor.infer(replace(ready, timeout_s=max(0.0, ends_s - loop.time())))
 
 
 def _overloaded(message: str) -> HttpError:
@@ -97,10 +117,7 @@ def checked(description: ModelDescription, request: InferRequest) -> InferReques
             raise invalid(
                 f"The input {spec.name!r} is missing: {spec.datatype} of the shape {list(spec.shape)}.", spec.name
             )
-        try:
-            spec.check(tensor)
-        except TensorError as error:
-            raise invalid(f"The {error}.", spec.name) from None
+        _check_input(description, spec, tensor)
         ordered.append(tensor)
     if description.batched:
         _check_rows(ordered)
@@ -110,6 +127,16 @@ def checked(description: ModelDescription, request: InferRequest) -> InferReques
             known = ", ".join(spec.name for spec in description.outputs)
             raise invalid(f"The model has no output {name!r}; its outputs are {known}.", name)
     return InferRequest(tuple(ordered), outputs, request.parameters, request.priority, request.timeout_s)
+
+
+def _check_input(description: ModelDescription, spec: TensorSpec, tensor: Tensor) -> None:
+    if takes(description, tensor):
+        raise_for_shape(tensor, spec)
+        return
+    try:
+        spec.check(tensor)
+    except TensorError as error:
+        raise invalid(f"The {error}.", spec.name) from None
 
 
 def _check_rows(tensors: list[Tensor]) -> None:

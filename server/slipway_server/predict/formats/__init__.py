@@ -9,11 +9,26 @@ from pathlib import Path
 from typing import Protocol
 
 from ..description import ModelDescription
-from ..model_file import LIGHTGBM, ONNX, SKOPS, XGBOOST
+from ..model_file import LIGHTGBM, ONNX, SKOPS, TRANSFORMERS, XGBOOST
 from ..tensors import Tensor
 
-RUNTIMES = {ONNX: "onnxruntime", XGBOOST: "xgboost", LIGHTGBM: "lightgbm", SKOPS: "skops"}
-MODULES = {ONNX: "onnx_model", XGBOOST: "xgboost_model", LIGHTGBM: "lightgbm_model", SKOPS: "skops_model"}
+IMAGES = "images"  # no model: what decodes images for one, in a process of the same kind
+RUNTIMES = {
+    ONNX: "onnxruntime",
+    XGBOOST: "xgboost",
+    LIGHTGBM: "lightgbm",
+    SKOPS: "skops",
+    TRANSFORMERS: "torch and transformers",
+    IMAGES: "pillow",
+}
+MODULES = {
+    ONNX: "onnx_model",
+    XGBOOST: "xgboost_model",
+    LIGHTGBM: "lightgbm_model",
+    SKOPS: "skops_model",
+    TRANSFORMERS: "transformers_model",
+    IMAGES: "image_decoder",
+}
 
 
 class ModelError(Exception):
@@ -39,5 +54,6 @@ def loader(name: str) -> Loader:
     try:
         module: Loader = importlib.import_module(f"{__name__}.{MODULES[name]}")
     except ImportError as error:
-        raise ModelError(f"The format {name} needs {RUNTIMES[name]}: install slipway[predict] ({error}).") from None
+        extra = "server,predict" if name == TRANSFORMERS else "predict"
+        raise ModelError(f"The format {name} needs {RUNTIMES[name]}: install slipway[{extra}] ({error}).") from None
     return module

@@ -8,6 +8,7 @@ import numpy
 import onnxruntime
 
 from ..description import CLASSIFICATION, TENSORS, ModelDescription
+from ..images.classifier import with_images
 from ..tensors import BF16, BYTES, Tensor, TensorSpec, datatype_of
 from . import ModelError
 from .onnx_check import check_external_data
@@ -71,7 +72,9 @@ def load(path: Path, threads: int) -> OnnxModel:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has no common class of its errors
         raise ModelError(f"{path.name} cannot be loaded by onnxruntime: {str(error)[:300]}") from None
-    return OnnxModel(session)
+    model = OnnxModel(session)
+    model.description = with_images(model.description, path.parent)
+    return model
 
 
 def _describe(session: Any) -> ModelDescription:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slipway_process import logs
 
+from ..description import CLASSIFICATION
 from ..formats import LoadedModel, ModelError, loader
 from ..tensors import TensorError
 from . import isolation, warm_up
@@ -31,6 +32,12 @@ from .messages import (
 )
 
 log = logging.getLogger("slipway.predict")
+
+
+NO_CLASSIFIER = (
+    "The model is no classifier that names its labels, which the task classify needs: write spec.model.task: predict, "
+    "or add config.json with id2label beside an ONNX model and its preprocessor_config.json."
+)
 
 
 class ServerHungUp(Exception):
@@ -93,6 +100,8 @@ def _load(wire: ModelWire, start: LoadModel) -> LoadedModel:
         bounded = isolation.isolate(Path(start.path).resolve().parent)
         isolation.limit_memory(start.memory_bytes)
         model = module.load(Path(start.path), start.threads)
+        if start.classifier and model.description.task != CLASSIFICATION:
+            raise ModelError(NO_CLASSIFIER)
         description = warm_up.checked(model)
         measured = warm_up.measure(model, description, start.max_batch_size)
     except (ModelError, isolation.IsolationError) as error:

@@ -81,9 +81,22 @@ def isolate(model: Path) -> bool:
 
 
 def limit_memory(size_bytes: int) -> None:
-    """Of what it allocates: more is a failed allocation there, and not the end of the container."""
+    """Of what it allocates: more is a failed allocation there, and not the end of the container.
+
+    What a runtime has mapped and not touched is no memory: of torch that is half a gigabyte.
+    """
     if size_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (size_bytes, size_bytes))
+        most = size_bytes + _untouched_bytes()
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _untouched_bytes() -> int:
+    sizes = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmData", "RssAnon"):
+            sizes[name] = int(value.split()[0]) * 1024
+    return max(0, sizes.get("VmData", 0) - sizes.get("RssAnon", 0))
 
 
 def _python_paths() -> list[str]:

@@ -26,6 +26,7 @@ class LoadModel(msgspec.Struct, frozen=True, tag=True):
     memory_bytes: int
     max_batch_size: int
     log_level: str = "info"
+    classifier: bool = False  # any other model is refused
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -1,0 +1,134 @@
+"""Images of a request, as base64, data URLs or bytes: decoded beside the model, and in its batches as tensors."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy
+
+from ...predict.batcher import BatchQueueFull
+from ...predict.description import ImageInput, ModelDescription
+from ...predict.executor import InferRequest
+from ...predict.process.image_decoders import DecoderUnavailable, ImageDecoders, ImageRefused
+from ...predict.tensors import BYTES, NUMPY, Array, Tensor, TensorSpec
+from ..errors import invalid, unavailable
+
+FORMATS = ("JPEG", "PNG")
+CONTENT_TYPES = ("image/jpeg", "image/png")
+_BINARY = (b"\xff", b"\x89")  # how JPEG and PNG begin, and no base64
+_DATA_URLS = tuple(f"data:{one};base64,".encode() for one in CONTENT_TYPES)
+MAX_DECODED_BYTES = 512 << 20  # of the tensors of all images that are decoded and not answered yet
+
+# The path of a row's image in its request, for the error.
+Where = Callable[[int], str]
+
+
+class ImageInputs:
+    """Of one model. `limit`: images of all requests that are here at a time."""
+
+    def __init__(self, image: ImageInput, decoders: ImageDecoders, most: int) -> None:
+        self._image, self._decoders = image, decoders
+        self.limit = max(1, min(most, MAX_DECODED_BYTES // (12 * image.height * image.width)))
+        self._here = 0
+
+    def described(self) -> dict[str, Any]:
+        """For the metadata of its input, which is of tensors."""
+        image, limits = self._image, {"max_pixels": self._decoders.max_pixels, "max_images": self.limit}
+        return {
+            "datatype": BYTES,
+            "shape": [-1],
+            "formats": FORMATS,
+            "height": image.height,
+            "width": image.width,
+        } | limits
+
+    async def close(self) -> None:
+        await self._decoders.close()
+
+    @asynccontextmanager
+    async def tensors(self, request: InferRequest, where: Where | None) -> AsyncIterator[InferRequest]:
+        """The request with tensors in place of its images, which count until it is answered.
+
+        Raises:
+            HttpError: it has too many images, or one that is none; `param` is where.
+            BatchQueueFull: too many images are here.
+        """
+        [given] = request.inputs
+        count, at = given.rows, where or (lambda index: f"{given.name}[{index}]")
+        if count > self.limit:
+            raise invalid(f"The request has {count} images; {self.limit} is the limit.", given.name)
+        if self._here + count > self.limit:
+            raise BatchQueueFull(f"{self._here} images wait, and {self.limit} is the limit.")
+        self._here += count
+        try:
+            images = [_content(item, at(index)) for index, item in enumerate(given.array.reshape(-1).tolist())]
+            found = await self._decoded(images, at)
+            yield replace(request, inputs=(self._tensor(given.name, found),))
+        finally:
+            self._here -= count
+
+    async def _decoded(self, images: list[bytes], at: Where) -> list[Array]:
+        """In groups as large as can run at once: images of other requests are decoded between two of them."""
+        found: list[Array] = []
+        for start in range(0, len(images), self._decoders.most):
+            group = images[start : start + self._decoders.most]
+            answers = await asyncio.gather(*map(self._decoders.decode, group), return_exceptions=True)
+            for index, answer in enumerate(answers, start):
+                if isinstance(answer, ImageRefused):
+                    raise invalid(f"{at(index)}: the image {answer}.", at(index), "invalid_image")
+                if isinstance(answer, DecoderUnavailable):
+                    raise unavailable("no_decoder", f"No process can decode images now: {answer}")
+                if isinstance(answer, BaseException):
+                    raise answer
+                found.append(answer)
+        return found
+
+    def _tensor(self, name: str, found: list[Array]) -> Tensor:
+        image = self._image
+        array = numpy.stack(found) if found else numpy.zeros((0, 3, image.height, image.width), "<f4")
+        if image.channels_last:
+            array = array.transpose(0, 2, 3, 1)
+        return Tensor(name, image.datatype, array.astype(NUMPY[image.datatype], copy=False))
+
+
+def one_image(image: ImageInput, content: bytes) -> Tensor:
+    """A request whose body is an image."""
+    array = numpy.empty(1, object)
+    array[0] = content
+    return Tensor(image.name, BYTES, array)
+
+
+def takes(description: ModelDescription, tensor: Tensor) -> bool:
+    """Whether it holds images for the model, each in one element."""
+    image = description.image
+    return image is not None and tensor.name == image.name and tensor.datatype == BYTES
+
+
+def _content(item: bytes, where: str) -> bytes:
+    if item.startswith(_BINARY):
+        return item
+    for prefix in _DATA_URLS:
+        item = item.removeprefix(prefix)
+    try:
+        return base64.b64decode(item, validate=True)
+    except binascii.Error:
+        raise invalid(
+            f"{where} is neither base64 of an image nor a data URL of {' or '.join(CONTENT_TYPES)}.",
+            where,
+            "invalid_image",
+        ) from None
+
+
+def raise_for_shape(tensor: Tensor, spec: TensorSpec) -> None:
+    """Raise HttpError for images in another shape than one or two dimensions, or too many for the model."""
+    shape = tensor.shape
+    if shape not in ((tensor.rows,), (tensor.rows, 1)):
+        raise invalid(f"The input {tensor.name!r} has the shape {list(shape)}; images are [n] or [n, 1].", tensor.name)
+    if spec.shape[0] not in (-1, tensor.rows):
+        raise invalid(
+            f"The input {tensor.name!r} has {tensor.rows} images; the model takes {spec.shape[0]}.", tensor.name
+        )
