@@ -12,7 +12,7 @@ from typing import Any
 from ..settings import JobsSettings
 from ..states import QUEUED
 from ..store.database import UNAVAILABLE, Database
-from ..store.line_store import LineClaim, LineResult, LineStore, RunnableBatch
+from ..store.line_store import LineClaim, LineResult, LineStore
 from ..telemetry import JobsMetrics
 from ..window import Window
 from .gateway_calls import GatewayCalls, cancelled
@@ -26,7 +26,6 @@ _SWEEP_EACH_S, _PURGE_EACH_S, _COUNT_EACH_S = 0.25, 60.0, 10.0
 _MAX_PAUSE_S = 10.0
 _MAX_WINDOWS = 4096
 _PURGES = 20  # slices at once
-_CLAIMED_AT_ONCE = 16  # lines of one batch
 
 
 class Dispatcher:
@@ -53,6 +52,7 @@ class Dispatcher:
         self._next: dict[str, float] = {}  # what is done now and then
         self._pause_s = 0.0
         self._last_tenant = ""
+        self._validating: asyncio.Task[bool] | None = None
         self.draining = False
         self.trouble = "the database was not opened yet"
         metrics.in_flight.set_function(lambda: len(self._running))
@@ -74,7 +74,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """What is in flight is given up: other processes may claim it."""
-        await cancelled(set(self._running))
+        await cancelled({*self._running, *([self._validating] if self._validating else [])})
         try:
             await self._record()
             await self._database.call(self._lines.give_back)
@@ -94,14 +94,26 @@ class Dispatcher:
             await self._purge_old()
         if self._is_due("count", _COUNT_EACH_S):
             self._metrics.waiting.set((await self._database.call(self._lines.counts)).get(QUEUED, 0))
-        validated = await self._validator.next()
-        return await self._claim() or validated
+        self._validate()
+        return await self._claim()
+
+    def _validate(self) -> None:
+        """Beside the turns, which record and renew meanwhile: a long file takes longer than a lease."""
+        if self._validating is None:
+            self._validating = asyncio.create_task(self._validator.next())
+            self._validating.add_done_callback(lambda _: self.wake())
+        elif self._validating.done():
+            validated, self._validating = self._validating, None
+            if validated.result():
+                self._validate()
 
     def _failed(self, error: BaseException) -> None:
         if not self.trouble or not self._pause_s:
             log.error("the database cannot be used, batches wait: %s", error)
         self._metrics.database_failures.inc()
         self.trouble = f"the database cannot be used: {type(error).__name__}"
+        # Leases went on meanwhile: what is in flight is renewed before anything else, or it would be sent again.
+        self._next.pop("renew", None)
         self._pause_s = min(_MAX_PAUSE_S, max(0.5, self._pause_s * 2))
 
     async def _sleep(self, more: bool) -> None:
@@ -154,10 +166,12 @@ class Dispatcher:
         """Claims what there is room for, tenant after tenant; whether it found anything."""
         if self._room() <= 0:
             return False
-        found = False
-        for batch in self._in_turn(await self._database.call(self._lines.runnable)):
+        turn = await self._database.call(self._lines.runnable, self._last_tenant)
+        share = max(1, self._room() // max(1, len({batch.tenant for batch in turn.batches})))
+        found, served = False, turn.last
+        for batch in turn.batches:
             window = self._window(batch.tenant)
-            count = min(self._room(), window.room(self._clock()), _CLAIMED_AT_ONCE)
+            count = min(self._room(), window.room(self._clock()), share)
             if count <= 0:
                 continue
             for claim in await self._database.call(self._lines.claim, batch, count):
@@ -165,21 +179,12 @@ class Dispatcher:
                 task = asyncio.create_task(self._send(claim, window))
                 self._running[task] = claim
                 task.add_done_callback(self._ended)
-                found = True
-            self._last_tenant = batch.tenant
+                found, served = True, batch.tenant
+        self._last_tenant = served
         return found
 
     def _room(self) -> int:
         return self._settings.max_concurrency - len(self._running) - len(self._results)
-
-    def _in_turn(self, batches: list[RunnableBatch]) -> list[RunnableBatch]:
-        """One batch of each tenant, then the second one of each; the tenant behind the last one begins."""
-        places: dict[str, int] = {}
-        ranked = []
-        for batch in batches:
-            place = places[batch.tenant] = places.get(batch.tenant, -1) + 1
-            ranked.append((place, batch.tenant <= self._last_tenant, batch.tenant, batch.id, batch))
-        return [batch for *_, batch in sorted(ranked, key=lambda one: one[:4])]
 
     def _window(self, tenant: str) -> Window:
         window = self._windows.setdefault(tenant, Window(float(self._settings.max_concurrency)))

@@ -59,22 +59,23 @@ class BatchReader:
 
 
 class Validator:
-    """Validates the batches of all tenants, one after the other."""
+    """Validates the batches of all tenants, one after the other, and of the tenants in turn."""
 
     def __init__(
         self, settings: JobsSettings, database: Database, file_store: FileStore, batch_store: BatchStore, owner: str
     ) -> None:
         self._settings, self._database = settings, database
         self._files, self._batches = file_store, batch_store
-        self._owner = owner
+        self._owner, self._last_tenant = owner, ""
 
     async def next(self) -> bool:
         """Validates one; False when none waits. Raises what is in `UNAVAILABLE`."""
         lease_s = self._settings.lease_s
-        validation = await self._database.call(self._batches.claim, self._owner, lease_s)
+        validation = await self._database.call(self._batches.claim, self._owner, lease_s, self._last_tenant)
         if validation is None:
             return False
         batch = validation.batch
+        self._last_tenant = batch["tenant"]
         file = {"id": batch["input_file_id"], "batch_id": None}
         reader, after = BatchReader(batch["endpoint"], self._settings.max_lines), -1
         while rows := await self._database.call(self._files.page, file, after):

@@ -66,6 +66,7 @@ class BatchStore:
         Raises:
             TooManyBatches: the tenant has as many as it may.
         """
+        self._database.lock(connection, new.tenant)
         own = select(func.count()).where(batches.c.tenant == new.tenant, batches.c.status.in_(OPEN_BATCHES))
         if connection.execute(own).scalar_one() >= self._max_tenant_batches:
             raise TooManyBatches
@@ -104,12 +105,14 @@ class BatchStore:
 
     # -- validation
 
-    def claim(self, connection: Connection, owner: str, lease_s: float) -> Validation | None:
-        """The next batch to validate. What another process left of it is removed."""
+    def claim(self, connection: Connection, owner: str, lease_s: float, after: str = "") -> Validation | None:
+        """The oldest batch to validate of the tenant behind `after`. What another process left of it is removed."""
         now = self._database.now
         free = select(batches.c.id).where(batches.c.status == VALIDATING, batches.c.lease_until < now)
-        free = free.order_by(batches.c.id).limit(1).with_for_update(skip_locked=True)
-        if (batch_id := connection.execute(free).scalar()) is None:
+        free = free.order_by(batches.c.tenant, batches.c.id).limit(1).with_for_update(skip_locked=True)
+        turns = (free.where(batches.c.tenant > after), free.where(batches.c.tenant <= after))
+        found = (connection.execute(turn).scalar() for turn in turns)
+        if (batch_id := next((one for one in found if one is not None), None)) is None:
             return None
         values = {"epoch": batches.c.epoch + 1, "owner": owner, "lease_until": now + lease_s}
         taken = update(batches).where(batches.c.id == batch_id).values(values).returning(*batches.c)
@@ -147,7 +150,9 @@ class BatchStore:
 
     def purge(self, connection: Connection, retention_s: float) -> int:
         """Deletes some lines, then batches, that ended so long ago; how many: 0 when none is left."""
-        old = batches.c.created_at + retention_s <= self._database.now
+        ends = (batches.c[f"{status}_at"] for status in ENDED_BATCHES)
+        # From its end on, as its files are.
+        old = func.coalesce(*ends, batches.c.created_at) + retention_s <= self._database.now
         ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(1)
         if (batch_id := connection.execute(ended).scalar()) is None:
             return 0

@@ -4,12 +4,12 @@ A claim counts an epoch up. A result is recorded only by the process whose epoch
 one recorded answer, whatever died, paused or came twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, exists, func, or_, select, update
+from sqlalchemy import Connection, exists, func, literal, or_, select, update
 
 from ..states import (
     CANCELLED,
@@ -33,6 +33,8 @@ from .database import Database
 from .tables import batches, files, inputs, lines
 
 MAX_LISTED = 200  # batches that are looked at in one turn
+MAX_TENANTS = 100  # whose batches they are
+_BATCHES_OF_TENANT = 32
 _RENDERED_ROWS = 1000
 
 
@@ -44,6 +46,17 @@ class RunnableBatch:
     tenant: str
     endpoint: str
     input_file_id: str
+
+
+_RUNNABLE = (batches.c.id, batches.c.tenant, batches.c.endpoint, batches.c.input_file_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Batches in the order in which they get room. `last`: the last tenant that was looked at."""
+
+    batches: list[RunnableBatch]
+    last: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +92,32 @@ class LineStore:
         self._lease_s = lease_s
         self._file_s = file_s
 
-    def runnable(self, connection: Connection) -> list[RunnableBatch]:
-        """The oldest first."""
-        named = (batches.c.id, batches.c.tenant, batches.c.endpoint, batches.c.input_file_id)
-        waiting = exists().where(
-            lines.c.batch_id == batches.c.id, lines.c.state == QUEUED, lines.c.ready_at <= self._database.now
-        )
-        query = select(*named).where(batches.c.status == IN_PROGRESS, waiting).order_by(batches.c.id).limit(MAX_LISTED)
-        return [RunnableBatch(*row) for row in connection.execute(query)]
+    def runnable(self, connection: Connection, after: str = "") -> Turn:
+        """Of the tenants behind `after`, then from the first one on: the oldest batch of each, then the second ones."""
+        names = self._tenants(connection, lambda tenant: tenant > after, MAX_TENANTS)
+        if len(names) < MAX_TENANTS:
+            names += self._tenants(connection, lambda tenant: tenant <= after, MAX_TENANTS - len(names))
+        ready = (lines.c.state == QUEUED, lines.c.ready_at <= self._database.now)
+        waiting = exists().where(lines.c.batch_id == batches.c.id, *ready)
+        place = func.row_number().over(partition_by=batches.c.tenant, order_by=batches.c.id).label("place")
+        own = (batches.c.status == IN_PROGRESS, batches.c.tenant.in_(names))
+        ranked = select(*_RUNNABLE, place).where(*own, waiting).subquery()
+        query = select(ranked).where(ranked.c.place <= _BATCHES_OF_TENANT).order_by(ranked.c.place).limit(MAX_LISTED)
+        turns = {name: turn for turn, name in enumerate(names)}
+        rows = sorted(connection.execute(query).all(), key=lambda row: (row.place, turns[row.tenant]))
+        return Turn([RunnableBatch(*row[:-1]) for row in rows], names[-1] if names else after)
+
+    def _tenants(self, connection: Connection, which: Callable[[Any], Any], most: int) -> list[str]:
+        """The first tenants that have batches, one step in the index for each: another way would read all batches."""
+        own = batches.alias()
+        first = select(func.min(batches.c.tenant).label("tenant"), literal(1).label("place"))
+        found = first.where(batches.c.status == IN_PROGRESS, which(batches.c.tenant)).cte("found", recursive=True)
+        later = (own.c.status == IN_PROGRESS, own.c.tenant > found.c.tenant, which(own.c.tenant))
+        behind = select(func.min(own.c.tenant)).where(*later)
+        following = select(behind.scalar_subquery(), found.c.place + 1)
+        found = found.union_all(following.where(found.c.tenant.is_not(None), found.c.place < most))
+        query = select(found.c.tenant).where(found.c.tenant.is_not(None)).order_by(found.c.place)
+        return list(connection.execute(query).scalars())
 
     def claim(self, connection: Connection, batch: RunnableBatch, limit: int) -> list[LineClaim]:
         """Takes the next lines of a batch; other processes pass over them."""
@@ -231,6 +262,8 @@ class LineStore:
         """At the end of the process: what it holds may be claimed at once. Nothing of it is in flight any more."""
         own = (lines.c.owner == self._owner, lines.c.state == CLAIMED)
         connection.execute(update(lines).where(*own).values(state=QUEUED, ready_at=0.0))
+        read = (batches.c.owner == self._owner, batches.c.status == VALIDATING)
+        connection.execute(update(batches).where(*read).values(lease_until=0.0))
 
 
 def result_line(
