@@ -53,7 +53,7 @@ async def run(settings: JobsSettings, database: Database) -> None:
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
     files = FileStore(database, settings.max_tenant_bytes)
     batches = BatchStore(database, settings.max_tenant_batches, settings.completion_window_s)
-    lines = LineStore(database, owner, settings.lease_s, settings.retention_s)
+    lines = LineStore(database, owner, settings.lease_s, settings.retention_s, max_attempts=settings.max_attempts)
 
     async def purge() -> int:
         gone = await database.call(files.purge)

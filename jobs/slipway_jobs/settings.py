@@ -50,7 +50,9 @@ class JobsSettings(ProcessSettings):
     )
     max_concurrency: PositiveCount = Field(32, description="requests in flight at the gateway, of all tenants")
     max_attempts: PositiveCount = Field(
-        3, description="times that a request may break (500, 502, 504, a lost connection) before it is an error"
+        3,
+        description="times that a request may break (500, 502, 504, a lost connection), or end this process "
+        "while it is alone in flight, before it is an error",
     )
     request_timeout_s: Seconds = Field(600.0, gt=0, description="time of one request")
     lease_s: Annotated[Seconds, Field(ge=1)] = Field(

@@ -13,6 +13,7 @@ from slipway_jobs.store.batch_store import BatchStore, NewBatch, TooManyBatches
 from slipway_jobs.store.database import Database
 from slipway_jobs.store.file_store import PAGE_BYTES, DatabaseFull, FileStore, NewFile, TooMuchStored
 from slipway_jobs.store.line_store import (
+    ALONE_AFTER,
     MAX_LISTED,
     MAX_TENANTS,
     LineClaim,
@@ -351,3 +352,50 @@ async def test_results_are_kept_for_as_long_as_their_files_say(ledger: Ledger) -
 def test_a_url_without_a_usable_database_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"name a file|scheme|write sqlite"):
         Database(text)
+
+
+async def lose(ledger: Ledger, claims: list[LineClaim]) -> None:
+    """The process that has them dies, and another one finds out."""
+    assert claims
+    await ledger.age_leases()
+    await ledger.end()
+
+
+async def test_lines_of_processes_that_died_twice_run_alone_and_end_after_their_attempts(ledger: Ledger) -> None:
+    store, call = ledger.one, ledger.database.call
+    for _ in range(ALONE_AFTER):
+        assert not await call(store.has_suspect)
+        await lose(ledger, await ledger.claim(store, 2))
+    # The two may have ended it; they are claimed one by one, and with no other line.
+    assert [one.n for one in await ledger.claim(store)] == [2, 3, 4]
+    assert await call(store.has_suspect)
+    [first] = await call(store.claim_suspect)
+    [second] = await call(ledger.two.claim_suspect)
+    assert [first.n, second.n] == [0, 1] and not await call(store.claim_suspect)
+    # The second one was innocent.
+    assert await ledger.record(ledger.two, second) == [True]
+    for times in range(3):
+        assert await call(store.fail_lost) == 0, times
+        await lose(ledger, [first])
+        if times < 2:
+            [first] = await call(store.claim_suspect)
+    # Whatever is called first: it is not sent again.
+    assert not await call(store.claim_suspect)
+    assert await call(store.fail_lost) == 1 and await call(store.fail_lost) == 0
+    assert not await call(store.has_suspect)
+    rows = await call(
+        lambda connection: connection.execute(select(lines.c.state, lines.c.result).order_by(lines.c.n)).all()
+    )
+    # The three beside it were lost with the others while they ran in a process that was cut off: they go on.
+    assert [row.state for row in rows] == [FAILED, COMPLETED, QUEUED, QUEUED, QUEUED]
+    assert b'"process_lost"' in rows[0].result
+
+
+async def test_a_refusal_and_a_process_that_stops_in_order_are_no_losses(ledger: Ledger) -> None:
+    for _ in range(5):
+        claims = await ledger.claim(ledger.one)
+        waits = [LineResult(claim, QUEUED) for claim in claims[:2]]
+        await ledger.database.call(ledger.one.record, waits)
+        await ledger.database.call(ledger.one.give_back)
+        assert len(claims) == LINES
+    assert not await ledger.database.call(ledger.one.has_suspect)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..settings import JobsSettings
-from ..states import QUEUED
+from ..states import FAILED, QUEUED
 from ..store.database import UNAVAILABLE, Database
 from ..store.line_store import LineClaim, LineResult, LineStore
 from ..telemetry import JobsMetrics
@@ -53,6 +53,9 @@ class Dispatcher:
         self._pause_s = 0.0
         self._last_tenant = ""
         self._validating: asyncio.Task[bool] | None = None
+        self._suspect: asyncio.Task[None] | None = None
+        self._isolates_since_s: float | None = None
+        self._isolates_from_s = 0.0
         self.draining = False
         self.trouble = "the database was not opened yet"
         metrics.in_flight.set_function(lambda: len(self._running))
@@ -94,18 +97,21 @@ class Dispatcher:
             await self._purge_old()
         if self._is_due("count", _COUNT_EACH_S):
             self._metrics.waiting.set((await self._database.call(self._lines.counts)).get(QUEUED, 0))
-        self._validate()
+        isolates = await self._isolates()
+        self._validate(starts=not isolates)
+        if isolates and self._validating is None:
+            return await self._claim_suspect()
         return await self._claim()
 
-    def _validate(self) -> None:
+    def _validate(self, *, starts: bool) -> None:
         """Beside the turns, which record and renew meanwhile: a long file takes longer than a lease."""
-        if self._validating is None:
+        validated = starts and self._validating is None
+        if self._validating is not None and self._validating.done():
+            done, self._validating = self._validating, None
+            validated = done.result() and starts
+        if validated:
             self._validating = asyncio.create_task(self._validator.next())
             self._validating.add_done_callback(lambda _: self.wake())
-        elif self._validating.done():
-            validated, self._validating = self._validating, None
-            if validated.result():
-                self._validate()
 
     def _failed(self, error: BaseException) -> None:
         if not self.trouble or not self._pause_s:
@@ -141,6 +147,7 @@ class Dispatcher:
             self._metrics.lines.labels(result.state if is_mine else "superseded").inc()
 
     async def _end_batches(self) -> None:
+        self._metrics.lines.labels(FAILED).inc(await self._database.call(self._lines.fail_lost))
         for batch_id in await self._database.call(self._lines.sweep):
             while await self._database.call(self._lines.render, batch_id):
                 pass
@@ -175,13 +182,40 @@ class Dispatcher:
             if count <= 0:
                 continue
             for claim in await self._database.call(self._lines.claim, batch, count):
-                window.begun()
-                task = asyncio.create_task(self._send(claim, window))
-                self._running[task] = claim
-                task.add_done_callback(self._ended)
+                self._begin(claim, window)
                 found, served = True, batch.tenant
         self._last_tenant = served
         return found
+
+    async def _isolates(self) -> bool:
+        """Whether a line runs alone, or has to: nothing else begins then. It takes half of the time at most."""
+        if self._suspect is not None:
+            return True
+        now_s = self._clock()
+        if now_s < self._isolates_from_s:
+            return False
+        found = await self._database.call(self._lines.has_suspect)
+        self._isolates_since_s = (self._isolates_since_s or now_s) if found else None
+        return found
+
+    async def _claim_suspect(self) -> bool:
+        """When nothing is in flight."""
+        if self._running or self._results:
+            return False
+        for claim in await self._database.call(self._lines.claim_suspect):
+            log.warning(
+                "a line runs alone: processes ended while it was in flight",
+                extra={"batch": claim.batch.id, "line": claim.n},
+            )
+            self._suspect = self._begin(claim, self._window(claim.batch.tenant))
+        return self._suspect is not None
+
+    def _begin(self, claim: LineClaim, window: Window) -> asyncio.Task[None]:
+        window.begun()
+        task = asyncio.create_task(self._send(claim, window))
+        self._running[task] = claim
+        task.add_done_callback(self._ended)
+        return task
 
     def _room(self) -> int:
         return self._settings.max_concurrency - len(self._running) - len(self._results)
@@ -213,6 +247,10 @@ class Dispatcher:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        if task is self._suspect:
+            now_s = self._clock()
+            self._isolates_from_s = 2 * now_s - (self._isolates_since_s or now_s)
+            self._suspect = self._isolates_since_s = None
         if not task.cancelled() and (error := task.exception()):
             # Its lease ends, and it is claimed again.
             log.error("a line failed inside of the process", exc_info=error)
