@@ -5,14 +5,19 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from slipway_process.network.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
-from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Port, PositiveCount, Seconds
+from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Names, Port, PositiveCount, Seconds
 
 
 def _http_url(url: str) -> str:
     if not url.startswith(("http://", "https://")) or url.endswith("/"):
         raise ValueError("must begin with http:// or https:// and end without a slash")
     return url
+
+
+def _webhook_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return parse_hosts(hosts)
 
 
 class JobsSettings(ProcessSettings):
@@ -63,6 +68,19 @@ class JobsSettings(ProcessSettings):
     )
     retention_s: Annotated[Seconds, Field(ge=60)] = Field(
         2_592_000.0, description="time after which a file, and a batch that has ended, is deleted"
+    )
+    webhook_hosts: Annotated[Names, AfterValidator(_webhook_hosts)] = Field(
+        (),
+        description="hosts that a callback_url may name, such as hooks.tools.svc or *.example.com; "
+        "without one there are no webhooks",
+    )
+    webhook_secret: Annotated[SecretStr, Flag("SECRET")] = Field(
+        SecretStr(""),
+        description="whsec_ and 24 to 64 bytes in base64, which the secrets of tenants are derived from; a second one "
+        "behind a comma signs too, while it is rotated",
+    )
+    max_tenant_webhooks: PositiveCount = Field(
+        1000, description="webhooks of one tenant that are not delivered; above it 429"
     )
     max_uploads: Count = Field(16, description="files that are received at once; above it 429")
     drain_timeout_s: Seconds = Field(

@@ -108,3 +108,22 @@ lines = Table(
     Index("slipway_job_lines_by_lease", "state", "lease_until"),
     Index("slipway_job_lines_by_losses", "state", "losses"),
 )
+
+# Webhooks, one of each batch that has a callback_url. `next_at`: of the next attempt, or until when this one lasts.
+deliveries = Table(
+    "slipway_job_deliveries",
+    metadata,
+    Column("batch_id", String(64), primary_key=True),
+    Column("tenant", String(253), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("event", String(32)),
+    Column("event_at", Double),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("epoch", Integer, nullable=False, default=0),
+    Column("next_at", Double),
+    Column("status_code", Integer),
+    Column("error", Text),
+    Index("slipway_job_deliveries_by_time", "state", "next_at"),
+    Index("slipway_job_deliveries_by_tenant", "tenant", "state"),
+)
