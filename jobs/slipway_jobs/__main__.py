@@ -6,26 +6,33 @@ import logging
 import signal
 import sys
 import uuid
+from collections.abc import Sequence
 
 from aiohttp import web
 
 from slipway_process import logs
+from slipway_process.network.listed_hosts import ListedHosts
 from slipway_process.passes import PassKeys
 
 from .dispatch.dispatcher import Dispatcher
-from .dispatch.gateway_calls import open_calls
+from .dispatch.gateway_calls import cancelled, open_calls
 from .dispatch.validation import Validator
 from .serving.app import admin_app, public_app
 from .serving.batches_api import BatchesApi
+from .serving.callbacks import Callbacks
 from .serving.files_api import FilesApi
 from .serving.jobs_api import JobsApi
 from .serving.upload import Uploads
 from .settings import JobsSettings
 from .store.batch_store import BatchStore
 from .store.database import Database
+from .store.delivery_store import DeliveryStore
 from .store.file_store import FileStore
 from .store.line_store import LineStore
 from .telemetry import JobsMetrics
+from .webhooks.deliverer import Deliverer
+from .webhooks.receivers import Receivers
+from .webhooks.signing import parse_secrets
 
 log = logging.getLogger("slipway_jobs")
 _MAX_HEADER_BYTES = 16_384
@@ -39,12 +46,18 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"slipway-jobs: --database-url: {error}")
     try:
-        asyncio.run(run(settings, database))
+        secrets = parse_secrets(settings.webhook_secret.get_secret_value())
+    except ValueError as error:
+        sys.exit(f"slipway-jobs: --webhook-secret: {error}")
+    if settings.webhook_hosts and not secrets:
+        sys.exit("slipway-jobs: --webhook-hosts needs --webhook-secret")
+    try:
+        asyncio.run(run(settings, database, secrets))
     except OSError as error:
         sys.exit(f"slipway-jobs: {error}")
 
 
-async def run(settings: JobsSettings, database: Database) -> None:
+async def run(settings: JobsSettings, database: Database, secrets: Sequence[bytes] = ()) -> None:
     """Until SIGTERM.
 
     Raises:
@@ -52,8 +65,10 @@ async def run(settings: JobsSettings, database: Database) -> None:
     """
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
     files = FileStore(database, settings.max_tenant_bytes)
-    batches = BatchStore(database, settings.max_tenant_batches, settings.completion_window_s)
-    lines = LineStore(database, owner, settings.lease_s, settings.retention_s)
+    batches = BatchStore(
+        database, settings.max_tenant_batches, settings.completion_window_s, settings.max_tenant_webhooks
+    )
+    lines = LineStore(database, owner, settings.lease_s, settings.retention_s, max_attempts=settings.max_attempts)
 
     async def purge() -> int:
         gone = await database.call(files.purge)
@@ -62,11 +77,15 @@ async def run(settings: JobsSettings, database: Database) -> None:
     async with open_calls(settings, keys) as calls:
         validator = Validator(settings, database, files, batches, owner)
         dispatcher = Dispatcher(settings, database, lines, calls, validator, metrics, purge=purge)
-        uploads = Uploads(settings, database, files)
+        uploads, webhooks = Uploads(settings, database, files), DeliveryStore(database)
+        receivers = Receivers(ListedHosts(settings.webhook_hosts))
+        callbacks = Callbacks(database, webhooks, receivers, secrets)
+        deliverer = Deliverer(database, webhooks, receivers, secrets, metrics)
         routes = [
             *FilesApi(settings, database, files, uploads, metrics).routes(),
-            *BatchesApi(settings, database, batches, files, dispatcher.wake).routes(),
-            *JobsApi(settings, database, batches, uploads, dispatcher.wake).routes(),
+            *BatchesApi(settings, database, batches, files, callbacks, dispatcher.wake).routes(),
+            *callbacks.routes(),
+            *JobsApi(settings, database, batches, uploads, callbacks, dispatcher.wake).routes(),
         ]
 
         def trouble() -> str:
@@ -77,9 +96,12 @@ async def run(settings: JobsSettings, database: Database) -> None:
         admin = await _listen(admin_app(metrics, trouble), settings.admin_host, settings.admin_port)
         public = await _listen(public_app(routes, keys, metrics), settings.host, settings.port)
         log.info("listening", extra={"api": public.addresses, "admin": admin.addresses})
+        delivering = asyncio.create_task(deliverer.run()) if secrets else None
         try:
             await _until_signalled(settings, dispatcher, public)
         finally:
+            if delivering:
+                await cancelled({delivering})
             await admin.cleanup()
             database.close()
 

@@ -5,14 +5,19 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from slipway_process.network.addresses import parse_hosts
 from slipway_process.settings import ProcessSettings
-from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Port, PositiveCount, Seconds
+from slipway_process.values import Address, Bytes, Count, FilePath, Flag, Names, Port, PositiveCount, Seconds
 
 
 def _http_url(url: str) -> str:
     if not url.startswith(("http://", "https://")) or url.endswith("/"):
         raise ValueError("must begin with http:// or https:// and end without a slash")
     return url
+
+
+def _webhook_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return parse_hosts(hosts)
 
 
 class JobsSettings(ProcessSettings):
@@ -50,7 +55,9 @@ class JobsSettings(ProcessSettings):
     )
     max_concurrency: PositiveCount = Field(32, description="requests in flight at the gateway, of all tenants")
     max_attempts: PositiveCount = Field(
-        3, description="times that a request may break (500, 502, 504, a lost connection) before it is an error"
+        3,
+        description="times that a request may break (500, 502, 504, a lost connection), or end this process "
+        "while it is alone in flight, before it is an error",
     )
     request_timeout_s: Seconds = Field(600.0, gt=0, description="time of one request")
     lease_s: Annotated[Seconds, Field(ge=1)] = Field(
@@ -61,6 +68,19 @@ class JobsSettings(ProcessSettings):
     )
     retention_s: Annotated[Seconds, Field(ge=60)] = Field(
         2_592_000.0, description="time after which a file, and a batch that has ended, is deleted"
+    )
+    webhook_hosts: Annotated[Names, AfterValidator(_webhook_hosts)] = Field(
+        (),
+        description="hosts that a callback_url may name, such as hooks.tools.svc or *.example.com; "
+        "without one there are no webhooks",
+    )
+    webhook_secret: Annotated[SecretStr, Flag("SECRET")] = Field(
+        SecretStr(""),
+        description="whsec_ and 24 to 64 bytes in base64, which the secrets of tenants are derived from; a second one "
+        "behind a comma signs too, while it is rotated",
+    )
+    max_tenant_webhooks: PositiveCount = Field(
+        1000, description="webhooks of one tenant that are not delivered; above it 429"
     )
     max_uploads: Count = Field(16, description="files that are received at once; above it 429")
     drain_timeout_s: Seconds = Field(

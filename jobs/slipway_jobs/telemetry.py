@@ -24,6 +24,9 @@ class JobsMetrics:
         self.database_failures = Counter(
             f"{name}database_failures", "Turns that the database did not take", registry=self.registry
         )
+        self.webhooks = Counter(
+            f"{name}webhooks", "Webhooks by what became of an attempt", ("result",), registry=self.registry
+        )
         self.uploads = Gauge(f"{name}uploads", "Files that are received now", registry=self.registry)
 
     def page(self) -> bytes:

@@ -119,6 +119,9 @@ OTHER: Values = {
     "jobs.maxConcurrency": 7,
     "jobs.slotsPerEndpoint": 7,
     "jobs.drainTimeoutSeconds": 7,
+    "jobs.webhooks.hosts": ["hooks.tools.svc", "*.example.com"],
+    "jobs.webhooks.secret.name": "webhooks",
+    "jobs.webhooks.secret.key": "mine",
     "jobs.gatewayCASecretName": "ca",
     "quotas.redis.urlSecret.name": "redis",
     "quotas.redis.urlSecret.key": "mine",
@@ -185,7 +188,12 @@ NEEDS: dict[str, Values] = {
             "slotsPerEndpoint",
             "drainTimeoutSeconds",
             "gatewayCASecretName",
+            "webhooks.secret.name",
         )
+    },
+    **{
+        f"jobs.webhooks.{leaf}": {"jobs.enabled": True, "jobs.webhooks.secret.name": "webhooks"}
+        for leaf in ("hosts", "secret.key")
     },
     "jobs.replicaCount": {"jobs.enabled": True, "jobs.databaseSecret.name": "database"},
     "jobs.databaseSecret.key": {"jobs.enabled": True, "jobs.databaseSecret.name": "database"},

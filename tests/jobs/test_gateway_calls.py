@@ -1,13 +1,16 @@
 """What a response of the gateway, or none, means for a line."""
 
 import asyncio
+import contextlib
 import json
+import socket
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from devcluster.ports import reserve_port
+from slipway_jobs.dispatch import gateway_calls
 from slipway_jobs.dispatch.gateway_calls import Called, open_calls
 from slipway_jobs.settings import JobsSettings
 from slipway_jobs.states import COMPLETED, FAILED, QUEUED
@@ -67,6 +70,20 @@ async def test_without_a_gateway_or_keys_a_line_costs_no_attempt(keys_file: str,
     ):
         called = await send(url, keys, attempts=2)
         assert called.refused and (called.result.state, called.result.attempts) == (QUEUED, 2)
+
+
+async def test_a_gateway_that_does_not_take_connections_costs_no_attempt(
+    keys_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is lost, for example: nothing refuses the connection, and the line was not sent."""
+    monkeypatch.setattr(gateway_calls, "_CONNECT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
+        for _ in range(3):  # more than its backlog
+            waits = stack.enter_context(socket.socket())
+            waits.setblocking(False)
+            waits.connect_ex(full.getsockname())
+        called = await send(f"http://127.0.0.1:{full.getsockname()[1]}", keys_file, attempts=2)
+    assert called.refused and (called.result.state, called.result.attempts) == (QUEUED, 2)
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 504])

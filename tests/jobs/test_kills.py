@@ -102,6 +102,38 @@ async def _page(here: World) -> str:
         return await response.text()
 
 
+async def test_a_line_that_kills_the_process_ends_and_the_lines_beside_it_do_not(
+    keys_file: str, tmp_path: Path
+) -> None:
+    async with world(f"sqlite:///{tmp_path}/jobs.db", keys_file, tmp_path, max_attempts=1) as here:
+        jobs = here.jobs[0]
+        killed = 0
+
+        def die() -> None:
+            nonlocal killed
+            killed += 1
+            assert jobs.process
+            jobs.process.kill()
+            here.model.open.clear()  # until it runs again
+
+        here.model.comes = {"prompt 3": die}
+        made = await create(here.client, jsonl(*(chat(n) for n in range(12))))
+        # Twice beside others, and once alone.
+        for times in range(1, 4):
+            await until_async(lambda times=times: killed >= times, "the line was sent")
+            await jobs.end()
+            await jobs.start()
+            here.model.open.set()
+        batch = await ended(here.client, made.id)
+        counts = batch.request_counts
+        assert (batch.status, counts.total, counts.completed, counts.failed) == ("completed", 12, 11, 1)
+        [failed] = await result(here.client, batch.error_file_id)
+        assert (failed["custom_id"], failed["error"]["code"], killed) == ("line-3", "process_lost", 3)
+        assert [one["custom_id"] for one in await result(here.client, batch.output_file_id)] == [
+            f"line-{n}" for n in range(12) if n != 3
+        ]
+
+
 @pytest.mark.extended
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("lines", [50_000])

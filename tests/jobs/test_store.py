@@ -8,12 +8,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, select, update
 
-from slipway_jobs.states import CANCELLED, COMPLETED, EXPIRED, FAILED, INPUTS, QUEUED
+from slipway_jobs.states import CANCELLED, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, INPUTS, QUEUED
 from slipway_jobs.store.batch_store import BatchStore, NewBatch, TooManyBatches
 from slipway_jobs.store.database import Database
 from slipway_jobs.store.file_store import PAGE_BYTES, DatabaseFull, FileStore, NewFile, TooMuchStored
-from slipway_jobs.store.line_store import LineClaim, LineResult, LineStore, RunnableBatch, result_line
-from slipway_jobs.store.tables import about, batches, files, inputs, lines
+from slipway_jobs.store.line_store import (
+    ALONE_AFTER,
+    MAX_LISTED,
+    MAX_TENANTS,
+    LineClaim,
+    LineResult,
+    LineStore,
+    RunnableBatch,
+    result_line,
+)
+from slipway_jobs.store.tables import SCHEMA_VERSION, about, batches, files, inputs, lines
 
 LINES = 5
 
@@ -74,7 +83,7 @@ async def ledger(url: str) -> AsyncIterator[Ledger]:
         await database.call(made.add_lines, validation, [(n, f"id-{n}") for n in range(LINES)], 10.0)
         assert await database.call(made.start, validation, LINES)
         one, two = (LineStore(database, owner, 10.0, 1000.0) for owner in ("one", "two"))
-        [batch] = await database.call(one.runnable)
+        [batch] = (await database.call(one.runnable)).batches
         yield Ledger(database, store, made, one, two, batch)
     finally:
         database.close()
@@ -200,7 +209,7 @@ async def test_a_deleted_file_goes_when_no_batch_needs_it(ledger: Ledger) -> Non
     assert await ledger.end() == COMPLETED
     while await ledger.database.call(ledger.files.purge):
         pass
-    await ledger.database.call(lambda connection: connection.execute(update(batches).values(created_at=1.0)))
+    await ledger.database.call(lambda connection: connection.execute(update(batches).values(completed_at=1.0)))
     while await ledger.database.call(ledger.batches.purge, 1000.0):
         pass
     left = await ledger.database.call(
@@ -241,12 +250,152 @@ async def test_a_database_of_another_release_is_refused(url: str) -> None:
     await database.call(lambda connection: connection.execute(update(about).values(version=99)))
     database.close()
     other = Database(url)
-    with pytest.raises(Exception, match="another release"):
+    with pytest.raises(Exception, match="newer release"):
         await other.call(lambda connection: None)
     other.close()
+
+
+async def test_a_database_of_the_first_release_is_upgraded_and_its_batches_go_on(ledger: Ledger, url: str) -> None:
+    def make_old(connection: Connection) -> None:
+        for statement in (
+            "DROP INDEX slipway_job_lines_by_losses",
+            "DROP INDEX slipway_job_batches_by_turn",
+            "ALTER TABLE slipway_job_lines DROP COLUMN losses",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.execute(update(about).values(version=1))
+
+    await ledger.database.call(make_old)
+    for _ in range(2):
+        opened = Database(url)
+        store = LineStore(opened, "new", 10.0, 1000.0)
+        assert [one.id for one in (await opened.call(store.runnable)).batches] == ["batch_1"]
+        versions = await opened.call(lambda connection: connection.execute(select(about.c.version)).scalars().all())
+        assert versions == [SCHEMA_VERSION]
+        # An older process that starts now writes its version too; it refuses the tables, and this one reads the newest.
+        await opened.call(lambda connection: connection.execute(about.insert().values(version=1)))
+        claims = await opened.call(store.claim, ledger.batch, 1)
+        assert len(claims) == 1
+        opened.close()
+
+
+async def add_batches(ledger: Ledger, tenant: str, count: int) -> None:
+    """Each with one line that waits."""
+
+    def add(connection: Connection) -> None:
+        ids = [f"batch_{tenant}_{n:04}" for n in range(count)]
+        row = {"tenant": tenant, "kind": "batch", "endpoint": "/x", "input_file_id": "file-1", "status": IN_PROGRESS}
+        times = {"created_at": 1.0, "expires_at": 1e12}
+        connection.execute(batches.insert(), [row | times | {"id": one} for one in ids])
+        connection.execute(
+            lines.insert(), [{"batch_id": one, "n": 0, "custom_id": "a", "state": QUEUED} for one in ids]
+        )
+
+    await ledger.database.call(add)
+
+
+async def test_a_tenant_with_many_batches_leaves_the_others_their_turn(ledger: Ledger) -> None:
+    await add_batches(ledger, "a", 2 * MAX_LISTED)
+    for name in ("u", "v"):
+        await add_batches(ledger, name, 2)
+    turn = await ledger.database.call(ledger.one.runnable)
+    assert [one.id for one in turn.batches[:7]] == [
+        *("batch_a_0000", "batch_1", "batch_u_0000", "batch_v_0000"),
+        *("batch_a_0001", "batch_u_0001", "batch_v_0001"),
+    ]
+    assert len(turn.batches) < MAX_LISTED
+    later = await ledger.database.call(ledger.one.runnable, "t")
+    assert [one.tenant for one in later.batches[:4]] == ["u", "v", "a", "t"]
+
+
+async def test_tenants_of_whom_nothing_runs_now_hide_no_other_one(ledger: Ledger) -> None:
+    """More tenants than one turn looks at wait for their time: the next turns begin behind them."""
+    for n in range(MAX_TENANTS + 20):
+        await add_batches(ledger, f"a{n:03}", 1)
+    waits = update(lines).where(lines.c.batch_id.like("batch_a%")).values(ready_at=1e12)
+    await ledger.database.call(lambda connection: connection.execute(waits))
+    first = await ledger.database.call(ledger.one.runnable)
+    assert (first.batches, first.last) == ([], f"a{MAX_TENANTS - 1:03}")
+    second = await ledger.database.call(ledger.one.runnable, first.last)
+    assert [one.id for one in second.batches] == ["batch_1"]
+
+
+async def test_files_of_all_tenants_are_validated_in_turn(ledger: Ledger) -> None:
+    for n, tenant in enumerate(("a", "a", "b", "c")):
+        await ledger.database.call(ledger.batches.create, NewBatch(f"batch_{n + 2}", tenant, "/x", "file-1"))
+    found, after = [], "a"
+    while validation := await ledger.database.call(ledger.batches.claim, "one", 10.0, after):
+        after = validation.batch["tenant"]
+        found.append((after, validation.batch["id"]))
+    assert found == [("b", "batch_4"), ("c", "batch_5"), ("a", "batch_2"), ("a", "batch_3")]
+
+
+async def test_batches_that_are_made_at_once_keep_to_the_limit_of_their_tenant(ledger: Ledger) -> None:
+    made = await asyncio.gather(
+        *(
+            ledger.database.call(ledger.batches.create, NewBatch(f"batch_{n}", "t", "/x", "file-1"))
+            for n in range(2, 10)
+        ),
+        return_exceptions=True,
+    )
+    assert sorted(type(one).__name__ for one in made) == ["TooManyBatches"] * 7 + ["dict"]
+
+
+async def test_results_are_kept_for_as_long_as_their_files_say(ledger: Ledger) -> None:
+    await ledger.record(ledger.one, *await ledger.claim(ledger.one))
+    assert await ledger.end() == COMPLETED
+    await ledger.database.call(lambda connection: connection.execute(update(batches).values(created_at=1.0)))
+    assert await ledger.database.call(ledger.batches.purge, 1000.0) == 0
 
 
 @pytest.mark.parametrize("text", ["sqlite://", "mysql://a/b", "nonsense"])
 def test_a_url_without_a_usable_database_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"name a file|scheme|write sqlite"):
         Database(text)
+
+
+async def lose(ledger: Ledger, claims: list[LineClaim]) -> None:
+    """The process that has them dies, and another one finds out."""
+    assert claims
+    await ledger.age_leases()
+    await ledger.end()
+
+
+async def test_lines_of_processes_that_died_twice_run_alone_and_end_after_their_attempts(ledger: Ledger) -> None:
+    store, call = ledger.one, ledger.database.call
+    for _ in range(ALONE_AFTER):
+        assert not await call(store.has_suspect)
+        await lose(ledger, await ledger.claim(store, 2))
+    # The two may have ended it; they are claimed one by one, and with no other line.
+    assert [one.n for one in await ledger.claim(store)] == [2, 3, 4]
+    assert await call(store.has_suspect)
+    [first] = await call(store.claim_suspect)
+    [second] = await call(ledger.two.claim_suspect)
+    assert [first.n, second.n] == [0, 1] and not await call(store.claim_suspect)
+    # The second one was innocent.
+    assert await ledger.record(ledger.two, second) == [True]
+    for times in range(3):
+        assert await call(store.fail_lost) == 0, times
+        await lose(ledger, [first])
+        if times < 2:
+            [first] = await call(store.claim_suspect)
+    # Whatever is called first: it is not sent again.
+    assert not await call(store.claim_suspect)
+    assert await call(store.fail_lost) == 1 and await call(store.fail_lost) == 0
+    assert not await call(store.has_suspect)
+    rows = await call(
+        lambda connection: connection.execute(select(lines.c.state, lines.c.result).order_by(lines.c.n)).all()
+    )
+    # The three beside it were lost with the others while they ran in a process that was cut off: they go on.
+    assert [row.state for row in rows] == [FAILED, COMPLETED, QUEUED, QUEUED, QUEUED]
+    assert b'"process_lost"' in rows[0].result
+
+
+async def test_a_refusal_and_a_process_that_stops_in_order_are_no_losses(ledger: Ledger) -> None:
+    for _ in range(5):
+        claims = await ledger.claim(ledger.one)
+        waits = [LineResult(claim, QUEUED) for claim in claims[:2]]
+        await ledger.database.call(ledger.one.record, waits)
+        await ledger.database.call(ledger.one.give_back)
+        assert len(claims) == LINES
+    assert not await ledger.database.call(ledger.one.has_suspect)

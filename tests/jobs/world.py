@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Model:
     pause_s: float = 0.0
     open: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
+    comes: dict[str, Callable[[], object]] = field(default_factory=dict)  # by prompt: what it does first
 
     def __post_init__(self) -> None:
         self.open.set()
@@ -48,6 +49,7 @@ class Model:
         self.waiting += 1
         try:
             await self.open.wait()
+            self.comes.get(prompt, bool)()
             await asyncio.sleep(self.pause_s)
         finally:
             self.waiting -= 1

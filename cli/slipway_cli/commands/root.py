@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
-from slipway_cli.commands import look, steer, tenants, tool
+from slipway_cli.commands import batches, look, steer, tenants, tool
 from slipway_cli.commands.options import add_cluster_options, merge
 
 COMMANDS = (
     *(look.get, look.status, look.history_, look.analyze, look.explain, look.wait),
     *(steer.promote, steer.abort, steer.retry, steer.undo, steer.pause, steer.resume),
     *(tenants.tenants, tenants.keys, tenants.usage_),
+    *(batches.batches, batches.jobs),
     *(tool.audit, tool.version, tool.completion),
 )
 
@@ -27,7 +28,7 @@ class OrderedGroup(click.Group):
 @add_cluster_options
 @click.pass_context
 def cli(context: click.Context, /, **options: Any) -> None:
-    """Look at ModelDeployments, steer their rollouts, and administer Tenants."""
+    """Look at ModelDeployments, steer their rollouts, administer Tenants, and run batches."""
     context.obj = merge(None, options)
 
 

@@ -1,42 +1,9 @@
-"""Which scorers may be called: hosts that the administrator of the gateways listed, and never reserved addresses; pure.
+"""Which scorers may be called: hosts that the administrator of the gateways listed; pure."""
 
-The host decides who may get contents; the address is checked because others may choose what a name resolves to.
-"""
-
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from slipway_process.network.addresses import CLUSTER_PORTS, OWN_PORTS, Reach, canonical, matches, parse_hosts, reach_of
+from slipway_process.network.listed_hosts import ListedHosts
 
 
-@dataclass(frozen=True, slots=True)
-class ScorerHosts:
-    """`patterns`: as `parse_hosts` returns them. `loopback`: this machine too; no setting sets it, tests do."""
+class ScorerHosts(ListedHosts):
+    """Of `--scorer-hosts`."""
 
-    patterns: tuple[str, ...] = ()
-    loopback: bool = False
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> "ScorerHosts":
-        """
-        Raises:
-            ValueError: names the one that is invalid.
-        """
-        return cls(parse_hosts(texts))
-
-    def names(self, host: str) -> bool:
-        """Whether the administrator listed this host."""
-        return any(matches(host, pattern) for pattern in self.patterns)
-
-    def may_connect(self, address: str, port: int) -> bool:
-        """Whether an address that a listed host resolved to may be connected to."""
-        try:
-            found = canonical(address)
-        except ValueError:
-            return False
-        if self.loopback and found.is_loopback:
-            return True
-        reach = reach_of(found)
-        if reach in (Reach.FORBIDDEN, Reach.RESERVED) or port in CLUSTER_PORTS:
-            return False
-        return not (port in OWN_PORTS and reach is Reach.PRIVATE)
+    __slots__ = ()

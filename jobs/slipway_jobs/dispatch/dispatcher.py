@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..settings import JobsSettings
-from ..states import QUEUED
+from ..states import FAILED, QUEUED
 from ..store.database import UNAVAILABLE, Database
-from ..store.line_store import LineClaim, LineResult, LineStore, RunnableBatch
+from ..store.line_store import LineClaim, LineResult, LineStore
 from ..telemetry import JobsMetrics
 from ..window import Window
 from .gateway_calls import GatewayCalls, cancelled
@@ -26,7 +26,6 @@ _SWEEP_EACH_S, _PURGE_EACH_S, _COUNT_EACH_S = 0.25, 60.0, 10.0
 _MAX_PAUSE_S = 10.0
 _MAX_WINDOWS = 4096
 _PURGES = 20  # slices at once
-_CLAIMED_AT_ONCE = 16  # lines of one batch
 
 
 class Dispatcher:
@@ -53,6 +52,10 @@ class Dispatcher:
         self._next: dict[str, float] = {}  # what is done now and then
         self._pause_s = 0.0
         self._last_tenant = ""
+        self._validating: asyncio.Task[bool] | None = None
+        self._suspect: asyncio.Task[None] | None = None
+        self._isolates_since_s: float | None = None
+        self._isolates_from_s = 0.0
         self.draining = False
         self.trouble = "the database was not opened yet"
         metrics.in_flight.set_function(lambda: len(self._running))
@@ -74,7 +77,7 @@ class Dispatcher:
 
     async def close(self) -> None:
         """What is in flight is given up: other processes may claim it."""
-        await cancelled(set(self._running))
+        await cancelled({*self._running, *([self._validating] if self._validating else [])})
         try:
             await self._record()
             await self._database.call(self._lines.give_back)
@@ -94,14 +97,29 @@ class Dispatcher:
             await self._purge_old()
         if self._is_due("count", _COUNT_EACH_S):
             self._metrics.waiting.set((await self._database.call(self._lines.counts)).get(QUEUED, 0))
-        validated = await self._validator.next()
-        return await self._claim() or validated
+        isolates = await self._isolates()
+        self._validate(starts=not isolates)
+        if isolates and self._validating is None:
+            return await self._claim_suspect()
+        return await self._claim()
+
+    def _validate(self, *, starts: bool) -> None:
+        """Beside the turns, which record and renew meanwhile: a long file takes longer than a lease."""
+        validated = starts and self._validating is None
+        if self._validating is not None and self._validating.done():
+            done, self._validating = self._validating, None
+            validated = done.result() and starts
+        if validated:
+            self._validating = asyncio.create_task(self._validator.next())
+            self._validating.add_done_callback(lambda _: self.wake())
 
     def _failed(self, error: BaseException) -> None:
         if not self.trouble or not self._pause_s:
             log.error("the database cannot be used, batches wait: %s", error)
         self._metrics.database_failures.inc()
         self.trouble = f"the database cannot be used: {type(error).__name__}"
+        # Leases went on meanwhile: what is in flight is renewed before anything else, or it would be sent again.
+        self._next.pop("renew", None)
         self._pause_s = min(_MAX_PAUSE_S, max(0.5, self._pause_s * 2))
 
     async def _sleep(self, more: bool) -> None:
@@ -129,6 +147,7 @@ class Dispatcher:
             self._metrics.lines.labels(result.state if is_mine else "superseded").inc()
 
     async def _end_batches(self) -> None:
+        self._metrics.lines.labels(FAILED).inc(await self._database.call(self._lines.fail_lost))
         for batch_id in await self._database.call(self._lines.sweep):
             while await self._database.call(self._lines.render, batch_id):
                 pass
@@ -154,32 +173,52 @@ class Dispatcher:
         """Claims what there is room for, tenant after tenant; whether it found anything."""
         if self._room() <= 0:
             return False
-        found = False
-        for batch in self._in_turn(await self._database.call(self._lines.runnable)):
+        turn = await self._database.call(self._lines.runnable, self._last_tenant)
+        share = max(1, self._room() // max(1, len({batch.tenant for batch in turn.batches})))
+        found, served = False, turn.last
+        for batch in turn.batches:
             window = self._window(batch.tenant)
-            count = min(self._room(), window.room(self._clock()), _CLAIMED_AT_ONCE)
+            count = min(self._room(), window.room(self._clock()), share)
             if count <= 0:
                 continue
             for claim in await self._database.call(self._lines.claim, batch, count):
-                window.begun()
-                task = asyncio.create_task(self._send(claim, window))
-                self._running[task] = claim
-                task.add_done_callback(self._ended)
-                found = True
-            self._last_tenant = batch.tenant
+                self._begin(claim, window)
+                found, served = True, batch.tenant
+        self._last_tenant = served
         return found
+
+    async def _isolates(self) -> bool:
+        """Whether a line runs alone, or has to: nothing else begins then. It takes half of the time at most."""
+        if self._suspect is not None:
+            return True
+        now_s = self._clock()
+        if now_s < self._isolates_from_s:
+            return False
+        found = await self._database.call(self._lines.has_suspect)
+        self._isolates_since_s = (self._isolates_since_s or now_s) if found else None
+        return found
+
+    async def _claim_suspect(self) -> bool:
+        """When nothing is in flight."""
+        if self._running or self._results:
+            return False
+        for claim in await self._database.call(self._lines.claim_suspect):
+            log.warning(
+                "a line runs alone: processes ended while it was in flight",
+                extra={"batch": claim.batch.id, "line": claim.n},
+            )
+            self._suspect = self._begin(claim, self._window(claim.batch.tenant))
+        return self._suspect is not None
+
+    def _begin(self, claim: LineClaim, window: Window) -> asyncio.Task[None]:
+        window.begun()
+        task = asyncio.create_task(self._send(claim, window))
+        self._running[task] = claim
+        task.add_done_callback(self._ended)
+        return task
 
     def _room(self) -> int:
         return self._settings.max_concurrency - len(self._running) - len(self._results)
-
-    def _in_turn(self, batches: list[RunnableBatch]) -> list[RunnableBatch]:
-        """One batch of each tenant, then the second one of each; the tenant behind the last one begins."""
-        places: dict[str, int] = {}
-        ranked = []
-        for batch in batches:
-            place = places[batch.tenant] = places.get(batch.tenant, -1) + 1
-            ranked.append((place, batch.tenant <= self._last_tenant, batch.tenant, batch.id, batch))
-        return [batch for *_, batch in sorted(ranked, key=lambda one: one[:4])]
 
     def _window(self, tenant: str) -> Window:
         window = self._windows.setdefault(tenant, Window(float(self._settings.max_concurrency)))
@@ -208,6 +247,10 @@ class Dispatcher:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        if task is self._suspect:
+            now_s = self._clock()
+            self._isolates_from_s = 2 * now_s - (self._isolates_since_s or now_s)
+            self._suspect = self._isolates_since_s = None
         if not task.cancelled() and (error := task.exception()):
             # Its lease ends, and it is claimed again.
             log.error("a line failed inside of the process", exc_info=error)

@@ -22,6 +22,7 @@ _REFUSED = (429, 503)
 # What may come from a pod or a gateway that died.
 _BROKEN = (408, 500, 502, 504)
 _MAX_HEADER_BYTES = 65_536
+_CONNECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ async def open_calls(settings: JobsSettings, keys: PassKeys) -> AsyncIterator["G
     """
     context = ssl.create_default_context(cafile=settings.gateway_ca_file or None)
     connector = aiohttp.TCPConnector(limit=settings.max_concurrency, ssl=context, keepalive_timeout=15.0)
-    timeout = aiohttp.ClientTimeout(total=settings.request_timeout_s, sock_connect=5.0)
+    timeout = aiohttp.ClientTimeout(total=settings.request_timeout_s, sock_connect=_CONNECT_S)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), max_field_size=_MAX_HEADER_BYTES
     ) as session:
@@ -71,7 +72,7 @@ class GatewayCalls:
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
                 return await self._read(claim, response)
-        except aiohttp.ClientConnectorError:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             return self._wait(claim, None)  # no gateway is there: the line was not sent
         except TimeoutError:
             return self._broke(claim, "timeout", "The model did not answer in time.")
@@ -138,7 +139,7 @@ def _body(data: bytes) -> Any:
         return data.decode(errors="replace")
 
 
-async def cancelled(tasks: set[asyncio.Task[None]]) -> None:
+async def cancelled(tasks: set[asyncio.Task[Any]]) -> None:
     """Ends them, and returns when they have ended."""
     for task in tasks:
         task.cancel()

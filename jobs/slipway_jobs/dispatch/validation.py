@@ -11,6 +11,7 @@ from ..store.database import Database
 from ..store.file_store import FileStore
 
 MAX_ERRORS = 50  # that are shown
+_MAX_READS = 10  # of a file at whose validation processes end
 
 
 class BatchReader:
@@ -46,6 +47,12 @@ class BatchReader:
             message = "The file has no request."
             self.errors.append({"code": "empty_file", "line": None, "message": message, "param": "input_file_id"})
 
+    def give_up(self) -> None:
+        message = (
+            f"The file could not be validated {_MAX_READS} times: each time the process ended or lost its database."
+        )
+        self.errors.append({"code": "validation_failed", "line": None, "message": message, "param": "input_file_id"})
+
     def _one(self, data: bytes) -> str:
         self.total += 1
         if self.total > self._max_lines:
@@ -59,24 +66,29 @@ class BatchReader:
 
 
 class Validator:
-    """Validates the batches of all tenants, one after the other."""
+    """Validates the batches of all tenants, one after the other, and of the tenants in turn."""
 
     def __init__(
         self, settings: JobsSettings, database: Database, file_store: FileStore, batch_store: BatchStore, owner: str
     ) -> None:
         self._settings, self._database = settings, database
         self._files, self._batches = file_store, batch_store
-        self._owner = owner
+        self._owner, self._last_tenant = owner, ""
 
     async def next(self) -> bool:
         """Validates one; False when none waits. Raises what is in `UNAVAILABLE`."""
         lease_s = self._settings.lease_s
-        validation = await self._database.call(self._batches.claim, self._owner, lease_s)
+        validation = await self._database.call(self._batches.claim, self._owner, lease_s, self._last_tenant)
         if validation is None:
             return False
         batch = validation.batch
+        self._last_tenant = batch["tenant"]
         file = {"id": batch["input_file_id"], "batch_id": None}
         reader, after = BatchReader(batch["endpoint"], self._settings.max_lines), -1
+        if validation.epoch > _MAX_READS:
+            reader.give_up()
+            await self._end(validation, reader)
+            return True
         while rows := await self._database.call(self._files.page, file, after):
             after = rows[-1][0]
             found = reader.read(rows)

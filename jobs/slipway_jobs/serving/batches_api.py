@@ -9,14 +9,16 @@ from aiohttp import web
 from ..settings import JobsSettings
 from ..store.batch_store import BatchStore, NewBatch, Row, TooManyBatches
 from ..store.database import Database
+from ..store.delivery_store import TooManyWebhooks
 from ..store.file_store import FileStore
+from .callbacks import CALLBACK_URL, Callbacks
 from .fields import body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, text_of
 from .files_api import listing
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
 from .upload import new_id
 
-_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after", CALLBACK_URL)
 _TIMES = ("in_progress", "expires", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 _WINDOW = "24h"
 
@@ -24,13 +26,16 @@ _WINDOW = "24h"
 async def make_batch(settings: JobsSettings, database: Database, store: BatchStore, new: NewBatch) -> Row:
     """
     Raises:
-        JobsRefusal: the tenant has too many batches.
+        JobsRefusal: the tenant has too many batches or webhooks.
     """
     try:
         return await database.call(store.create, new)
     except TooManyBatches:
         message = f"This tenant has {settings.max_tenant_batches} batches that have not ended."
         raise JobsRefusal(429, "too_many_batches", message, retry_after_s=30) from None
+    except TooManyWebhooks:
+        message = f"This tenant has {settings.max_tenant_webhooks} webhooks that are not delivered."
+        raise JobsRefusal(429, "too_many_webhooks", message, param=CALLBACK_URL, retry_after_s=300) from None
 
 
 class BatchesApi:
@@ -42,9 +47,10 @@ class BatchesApi:
         database: Database,
         batch_store: BatchStore,
         file_store: FileStore,
+        callbacks: Callbacks,
         wake: Callable[[], None],
     ) -> None:
-        self._settings, self._database = settings, database
+        self._settings, self._database, self._callbacks = settings, database, callbacks
         self._batches, self._files, self._wake = batch_store, file_store, wake
 
     def routes(self) -> list[web.RouteDef]:
@@ -65,7 +71,15 @@ class BatchesApi:
         file = await self._database.call(self._files.get, tenant, file_id)
         if file is None or file["purpose"] != "batch":
             raise invalid("input_file_id", f"There is no file {file_id[:100]!r} of purpose batch.", "file_not_found")
-        new = NewBatch(new_id("batch_"), tenant, endpoint, file_id, metadata=metadata, output_expires_s=expires_s)
+        new = NewBatch(
+            new_id("batch_"),
+            tenant,
+            endpoint,
+            file_id,
+            metadata=metadata,
+            output_expires_s=expires_s,
+            callback_url=self._callbacks.url_of(fields),
+        )
         row = await make_batch(self._settings, self._database, self._batches, new)
         self._wake()
         return json_response(described_batch(row))
@@ -80,7 +94,7 @@ class BatchesApi:
         row = await self._database.call(self._batches.get, tenant_of(request), batch_id)
         if row is None:
             raise not_found("batch", batch_id)
-        return json_response(described_batch(row))
+        return json_response(described_batch(row) | await self._callbacks.shown(batch_id))
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
         batch_id = id_of(request)

@@ -25,7 +25,8 @@ from ..store.batch_store import BatchStore, NewBatch, Row
 from ..store.database import Database
 from ..store.file_store import INTERNAL, NewFile
 from .batches_api import make_batch
-from .fields import body_of, endpoint_of, id_of, text_of
+from .callbacks import CALLBACK_URL, Callbacks
+from .fields import Fields, body_of, endpoint_of, id_of, text_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
 from .upload import Uploads, new_id
@@ -47,10 +48,16 @@ class JobsApi:
     """Answers for the jobs of a tenant. `wake`: there is something to do."""
 
     def __init__(
-        self, settings: JobsSettings, database: Database, store: BatchStore, uploads: Uploads, wake: Callable[[], None]
+        self,
+        settings: JobsSettings,
+        database: Database,
+        store: BatchStore,
+        uploads: Uploads,
+        callbacks: Callbacks,
+        wake: Callable[[], None],
     ) -> None:
         self._settings, self._database, self._store = settings, database, store
-        self._uploads, self._wake = uploads, wake
+        self._uploads, self._callbacks, self._wake = uploads, callbacks, wake
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -62,19 +69,19 @@ class JobsApi:
         ]
 
     async def create_job(self, request: web.Request) -> web.StreamResponse:
-        fields = await body_of(request, ("endpoint", "body"), self._settings.max_line_bytes)
+        fields = await body_of(request, ("endpoint", "body", CALLBACK_URL), self._settings.max_line_bytes)
         endpoint = endpoint_of(fields)
         line = _line("job", endpoint, fields.get("body"))
         try:
             read_line(line, endpoint)
         except InvalidLine as error:
             raise invalid(error.param or "body", str(error), error.code) from None
-        batch_id = await self._make(request, JOB, "job_", endpoint, iter([line]))
+        batch_id = await self._make(request, fields, JOB, endpoint, iter([line]))
         return json_response({"job_id": batch_id, "status": "queued"}, 202)
 
     async def get_job(self, request: web.Request) -> web.StreamResponse:
         row = await self._find(request, JOB)
-        return json_response(await self._job(row))
+        return json_response(await self._job(row) | await self._callbacks.shown(row["id"]))
 
     async def cancel_job(self, request: web.Request) -> web.StreamResponse:
         job_id = id_of(request)
@@ -87,13 +94,13 @@ class JobsApi:
         return json_response(await self._job(row))
 
     async def create_inputs(self, request: web.Request) -> web.StreamResponse:
-        fields = await body_of(request, ("model", "inputs"))
+        fields = await body_of(request, ("model", "inputs", CALLBACK_URL))
         model, inputs = text_of(fields, "model", MAX_CUSTOM_ID), fields.get("inputs")
         most = self._settings.max_lines
         if not isinstance(inputs, list) or not 1 <= len(inputs) <= most:
             raise invalid("inputs", f"inputs must be a list of 1 to {most} inputs.")
         lines = (_line(f"input-{n}", _PREDICT, {"model": model, "input": one}) for n, one in enumerate(inputs))
-        batch_id = await self._make(request, INPUTS, "inputs_", _PREDICT, lines)
+        batch_id = await self._make(request, fields, INPUTS, _PREDICT, lines)
         # Nothing is known of how long requests of this model take.
         return json_response({"batch_id": batch_id, "status": "queued", "estimated_seconds": None}, 202)
 
@@ -105,13 +112,16 @@ class JobsApi:
             for name, part in (("results_url", "output"), ("errors_url", "error"))
         }
         shown = {"batch_id": row["id"], "status": _STATUSES[row["status"]], **links}
+        shown |= await self._callbacks.shown(row["id"])
         return json_response(shown | {"total": counts.total, "completed": counts.completed, "failed": counts.failed})
 
-    async def _make(self, request: web.Request, kind: str, prefix: str, endpoint: str, lines: Iterator[bytes]) -> str:
-        tenant = tenant_of(request)
+    async def _make(
+        self, request: web.Request, fields: Fields, kind: str, endpoint: str, lines: Iterator[bytes]
+    ) -> str:
+        tenant, url = tenant_of(request), self._callbacks.url_of(fields)
         file = NewFile(new_id("file-"), tenant, self._settings.retention_s, INTERNAL)
         await self._uploads.write(file, lines)
-        new = NewBatch(new_id(prefix), tenant, endpoint, file.id, kind)
+        new = NewBatch(new_id(f"{kind}_"), tenant, endpoint, file.id, kind, callback_url=url)
         try:
             row = await make_batch(self._settings, self._database, self._store, new)
         except JobsRefusal:

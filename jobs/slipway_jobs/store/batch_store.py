@@ -22,7 +22,8 @@ from ..states import (
     count_lines,
 )
 from .database import Database
-from .tables import batches, files, lines
+from .delivery_store import add_delivery
+from .tables import batches, deliveries, files, lines
 
 Row = Mapping[str, Any]
 _PURGED_ROWS = 2000
@@ -43,6 +44,7 @@ class NewBatch:
     kind: str = BATCH
     metadata: str | None = None
     output_expires_s: float | None = None
+    callback_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,25 @@ class Validation:
 class BatchStore:
     """Calls take a connection in a transaction: run them with `Database.call`."""
 
-    def __init__(self, database: Database, max_tenant_batches: int, window_s: float) -> None:
+    def __init__(
+        self, database: Database, max_tenant_batches: int, window_s: float, max_tenant_webhooks: int = 1000
+    ) -> None:
         self._database = database
-        self._max_tenant_batches = max_tenant_batches
+        self._max_tenant_batches, self._max_tenant_webhooks = max_tenant_batches, max_tenant_webhooks
         self._window_s = window_s
 
     def create(self, connection: Connection, new: NewBatch) -> Row:
         """
         Raises:
             TooManyBatches: the tenant has as many as it may.
+            TooManyWebhooks: likewise.
         """
+        self._database.lock(connection, new.tenant)
         own = select(func.count()).where(batches.c.tenant == new.tenant, batches.c.status.in_(OPEN_BATCHES))
         if connection.execute(own).scalar_one() >= self._max_tenant_batches:
             raise TooManyBatches
+        if new.callback_url:
+            add_delivery(connection, new.id, new.tenant, new.callback_url, self._max_tenant_webhooks)
         now_s = self._database.time(connection)
         named = ("id", "tenant", "endpoint", "input_file_id", "kind", "metadata", "output_expires_s")
         row = {name: getattr(new, name) for name in named}
@@ -104,12 +112,14 @@ class BatchStore:
 
     # -- validation
 
-    def claim(self, connection: Connection, owner: str, lease_s: float) -> Validation | None:
-        """The next batch to validate. What another process left of it is removed."""
+    def claim(self, connection: Connection, owner: str, lease_s: float, after: str = "") -> Validation | None:
+        """The oldest batch to validate of the tenant behind `after`. What another process left of it is removed."""
         now = self._database.now
         free = select(batches.c.id).where(batches.c.status == VALIDATING, batches.c.lease_until < now)
-        free = free.order_by(batches.c.id).limit(1).with_for_update(skip_locked=True)
-        if (batch_id := connection.execute(free).scalar()) is None:
+        free = free.order_by(batches.c.tenant, batches.c.id).limit(1).with_for_update(skip_locked=True)
+        turns = (free.where(batches.c.tenant > after), free.where(batches.c.tenant <= after))
+        found = (connection.execute(turn).scalar() for turn in turns)
+        if (batch_id := next((one for one in found if one is not None), None)) is None:
             return None
         values = {"epoch": batches.c.epoch + 1, "owner": owner, "lease_until": now + lease_s}
         taken = update(batches).where(batches.c.id == batch_id).values(values).returning(*batches.c)
@@ -147,7 +157,9 @@ class BatchStore:
 
     def purge(self, connection: Connection, retention_s: float) -> int:
         """Deletes some lines, then batches, that ended so long ago; how many: 0 when none is left."""
-        old = batches.c.created_at + retention_s <= self._database.now
+        ends = (batches.c[f"{status}_at"] for status in ENDED_BATCHES)
+        # From its end on, as its files are.
+        old = func.coalesce(*ends, batches.c.created_at) + retention_s <= self._database.now
         ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(1)
         if (batch_id := connection.execute(ended).scalar()) is None:
             return 0
@@ -158,6 +170,7 @@ class BatchStore:
             connection.execute(delete(lines).where(lines.c.batch_id == batch_id, lines.c.n.in_(some)))
             return len(some)
         connection.execute(delete(files).where(files.c.batch_id == batch_id))
+        connection.execute(delete(deliveries).where(deliveries.c.batch_id == batch_id))
         connection.execute(delete(batches).where(batches.c.id == batch_id))
         return 1
 

@@ -13,7 +13,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from slipway_process.database_urls import parse_url, ssl_context
 
-from .tables import SCHEMA_VERSION, about, metadata
+from .tables import metadata
+from .upgrades import upgrade
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,6 +22,7 @@ _CONNECT_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_MS = 30_000
 _CONNECTIONS = 4  # to PostgreSQL; SQLite has one writer
 _PAGE_BYTES = 4096
+_LOCK = 0x511B
 _PRAGMAS = ("journal_mode=WAL", "journal_size_limit=16777216", "synchronous=FULL", "busy_timeout=10000")
 
 
@@ -71,6 +73,11 @@ class Database:
         insert = table.insert()
         connection.execute(insert.returning(*table.primary_key) if self.is_shared else insert, rows)
 
+    def lock(self, connection: Connection, tenant: str) -> None:
+        """Until the transaction ends, what counts for a bound of this tenant is counted here alone."""
+        if self.is_shared:
+            connection.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(tenant))))
+
     def time(self, connection: Connection) -> float:
         return float(connection.execute(select(self.now)).scalar_one())
 
@@ -91,19 +98,14 @@ class Database:
     def _open(self) -> None:
         if self._opened:
             return
-        if self.is_shared:
-            with self._engine.begin() as connection:
-                # Two processes that begin at once make the tables one after the other.
-                connection.execute(select(func.pg_advisory_xact_lock(0x511B)))
-                metadata.create_all(connection)
-        else:
-            with self._engine.begin() as connection:
-                metadata.create_all(connection)
         with self._engine.begin() as connection:
-            connection.execute(self.insert(about).on_conflict_do_nothing(), {"version": SCHEMA_VERSION})
-            versions = connection.execute(select(about.c.version)).scalars().all()
-        if list(versions) != [SCHEMA_VERSION]:
-            raise UnusableDatabase("the database was written by another release, whose tables differ")
+            if self.is_shared:
+                # Two processes that begin at once make the tables one after the other.
+                connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+            metadata.create_all(connection)
+            is_usable = upgrade(connection)
+        if not is_usable:
+            raise UnusableDatabase("the database was written by a newer release, whose tables differ")
         self._opened = True
 
 

@@ -4,12 +4,12 @@ A claim counts an epoch up. A result is recorded only by the process whose epoch
 one recorded answer, whatever died, paused or came twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, exists, func, or_, select, update
+from sqlalchemy import Connection, Select, exists, func, literal, or_, select, update
 
 from ..states import (
     CANCELLED,
@@ -19,6 +19,7 @@ from ..states import (
     ERROR,
     ERROR_LINES,
     EXPIRED,
+    FAILED,
     FINALIZING,
     IN_PROGRESS,
     OPEN_LINES,
@@ -33,6 +34,9 @@ from .database import Database
 from .tables import batches, files, inputs, lines
 
 MAX_LISTED = 200  # batches that are looked at in one turn
+MAX_TENANTS = 100  # whose batches they are
+_BATCHES_OF_TENANT = 32
+ALONE_AFTER = 2  # losses
 _RENDERED_ROWS = 1000
 
 
@@ -44,6 +48,17 @@ class RunnableBatch:
     tenant: str
     endpoint: str
     input_file_id: str
+
+
+_RUNNABLE = (batches.c.id, batches.c.tenant, batches.c.endpoint, batches.c.input_file_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Batches in the order in which they get room. `last`: the last tenant that was looked at."""
+
+    batches: list[RunnableBatch]
+    last: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +87,73 @@ class LineResult:
 class LineStore:
     """Calls take a connection in a transaction: run them with `Database.call`."""
 
-    def __init__(self, database: Database, owner: str, lease_s: float, file_s: float) -> None:
-        """`owner`: this process. `file_s`: how long results are kept."""
+    def __init__(self, database: Database, owner: str, lease_s: float, file_s: float, *, max_attempts: int = 3) -> None:
+        """`owner`: this process. `file_s`: how long results are kept. `max_attempts`: that end a process."""
         self._database = database
         self._owner = owner
         self._lease_s = lease_s
         self._file_s = file_s
+        self._max_attempts, self._max_losses = max_attempts, ALONE_AFTER + max_attempts
 
-    def runnable(self, connection: Connection) -> list[RunnableBatch]:
-        """The oldest first."""
-        named = (batches.c.id, batches.c.tenant, batches.c.endpoint, batches.c.input_file_id)
-        waiting = exists().where(
-            lines.c.batch_id == batches.c.id, lines.c.state == QUEUED, lines.c.ready_at <= self._database.now
-        )
-        query = select(*named).where(batches.c.status == IN_PROGRESS, waiting).order_by(batches.c.id).limit(MAX_LISTED)
-        return [RunnableBatch(*row) for row in connection.execute(query)]
+    def runnable(self, connection: Connection, after: str = "") -> Turn:
+        """Of the tenants behind `after`, then from the first one on: the oldest batch of each, then the second ones."""
+        names = self._tenants(connection, lambda tenant: tenant > after, MAX_TENANTS)
+        if len(names) < MAX_TENANTS:
+            names += self._tenants(connection, lambda tenant: tenant <= after, MAX_TENANTS - len(names))
+        ready = (lines.c.state == QUEUED, lines.c.ready_at <= self._database.now, lines.c.losses < ALONE_AFTER)
+        waiting = exists().where(lines.c.batch_id == batches.c.id, *ready)
+        place = func.row_number().over(partition_by=batches.c.tenant, order_by=batches.c.id).label("place")
+        own = (batches.c.status == IN_PROGRESS, batches.c.tenant.in_(names))
+        ranked = select(*_RUNNABLE, place).where(*own, waiting).subquery()
+        query = select(ranked).where(ranked.c.place <= _BATCHES_OF_TENANT).order_by(ranked.c.place).limit(MAX_LISTED)
+        turns = {name: turn for turn, name in enumerate(names)}
+        rows = sorted(connection.execute(query).all(), key=lambda row: (row.place, turns[row.tenant]))
+        return Turn([RunnableBatch(*row[:-1]) for row in rows], names[-1] if names else after)
+
+    def _tenants(self, connection: Connection, which: Callable[[Any], Any], most: int) -> list[str]:
+        """The first tenants that have batches, one step in the index for each: another way would read all batches."""
+        own = batches.alias()
+        first = select(func.min(batches.c.tenant).label("tenant"), literal(1).label("place"))
+        found = first.where(batches.c.status == IN_PROGRESS, which(batches.c.tenant)).cte("found", recursive=True)
+        later = (own.c.status == IN_PROGRESS, own.c.tenant > found.c.tenant, which(own.c.tenant))
+        behind = select(func.min(own.c.tenant)).where(*later)
+        following = select(behind.scalar_subquery(), found.c.place + 1)
+        found = found.union_all(following.where(found.c.tenant.is_not(None), found.c.place < most))
+        query = select(found.c.tenant).where(found.c.tenant.is_not(None)).order_by(found.c.place)
+        return list(connection.execute(query).scalars())
 
     def claim(self, connection: Connection, batch: RunnableBatch, limit: int) -> list[LineClaim]:
         """Takes the next lines of a batch; other processes pass over them."""
         now = self._database.now
         free = select(lines.c.n).where(lines.c.batch_id == batch.id, lines.c.state == QUEUED, lines.c.ready_at <= now)
-        free = free.order_by(lines.c.n).limit(limit).with_for_update(skip_locked=True)
+        free = free.where(lines.c.losses < ALONE_AFTER).order_by(lines.c.n).limit(limit)
+        free = free.with_for_update(skip_locked=True)
         runs = exists().where(batches.c.id == batch.id, batches.c.status == IN_PROGRESS)
         numbers = connection.execute(free.where(runs)).scalars().all()
-        if not numbers:
-            return []
+        return self._claimed(connection, batch, numbers) if numbers else []
+
+    def has_suspect(self, connection: Connection) -> bool:
+        """Whether a line waits that has to run with nothing beside it."""
+        return connection.execute(self._suspects().limit(1)).first() is not None
+
+    def claim_suspect(self, connection: Connection) -> list[LineClaim]:
+        """One line that was in flight when processes died: when the next one dies too, it was this line."""
+        free = self._suspects().order_by(lines.c.batch_id, lines.c.n).limit(1)
+        row = connection.execute(free.with_for_update(of=lines, skip_locked=True)).first()
+        return self._claimed(connection, RunnableBatch(*row[:-1]), [row.n]) if row else []
+
+    def _suspects(self) -> Select[Any]:
+        chosen = (lines.c.losses >= ALONE_AFTER, lines.c.losses < self._max_losses)
+        ready = (lines.c.state == QUEUED, *chosen, lines.c.ready_at <= self._database.now)
+        joined = lines.join(batches, lines.c.batch_id == batches.c.id)
+        return select(*_RUNNABLE, lines.c.n).select_from(joined).where(*ready, batches.c.status == IN_PROGRESS)
+
+    def _claimed(self, connection: Connection, batch: RunnableBatch, numbers: Sequence[int]) -> list[LineClaim]:
         values = {
             "state": CLAIMED,
             "epoch": lines.c.epoch + 1,
             "owner": self._owner,
-            "lease_until": now + self._lease_s,
+            "lease_until": self._database.now + self._lease_s,
         }
         taken = update(lines).where(lines.c.batch_id == batch.id, lines.c.n.in_(numbers)).values(values)
         rows = connection.execute(taken.returning(lines.c.n, lines.c.custom_id, lines.c.epoch, lines.c.attempts)).all()
@@ -145,12 +197,29 @@ class LineStore:
         connection.execute(update(batches).where(*unread).values(status=EXPIRED, outcome=EXPIRED, expired_at=now))
         dead = (lines.c.state == CLAIMED) & (lines.c.lease_until < now)
         self._end_open_lines(connection, or_(lines.c.state == QUEUED, dead))
-        connection.execute(update(lines).where(dead).values(state=QUEUED, ready_at=now))
+        lost = {"state": QUEUED, "ready_at": now, "losses": lines.c.losses + 1}
+        connection.execute(update(lines).where(dead).values(lost))
         open_line = exists().where(lines.c.batch_id == batches.c.id, lines.c.state.in_(OPEN_LINES))
         done = {"status": FINALIZING, "outcome": COMPLETED, "finalizing_at": now}
         connection.execute(update(batches).where(batches.c.status == IN_PROGRESS, ~open_line).values(done))
         ending = select(batches.c.id).where(batches.c.status.in_(ENDING_BATCHES), ~open_line).limit(MAX_LISTED)
         return list(connection.execute(ending).scalars())
+
+    def fail_lost(self, connection: Connection) -> int:
+        """Ends lines that ended their process with nothing beside them, as often as a line is tried; how many."""
+        which = (lines.c.state == QUEUED, lines.c.losses >= self._max_losses)
+        query = select(lines.c.batch_id, lines.c.n, lines.c.custom_id, lines.c.losses).where(*which)
+        rows = connection.execute(query.limit(_RENDERED_ROWS)).all()
+        message = (
+            "The process that sends requests ended each time this request was in flight, the last "
+            f"{self._max_attempts} times with no other request beside it."
+        )
+        for batch_id, n, custom_id, losses in rows:
+            line = result_line(batch_id, n, custom_id, error={"code": "process_lost", "message": message})
+            ended = {"state": FAILED, "result": line, "attempts": losses}
+            own = (lines.c.batch_id == batch_id, lines.c.n == n, lines.c.state == QUEUED)
+            connection.execute(update(lines).where(*own).values(ended))
+        return len(rows)
 
     def _end_open_lines(self, connection: Connection, which: Any) -> None:
         ending = select(batches.c.id, batches.c.outcome).where(batches.c.status.in_(ENDING_BATCHES))
@@ -231,6 +300,8 @@ class LineStore:
         """At the end of the process: what it holds may be claimed at once. Nothing of it is in flight any more."""
         own = (lines.c.owner == self._owner, lines.c.state == CLAIMED)
         connection.execute(update(lines).where(*own).values(state=QUEUED, ready_at=0.0))
+        read = (batches.c.owner == self._owner, batches.c.status == VALIDATING)
+        connection.execute(update(batches).where(*read).values(lease_until=0.0))
 
 
 def result_line(

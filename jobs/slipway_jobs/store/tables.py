@@ -17,8 +17,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-# Written with the first process that opens a database. A release that needs other tables has another number.
-SCHEMA_VERSION = 1
+# Written with the first process that opens a database. A release that needs other tables has another number, and
+# `upgrades` changes what an older one made.
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -83,9 +84,11 @@ batches = Table(
         _time(f"{name}_at")
         for name in ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
     ),
+    Index("slipway_job_batches_by_turn", "status", "tenant", "id"),
 )
 
 # `epoch`: of the claim; only the process that made the last one may end the line. `ready_at`: not before.
+# `losses`: processes that died, or were cut off for longer than their lease, while the line was in flight there.
 lines = Table(
     "slipway_job_lines",
     metadata,
@@ -94,6 +97,7 @@ lines = Table(
     Column("custom_id", String(512), nullable=False),
     Column("state", String(16), nullable=False),
     Column("attempts", Integer, nullable=False, default=0),
+    Column("losses", Integer, nullable=False, server_default="0"),
     Column("epoch", Integer, nullable=False, default=0),
     Column("owner", String(32)),
     Column("lease_until", Double),
@@ -102,4 +106,24 @@ lines = Table(
     UniqueConstraint("batch_id", "custom_id"),
     Index("slipway_job_lines_by_state", "batch_id", "state", "n"),
     Index("slipway_job_lines_by_lease", "state", "lease_until"),
+    Index("slipway_job_lines_by_losses", "state", "losses"),
+)
+
+# Webhooks, one of each batch that has a callback_url. `next_at`: of the next attempt, or until when this one lasts.
+deliveries = Table(
+    "slipway_job_deliveries",
+    metadata,
+    Column("batch_id", String(64), primary_key=True),
+    Column("tenant", String(253), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("event", String(32)),
+    Column("event_at", Double),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("epoch", Integer, nullable=False, default=0),
+    Column("next_at", Double),
+    Column("status_code", Integer),
+    Column("error", Text),
+    Index("slipway_job_deliveries_by_time", "state", "next_at"),
+    Index("slipway_job_deliveries_by_tenant", "tenant", "state"),
 )

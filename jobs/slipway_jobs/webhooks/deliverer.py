@@ -1,0 +1,87 @@
+"""The loop of webhooks: claims what is due, sends it, records what became of it."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from ..store.database import UNAVAILABLE, Database
+from ..store.delivery_store import Delivery, DeliveryOutcome, DeliveryStore
+from ..telemetry import JobsMetrics
+from .receivers import ReceiverReply, Receivers
+from .signing import secret_of, sign
+
+log = logging.getLogger(__name__)
+# Behind each attempt, and the last one is within three days.
+DELAYS_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 72_000.0)
+_AT_ONCE = 8
+_TICK_S, _PAUSE_S = 1.0, 5.0
+_GONE = 410
+
+
+class Deliverer:
+    """Of one process. `secrets`: of the release, the newest first."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: DeliveryStore,
+        receivers: Receivers,
+        secrets: Sequence[bytes],
+        metrics: JobsMetrics,
+    ) -> None:
+        self._database, self._store, self._receivers = database, store, receivers
+        self._secrets, self._metrics = secrets, metrics
+
+    async def run(self) -> None:
+        """Until it is cancelled: what is in flight then is sent again by its lease, with the same id."""
+        while True:
+            try:
+                sent = await self.turn()
+            except UNAVAILABLE as error:
+                log.warning("webhooks wait: the database cannot be used: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if not sent:
+                await asyncio.sleep(_TICK_S)
+
+    async def turn(self) -> int:
+        """How many were sent. Raises what is in `UNAVAILABLE`."""
+        await self._database.call(self._store.announce)
+        found = await self._database.call(self._store.claim, _AT_ONCE)
+        await asyncio.gather(*(self._deliver(one) for one in found))
+        return len(found)
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        body = event_body(delivery)
+        secrets = [secret_of(secret, delivery.tenant) for secret in self._secrets]
+        headers = sign(secrets, delivery.event_id, int(delivery.now_s), body)
+        reply = await self._receivers.post(delivery.url, body, headers)
+        outcome = outcome_of(delivery, reply)
+        if await self._database.call(self._store.record, delivery, outcome):
+            self._metrics.webhooks.labels(outcome.result).inc()
+
+
+def event_body(delivery: Delivery) -> bytes:
+    """The event in OpenAI's shape, the same at each attempt."""
+    event = {
+        "id": delivery.event_id,
+        "object": "event",
+        "created_at": int(delivery.event_at),
+        "type": delivery.event,
+        "data": {"id": delivery.batch_id},
+    }
+    return msgspec.json.encode(event)
+
+
+def outcome_of(delivery: Delivery, reply: ReceiverReply) -> DeliveryOutcome:
+    """What follows from the reply to an attempt."""
+    if reply.status is not None and 200 <= reply.status < 300:
+        return DeliveryOutcome("delivered", reply.status)
+    error = reply.error or f"The receiver answered {reply.status}."
+    if reply.status == _GONE or delivery.attempts > len(DELAYS_S):
+        return DeliveryOutcome("failed", reply.status, error)
+    delay_s = DELAYS_S[delivery.attempts - 1] * random.uniform(0.9, 1.0)
+    return DeliveryOutcome("pending", reply.status, error, max(delay_s, min(reply.retry_after_s or 0.0, 3600.0)))

@@ -1,0 +1,43 @@
+"""Hosts that an administrator listed for outgoing calls, and never reserved addresses behind their names; pure.
+
+The host decides who may get contents; the address is checked because others may choose what a name resolves to.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from slipway_process.network.addresses import CLUSTER_PORTS, OWN_PORTS, Reach, canonical, matches, parse_hosts, reach_of
+
+
+@dataclass(frozen=True, slots=True)
+class ListedHosts:
+    """`patterns`: as `parse_hosts` returns them. `loopback`: this machine too; no setting sets it, tests do."""
+
+    patterns: tuple[str, ...] = ()
+    loopback: bool = False
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Self:
+        """
+        Raises:
+            ValueError: names the one that is invalid.
+        """
+        return cls(parse_hosts(texts))
+
+    def names(self, host: str) -> bool:
+        """Whether the administrator listed this host."""
+        return any(matches(host, pattern) for pattern in self.patterns)
+
+    def may_connect(self, address: str, port: int) -> bool:
+        """Whether an address that a listed host resolved to may be connected to."""
+        try:
+            found = canonical(address)
+        except ValueError:
+            return False
+        if self.loopback and found.is_loopback:
+            return True
+        reach = reach_of(found)
+        if reach in (Reach.FORBIDDEN, Reach.RESERVED) or port in CLUSTER_PORTS:
+            return False
+        return not (port in OWN_PORTS and reach is Reach.PRIVATE)
