@@ -17,11 +17,12 @@ ANSWERS: Json = {
 
 
 def until_promoted(chat: Deployment, version: str) -> Json:
-    """A rejection ends the wait at once."""
+    """A rejection of it ends the wait at once; the one before may still be on its way back."""
 
     def promoted(status: Json) -> bool:
-        abort = (status.get("rollout") or {}).get("abort")
-        assert state_of(status) not in ("Aborting", "Aborted"), abort
+        rollout = status.get("rollout") or {}
+        is_current = rollout.get("revision") == status.get("currentRevision")
+        assert not (is_current and state_of(status) in ("Aborting", "Aborted")), rollout.get("abort")
         return any(item.get("version") == version and item["role"] == "stable" for item in status["revisions"])
 
     return chat.until(f"{version} is promoted", promoted, START_S + JUDGED_S)
