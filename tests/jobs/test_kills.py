@@ -140,7 +140,7 @@ async def test_a_line_that_kills_the_process_ends_and_the_lines_beside_it_do_not
 async def test_fifty_thousand_lines_survive_twenty_kills(
     server: Postgres, keys_file: str, tmp_path: Path, lines: int
 ) -> None:
-    async with world(server.url, keys_file, tmp_path, processes=2, max_concurrency=32) as here:
+    async with world(server.url, keys_file, tmp_path, processes=2, max_concurrency=32, lease=10) as here:
         made = await create(here.client, jsonl(*(chat(n) for n in range(lines))))
         await until_async(lambda: here.model.answers.total() > 100, "it has begun")
         await kill(here, 20, seed=3)

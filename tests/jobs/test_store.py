@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, select, update
 
-from slipway_jobs.states import CANCELLED, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, INPUTS, QUEUED
+from slipway_jobs.states import BATCH, CANCELLED, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, INPUTS, QUEUED
 from slipway_jobs.store.batch_store import BatchStore, NewBatch, TooManyBatches
 from slipway_jobs.store.database import Database
 from slipway_jobs.store.file_store import PAGE_BYTES, DatabaseFull, FileStore, NewFile, TooMuchStored
@@ -216,6 +216,27 @@ async def test_a_deleted_file_goes_when_no_batch_needs_it(ledger: Ledger) -> Non
         lambda connection: [connection.execute(select(one)).all() for one in (files, inputs, batches, lines)]
     )
     assert left == [[], [], [], []]
+
+
+@pytest.mark.parametrize("kind", [BATCH, INPUTS])
+async def test_what_a_batch_reads_counts_for_its_tenant_until_it_has_ended(ledger: Ledger, kind: str) -> None:
+    """Deleted by its client, or hidden from it: as long as the bytes are there, and no longer."""
+
+    async def stored(name: str) -> None:
+        await ledger.database.call(ledger.files.begin, NewFile(name, "t", 1000.0))
+        await ledger.database.call(ledger.files.add, name, 0, [b"x" * 9_000])
+        await ledger.database.call(ledger.files.finish, NewFile(name, "t", 1000.0))
+
+    await stored("file-2")
+    await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/x", "file-2", kind))
+    if kind == BATCH:
+        assert await ledger.database.call(ledger.files.delete, "t", "file-2")
+    with pytest.raises(TooMuchStored):
+        await stored("file-3")
+    await ledger.database.call(ledger.files.drop, "file-3")
+    validation = await ledger.database.call(ledger.batches.claim, "one", 10.0)
+    assert validation and await ledger.database.call(ledger.batches.fail, validation, [])
+    await stored("file-4")
 
 
 async def test_pages_of_a_file_are_bounded_by_bytes_and_hold_at_least_a_line(ledger: Ledger) -> None:

@@ -124,7 +124,7 @@ class JobsApi:
         new = NewBatch(new_id(f"{kind}_"), tenant, endpoint, file.id, kind, callback_url=url)
         try:
             row = await make_batch(self._settings, self._database, self._store, new)
-        except JobsRefusal:
+        except BaseException:  # its client may have left; a batch that was made nevertheless keeps the file
             await self._uploads.drop(file)
             raise
         self._wake()

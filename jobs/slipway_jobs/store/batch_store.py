@@ -12,6 +12,7 @@ from ..states import (
     CANCELLABLE,
     CANCELLED,
     CANCELLING,
+    DELETED,
     ENDED_BATCHES,
     FAILED,
     IN_PROGRESS,
@@ -81,6 +82,9 @@ class BatchStore:
         named = ("id", "tenant", "endpoint", "input_file_id", "kind", "metadata", "output_expires_s")
         row = {name: getattr(new, name) for name in named}
         times = {"created_at": now_s, "expires_at": now_s + self._window_s}
+        if new.kind != BATCH:
+            # Its client sees no file and could delete none: it goes when the batch has ended.
+            connection.execute(update(files).where(files.c.id == new.input_file_id).values(state=DELETED))
         made = batches.insert().values(**row, **times, status=VALIDATING).returning(*batches.c)
         return dict(connection.execute(made).mappings().one())
 

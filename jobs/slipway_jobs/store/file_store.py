@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, exists, func, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from ..states import COMPLETED, DELETED, ENDED_BATCHES, ERROR_LINES, OUTPUT, READY, UPLOADING
+from ..states import COMPLETED, DELETED, ERROR_LINES, OPEN_BATCHES, OUTPUT, READY, UPLOADING
 from .database import Database
 from .tables import batches, files, inputs, lines
 
@@ -73,8 +73,10 @@ class FileStore:
         Raises:
             TooMuchStored: with it the tenant has more than it may.
         """
-        own = (files.c.tenant == new.tenant) & (files.c.state != DELETED) & files.c.batch_id.is_(None)
-        stored = connection.execute(select(func.sum(files.c.bytes)).where(own)).scalar() or 0
+        # A deleted file is there as long as a batch reads it.
+        kept = or_(files.c.state != DELETED, self._is_read())
+        own = (files.c.tenant == new.tenant, files.c.batch_id.is_(None), kept)
+        stored = connection.execute(select(func.sum(files.c.bytes)).where(*own)).scalar() or 0
         if stored > self._max_tenant_bytes:
             raise TooMuchStored
         values = {"state": READY, "purpose": new.purpose, "filename": new.filename}
@@ -140,8 +142,7 @@ class FileStore:
         now_s = self._database.time(connection)
         stale = and_(files.c.state == UPLOADING, files.c.created_at < now_s - _STALE_UPLOAD_S)
         old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
-        used = exists().where(batches.c.input_file_id == files.c.id, batches.c.status.not_in(ENDED_BATCHES))
-        gone = connection.execute(select(files.c.id).where(old, ~used).limit(20)).scalars().all()
+        gone = connection.execute(select(files.c.id).where(old, ~self._is_read()).limit(20)).scalars().all()
         if not gone:
             return 0
         rows = select(inputs.c.file_id, inputs.c.n).where(inputs.c.file_id.in_(gone)).limit(_PURGED_ROWS)
@@ -152,6 +153,10 @@ class FileStore:
         if len(found) < _PURGED_ROWS:
             connection.execute(delete(files).where(files.c.id.in_(gone)))
         return len(found) + len(gone)
+
+    def _is_read(self) -> ColumnElement[bool]:
+        """Whether a batch that has not ended reads it."""
+        return exists().where(batches.c.input_file_id == files.c.id, batches.c.status.in_(OPEN_BATCHES))
 
     def _visible(self, tenant: str) -> tuple[Any, ...]:
         alive = files.c.expires_at > self._database.now
