@@ -61,11 +61,13 @@ class Addon:
 
     def _steps(self, places: Places) -> list[Step]:
         built = build_steps(places, (self.binary,))
+        compiled = tuple(step.title for step in built)
         return [
             *built,
             Step(f"{self.name}'s own manifests", self._saved(places).exists, lambda: self._save_manifests(places),
-                 after=tuple(step.title for step in built)),
-            Step("remove build caches", lambda: False, lambda: drop_build_caches(places)),
+                 after=compiled),
+            # Manifests that were saved before wait for nothing, so this step waits for the compiler by itself.
+            Step("remove build caches", lambda: False, lambda: drop_build_caches(places), after=compiled),
         ]  # fmt: skip
 
     def _cluster_steps(self, places: Places, engine: Engine) -> list[Step]:
