@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.gpu.roofline import SHAPES, bars, share
@@ -18,6 +19,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT = REPOSITORY / "build" / "reports" / "gpu.json"
 PROMPT_TOKENS, CONTEXT_TOKENS = 1024, 1408
 PEER_BATCH, PEER_PROMPT, PEER_NEW = 64, 128, 128
+LOADS: dict[str, dict[str, float]] = {"greedy": {}, "sampled": {"temperature": 0.8, "top_p": 0.95}}
+ROUNDS = 3
 COPY_BYTES, COPIES = 4 << 30, 20
 Row = dict[str, Any]
 
@@ -102,7 +105,7 @@ def _tokens(report: Row, end: float) -> None:
 
 
 def _one_model(name: str, batches: list[int], bandwidth: float, report: Row, end: float) -> None:
-    from bench.gpu.ours import closed, decodes, engine_of
+    from bench.gpu.ours import decodes, engine_of
 
     shape = SHAPES[name]
     engine = engine_of(shape, "cuda:0", max(*batches, PEER_BATCH), CONTEXT_TOKENS)
@@ -127,11 +130,27 @@ def _one_model(name: str, batches: list[int], bandwidth: float, report: Row, end
         )
     ours = 0.0
     if time.monotonic() < end:
-        closed(engine, 2, PEER_PROMPT, 8)
-        ours = closed(engine, PEER_BATCH, PEER_PROMPT, PEER_NEW)
+        ours = _loads(name, engine, report)
     del engine
     _free()
     _peers(name, ours, report, end)
+
+
+def _loads(name: str, engine: Any, report: Row) -> float:
+    """Greedy and sampled requests in turns, the medians of their rates; that of greedy ones is for the peers too."""
+    from bench.gpu.ours import closed
+
+    rates: dict[str, list[float]] = {kind: [] for kind in LOADS}
+    for sampling in LOADS.values():
+        closed(engine, 2, PEER_PROMPT, 8, **sampling)
+    for _ in range(ROUNDS):
+        for kind, sampling in LOADS.items():
+            rates[kind].append(closed(engine, PEER_BATCH, PEER_PROMPT, PEER_NEW, **sampling))
+    medians = {kind: round(median(found), 1) for kind, found in rates.items()}
+    times = round(medians["sampled"] / medians["greedy"], 3)
+    report["rows"].append({"kind": "sampled", "model": name, "batch": PEER_BATCH, **medians, "sampled_times": times})
+    print(f"{name}: temperature 0.8, top_p 0.95: {medians['sampled']} tok/s, {times} of greedy", flush=True)
+    return medians["greedy"]
 
 
 def _peers(name: str, ours: float, report: Row, end: float) -> None:

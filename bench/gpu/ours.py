@@ -103,18 +103,21 @@ def decodes(engine: EngineCore, batch: int, prompt_tokens: int) -> Decodes:
     return Decodes(median(times), model_s, context, batch * prompt_tokens / prefill_s)
 
 
-def submit(engine: EngineCore, batch: int, prompt_tokens: int, new_tokens: int) -> list[str]:
-    """Greedy requests that end by length alone, each with a prompt of its own."""
+def submit(
+    engine: EngineCore, batch: int, prompt_tokens: int, new_tokens: int, *, temperature: float = 0.0, top_p: float = 1.0
+) -> list[str]:
+    """Requests that end by length alone, each with a prompt and a seed of its own."""
     names = [f"{batch}-{number}" for number in range(batch)]
     for number, name in enumerate(names):
         prompt = tuple(600 + (number * 31 + place * 7) % 4000 for place in range(prompt_tokens))
-        engine.submit(Request(name, prompt, SamplingParams(new_tokens, temperature=0.0)))
+        params = SamplingParams(new_tokens, temperature=temperature, top_p=top_p, seed=number)
+        engine.submit(Request(name, prompt, params))
     return names
 
 
-def closed(engine: EngineCore, batch: int, prompt_tokens: int, new_tokens: int) -> float:
+def closed(engine: EngineCore, batch: int, prompt_tokens: int, new_tokens: int, **sampling: float) -> float:
     """Output tokens per second of `batch` requests that come at once, to the last token of the last one."""
-    submit(engine, batch, prompt_tokens, new_tokens)
+    submit(engine, batch, prompt_tokens, new_tokens, **sampling)
     began, tokens = time.perf_counter(), 0
     while engine.scheduler.busy:
         tokens += sum(event.token is not None for event in engine.step().events)

@@ -44,6 +44,8 @@ def bars(rows: list[dict[str, object]]) -> list[dict[str, object]]:
             name, value = f"{row['model']}, batch {row['batch']}: share of the bandwidth", row["share"]
         elif row["kind"] == "peer" and row["peer"] == "transformers":
             least, name, value = 3.0, f"{row['model']}: times transformers' continuous batching", row["ours_times"]
+        elif row["kind"] == "sampled":
+            least, name, value = 0.97, f"{row['model']}: rate of sampled requests, of greedy", row["sampled_times"]
         elif row["kind"] == "tokens":
             least, name, value = 1.0, f"{row['model']}: share of greedy answers equal to transformers'", row["equal"]
         else:

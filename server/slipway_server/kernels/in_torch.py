@@ -188,7 +188,7 @@ class TorchAttention:
             # The heads of a group as rows of one query: keys and values are read once for all of them.
             rows = q.view(1, spec.kv_heads, -1, q.shape[-1])
             heads = functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=spec.scale)
-            heads = heads.view(1, spec.heads, 1, -1)
+            heads = heads.reshape(1, spec.heads, 1, -1)  # on a GPU they come in another order of memory
         else:
             heads = functional.scaled_dot_product_attention(
                 q, keys, values, attn_mask=mask, scale=spec.scale, enable_gqa=True

@@ -13,6 +13,7 @@ from .in_torch import TorchKernels
 
 MAX_HEAD = 256
 GATE_COLUMNS = 1024
+ROTARY_PARTS = 4  # heads that a program rotates: one for each of its warps
 # A sequence is split into so many parts at most, and into none shorter than this.
 MOST_SPLITS, LEAST_SPLIT_TOKENS = 32, 128
 LEAST_ROWS = 16  # of a product of tensor cores
@@ -119,11 +120,12 @@ class TritonAttention:
 
     def _rotate_and_cache(self, qkv: torch.Tensor, q: torch.Tensor, batch: Batch) -> None:
         spec = self.spec
-        pointwise.rotary_embedding_and_cache[(len(qkv), spec.heads + 2 * spec.kv_heads)](
+        parts = spec.heads + 2 * spec.kv_heads
+        pointwise.rotary_embedding_and_cache[(len(qkv), -(-parts // ROTARY_PARTS))](
             qkv, self._norms, self._cos, self._sin, batch.positions, batch.slot_mapping, q, self._keys, self._values,
             spec.epsilon,
             HEADS=spec.heads, KV_HEADS=spec.kv_heads, SIZE=spec.size, BLOCK=BLOCK_TOKENS, WIDTH=self._tiles["WIDTH"],
-            HALF=self._cos.shape[1] if spec.rotary else 0, NORMED=len(self._norms) > 0, num_warps=1,
+            HALF=self._cos.shape[1] if spec.rotary else 0, NORMED=len(self._norms) > 0, PARTS=ROTARY_PARTS, num_warps=4,
         )  # fmt: skip
 
     def _decode(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:

@@ -49,19 +49,26 @@ def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: in
 
     The padding rows write to the block `scratch`, which no sequence has, and read it.
     """
-    count, more = len(packed.ids), size - len(packed.ids)
+    count = len(packed.ids)
     block_tables = numpy.full((size, width), scratch, numpy.int32)
     block_tables[:count, : packed.block_tables.shape[1]] = packed.block_tables
     return Packed(
-        ids=numpy.pad(packed.ids, (0, more)),
-        positions=numpy.pad(packed.positions, (0, more)),
-        slot_mapping=numpy.pad(packed.slot_mapping, (0, more), constant_values=scratch * block_tokens),
+        ids=_lengthened(packed.ids, size),
+        positions=_lengthened(packed.positions, size),
+        slot_mapping=_lengthened(packed.slot_mapping, size, scratch * block_tokens),
         first=numpy.arange(size, dtype=numpy.int32),
         counts=numpy.ones(size, numpy.int32),
-        starts=numpy.pad(packed.starts, (0, more)),
+        starts=_lengthened(packed.starts, size),
         block_tables=block_tables,
         rows=numpy.arange(size, dtype=numpy.int32),
     )
+
+
+def _lengthened(values: Ints, size: int, value: int = 0) -> Ints:
+    """As numpy.pad at the end, in a tenth of its time: a step of decodes has no more than a millisecond."""
+    longer = numpy.full(size, value, values.dtype)
+    longer[: len(values)] = values
+    return longer
 
 
 @dataclass(frozen=True, slots=True)

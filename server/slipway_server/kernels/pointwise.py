@@ -33,40 +33,37 @@ def gate(both, y, SIZE: tl.constexpr, WIDTH: tl.constexpr, GELU: tl.constexpr):
 def rotary_embedding_and_cache(
     qkv, norms, cos, sin, positions, slot_mapping, q, keys, values, epsilon,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
-    HALF: tl.constexpr, NORMED: tl.constexpr,
+    HALF: tl.constexpr, NORMED: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Program (token, head of q, k or v): norm, rotary embedding, and the write to q or to the paged KV cache.
+    """Program (token, PARTS heads of q, k or v): norm, rotary embedding, and the write to q or to the paged KV cache.
 
     qkv [tokens, HEADS + 2 * KV_HEADS, SIZE]; norms [2, SIZE], of queries and of keys; cos and sin [positions, HALF].
     Rotary embedding (arXiv 2104.09864) of the first 2 * HALF numbers, in pairs (i, i + HALF).
     """
-    token, part = tl.program_id(0), tl.program_id(1)
-    columns = tl.arange(0, WIDTH)
-    inside = columns < SIZE
-    head = qkv + (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + part) * SIZE
-    x = tl.load(head + columns, mask=inside, other=0.0).to(tl.float32)
-    if part < HEADS + KV_HEADS:
-        partner = tl.where(columns < HALF, columns + HALF, columns - HALF)
-        rotated = columns < 2 * HALF
-        other = tl.load(head + partner, mask=rotated, other=0.0).to(tl.float32)
-        if NORMED:
-            norm = norms + (part >= HEADS).to(tl.int32) * SIZE
-            shrink = tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
-            x = x * shrink * tl.load(norm + columns, mask=inside, other=0.0)
-            other = other * shrink * tl.load(norm + partner, mask=rotated, other=0.0)
-        if HALF > 0:
-            angle = tl.load(positions + token).to(tl.int64) * HALF + columns % HALF
-            side = tl.where(columns < HALF, -1.0, 1.0)
-            x = x * tl.load(cos + angle, mask=rotated, other=1.0)
-            x = x + side * other * tl.load(sin + angle, mask=rotated, other=0.0)
-    if part < HEADS:
-        at = q + (token.to(tl.int64) * HEADS + part) * SIZE + columns
-        tl.store(at, x.to(q.dtype.element_ty), mask=inside)
-    else:
-        slot = tl.load(slot_mapping + token).to(tl.int64)
-        row = (slot // BLOCK * KV_HEADS + (part - HEADS) % KV_HEADS) * BLOCK + slot % BLOCK
-        stored = x.to(keys.dtype.element_ty)
-        if part < HEADS + KV_HEADS:
-            tl.store(keys + row * SIZE + columns, stored, mask=inside)
-        else:
-            tl.store(values + row * SIZE + columns, stored, mask=inside)
+    token = tl.program_id(0)
+    parts = (tl.program_id(1) * PARTS + tl.arange(0, PARTS))[:, None]
+    columns = tl.arange(0, WIDTH)[None, :]
+    inside = (parts < HEADS + 2 * KV_HEADS) & (columns < SIZE)
+    turned = inside & (parts < HEADS + KV_HEADS)  # values are stored as they are
+    heads = qkv + (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + parts) * SIZE
+    x = tl.load(heads + columns, mask=inside, other=0.0).to(tl.float32)
+    partner = tl.where(columns < HALF, columns + HALF, columns - HALF)
+    rotated = turned & (columns < 2 * HALF)
+    other = tl.load(heads + partner, mask=rotated, other=0.0).to(tl.float32)
+    if NORMED:
+        norm = norms + (parts >= HEADS).to(tl.int32) * SIZE
+        shrink = tl.rsqrt(tl.sum(x * x, 1) / SIZE + epsilon)[:, None]
+        x = tl.where(turned, x * shrink * tl.load(norm + columns, mask=turned, other=0.0), x)
+        other = other * shrink * tl.load(norm + partner, mask=rotated, other=0.0)
+    if HALF > 0:
+        angle = tl.load(positions + token).to(tl.int64) * HALF + columns % HALF
+        side = tl.where(columns < HALF, -1.0, 1.0)
+        x = x * tl.load(cos + angle, mask=rotated, other=1.0)
+        x = x + side * other * tl.load(sin + angle, mask=rotated, other=0.0)
+    tl.store(q + (token.to(tl.int64) * HEADS + parts) * SIZE + columns, x.to(q.dtype.element_ty),
+             mask=inside & (parts < HEADS))  # fmt: skip
+    slot = tl.load(slot_mapping + token).to(tl.int64)
+    row = (slot // BLOCK * KV_HEADS + (parts - HEADS) % KV_HEADS) * BLOCK + slot % BLOCK
+    stored = x.to(keys.dtype.element_ty)
+    tl.store(keys + row * SIZE + columns, stored, mask=turned & (parts >= HEADS))
+    tl.store(values + row * SIZE + columns, stored, mask=inside & (parts >= HEADS + KV_HEADS))
