@@ -98,6 +98,17 @@ class Layers(Protocol):
         ...
 
 
+def in_sequence(layers: Sequence[Layer]) -> Layers:
+    """All layers of a decoder as one function, operation after operation."""
+
+    def apply(x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        for layer in layers[:-1]:
+            x = layer(x, batch)
+        return layers[-1](x, batch, batch.rows)
+
+    return apply
+
+
 class Kernels(Protocol):
     """Makes operations out of weights, and keeps the caches of the attention layers that it made.
 

@@ -75,6 +75,24 @@ class Bound:
         return Bound(torch.where(chosen, self.values, other.values), torch.where(chosen, self.ids, other.ids))
 
 
+def bound_of_top_k(logits: torch.Tensor, top_k: NDArray[numpy.int32]) -> Bound:
+    """The token that ends the `top_k` likeliest ones of each row; 0, or the whole vocabulary: no token ends them."""
+    top_k = numpy.where(top_k < logits.shape[1], top_k, 0)
+    values = torch.full((len(logits),), -torch.inf, dtype=logits.dtype, device=logits.device)
+    ids = torch.zeros(len(values), dtype=torch.int64, device=values.device)
+    if not top_k.any():
+        return Bound(values, ids)
+    limited = torch.from_numpy(top_k > 0).to(values.device)
+    ks = torch.from_numpy(top_k.astype(numpy.int64)).to(values.device)
+    largest = logits.topk(int(top_k.max())).values
+    least = largest.gather(1, (ks - 1).clamp_(min=0)[:, None])[:, 0]
+    equal = logits == least[:, None]
+    others = ks - (logits > least[:, None]).sum(dim=-1)
+    # After the last one of the equal ones that are among the k.
+    last = (equal.cumsum(dim=-1) < others[:, None]).sum(dim=-1) + 1
+    return Bound(least, last).where(limited & (least > -torch.inf), Bound(values, ids))
+
+
 class _Drawing:
     """Rows of one pass, on the device of their logits."""
 
@@ -88,13 +106,13 @@ class _Drawing:
         self._inverse = here(given["inverse_temperature"].copy())
         self._top_p, self._min_p = here(given["top_p"].copy()), here(given["min_p"].copy())
         self._seed, self._position = here(given["seed"].astype(numpy.int64)), here(positions)
-        self._top_k = numpy.where(given["top_k"] < logits.shape[1], given["top_k"], 0)
+        self._top_k = given["top_k"]
         self._places = torch.arange(logits.shape[1], device=logits.device)
         weights = torch.exp((logits - top[:, None]) * self._inverse[:, None])
         self._weights = weights.masked_fill_(logits == -torch.inf, 0.0)
 
     def drawn(self) -> torch.Tensor:
-        whole = self._bound_of_top_k()
+        whole = bound_of_top_k(self._logits, self._top_k)
         bound = self._bound_of_min_p(whole)
         total = self._mass(whole)
         ids = torch.zeros(len(self._logits), dtype=torch.int64, device=self._logits.device)
@@ -110,21 +128,6 @@ class _Drawing:
 
     def _mass(self, bound: Bound) -> torch.Tensor:
         return (self._weights * bound(self._logits, self._places)).sum(dim=-1, dtype=torch.float64)
-
-    def _bound_of_top_k(self) -> Bound:
-        values = torch.full_like(self._top, -torch.inf)
-        ids = torch.zeros(len(values), dtype=torch.int64, device=values.device)
-        limited = torch.from_numpy(self._top_k > 0).to(values.device)
-        if not self._top_k.any():
-            return Bound(values, ids)
-        ks = torch.from_numpy(self._top_k.astype(numpy.int64)).to(values.device)
-        largest = self._logits.topk(int(self._top_k.max())).values
-        least = largest.gather(1, (ks - 1).clamp_(min=0)[:, None])[:, 0]
-        equal = self._logits == least[:, None]
-        others = ks - (self._logits > least[:, None]).sum(dim=-1)
-        # After the last one of the equal ones that are among the k.
-        last = (equal.cumsum(dim=-1) < others[:, None]).sum(dim=-1) + 1
-        return Bound(least, last).where(limited & (least > -torch.inf), Bound(values, ids))
 
     def _bound_of_min_p(self, bound: Bound) -> Bound:
         least = self._top + torch.log(self._min_p) / self._inverse

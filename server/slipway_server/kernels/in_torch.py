@@ -7,9 +7,8 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, Rotary
+from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, Rotary, in_sequence
 from .draws import Draws, TokenMasks, mask, sample
-from .layers import in_sequence
 
 SCALE_BYTES = 4  # of a float32
 

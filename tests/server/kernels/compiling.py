@@ -20,12 +20,14 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from slipway_server.kernels.api import AttentionSpec, Rotary
+from slipway_server.kernels.draws import LIKELIEST, Draws
 from slipway_server.kernels.in_triton import TritonKernels
 
 from .batches import POSITIONS, a_batch, made, width_of
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32"}
+TYPES |= {torch.int64: "i64", torch.uint8: "u8"}
 # dtype, heads, heads of keys and values, their size, window, cap.
 LAYERS: list[tuple[torch.dtype, int, int, int, int, float]] = [
     (torch.bfloat16, 16, 8, 128, 0, 0.0),
@@ -89,6 +91,7 @@ def main() -> None:
         kernels.norm(torch.ones(32), 1e-6)(x)
         for activation in ("silu", "gelu_tanh"):
             kernels.gated(torch.ones(48, 32), torch.ones(48, 32), activation)(x)
+        kernels.sample(torch.zeros(2, 2000), Draws([LIKELIEST] * 2, [0, 1]))
 
 
 if __name__ == "__main__":

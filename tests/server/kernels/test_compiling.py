@@ -24,6 +24,7 @@ def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
         "decode",
         "combine",
         "chunk",
+        "draw",
         "rotary_embedding_and_cache",
         "rms_norm",
         "gate",

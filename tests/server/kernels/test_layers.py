@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from slipway_server.kernels import native
-from slipway_server.kernels.api import AttentionSpec, Batch, Layer, Rotary
-from slipway_server.kernels.layers import in_sequence
+from slipway_server.kernels.api import AttentionSpec, Batch, Layer, Rotary, in_sequence
 from tests.server.kernels.batches import POSITIONS, a_batch, needs_native
 
 pytestmark = [pytest.mark.integration, needs_native]

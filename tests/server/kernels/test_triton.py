@@ -5,12 +5,14 @@ On a GPU: TRITON_INTERPRET=0 pytest tests/server/kernels/test_triton.py
 
 import os
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch, Rotary
+from slipway_server.kernels.draws import LIKELIEST, Draws, draw_by, sample
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.in_triton import INTERPRETED, TritonKernels, split_tokens
 
@@ -23,6 +25,8 @@ BLOCKS = 100
 # Of the largest value: sums in another order; one rounding of half precision. The interpreter cuts bfloat16 off where
 # hardware rounds.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+RULES: list[dict[str, float]] = [{}, {"top_p": 0.9}, {"top_p": 0.2}, {"top_k": 40}, {"min_p": 0.1}]
+RULES += [{"top_k": 60, "top_p": 0.8, "min_p": 0.2}]
 SPECS_RANDOM = torch.Generator().manual_seed(0)
 
 
@@ -76,6 +80,37 @@ def test_products_are_added_in_float32() -> None:
     ours, exact = (each.linear(weight, bias) for each in (kernels(), exact_kernels()))
     near(ours(x), exact(x))
     near(ours(x, other.clone()), exact(x, other))
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero encountered in log")  # where min_p is 0 nothing is left out
+@pytest.mark.parametrize("size", [1, 5, 33, 1025, 5000])
+def test_draws_are_those_of_torch(size: int) -> None:
+    kinds = list(product((0.05, 0.7, 1.0, 30.0), RULES))
+    wide = torch.randn(len(kinds) + 1, size + 3) * 3
+    wide[3, :size:7] = -torch.inf
+    wide[:, size:] = 1e9  # beyond the end of the rows
+    rows = [draw_by(seed << 40 | 7, temperature, **rules) for seed, (temperature, rules) in enumerate(kinds)]  # type: ignore[arg-type]
+    draws = Draws([*rows, LIKELIEST], [2**33 + row for row in range(len(wide))])
+    ours, finite = kernels().sample(wide[:, :size].to(DEVICE), draws)
+    exact, all_finite = sample(wide[:, :size], draws)
+    assert finite.tolist() == all_finite.tolist()
+    assert sum(one != other for one, other in zip(ours.tolist(), exact.tolist(), strict=True)) <= 1  # by rounding
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero encountered in log")
+@pytest.mark.parametrize("draw", [LIKELIEST, draw_by(3, 0.01, top_k=1)])
+def test_the_likeliest_token_and_numbers_that_are_not_finite(draw: bytes) -> None:
+    logits = torch.randn(6, 1100)
+    logits[1] = 0.5  # the first one of many
+    logits[2, 1099], logits[3, 0], logits[4, 550] = torch.nan, torch.inf, -torch.inf
+    logits[5] = -torch.inf
+    ids, finite = kernels().sample(logits.to(DEVICE), Draws([draw] * 6, [0] * 6))
+    assert finite.tolist() == [True, True, False, False, False, False]
+    assert ids[:2].tolist() == [int(logits[0].argmax()), 0]
+    assert ids[5] == -1 and ids[4] != 550
 
 
 # --- attention --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,131 @@
+"""The tokens of a step's rows in Triton, one program for each row: what draws.py computes, without a word to the host.
+
+Source of the draws: draws.py. Sums are taken in another order, so that a token may differ where two are equally likely
+up to rounding.
+"""
+
+import triton
+import triton.language as tl
+
+UNSEEN = tl.constexpr(float("-inf"))
+STRETCHES, GROUPS, TOKENS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # that race, as in draws.py
+
+
+@triton.jit
+def _noise(seed, low, high, places, kind):
+    """float64 noise of places [n] of one race: the words of Philox4x32-10, four for each index."""
+    index = places // 4
+    same = index * 0
+    a, b, c, d = tl.philox(seed, index, same + kind, same + low, same + high)
+    which = places % 4
+    word = tl.where(which == 0, a, tl.where(which == 1, b, tl.where(which == 2, c, d)))
+    return -tl.log((word.to(tl.float64) + 0.5) * 2.3283064365386963e-10)  # of 2^-32
+
+
+@triton.jit
+def _weights(logits, places, size, top, inverse, value, token):
+    """Weights of the tokens at `places` that come before `token` of this value: likeliest first, then by their ids."""
+    x = tl.load(logits + places, mask=places < size, other=UNSEEN)
+    allowed = (x > UNSEEN) & ((x > value) | ((x == value) & (places < token)))
+    return tl.where(allowed, tl.exp((x - top) * inverse), 0.0)
+
+
+@triton.jit
+def _mass(logits, size, top, inverse, value, token, WIDTH: tl.constexpr):
+    """float64 [1]: the sum of the weights of the tokens before this one."""
+    total = tl.zeros([1], tl.float64)
+    for at in range(0, size, WIDTH):
+        places = at + tl.arange(0, WIDTH)
+        weights = _weights(logits, places, size, top, inverse, value, token)
+        total += tl.sum(weights.to(tl.float64), 0)
+    return total
+
+
+@triton.jit
+def _winner(masses, noise):
+    """The first place with the largest mass / noise, and that number."""
+    return tl.max(masses.to(tl.float64) / noise, 0, return_indices=True)
+
+
+@triton.jit
+def _draw(
+    logits, size, top, inverse, value, token, seed, low, high, round_,
+    STRETCH: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The token that wins three races among those before `token`: of stretches, of groups, of tokens."""
+    kind = round_ * 4
+    ahead = tl.full([1], -1.0, tl.float64)
+    stretch = tl.zeros([1], tl.int32)
+    inside = tl.arange(0, STRETCH)[None, :]
+    for at in range(0, tl.cdiv(size, STRETCH), TILE):
+        stretches = at + tl.arange(0, TILE)
+        weights = _weights(logits, stretches[:, None] * STRETCH + inside, size, top, inverse, value, token)
+        best, which = _winner(tl.sum(weights, 1), _noise(seed, low, high, stretches, kind + STRETCHES))
+        stretch = tl.where(best > ahead, at + which, stretch)
+        ahead = tl.maximum(ahead, best)
+    first_group = tl.sum(stretch, 0) * (STRETCH // GROUP)
+    groups = first_group + tl.arange(0, STRETCH // GROUP)
+    places = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    weights = _weights(logits, places, size, top, inverse, value, token)
+    _, group = _winner(tl.sum(weights, 1), _noise(seed, low, high, groups, kind + GROUPS))
+    tokens = (first_group + group) * GROUP + tl.arange(0, GROUP)
+    weights = _weights(logits, tokens, size, top, inverse, value, token)
+    _, place = _winner(weights, _noise(seed, low, high, tokens, kind + TOKENS))
+    return (first_group + group) * GROUP + place
+
+
+@triton.jit(do_not_specialize=["stride", "size"])
+def draw(
+    logits, stride, fields, bound_values, bound_ids, ids, finite, size,
+    STRETCH: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Program (row): the token of one row of float32 logits, and whether all of its numbers are finite.
+
+    fields int32 [rows, 7]: seed and position, lower words first, then the bits of float32 inverse temperature (0: the
+    likeliest token), top_p and min_p; bound_values and bound_ids [rows]: the token before which top_k ends. Writes ids
+    int64 [rows], -1 where no token is allowed, and finite uint8 [rows].
+    """
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * stride
+    WIDTH: tl.constexpr = TILE * STRETCH
+    peak = tl.full([1], UNSEEN, tl.float32)
+    likeliest = tl.zeros([1], tl.int32)
+    total = tl.zeros([1], tl.float32)
+    for at in range(0, size, WIDTH):
+        places = at + tl.arange(0, WIDTH)
+        there = places < size
+        x = tl.load(logits + places, mask=there, other=UNSEEN)
+        best, which = tl.max(x, 0, return_indices=True)
+        likeliest = tl.where(best > peak, at + which, likeliest)
+        peak = tl.maximum(peak, best)
+        total += tl.sum(tl.where(there, x, 0.0), 0)
+    top, chosen = tl.max(peak, 0), tl.max(likeliest, 0)
+    # A sum is finite only when no number is infinite or none at all.
+    tl.store(finite + row, (tl.abs(tl.sum(total, 0)) < float("inf")).to(tl.uint8))
+
+    fields += row * 7
+    seed_low, seed_high = tl.load(fields), tl.load(fields + 1)
+    seed = (seed_high.to(tl.int64) << 32) | (seed_low.to(tl.int64) & 0xFFFFFFFF)
+    low, high = tl.load(fields + 2), tl.load(fields + 3)
+    inverse = tl.load(fields + 4).to(tl.float32, bitcast=True)
+    top_p = tl.load(fields + 5).to(tl.float32, bitcast=True)
+    min_p = tl.load(fields + 6).to(tl.float32, bitcast=True)
+    value, token = tl.load(bound_values + row), tl.load(bound_ids + row).to(tl.int32)
+    pending = (inverse > 0.0) & (tl.abs(top) < float("inf"))
+    if pending:
+        least = top + tl.log(min_p) / inverse
+        token = tl.where(least > value, size, token)
+        value = tl.maximum(value, least)
+        kept = tl.sum(_mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH), 0)
+        kept = kept * top_p.to(tl.float64)
+        round_ = 0
+        while pending:
+            chosen = _draw(
+                logits, size, top, inverse, value, token, seed, low, high, round_, STRETCH, GROUP, TILE
+            )  # fmt: skip
+            drawn = tl.load(logits + chosen)
+            before = _mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, drawn, chosen, WIDTH)
+            round_ += 1
+            pending = (top_p < 1.0) & (tl.sum(before, 0) > kept) & (round_ < size)
+            value, token = drawn, chosen
+    tl.store(ids + row, tl.where(top == UNSEEN, -1, chosen).to(tl.int64))
