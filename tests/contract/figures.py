@@ -16,7 +16,7 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("operator", "gateway", "jobs", "server", "cli", "process")
-TRITON = {"slipway_server.kernels.paged", "slipway_server.kernels.pointwise"}
+TRITON = {f"slipway_server.kernels.{name}" for name in ("paged", "pointwise", "sampling")}
 
 
 @dataclass(frozen=True, slots=True)

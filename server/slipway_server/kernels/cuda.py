@@ -1,6 +1,6 @@
 """The only module that calls CUDA: devices, their memory, and a decoder's steps as captured graphs.
 
-Not run on a GPU yet: what can be tested without one is in packing.py.
+What can be tested without a GPU is in packing.py.
 """
 
 import logging
