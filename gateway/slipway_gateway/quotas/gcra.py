@@ -36,10 +36,11 @@ class Hold:
 class Bucket:
     """A bucket is full at first. `tat_s` is GCRA's theoretical arrival time: until then the bucket is not full."""
 
-    __slots__ = ("_changes", "_refunded_s", "rate", "tat_s")
+    __slots__ = ("_changes", "_interval_s", "_refunded_s", "rate", "tat_s")
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
+        self._interval_s = rate.interval_s
         self.tat_s = float("-inf")
         self._refunded_s = 0.0
         self._changes = 0
@@ -48,14 +49,14 @@ class Bucket:
         """Seconds until `amount` can be taken, 0: now. More than a full bucket waits for a full one."""
         rate = self.rate
         amount = min(amount, rate.burst)
-        free_at = max(self.tat_s, now_s) + (amount - rate.burst) * rate.interval_s
+        free_at = max(self.tat_s, now_s) + (amount - rate.burst) * self._interval_s
         # Rounding must refuse no request: a billionth of a unit is none.
-        return max(0.0, free_at - now_s) if free_at - now_s > rate.interval_s * 1e-9 else 0.0
+        return max(0.0, free_at - now_s) if free_at - now_s > self._interval_s * 1e-9 else 0.0
 
     def take(self, amount: int, now_s: float) -> Hold:
         """Takes `amount`, at most a full bucket, whether or not it is there: `wait_s` comes first."""
         amount = min(amount, self.rate.burst)
-        self.tat_s = max(self.tat_s, now_s) + amount * self.rate.interval_s
+        self.tat_s = max(self.tat_s, now_s) + amount * self._interval_s
         return Hold(amount, self.tat_s, self._refunded_s, self._changes)
 
     def settle(self, hold: Hold, used: int, now_s: float) -> None:
@@ -68,13 +69,13 @@ class Bucket:
             return
         hold.settled = True
         if used >= hold.amount:
-            self.tat_s = max(self.tat_s, now_s) + (used - hold.amount) * self.rate.interval_s
+            self.tat_s = max(self.tat_s, now_s) + (used - hold.amount) * self._interval_s
             return
         if hold.changes != self._changes:
             return  # its seconds were those of another rate: it flows back with time
         # Of the hold and everything before it, so much has not flowed back yet.
         left_s = hold.end_s - (self._refunded_s - hold.refunded_s) - now_s
-        refund_s = max(0.0, min((hold.amount - used) * self.rate.interval_s, left_s))
+        refund_s = max(0.0, min((hold.amount - used) * self._interval_s, left_s))
         self.tat_s -= refund_s
         self._refunded_s += refund_s
 
@@ -83,7 +84,7 @@ class Bucket:
 
     def change(self, rate: Rate, now_s: float) -> None:
         """Another limit from now on; what is owed stays owed, in units."""
-        owed = max(0.0, self.tat_s - now_s) / self.rate.interval_s
-        self.rate = rate
-        self.tat_s = now_s + owed * rate.interval_s
+        owed = max(0.0, self.tat_s - now_s) / self._interval_s
+        self.rate, self._interval_s = rate, rate.interval_s
+        self.tat_s = now_s + owed * self._interval_s
         self._changes += 1

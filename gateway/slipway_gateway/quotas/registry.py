@@ -16,7 +16,7 @@ class Quotas:
         found = self._of.get(tenant)
         if found is None:
             found = self._of[tenant] = TenantQuota(limits)
-        elif found.limits != limits:
+        elif found.limits is not limits and found.limits != limits:
             found.change(limits, now_s)
         return found
 

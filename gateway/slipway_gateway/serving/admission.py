@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from types import TracebackType
 from typing import Any
 
 from ..identity.authenticate import RequestIdentity
@@ -18,7 +19,7 @@ from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
 from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits
 from ..sharing.counters import CountersAway, SharedBudgets
-from ..sharing.limiter import Limiter, LimitRefusal
+from ..sharing.limiter import Limiter, LimitRefusal, Taken
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
 from ..wire import errors, request_fields, resume
@@ -29,6 +30,7 @@ from ..wire.responses import WITHOUT_MODEL
 _USAGE_ON_REQUEST = ("/v1/chat/completions", "/v1/completions")
 _LEFT = "client_closed"
 _NOTHING = RecentUse()
+_UNLIMITED = contextlib.nullcontext()
 
 
 class Admission:
@@ -101,54 +103,54 @@ class Admission:
         self._metrics.quota_refused(meter.tenant, limit)
         self._recent.setdefault(meter.tenant, RecentUse()).refused.add({limit: 1}, self._clock())
 
-    @contextlib.asynccontextmanager
-    async def admitted(self, meter: Meter | None, record: RequestRecord) -> AsyncIterator[None]:
+    def admitted(
+        self, meter: Meter | None, record: RequestRecord
+    ) -> contextlib.AbstractAsyncContextManager[None, bool | None]:
         """The request takes from all limits of its tenant, or from none; at the end it is charged, once.
+
+        Entering it raises RequestError: a limit is reached or the budget is spent.
+        """
+        if meter is None or record.identity is None:
+            return _UNLIMITED
+        return _Admitted(self, meter, record, record.identity.tenant.policy)
+
+    async def take(self, meter: Meter, policy: Policy) -> Taken:
+        """The request begins, within its budget and its limits. `settle` ends it.
 
         Raises:
             RequestError: a limit is reached or the budget is spent.
         """
-        if meter is None or record.identity is None:
-            yield
-            return
-        policy = record.identity.tenant.policy
         if period := await self._exhausted(meter.tenant, policy.budget):
             self._refuse(meter, SPEND)
             raise errors.out_of_budget(period)
         # Before anything else is awaited: requests that come at once do not all see the same rest of a budget.
         self.ledger.open(meter)
         try:
-            async with self._limited(meter, record, policy):
-                yield
-        finally:
-            self.ledger.close(meter)
-            if meter.begun:
-                self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
-
-    @contextlib.asynccontextmanager
-    async def _limited(self, meter: Meter, record: RequestRecord, policy: Policy) -> AsyncIterator[None]:
-        """Within limits per minute and of concurrency.
-
-        Raises:
-            RequestError: one is reached.
-        """
-        taken = await self._limiter.reserve(meter.tenant, meter.id, policy.limits, meter.estimate.amounts())
-        if isinstance(taken, LimitRefusal):
-            self._refuse(meter, taken.reached.limit)
-            raise _refused(taken, policy.limits)
-        meter.limit_headers = taken.headers
-        recent = self._recent.setdefault(meter.tenant, RecentUse())
-        recent.used.add({REQUESTS: 1}, self._clock())
-        left = False
-        try:
-            yield
-        except asyncio.CancelledError:
-            left = True
+            taken = await self._limiter.reserve(meter.tenant, meter.id, policy.limits, meter.estimate.amounts())
+            if isinstance(taken, LimitRefusal):
+                self._refuse(meter, taken.reached.limit)
+                raise _refused(taken, policy.limits)
+        except BaseException:
+            self._charge(meter)
             raise
-        finally:
-            used = meter.used(left=left or record.outcome == _LEFT)
+        meter.limit_headers = taken.headers
+        self._recent.setdefault(meter.tenant, RecentUse()).used.add({REQUESTS: 1}, self._clock())
+        return taken
+
+    def settle(self, meter: Meter, taken: Taken, *, left: bool) -> None:
+        """The request ended. `left`: its client was gone before."""
+        try:
+            used = meter.used(left=left)
             self._limiter.settle(taken, used)
+            recent = self._recent.setdefault(meter.tenant, RecentUse())
             recent.used.add({name: used[name] for name in TOKENS if name in used}, self._clock())
+        finally:
+            self._charge(meter)
+
+    def _charge(self, meter: Meter) -> None:
+        self.ledger.close(meter)
+        if meter.begun:
+            self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
 
     async def _exhausted(self, tenant: str, budget: Budget) -> str:
         """`day` or `month` where nothing is left of it, else empty."""
@@ -172,6 +174,26 @@ class Admission:
     def _part(self, budget: Budget) -> Budget:
         """That of this gateway, where each one knows only what itself wrote."""
         return budget if self.ledger.is_shared else budget.part(self._limiter.parts)
+
+
+class _Admitted:
+    """One request within its limits. A class, because asyncio keeps a list of all asynchronous generators."""
+
+    __slots__ = ("_admission", "_meter", "_policy", "_record", "_taken")
+
+    def __init__(self, admission: Admission, meter: Meter, record: RequestRecord, policy: Policy) -> None:
+        self._admission, self._meter, self._record, self._policy = admission, meter, record, policy
+        self._taken: Taken | None = None
+
+    async def __aenter__(self) -> None:
+        self._taken = await self._admission.take(self._meter, self._policy)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._taken is not None
+        left = isinstance(error, asyncio.CancelledError) or self._record.outcome == _LEFT
+        self._admission.settle(self._meter, self._taken, left=left)
 
 
 def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) -> Estimate:

@@ -1,6 +1,7 @@
 """Under which names a request counts: its tenant where it has one, else what its headers and body name."""
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from aiohttp import web
 
@@ -26,8 +27,13 @@ def tenant_of(
     """Its tenant at the servers."""
     salt = settings.tenant_salt.get_secret_value()
     if identity is not None:
-        return request_fields.pseudonym(f"tenant:{identity.name}", salt)
+        return _pseudonym_of(identity.name, salt)
     return request_fields.tenant(request.headers, fields, settings.tenant_by, salt)
+
+
+@lru_cache(maxsize=4096)  # a signature for each request costs more than all that finds its route
+def _pseudonym_of(tenant: str, salt: str) -> str:
+    return request_fields.pseudonym(f"tenant:{tenant}", salt)
 
 
 def sticky_key_of(
