@@ -21,6 +21,7 @@ from .serving.app import admin_app, public_app
 from .serving.batches_api import BatchesApi
 from .serving.callbacks import Callbacks
 from .serving.files_api import FilesApi
+from .serving.idempotency import LEASE_S, IdempotentRequests
 from .serving.jobs_api import JobsApi
 from .serving.upload import Uploads
 from .settings import JobsSettings
@@ -28,6 +29,7 @@ from .store.batch_store import BatchStore
 from .store.database import Database
 from .store.delivery_store import DeliveryStore
 from .store.file_store import FileStore
+from .store.key_store import KeyStore
 from .store.line_store import LineStore
 from .telemetry import JobsMetrics
 from .webhooks.deliverer import Deliverer
@@ -68,11 +70,14 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
     batches = BatchStore(
         database, settings.max_tenant_batches, settings.completion_window_s, settings.max_tenant_webhooks
     )
+    lease_s = min(LEASE_S, settings.lease_s)
+    keys_seen = KeyStore(database, settings.max_tenant_idempotency_keys, settings.idempotency_key_retention_s, lease_s)
     lines = LineStore(database, owner, settings.lease_s, settings.retention_s, max_attempts=settings.max_attempts)
 
     async def purge() -> int:
         gone = await database.call(files.purge)
-        return gone + await database.call(batches.purge, settings.retention_s)
+        gone += await database.call(batches.purge, settings.retention_s)
+        return gone + await database.call(keys_seen.purge)
 
     async with open_calls(settings, keys) as calls:
         validator = Validator(settings, database, files, batches, owner)
@@ -80,12 +85,13 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
         uploads, webhooks = Uploads(settings, database, files), DeliveryStore(database)
         receivers = Receivers(ListedHosts(settings.webhook_hosts))
         callbacks = Callbacks(database, webhooks, receivers, secrets)
+        idempotent = IdempotentRequests(database, keys_seen, lease_s)
         deliverer = Deliverer(database, webhooks, receivers, secrets, metrics)
         routes = [
-            *FilesApi(settings, database, files, uploads, metrics).routes(),
-            *BatchesApi(settings, database, batches, files, callbacks, dispatcher.wake).routes(),
+            *FilesApi(settings, database, files, uploads, idempotent, metrics).routes(),
+            *BatchesApi(settings, database, batches, files, callbacks, idempotent, dispatcher.wake).routes(),
             *callbacks.routes(),
-            *JobsApi(settings, database, batches, uploads, callbacks, dispatcher.wake).routes(),
+            *JobsApi(settings, database, batches, uploads, callbacks, idempotent, dispatcher.wake).routes(),
         ]
 
         def trouble() -> str:

@@ -82,6 +82,12 @@ class JobsSettings(ProcessSettings):
     max_tenant_webhooks: PositiveCount = Field(
         1000, description="webhooks of one tenant that are not delivered; above it 429"
     )
+    max_tenant_idempotency_keys: PositiveCount = Field(
+        20_000, description="Idempotency-Keys of one tenant that are kept; above it 429 for requests with a new one"
+    )
+    idempotency_key_retention_s: Annotated[Seconds, Field(ge=1)] = Field(
+        86_400.0, description="time for which a request with the same Idempotency-Key gets the same answer"
+    )
     max_uploads: Count = Field(16, description="files that are received at once; above it 429")
     drain_timeout_s: Seconds = Field(
         60.0, description="time after SIGTERM for requests in flight; others take the rest"

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, update
 from slipway_jobs.states import BATCH, CANCELLED, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, INPUTS, QUEUED
 from slipway_jobs.store.batch_store import BatchStore, NewBatch, TooManyBatches
 from slipway_jobs.store.database import Database
-from slipway_jobs.store.file_store import PAGE_BYTES, DatabaseFull, FileStore, NewFile, TooMuchStored
+from slipway_jobs.store.file_store import INTERNAL, PAGE_BYTES, DatabaseFull, FileStore, NewFile, TooMuchStored
 from slipway_jobs.store.line_store import (
     ALONE_AFTER,
     MAX_LISTED,
@@ -420,3 +420,15 @@ async def test_a_refusal_and_a_process_that_stops_in_order_are_no_losses(ledger:
         await ledger.database.call(ledger.one.give_back)
         assert len(claims) == LINES
     assert not await ledger.database.call(ledger.one.has_suspect)
+
+
+async def test_the_input_of_a_job_whose_process_was_killed_before_it_was_made_goes(ledger: Ledger) -> None:
+    new = NewFile("file-2", "t", 1e6, INTERNAL)
+    await ledger.database.call(ledger.files.begin, new)
+    await ledger.database.call(ledger.files.finish, new)
+    assert await ledger.database.call(ledger.files.purge) == 0
+    old = update(files).values(created_at=1.0)
+    await ledger.database.call(lambda connection: connection.execute(old))
+    assert await ledger.database.call(ledger.files.purge) == 1
+    kept = await ledger.database.call(lambda connection: connection.execute(select(files.c.id)).scalars().all())
+    assert kept == ["file-1"]

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 from yarl import URL
 
 from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
@@ -37,8 +38,8 @@ PATHS = {
 BATCH_PRIORITY = 1000
 MAX_FORWARDED = 128
 _LOOK_S = 0.02  # how often a request of a batch that waits looks for room
-_SENT = ("Content-Type", "Content-Length", "Accept")
-_RETURNED = ("Content-Type", "Content-Length", "Retry-After", "Allow")
+_SENT = ("Content-Type", "Content-Length", "Accept", "Idempotency-Key")
+_RETURNED = ("Content-Type", "Content-Length", "Retry-After", "Allow", "Idempotent-Replayed")
 
 
 class JobsBackend:
@@ -111,8 +112,9 @@ class JobsBackend:
             signed = self._keys.make(TO_JOBS, tenant, request.method, request.path)
         except LookupError:
             raise _away() from None
-        sent = {name: request.headers[name] for name in _SENT if name in request.headers}
-        sent |= {headers.REQUEST_ID: record.request_id, TENANT: tenant, PASS: signed}
+        # All of a name: the jobs process refuses two keys.
+        sent = CIMultiDict((name, value) for name in _SENT for value in request.headers.getall(name, ()))
+        sent.update({headers.REQUEST_ID: record.request_id, TENANT: tenant, PASS: signed})
         body = self._body(request) if request.body_exists else None
         url = self._settings.jobs_url + request.rel_url.raw_path_qs
         try:

@@ -5,15 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+from sqlalchemy import Connection
 
 from ..settings import JobsSettings
 from ..store.batch_store import BatchStore, NewBatch, Row, TooManyBatches
 from ..store.database import Database
 from ..store.delivery_store import TooManyWebhooks
 from ..store.file_store import FileStore
+from ..store.key_store import KeyAnswer
 from .callbacks import CALLBACK_URL, Callbacks
-from .fields import body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, text_of
+from .fields import BODY_DIGEST, body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, text_of
 from .files_api import listing
+from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
 from .upload import new_id
@@ -23,13 +26,25 @@ _TIMES = ("in_progress", "expires", "finalizing", "completed", "failed", "expire
 _WINDOW = "24h"
 
 
-async def make_batch(settings: JobsSettings, database: Database, store: BatchStore, new: NewBatch) -> Row:
-    """
+async def make_batch(
+    settings: JobsSettings,
+    database: Database,
+    store: BatchStore,
+    new: NewBatch,
+    answer: Callable[[Connection, Row], KeyAnswer],
+) -> KeyAnswer:
+    """`answer`: called in the transaction that makes it.
+
     Raises:
         JobsRefusal: the tenant has too many batches or webhooks.
+        LostKey: of `answer`; there is no batch.
     """
+
+    def create(connection: Connection) -> KeyAnswer:
+        return answer(connection, store.create(connection, new))
+
     try:
-        return await database.call(store.create, new)
+        return await database.call(create)
     except TooManyBatches:
         message = f"This tenant has {settings.max_tenant_batches} batches that have not ended."
         raise JobsRefusal(429, "too_many_batches", message, retry_after_s=30) from None
@@ -48,9 +63,10 @@ class BatchesApi:
         batch_store: BatchStore,
         file_store: FileStore,
         callbacks: Callbacks,
+        keys: IdempotentRequests,
         wake: Callable[[], None],
     ) -> None:
-        self._settings, self._database, self._callbacks = settings, database, callbacks
+        self._settings, self._database, self._callbacks, self._keys = settings, database, callbacks, keys
         self._batches, self._files, self._wake = batch_store, file_store, wake
 
     def routes(self) -> list[web.RouteDef]:
@@ -62,7 +78,12 @@ class BatchesApi:
         ]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
+        return await self._keys.run(request, self._create)
+
+    async def _create(self, request: web.Request, attempt: KeyedAttempt) -> KeyAnswer:
         tenant, fields = tenant_of(request), await body_of(request, _FIELDS, 1 << 20)
+        if recorded := attempt.replay(fingerprint_of(request, request[BODY_DIGEST])):
+            return recorded
         endpoint, metadata = endpoint_of(fields), metadata_of(fields)
         if fields.get("completion_window") != _WINDOW:
             raise invalid("completion_window", f"completion_window must be {_WINDOW}.")
@@ -80,9 +101,15 @@ class BatchesApi:
             output_expires_s=expires_s,
             callback_url=self._callbacks.url_of(fields),
         )
-        row = await make_batch(self._settings, self._database, self._batches, new)
+        made = await make_batch(
+            self._settings,
+            self._database,
+            self._batches,
+            new,
+            lambda connection, row: attempt.answer(connection, described_batch(row)),
+        )
         self._wake()
-        return json_response(described_batch(row))
+        return made
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         limit, after = page_of(request)

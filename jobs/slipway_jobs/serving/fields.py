@@ -1,5 +1,6 @@
 """Reads the JSON body and the query of a request, with errors that name the field."""
 
+import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from aiohttp import web
 from ..input_line import is_endpoint
 from .refusal import JobsRefusal, invalid
 
+BODY_DIGEST: web.RequestKey[bytes] = web.RequestKey("body_digest", bytes)  # once `body_of` has read it
 MAX_BODY_BYTES = 16 << 20
 _MAX_LIMIT = 100
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
@@ -27,6 +29,7 @@ async def body_of(request: web.Request, known: Collection[str], limit_bytes: int
         data += chunk
         if len(data) > limit_bytes:
             raise JobsRefusal(413, "request_too_large", f"The request body exceeds {limit_bytes} bytes.")
+    request[BODY_DIGEST] = hashlib.sha256(data).digest()
     try:
         fields = msgspec.json.decode(data)
         bytes(data).decode()

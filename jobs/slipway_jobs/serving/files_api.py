@@ -1,17 +1,21 @@
 """OpenAI's Files: `/v1/files`."""
 
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
 
 from ..settings import JobsSettings
 from ..store.database import Database
 from ..store.file_store import FileStore, NewFile, Row
+from ..store.key_store import KeyAnswer, LostKey
 from ..telemetry import JobsMetrics
 from .fields import expires_of, id_of, is_storable, page_of
+from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
 from .upload import Uploads, new_id
@@ -26,10 +30,16 @@ class FilesApi:
     """Answers for the files of a tenant."""
 
     def __init__(
-        self, settings: JobsSettings, database: Database, store: FileStore, uploads: Uploads, metrics: JobsMetrics
+        self,
+        settings: JobsSettings,
+        database: Database,
+        store: FileStore,
+        uploads: Uploads,
+        keys: IdempotentRequests,
+        metrics: JobsMetrics,
     ) -> None:
         self._settings, self._database, self._store = settings, database, store
-        self._uploads, self._metrics = uploads, metrics
+        self._uploads, self._keys, self._metrics = uploads, keys, metrics
         self._receiving = 0
         metrics.uploads.set_function(lambda: self._receiving)
 
@@ -47,7 +57,7 @@ class FilesApi:
             raise JobsRefusal(429, "too_many_uploads", "Too many files are received now.", retry_after_s=2)
         self._receiving += 1
         try:
-            return await self._create(request)
+            return await self._keys.run(request, self._create)
         except JobsRefusal:
             # A client that still sends would not read the response.
             await self._skip(request)
@@ -55,19 +65,22 @@ class FilesApi:
         finally:
             self._receiving -= 1
 
-    async def _create(self, request: web.Request) -> web.StreamResponse:
+    async def _create(self, request: web.Request, attempt: KeyedAttempt) -> KeyAnswer:
         if request.content_type != "multipart/form-data" or "boundary" not in request.headers["Content-Type"]:
             raise JobsRefusal(415, "unsupported_media_type", "Send the file as multipart/form-data.")
-        form = _Form(self._settings, self._uploads, tenant_of(request))
+        form = _Form(self._settings, tenant_of(request), self._uploads if attempt.recorded is None else None)
         try:
             await form.read(await request.multipart())
+            form.check()
+            if recorded := attempt.replay(fingerprint_of(request, form.digest())):
+                return recorded
         except (ValueError, AssertionError, EOFError):
             await form.drop()
             raise JobsRefusal(400, "invalid_form", "The body is no valid multipart/form-data.") from None
         except BaseException:
             await form.drop()
             raise
-        return json_response(described_file(await form.finish()))
+        return await form.finish(attempt)
 
     async def _skip(self, request: web.Request) -> None:
         left = 2 * self._settings.max_file_bytes
@@ -118,10 +131,13 @@ class FilesApi:
 
 
 class _Form:
-    """The parts of one upload, in any order; the file goes to the database as it comes."""
+    """The parts of one upload, in any order; the file goes to the database as it comes.
 
-    def __init__(self, settings: JobsSettings, uploads: Uploads, tenant: str) -> None:
-        self._settings, self._uploads = settings, uploads
+    `uploads`: None where the file is there already, and this one is only compared with it.
+    """
+
+    def __init__(self, settings: JobsSettings, tenant: str, uploads: Uploads | None) -> None:
+        self._settings, self._uploads, self._sum = settings, uploads, hashlib.sha256()
         self._new = NewFile(new_id("file-"), tenant, settings.retention_s)
         self._fields: dict[str, str] = {}
         self._received = False
@@ -145,7 +161,16 @@ class _Form:
             raise invalid("file", "The name of the file has at most 512 characters.")
         self._new = replace(self._new, filename=name)
         self._received = True
-        await self._uploads.receive(self._new, _chunks(part))
+        if self._uploads:
+            await self._uploads.receive(self._new, self._chunks(part))
+            return
+        async for _ in self._chunks(part):
+            pass
+
+    async def _chunks(self, part: BodyPartReader) -> AsyncIterator[bytes]:
+        while chunk := await part.read_chunk(_CHUNK_BYTES):
+            self._sum.update(chunk)
+            yield bytes(chunk)
 
     async def _field(self, part: BodyPartReader) -> None:
         name = part.name or ""
@@ -158,15 +183,26 @@ class _Form:
                 raise invalid(name, f"{name} has more than {_MAX_FIELD_BYTES} bytes.")
         self._fields[name] = bytes(data).decode()
 
-    async def finish(self) -> Row:
+    def digest(self) -> bytes:
+        """The same for the same file and fields: a client that sends them again has another boundary."""
+        parts = [self._new.filename, self._sum.hexdigest(), sorted(self._fields.items())]
+        return hashlib.sha256(msgspec.json.encode(parts)).digest()
+
+    async def finish(self, attempt: KeyedAttempt) -> KeyAnswer:
+        assert self._uploads
         try:
-            self._check()
-        except JobsRefusal:
+            return await self._uploads.finish(
+                self._new, lambda connection, row: attempt.answer(connection, described_file(row))
+            )
+        except LostKey:
             await self.drop()
             raise
-        return await self._uploads.finish(self._new)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """
+        Raises:
+            JobsRefusal: something is missing or wrong.
+        """
         if not self._received:
             raise invalid("file", "file is missing.", "missing_field")
         if self._fields.get("purpose") != "batch":
@@ -180,13 +216,8 @@ class _Form:
         self._new = replace(self._new, keep_s=self._settings.retention_s if keep_s is None else keep_s)
 
     async def drop(self) -> None:
-        if self._received:
+        if self._received and self._uploads:
             await self._uploads.drop(self._new)
-
-
-async def _chunks(part: BodyPartReader) -> AsyncIterator[bytes]:
-    while chunk := await part.read_chunk(_CHUNK_BYTES):
-        yield bytes(chunk)
 
 
 def described_file(row: Row) -> dict[str, Any]:

@@ -24,9 +24,11 @@ from ..states import (
 from ..store.batch_store import BatchStore, NewBatch, Row
 from ..store.database import Database
 from ..store.file_store import INTERNAL, NewFile
+from ..store.key_store import KeyAnswer
 from .batches_api import make_batch
 from .callbacks import CALLBACK_URL, Callbacks
-from .fields import Fields, body_of, endpoint_of, id_of, text_of
+from .fields import BODY_DIGEST, Fields, body_of, endpoint_of, id_of, text_of
+from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
 from .upload import Uploads, new_id
@@ -54,10 +56,11 @@ class JobsApi:
         store: BatchStore,
         uploads: Uploads,
         callbacks: Callbacks,
+        keys: IdempotentRequests,
         wake: Callable[[], None],
     ) -> None:
         self._settings, self._database, self._store = settings, database, store
-        self._uploads, self._callbacks, self._wake = uploads, callbacks, wake
+        self._uploads, self._callbacks, self._keys, self._wake = uploads, callbacks, keys, wake
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -69,15 +72,20 @@ class JobsApi:
         ]
 
     async def create_job(self, request: web.Request) -> web.StreamResponse:
+        return await self._keys.run(request, self._create_job)
+
+    async def _create_job(self, request: web.Request, attempt: KeyedAttempt) -> KeyAnswer:
         fields = await body_of(request, ("endpoint", "body", CALLBACK_URL), self._settings.max_line_bytes)
+        if recorded := attempt.replay(fingerprint_of(request, request[BODY_DIGEST])):
+            return recorded
         endpoint = endpoint_of(fields)
         line = _line("job", endpoint, fields.get("body"))
         try:
             read_line(line, endpoint)
         except InvalidLine as error:
             raise invalid(error.param or "body", str(error), error.code) from None
-        batch_id = await self._make(request, fields, JOB, endpoint, iter([line]))
-        return json_response({"job_id": batch_id, "status": "queued"}, 202)
+        new = self._new(request, fields, JOB, endpoint)
+        return await self._make(attempt, new, iter([line]), {"job_id": new.id, "status": "queued"})
 
     async def get_job(self, request: web.Request) -> web.StreamResponse:
         row = await self._find(request, JOB)
@@ -94,15 +102,21 @@ class JobsApi:
         return json_response(await self._job(row))
 
     async def create_inputs(self, request: web.Request) -> web.StreamResponse:
+        return await self._keys.run(request, self._create_inputs)
+
+    async def _create_inputs(self, request: web.Request, attempt: KeyedAttempt) -> KeyAnswer:
         fields = await body_of(request, ("model", "inputs", CALLBACK_URL))
+        if recorded := attempt.replay(fingerprint_of(request, request[BODY_DIGEST])):
+            return recorded
         model, inputs = text_of(fields, "model", MAX_CUSTOM_ID), fields.get("inputs")
         most = self._settings.max_lines
         if not isinstance(inputs, list) or not 1 <= len(inputs) <= most:
             raise invalid("inputs", f"inputs must be a list of 1 to {most} inputs.")
         lines = (_line(f"input-{n}", _PREDICT, {"model": model, "input": one}) for n, one in enumerate(inputs))
-        batch_id = await self._make(request, fields, INPUTS, _PREDICT, lines)
+        new = self._new(request, fields, INPUTS, _PREDICT)
         # Nothing is known of how long requests of this model take.
-        return json_response({"batch_id": batch_id, "status": "queued", "estimated_seconds": None}, 202)
+        shown = {"batch_id": new.id, "status": "queued", "estimated_seconds": None}
+        return await self._make(attempt, new, lines, shown)
 
     async def get_inputs(self, request: web.Request) -> web.StreamResponse:
         row = await self._find(request, INPUTS)
@@ -115,20 +129,26 @@ class JobsApi:
         shown |= await self._callbacks.shown(row["id"])
         return json_response(shown | {"total": counts.total, "completed": counts.completed, "failed": counts.failed})
 
-    async def _make(
-        self, request: web.Request, fields: Fields, kind: str, endpoint: str, lines: Iterator[bytes]
-    ) -> str:
-        tenant, url = tenant_of(request), self._callbacks.url_of(fields)
-        file = NewFile(new_id("file-"), tenant, self._settings.retention_s, INTERNAL)
+    def _new(self, request: web.Request, fields: Fields, kind: str, endpoint: str) -> NewBatch:
+        made, url = new_id(f"{kind}_"), self._callbacks.url_of(fields)
+        return NewBatch(made, tenant_of(request), endpoint, new_id("file-"), kind, callback_url=url)
+
+    async def _make(self, attempt: KeyedAttempt, new: NewBatch, lines: Iterator[bytes], shown: object) -> KeyAnswer:
+        file = NewFile(new.input_file_id, new.tenant, self._settings.retention_s, INTERNAL)
         await self._uploads.write(file, lines)
-        new = NewBatch(new_id(f"{kind}_"), tenant, endpoint, file.id, kind, callback_url=url)
         try:
-            row = await make_batch(self._settings, self._database, self._store, new)
+            made = await make_batch(
+                self._settings,
+                self._database,
+                self._store,
+                new,
+                lambda connection, _: attempt.answer(connection, shown, 202),
+            )
         except BaseException:  # its client may have left; a batch that was made nevertheless keeps the file
             await self._uploads.drop(file)
             raise
         self._wake()
-        return str(row["id"])
+        return made
 
     async def _find(self, request: web.Request, kind: str) -> Row:
         found = id_of(request)

@@ -35,5 +35,10 @@ def not_found(kind: str, name: str) -> JobsRefusal:
     return JobsRefusal(404, f"{kind}_not_found", f"There is no {kind} {name[:100]!r}.", param="id")
 
 
+def database_full(param: str) -> JobsRefusal:
+    message = "The database of files is full: delete some, or try again later."
+    return JobsRefusal(507, "database_full", message, param=param)
+
+
 def unavailable() -> JobsRefusal:
     return JobsRefusal(503, "database_unavailable", "Files and batches cannot be reached now.", retry_after_s=5)

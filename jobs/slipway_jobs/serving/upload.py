@@ -2,14 +2,18 @@
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from sqlalchemy import Connection
 
 from ..settings import JobsSettings
 from ..store.database import Database
 from ..store.file_store import DatabaseFull, FileStore, NewFile, Row, TooMuchStored
-from .refusal import JobsRefusal, invalid
+from .refusal import JobsRefusal, database_full, invalid
 
+T = TypeVar("T")
 _SLICE_BYTES = 1 << 20
 _SLICE_LINES = 2000
 
@@ -67,8 +71,7 @@ class Uploads:
             return await self._lines(new.id, chunks)
         except DatabaseFull:
             await self.drop(new)
-            message = "The database of files is full: delete some, or try again later."
-            raise JobsRefusal(507, "database_full", message, param="file") from None
+            raise database_full("file") from None
         except BaseException:
             await self.drop(new)
             raise
@@ -95,9 +98,14 @@ class Uploads:
             await self._database.call(self._store.add, file_id, written, slice_)
         return total
 
-    async def finish(self, new: NewFile) -> Row:
+    async def finish(self, new: NewFile, answer: Callable[[Connection, Row], T]) -> T:
+        """The file is whole. `answer`: called in the same transaction."""
+
+        def finish(connection: Connection) -> T:
+            return answer(connection, self._store.finish(connection, new))
+
         try:
-            return await self._database.call(self._store.finish, new)
+            return await self._database.call(finish)
         except TooMuchStored:
             await self.drop(new)
             limit = self._settings.max_tenant_bytes
@@ -112,7 +120,7 @@ class Uploads:
                 yield line
 
         await self.receive(new, chunks())
-        return await self.finish(replace(new))
+        return await self.finish(replace(new), lambda _, row: row)
 
     async def drop(self, new: NewFile) -> None:
         await self._database.call(self._store.drop, new.id)

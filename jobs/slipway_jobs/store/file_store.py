@@ -140,7 +140,9 @@ class FileStore:
     def purge(self, connection: Connection) -> int:
         """Deletes some rows that can no longer be read; how many: 0 when none is left."""
         now_s = self._database.time(connection)
-        stale = and_(files.c.state == UPLOADING, files.c.created_at < now_s - _STALE_UPLOAD_S)
+        # What the process makes itself is deleted with its batch; one without it is of a process that was killed.
+        unfinished = or_(files.c.state == UPLOADING, files.c.purpose == INTERNAL)
+        stale = and_(unfinished, files.c.created_at < now_s - _STALE_UPLOAD_S)
         old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
         gone = connection.execute(select(files.c.id).where(old, ~self._is_read()).limit(20)).scalars().all()
         if not gone:

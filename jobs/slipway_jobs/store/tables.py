@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 # Written with the first process that opens a database. A release that needs other tables has another number, and
 # `upgrades` changes what an older one made.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -126,4 +126,19 @@ deliveries = Table(
     Column("error", Text),
     Index("slipway_job_deliveries_by_time", "state", "next_at"),
     Index("slipway_job_deliveries_by_tenant", "tenant", "state"),
+)
+
+# Keys of requests that may be sent again. `owner`: of the claim that may answer, until `lease_until`; then `status` and
+# `body` are the answer of the request with this `fingerprint`.
+idempotency_keys = Table(
+    "slipway_job_idempotency_keys",
+    metadata,
+    Column("tenant", String(253), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("owner", String(32), nullable=False),
+    Column("lease_until", Double, nullable=False),
+    Column("expires_at", Double, nullable=False, index=True),
+    Column("fingerprint", String(64)),
+    Column("status", Integer),
+    Column("body", LargeBinary),
 )

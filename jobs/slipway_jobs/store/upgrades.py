@@ -12,6 +12,7 @@ _STATEMENTS = {
         "CREATE INDEX slipway_job_lines_by_losses ON slipway_job_lines (state, losses)",
         "CREATE INDEX slipway_job_batches_by_turn ON slipway_job_batches (status, tenant, id)",
     ),
+    2: (),  # a table more
 }
 
 
