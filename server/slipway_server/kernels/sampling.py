@@ -113,8 +113,7 @@ def draw(
     value, token = tl.load(bound_values + row), tl.load(bound_ids + row).to(tl.int32)
     pending = (inverse > 0.0) & (tl.abs(top) < float("inf"))
     if pending:
-        # What is less likely than 1e-38 times the likeliest token is never drawn.
-        least = tl.where(min_p > 0.0, top + tl.log(tl.maximum(min_p, 1e-38)) / inverse, UNSEEN)
+        least = top + tl.log(min_p) / inverse
         token = tl.where(least > value, size, token)
         value = tl.maximum(value, least)
         kept = tl.sum(_mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH), 0)

@@ -1,6 +1,6 @@
 """Compiles every Triton kernel that a set of attention layers launches, for a Hopper GPU, on a machine without one.
 
-    python -m tests.server.kernels.compiling
+    python -m tests.server.kernels.compiling [NUMBER OF LAYERS]
 
 The launches are the real ones; in place of running, each is compiled down to machine code by Triton's own compiler and
 assembler. Prints one line of JSON for each: kernel, registers of a thread, bytes spilled, bytes of shared memory.
@@ -9,6 +9,7 @@ assembler. Prints one line of JSON for each: kernel, registers of a thread, byte
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def usage(compiled: Any) -> dict[str, int]:
 
 def main() -> None:
     JITFunction.run = compile_only
-    for dtype, heads, kv_heads, size, window, cap in LAYERS:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else len(LAYERS)
+    for dtype, heads, kv_heads, size, window, cap in LAYERS[:count]:
         kernels = TritonKernels(dtype, "cpu", POSITIONS)
         norm, angles = torch.ones(size), torch.zeros(POSITIONS, size // 2)
         normed = {"q_norm": norm, "k_norm": norm} if heads == 16 else {}
