@@ -23,11 +23,8 @@ from slipway_server.models.configs.families import shape_of
 from slipway_server.models.decoder import Decoder
 from slipway_server.models.generator import self_test
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore:divide by zero encountered in log"),  # the interpreter's, where min_p is 0
-]
+NO_MIN_P = pytest.mark.filterwarnings("ignore:divide by zero encountered in log")  # the interpreter's, where it is 0
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), NO_MIN_P]
 
 CONTEXT, SLOTS, BLOCKS = 96, 5, 20
 CONFIG = {
