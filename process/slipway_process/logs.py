@@ -4,9 +4,8 @@ import contextvars
 import logging
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, TextIO
 
 from pythonjsonlogger.core import RESERVED_ATTRS
@@ -20,14 +19,26 @@ _FOREIGN = ("k8s_ref", "k8s_skip", "settings")  # kopf's: whole objects
 log = logging.getLogger(__name__)
 
 
-@contextmanager
-def about(**fields: Any) -> Iterator[None]:
+class _About:
+    """A class, because each request of a gateway enters one, and a generator costs more."""
+
+    __slots__ = ("_added", "_token")
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._added = fields
+
+    def __enter__(self) -> None:
+        self._token = _fields.set({**(_fields.get() or {}), **self._added})
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _fields.reset(self._token)
+
+
+def about(**fields: Any) -> _About:
     """Add fields to every record that is made inside."""
-    token = _fields.set({**(_fields.get() or {}), **fields})
-    try:
-        yield
-    finally:
-        _fields.reset(token)
+    return _About(fields)
 
 
 def add(**fields: Any) -> None:

@@ -1,9 +1,8 @@
 """Tokens kept of broken streams: found only by the same request, for a limited time, within the memory limit."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from multidict import CIMultiDict
 
 from slipway_gateway.forwarding.resume_memory import ENTRY_BYTES, ResumeMemory, stream_key

@@ -1,9 +1,9 @@
 """The rest of a broken stream: from another server now, or for a client that comes back later."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import aiohttp
+from msgspec.structs import replace
 
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics, RequestRecord

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..identity.authenticate import RequestIdentity
 from ..identity.tenants import KnownTenant

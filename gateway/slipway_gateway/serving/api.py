@@ -5,11 +5,11 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from slipway_process import logs
 

@@ -1,8 +1,9 @@
 """The request that every attempt sends to an endpoint, and the response that comes back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
+import msgspec
 from multidict import CIMultiDict, MultiMapping
 
 from ..balancing.attempt import Attempt
@@ -19,8 +20,7 @@ from .direct import DirectResponse
 Reply = aiohttp.ClientResponse | DirectResponse
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(msgspec.Struct, frozen=True):
     """A request as it is sent to endpoints; the same bytes for every attempt.
 
     `model`: as the client wrote it. `route`: the owner of that name when the request arrived; it does not change.
@@ -46,7 +46,7 @@ class UpstreamRequest:
     client: str = ""
     excused: frozenset[str] = frozenset()
     forwarded: tuple[str, ...] = ()  # credentials of the client's that its server gets
-    account: Account = field(default_factory=unlimited)
+    account: Account = msgspec.field(default_factory=unlimited)
     route: str = ""
     meter: Meter | None = None
     method: str = "POST"
