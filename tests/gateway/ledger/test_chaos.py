@@ -80,7 +80,8 @@ class Part:
                 self.usage = event.get("usage") or self.usage
                 self.position = int(self.last_id.split(".")[-3]) if event["choices"] else self.position
             elif line.startswith(b"data: [DONE]"):
-                assert self.position in (0, self.usage["completion_tokens"]), "0: only the usage was left"
+                # Where only this line was left, the usage came on the connection before.
+                assert self.position in (0, self.usage.get("completion_tokens")), "0: only the usage was left"
                 self.whole = True
 
 
@@ -125,6 +126,7 @@ class Client:
         """Until its end, at whatever gateway."""
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
         last_id, resumed = "", False
+        usage: dict[str, int] = {}
         async with asyncio.timeout(120):
             while True:
                 one, part = self._gateway(), Part(last_id)
@@ -138,8 +140,9 @@ class Client:
                     pass
                 if part.refused:
                     return self.refused.append(part.refused)
+                usage = part.usage or usage
                 if part.whole:
-                    return self._count(one, part.usage, resumed=resumed)
+                    return self._count(one, usage, resumed=resumed)
                 last_id = part.last_id
                 if last_id:
                     resumed = True
