@@ -8,6 +8,7 @@ import pytest
 from testkit.cluster.api import Api
 from testkit.until import until
 from tests.chart.rendered import SCENARIOS, objects, of_kind
+from tests.support.pod_security import enforce_restricted
 
 pytestmark = pytest.mark.integration
 
@@ -125,25 +126,13 @@ def test_every_object_is_accepted_strictly(api: Api, namespace: str, name: str) 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pods_pass_pod_security_restricted(api: Api, namespace: str, name: str) -> None:
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    assert api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}}).ok
+    enforce_restricted(api, namespace)
     for deployment in of_kind(objects(name, namespace), "Deployment"):
         template = deployment["spec"]["template"]
         metadata = {**template["metadata"], "name": "trial"}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All", fieldValidation="Strict")
         assert answer.ok, answer.message
-
-
-def test_pod_security_is_really_enforced(api: Api, namespace: str) -> None:
-    """Without this the test above could pass on a server that checks nothing."""
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    assert api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}}).ok
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root"}}
-    body["spec"] = {"containers": [{"name": "a", "image": "a:1"}]}
-    answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All")
-    assert answer.status == 403
-    assert "violates PodSecurity" in answer.message
 
 
 @pytest.mark.parametrize(("account", "allowed"), [("slipway-operator", OPERATOR), ("slipway-gateway", GATEWAY)])

@@ -21,6 +21,7 @@ from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports
 from tests.crds.objects import model_deployment, path
 from tests.crds.schema import walk
+from tests.support.pod_security import enforce_restricted
 from tests.support.settings import parsed
 
 OWNER = Owner("chat", "default", "6f0e3a52-0000-4000-8000-000000000000")
@@ -138,8 +139,7 @@ def test_console_scripts_are_the_commands_of_the_manifests() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("uri", ["hf://org/m", "pvc://claim/m"])
 def test_model_pod_passes_pod_security_restricted(api: Api, namespace: str, uri: str) -> None:
-    restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
-    assert api.merge(f"/api/v1/namespaces/{namespace}", restricted).ok
+    enforce_restricted(api, namespace)
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial"}, "spec": _pod(uri=uri)}
     answer = api.post(f"/api/v1/namespaces/{namespace}/pods", body, dryRun="All", fieldValidation="Strict")
     assert answer.ok, answer.message
@@ -159,8 +159,7 @@ def test_replica_set_is_accepted_strictly(api: Api, namespace: str) -> None:
 @pytest.mark.attack_class(2)
 def test_pod_of_an_analysis_job_passes_pod_security_restricted(api: Api, namespace: str) -> None:
     """Safety 16: missing fields get defaults, so that the smallest pod is a restricted one."""
-    restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
-    assert api.merge(f"/api/v1/namespaces/{namespace}", restricted).ok
+    enforce_restricted(api, namespace)
     container = {"name": "smoke", "image": "registry.example.com/smoke:1"}
     volumes = [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]
     spec = closed(
