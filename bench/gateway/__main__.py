@@ -16,8 +16,9 @@ from rich.console import Console
 from bench.engine.environments import Unavailable, ensure
 from bench.engine.machine import BUSY_SHARE, foreign_share
 from bench.gateway import load, report
-from bench.gateway.programs import PEERS, Cores, Program, on_core, prepare, started, upstream, wrk
+from bench.gateway.programs import PEERS, prepare, started, upstream, wrk
 from bench.gateway.report import Json
+from bench.processes import Cores, Program, on_core
 from devcluster.steps.progress import print_line
 from testkit.report import report as as_report
 from testkit.report import write
@@ -71,7 +72,7 @@ def _together(run: Run, parts: Sequence[str], folder: Path) -> None:
         programs: list[Program] = []
         for peer in run.available():
             try:
-                programs.append(stack.enter_context(started(PEERS[peer], url, run.cores.proxy, folder)))
+                programs.append(stack.enter_context(started(PEERS[peer], url, run.cores.measured, folder)))
             except Unavailable as error:
                 run.not_measured[peer] = str(error)
                 run.note(str(error))
@@ -115,7 +116,7 @@ def _streams(run: Run, folder: Path) -> None:
         with upstream(run.cores, folder) as url:
             try:
                 with (
-                    started(PEERS[peer], url, run.cores.proxy, folder) as program,
+                    started(PEERS[peer], url, run.cores.measured, folder) as program,
                     on_core(run.cores.load),
                 ):
                     row = {"kind": "streams", "peer": peer, **asyncio.run(load.streams(program, run.streams))}
@@ -176,7 +177,7 @@ def _conclude(run: Run, *, page: bool) -> int:
         "rounds": run.rounds,
         "seconds": run.seconds,
         "rate_per_s": RATE_PER_S,
-        "cores_apart": run.cores.load != run.cores.proxy,
+        "cores_apart": run.cores.load != run.cores.measured,
         "not_measured": run.not_measured,
     }
     whole = as_report("gateway", run.rows, made, **settings)

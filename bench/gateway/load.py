@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from bench.gateway.programs import Program, wrk
+from bench.gateway.programs import wrk
 from bench.gateway.upstream import EVENTS, GAP_S
+from bench.processes import Program
 
 CONNECTIONS = 32
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'

@@ -2,29 +2,25 @@
 
 import contextlib
 import json
-import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from bench import processes
 from bench.engine.environments import Environment, Unavailable, debian, ensure, of_packages, python_of
 from bench.gateway.metered import KEY, PEPPER_FILE
+from bench.processes import Cores, Program, free_port
 from devcluster.errors import DevclusterError
-from testkit import ROOT
-from testkit.world import proc
 
 # The proxy extra of later versions requires a package that not every index has.
 LITELLM = "litellm[proxy]==1.108.7"
 ROUTER = "vllm-router==0.1.17"  # of the vLLM project; production-stack's own router is another one
-START_S = 180.0
 MODEL = "m"
 
 _NGINX = """
@@ -46,39 +42,6 @@ http {{
 
 
 @dataclass(frozen=True, slots=True)
-class Cores:
-    """`load`: of upstream and generators; `proxy`: of the one process that is measured. The same on a single core."""
-
-    load: int
-    proxy: int
-
-    @classmethod
-    def pick(cls) -> "Cores":
-        allowed = sorted(os.sched_getaffinity(0))
-        return cls(allowed[0], allowed[-1])
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One that runs. `url`: where it takes requests. `key`: that they need."""
-
-    name: str
-    url: str
-    pid: int
-    key: str = ""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
-
-    def cpu_s(self) -> float:
-        return sum(proc.cpu_s(pid) for pid in proc.family(self.pid))
-
-    def rss_bytes(self) -> int:
-        return sum(proc.rss_bytes(pid) for pid in proc.family(self.pid))
-
-
-@dataclass(frozen=True, slots=True)
 class Peer:
     """`prepare`: makes what it needs, once. `command`: from a folder of its own, its port and the upstream's URL."""
 
@@ -87,6 +50,10 @@ class Peer:
     command: Callable[[Path, int, str], Sequence[str | Path]]
     prepare: Callable[[Console], object] = lambda console: None
     key: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
 
 
 def _slipway(folder: Path, port: int, upstream: str) -> Sequence[str | Path]:
@@ -154,7 +121,16 @@ def _litellm(folder: Path, port: int, upstream: str) -> Sequence[str | Path]:
 
 def _router(folder: Path, port: int, upstream: str) -> Sequence[str | Path]:
     program = python_of(vllm_router().folder).parent / "vllm-router"
-    where = ["--host", "127.0.0.1", "--port", str(port), "--worker-urls", upstream, "--prometheus-port", str(free())]
+    where = [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--worker-urls",
+        upstream,
+        "--prometheus-port",
+        str(free_port()),
+    ]
     limits = ["--max-concurrent-requests", "8192", "--queue-size", "8192"]
     return [program, *where, "--policy", "round_robin", "--log-level", "error", *limits]
 
@@ -173,13 +149,6 @@ PEERS = {
 }
 
 
-def free() -> int:
-    """A port that nothing listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def upstream(cores: Cores, folder: Path) -> Iterator[str]:
     """URL of the model server that all peers forward to."""
@@ -191,48 +160,21 @@ def upstream(cores: Cores, folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def started(peer: Peer, upstream_url: str, core: int, folder: Path) -> Iterator[Program]:
     """One program on one core. Raises Unavailable with the end of its log when it does not get ready."""
-    own, port = folder / peer.name, free()
+    own, port = folder / peer.name, free_port()
     own.mkdir(exist_ok=True)
-    log = own / "log"
-    with log.open("w") as lines, on_core(core):
-        command = list(map(str, peer.command(own, port, upstream_url)))
-        process = subprocess.Popen(command, cwd=ROOT, stdout=lines, stderr=subprocess.STDOUT)
-    program = Program(peer.name, f"http://127.0.0.1:{port}", process.pid, peer.key)
-    try:
-        _wait(program, process, log)
+    url = f"http://127.0.0.1:{port}"
+    command, ready = peer.command(own, port, upstream_url), partial(_is_ready, url, peer.headers)
+    with processes.started(peer.name, command, url, core, own / "log", ready, headers=peer.headers) as program:
         yield program
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
-@contextlib.contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """This process, and what is started inside, runs on this core alone."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _wait(program: Program, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Ready when a request is answered by the upstream."""
+def _is_ready(url: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request is answered by the upstream."""
     body = b'{"model":"%s","messages":[{"role":"user","content":"hello"}]}' % MODEL.encode()
-    sent = urllib.request.Request(f"{program.url}/v1/chat/completions", body, program.headers)
-    until_s = time.monotonic() + START_S
-    while time.monotonic() < until_s and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(sent, timeout=10) as reply:
-            if reply.status == 200:
-                return
-        time.sleep(0.2)
-    end = log.read_text(errors="replace").strip().splitlines()[-3:]
-    raise Unavailable(f"{program.name} does not get ready: {' … '.join(end)[-400:]}")
+    sent = urllib.request.Request(f"{url}/v1/chat/completions", body, dict(headers))
+    with contextlib.suppress(OSError), urllib.request.urlopen(sent, timeout=10) as reply:
+        return bool(reply.status == 200)
+    return False
 
 
 def prepare(peer: Peer, console: Console) -> None:

@@ -1,0 +1,155 @@
+"""The bench of classic models: what its client reads, when it sends, which bars fall for what, and a short run."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from bench.predict.load import Measured, Target, answer_end, closed_loop, open_loop
+from bench.predict.models import MODELS
+from bench.predict.programs import PEERS
+from bench.predict.report import bars, gateway_row, idle_row, latency_row, markdown, saturation_row
+from testkit import ROOT
+
+ABOUT = {
+    "day": "2026-11-26", "commit": "c", "machine": {"cores": 2, "cpu": "some", "memory_gib": 8}, "connections": 64,
+    "batch_rows": 64, "rounds": 2, "not_measured": {"ray": "there is no index here."},
+}  # fmt: skip
+TITLES = {name: peer.title for name, peer in PEERS.items()} | {name: model.title for name, model in MODELS.items()}
+
+
+def measured(per_s: float, took_ms: float = 2.0, *, lag_ms: float = 0.1, failed: int = 0) -> Measured:
+    """A second of requests that took the same time."""
+    count = round(per_s)
+    took_s = [took_ms / 1e3] * (count - failed) + [math.inf] * failed
+    return Measured(took_s, [lag_ms / 1e3] * count, 1.0)
+
+
+def rows(**changes: float) -> list[dict[str, Any]]:
+    rate = changes.get("rate", 2000.0)
+    failed = int(changes.get("failed", 0))
+    own = measured(1600, changes.get("own_ms", 6.0), lag_ms=changes.get("lag_ms", 0.1))
+    routed = {"http": 1000.0, "grpc": changes.get("grpc", 900.0)}
+    return [
+        {"kind": "alone", "model": "mlp", "peer": "alone", "p50_ms": 0.1, "rows_per_s": 90000.0},
+        saturation_row("mlp", "slipway", 64, [measured(rate, failed=failed), measured(rate * 1.1)]),
+        saturation_row("mlp", "mlserver", 1, [measured(800), measured(990)]),
+        idle_row("mlp", "slipway", [changes.get("idle_ms", 1.5) / 1e3]),
+        latency_row("mlp", "slipway", "own", 1600, [own]),
+        latency_row("mlp", "slipway", "common", 400, [measured(400, changes.get("common_ms", 3.0))]),
+        latency_row("mlp", "mlserver", "common", 400, [measured(400, 8.0)]),
+        *(gateway_row("mlp", name, [(measured(per_s), 0.9)]) for name, per_s in routed.items()),
+    ]
+
+
+def fallen(**changes: float) -> set[str]:
+    return {bar.bar for bar in bars(rows(**changes), ["mlserver"]) if not bar.ok}
+
+
+def test_each_bar_falls_by_its_own_figure() -> None:
+    assert fallen() == set()
+    assert fallen(rate=1600) == {"mlp: requests per second, times those of mlserver"}
+    assert fallen(own_ms=50) == {"mlp: p99 at 80% of its own saturation, ms"}
+    assert fallen(common_ms=4.1) == {"mlp: p99 at the common rate, times that of the best peer"}
+    assert fallen(idle_ms=1.7) == {"mlp: idle p50 beyond the model's own time, ms"}
+    assert fallen(grpc=690) == {"mlp: gRPC, times HTTP, requests per second"}
+    assert fallen(failed=1) == {"requests of ours that failed"}
+    assert fallen(lag_ms=1.1) == {"p99 of how late the client sends, ms"}
+
+
+def test_ratios_are_those_within_a_round_and_failed_requests_count_for_nothing() -> None:
+    ratio = next(bar.value for bar in bars(rows(failed=200), ["mlserver"]) if "mlserver" in bar.bar)
+    assert ratio == pytest.approx((1800 / 800 + 2200 / 990) / 2, abs=0.01)
+
+
+def test_the_page_has_every_peer_and_those_that_were_not_measured() -> None:
+    page = markdown(rows(), bars(rows(), ["mlserver"]), ABOUT, TITLES)
+    assert "| Slipway | yes | 2,100 | 2,000 to 2,200 | 0 | 1.50 | 6.0 / 6.0 | 3.0 / 3.0 |" in page
+    assert "| MLServer | no | 895 | 800 to 990 | 0 | - | cannot | 8.0 / 8.0 |" in page
+    assert "Ray Serve: there is no index here." in page
+
+
+def test_the_end_of_an_answer_is_found_by_its_head() -> None:
+    assert answer_end(b"HTTP/1.1 200 OK\r\nContent-Le") == -1
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+    assert answer_end(head) == answer_end(head + b"{}") == len(head) + 2
+    assert answer_end(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n") == 0
+
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[Target]:
+    """A server that answers each request of four bytes by `answer`."""
+
+    async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError), contextlib.closing(writer):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                assert head.startswith(b"POST /predict HTTP/1.1\r\n")
+                assert await reader.readexactly(4) == b"body"
+                await answer(reader, writer)
+
+    server = await asyncio.start_server(repeat, "127.0.0.1", 0)
+    async with server:
+        yield Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/predict", b"body")
+        await asyncio.sleep(0.1)  # connections that the client has closed end here too
+
+
+async def test_answers_are_counted_and_other_statuses_fail() -> None:
+    """Two in three requests get a 200, whole or in chunks, in two parts; the third one a 503."""
+    kinds = (b"200 OK\r\nContent-Length: 2\r\n\r\n{}", b"503 No\r\nContent-Length: 0\r\n\r\n",
+             b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")  # fmt: skip
+    numbers = itertools.count()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        whole = b"HTTP/1.1 " + kinds[next(numbers) % 3]
+        writer.write(whole[:20])
+        await writer.drain()
+        await asyncio.sleep(0)
+        writer.write(whole[20:])
+
+    async with serving(answer) as target:
+        done = await closed_loop(target, 2, 0.3)
+    assert abs(done.failed - len(done.took_s) / 3) <= 2
+    assert done.per_s > 0
+
+
+async def test_an_open_loop_sends_at_its_rate_while_nothing_is_answered() -> None:
+    """And latency counts from the intended time."""
+    held = asyncio.Event()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await held.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with serving(answer) as target:
+        load = asyncio.create_task(open_loop(target, 400, 0.5, 1))
+        await asyncio.sleep(0.8)
+        held.set()
+        done = await load
+    assert 130 < len(done.took_s) == len(done.lag_s) < 280  # 200 on average
+    assert not done.failed
+    assert min(done.took_s) > 0.25
+
+
+@pytest.mark.integration
+def test_a_short_run_measures_ours_and_the_gateway_without_a_failed_request() -> None:
+    """A bar on speed may fall here, where other tests run beside."""
+    command = [sys.executable, "-m", "bench.predict", "--models", "mlp", "--seconds", "0.5", "--busy-ok"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"QUICK": "1"}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    made: dict[str, Any] = json.loads((ROOT / "build" / "reports" / "predict.json").read_text())
+    kinds = [row["kind"] for row in made["rows"]]
+    assert kinds == ["alone", "saturation", "idle", "latency", "latency", "gateway", "gateway"]
+    assert all(not row.get("failed") for row in made["rows"]), made["rows"]
