@@ -10,9 +10,11 @@ import math
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+FIRST_CONNECTIONS = 32
 # More than these would wait for a free connection, which counts as latency.
 MOST_CONNECTIONS = 512
 SPIN_S = 0.002  # a sleep of asyncio may be a millisecond late; the last part of a wait is spun
@@ -56,14 +58,17 @@ class Measured:
         return (len(self.took_s) - self.failed) / self.wall_s
 
 
+Done = Callable[["Connection", bool], None]
+
+
 class Connection(asyncio.Protocol):
-    """One request at a time; `send` gives whether its answer was 200."""
+    """One request at a time. `done`, given with each request, is called once: with whether its answer was 200."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._seen = b""
         self._end = -1  # length of the whole answer; -1: not known yet
-        self._answer: asyncio.Future[bool] | None = None
+        self._done: Done | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -73,16 +78,16 @@ class Connection(asyncio.Protocol):
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, request: bytes) -> "asyncio.Future[bool]":
+    def send(self, request: bytes, done: Done) -> None:
         assert self._transport
-        self._answer = asyncio.get_running_loop().create_future()
-        self._seen, self._end = b"", -1
+        self._seen, self._end, self._done = b"", -1, done
         self._transport.write(request)
-        return self._answer
 
     def close(self) -> None:
+        """A request without an answer has failed."""
         if self._transport:
             self._transport.close()
+        self._finish(False)
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
@@ -96,8 +101,9 @@ class Connection(asyncio.Protocol):
         self._finish(False)
 
     def _finish(self, ok: bool) -> None:
-        if self._answer and not self._answer.done():
-            self._answer.set_result(ok)
+        if done := self._done:
+            self._done = None
+            done(self, ok)
 
 
 def answer_end(seen: bytes) -> int:
@@ -118,52 +124,109 @@ async def closed_loop(target: Target, connections: int, seconds: float) -> Measu
     began_s = time.perf_counter()
 
     async def repeat() -> None:
-        connection = await _connect(target)
         while time.perf_counter() - began_s < seconds:
-            sent_s = time.perf_counter()
-            ok = await _within(connection, request)
-            measured.took_s.append(time.perf_counter() - sent_s if ok else math.inf)
-            if not connection.open:
-                connection = await _connect(target)
-        connection.close()
+            connection = await _connect(target)
+            await _chain(connection, request, began_s + seconds, measured.took_s)
 
     await asyncio.gather(*(repeat() for _ in range(connections)))
     measured.wall_s = time.perf_counter() - began_s
     return measured
 
 
+async def _chain(connection: Connection, request: bytes, until_s: float, took_s: list[float]) -> None:
+    """Requests on one connection, until then or until it ends."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    sent_s = time.perf_counter()
+
+    def done(_: Connection, ok: bool) -> None:
+        nonlocal sent_s
+        now_s = time.perf_counter()
+        took_s.append(now_s - sent_s if ok else math.inf)
+        if connection.open and now_s < until_s:
+            sent_s = now_s
+            connection.send(request, done)
+        elif not ended.done():
+            ended.set_result(None)
+
+    connection.send(request, done)
+    try:
+        async with asyncio.timeout(max(0.0, until_s - sent_s) + LATE_S):
+            await ended
+    except TimeoutError:
+        pass
+    connection.close()
+
+
 async def open_loop(target: Target, per_s: float, seconds: float, seed: int) -> Measured:
     """`per_s` requests a second on average, at random times."""
-    measured, request, draw = Measured(), target.request(), random.Random(seed)
-    idle: deque[Connection] = deque()
-    slots = asyncio.Semaphore(MOST_CONNECTIONS)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def one(at_s: float) -> None:
-        async with slots:
-            try:
-                connection = idle.pop() if idle else await _connect(target)
-                ok = await _within(connection, request)
-            except OSError:
-                ok = False
-            else:
-                if connection.open:
-                    idle.append(connection)
-        measured.took_s.append(time.perf_counter() - at_s if ok else math.inf)
-
+    load = _OpenLoop(target)
+    await load.connect(FIRST_CONNECTIONS)
+    draw = random.Random(seed)
     began_s = next_s = time.perf_counter()
     while (next_s := next_s + draw.expovariate(per_s)) < began_s + seconds:
         await _until(next_s)
-        measured.lag_s.append(time.perf_counter() - next_s)
-        task = asyncio.ensure_future(one(next_s))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-    measured.wall_s = time.perf_counter() - began_s
-    if tasks:
-        await asyncio.wait(tasks)
-    for connection in idle:
-        connection.close()
-    return measured
+        load.arrive(next_s)
+    load.measured.wall_s = time.perf_counter() - began_s
+    await load.end()
+    return load.measured
+
+
+class _OpenLoop:
+    """Requests that are due, on the connections that are free. Plain calls: a task for each would cost too much."""
+
+    def __init__(self, target: Target) -> None:
+        self.measured = Measured()
+        self._target, self._request = target, target.request()
+        self._idle: list[Connection] = []
+        self._due: deque[float] = deque()
+        self._busy: dict[Connection, float] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    async def connect(self, count: int) -> None:
+        for _ in range(count):
+            self._idle.append(await _connect(self._target))
+
+    def arrive(self, at_s: float) -> None:
+        """A request that was due at this moment."""
+        self.measured.lag_s.append(time.perf_counter() - at_s)
+        self._due.append(at_s)
+        if self._idle:
+            self._next(self._idle.pop())
+        elif len(self._busy) + len(self._connecting) < MOST_CONNECTIONS:
+            task = asyncio.ensure_future(self._add())
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def end(self) -> None:
+        """Waits for what is due, and counts as failed what is not answered in time."""
+        until_s = time.perf_counter() + LATE_S
+        while (self._due or self._busy or self._connecting) and time.perf_counter() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        self.measured.took_s += [math.inf] * len(self._due)
+        self._due.clear()
+        for connection in [*self._busy, *self._idle]:
+            connection.close()
+
+    async def _add(self) -> None:
+        try:
+            self._next(await _connect(self._target))
+        except OSError:
+            if self._due:
+                self._due.popleft()
+                self.measured.took_s.append(math.inf)
+
+    def _next(self, connection: Connection) -> None:
+        if self._due:
+            self._busy[connection] = self._due.popleft()
+            connection.send(self._request, self._answered)
+        else:
+            self._idle.append(connection)
+
+    def _answered(self, connection: Connection, ok: bool) -> None:
+        at_s = self._busy.pop(connection)
+        self.measured.took_s.append(time.perf_counter() - at_s if ok else math.inf)
+        if connection.open:
+            self._next(connection)
 
 
 async def _until(moment_s: float) -> None:
@@ -176,12 +239,3 @@ async def _until(moment_s: float) -> None:
 async def _connect(target: Target) -> Connection:
     _, connection = await asyncio.get_running_loop().create_connection(Connection, *target.where)
     return connection
-
-
-async def _within(connection: Connection, request: bytes) -> bool:
-    try:
-        async with asyncio.timeout(LATE_S):
-            return await connection.send(request)
-    except TimeoutError:
-        connection.close()
-        return False
