@@ -121,6 +121,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         kernels=settings.kernels,
         allow_slow=settings.allow_slow,
         eager=settings.enforce_eager,
+        async_scheduling=settings.async_scheduling,
         log_level=settings.log_level,
         stop_token_ids=checkpoint.stop_token_ids,
     )

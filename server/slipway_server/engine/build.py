@@ -70,7 +70,8 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
     scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)
-    return EngineCore(scheduler, runner, budget, vocab_size=vocab_size, masks=masks), ready
+    launches = runner if start.async_scheduling else None
+    return EngineCore(scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches), ready
 
 
 def masks_for(start: Start, vocabulary: int, slots: int) -> Masks:

@@ -1,10 +1,14 @@
-"""One step of the engine: schedule, run, publish. A failing request does not affect the others."""
+"""One step of the engine: schedule, run, publish. A failing request does not affect the others.
+
+With `async_scheduling` the device computes a step while the host schedules the next one and publishes the one before.
+"""
 
 import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
@@ -36,11 +40,31 @@ class Runner(Protocol):
         ...
 
 
+class Launched(Protocol):
+    """A step on its way."""
+
+    def results(self) -> list[Sampled]: ...
+
+
+class LaunchingRunner(Runner, Protocol):
+    """It can begin a step before the tokens of the one before are known: the decoder of `runner.py`."""
+
+    def launch(self, batch: list[ScheduledSequence], after: Any = None) -> Launched: ...
+
+
 class EngineBroken(Exception):
     """Nothing can be computed any more: only a new process can continue."""
 
 
 StepOutcome = tuple[list[ScheduledSequence], list[Sampled], list[RequestOutput]]
+# Requests that run for the first time, what was computed, what clients get.
+_StepParts = tuple[dict[str, int], list[ScheduledSequence], list[RequestOutput]]
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    batch: list[ScheduledSequence]
+    launched: Launched
 
 
 class EngineCore:
@@ -54,9 +78,10 @@ class EngineCore:
         vocab_size: int = 0,
         announce: Callable[[dict[str, int]], None] | None = None,
         masks: Masks | None = None,
+        launches: LaunchingRunner | None = None,
     ) -> None:
         """`vocab_size`: token ids that the model has are below it; 0: not known. `masks`: without them, no request may
-        have a grammar.
+        have a grammar. `launches`: the runner, when a step may begin before the one before has ended.
 
         `announce` gets the ids of requests before they run for the first time. Without it, the step reports them.
         """
@@ -71,6 +96,8 @@ class EngineCore:
         self._reported = (0, 0, 0)
         self._refused: list[RequestOutput] = []
         self._errors = 0
+        self._launches = launches
+        self._in_flight: _InFlight | None = None
 
     def submit(self, request: Request) -> None:
         """The next step ends a request that can never run. The HTTP process checks the limits before."""
@@ -112,13 +139,8 @@ class EngineCore:
         started_s = self._clock()
         self._admit_prepared()
         events, self._refused = self._refused + self.scheduler.expire(started_s), []
-        batch = self.scheduler.schedule(started_s, self._budget.tokens(self.scheduler.decodes, self.scheduler.requests))
-        started = self._announce_started(self.scheduler.take_started())
-        # This batch may write to these blocks already: they are cleared first.
-        if invalid := self.scheduler.block_manager.take_blocks_to_clear():
-            self._runner.clear(invalid)
-        batch, results, failed = self._run(batch) if batch else ([], [], [])
-        events += failed + self.scheduler.complete(batch, results)
+        started, batch, outputs = self._step_ahead(started_s) if self._launches else self._step_alone(started_s)
+        events += outputs
         if self.masks:
             self._forget_ended(self.masks, events)
             # Of those that go on, while everything else until the next choice is done.
@@ -127,6 +149,60 @@ class EngineCore:
         if batch and not self._errors:  # else its seconds are those of more than one try
             self._budget.observe(tokens, seconds)
         return self._report(started, events, tokens, seconds)
+
+    def _step_alone(self, now_s: float) -> _StepParts:
+        batch, started = self._schedule(now_s)
+        return started, *self._complete(batch)
+
+    def _step_ahead(self, now_s: float) -> _StepParts:
+        """Waits for the step in flight when the one after it is under way.
+
+        A batch with a request that needs more of its logits than a drawn token is computed alone.
+        """
+        here, self._in_flight = self._in_flight, None
+        started: dict[str, int] = {}
+        if here is None:
+            batch, started = self._schedule(now_s)
+            here = self._launch(batch)
+            if here is None:
+                return started, *self._complete(batch)
+        self.scheduler.expect(here.batch)
+        following, more = self._schedule(now_s)
+        started |= more
+        after = self._launch(following, here.launched)
+        try:
+            results = here.launched.results()
+        except Exception as error:
+            log.warning("a step failed and is tried alone", extra={"requests": len(here.batch), "error": repr(error)})
+            _free_tensors(error)
+            return started, *self._complete(self.scheduler.retract(here.batch))
+        self._in_flight = after
+        return started, here.batch, self.scheduler.settle(here.batch, results)
+
+    def _schedule(self, now_s: float) -> tuple[list[ScheduledSequence], dict[str, int]]:
+        """The next batch, and the requests that run for the first time in it, unless they are announced here."""
+        scheduler = self.scheduler
+        batch = scheduler.schedule(now_s, self._budget.tokens(scheduler.decodes, scheduler.requests))
+        started = self._announce_started(scheduler.take_started())
+        # This batch may write to these blocks already: they are cleared first.
+        if invalid := scheduler.block_manager.take_blocks_to_clear():
+            self._runner.clear(invalid)
+        return batch, started
+
+    def _launch(self, batch: list[ScheduledSequence], after: Launched | None = None) -> _InFlight | None:
+        """None for a batch that is to be computed alone."""
+        if not self._launches or not batch or not all(scheduled.draws_only for scheduled in batch):
+            return None
+        try:
+            return _InFlight(batch, self._launches.launch(batch, after))
+        except Exception as error:
+            log.warning("a step is not begun ahead", extra={"requests": len(batch), "error": repr(error)})
+            _free_tensors(error)
+            return None
+
+    def _complete(self, batch: list[ScheduledSequence]) -> tuple[list[ScheduledSequence], list[RequestOutput]]:
+        batch, results, failed = self._run(batch) if batch else ([], [], [])
+        return batch, failed + self.scheduler.complete(batch, results)
 
     def _forget_ended(self, masks: Masks, events: list[RequestOutput]) -> None:
         for event in events:

@@ -30,6 +30,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     kernels: str = "auto"  # or native, torch, an instruction set
     allow_slow: bool = False  # a GPU may compute without its kernels
     eager: bool = False  # no step of a GPU is captured
+    async_scheduling: bool = False  # a step begins before the one before has ended
     log_level: str = "info"
     inter_token_s: float = 0.0  # target time of a step with answers of few requests; 0: what suits the device
     stop_token_ids: tuple[int, ...] = ()  # of the model, by which an answer with a grammar ends

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+PENDING: Final = -1  # in an output: a token that the device has drawn and that the host has not read yet
 
 
 class FinishReason(StrEnum):
@@ -51,6 +54,11 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def draws_only(self) -> bool:
+        """Whether a token is drawn from the model's own logits, and nothing else of them is needed."""
+        return not self.edits_logits and self.logprobs < 0 and self.grammar is None
 
     @property
     def edits_logits(self) -> bool:
@@ -134,6 +142,11 @@ class Sequence:
     def length(self) -> int:
         return len(self.request.prompt) + len(self.output)
 
+    @property
+    def ends_by_length(self) -> bool:
+        """Whether it has all its tokens, of which the last one may be PENDING."""
+        return self.request.sampling is not None and len(self.output) >= self.request.sampling.max_tokens
+
     def tokens(self, start: int, end: int) -> list[int]:
         prompt = self.request.prompt
         if start >= len(prompt):
@@ -153,6 +166,14 @@ class ScheduledSequence:
     @property
     def tokens(self) -> int:
         return self.end - self.start
+
+    @property
+    def draws_only(self) -> bool:
+        """Whether all that it needs of its step, if anything, is a token that `SamplingParams.draws_only`."""
+        sampling = self.sequence.request.sampling
+        if sampling is None or self.prompt_logprob_positions:
+            return False
+        return not self.samples or sampling.draws_only
 
     @property
     def first_half(self) -> "ScheduledSequence":

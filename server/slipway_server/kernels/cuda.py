@@ -4,11 +4,13 @@ What can be tested without a GPU is in packing.py.
 """
 
 import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from .api import BLOCK_TOKENS, Batch, CausalLM
-from .packing import Layout, Packed, padded, size_for, sizes
+from .packing import Ints, Layout, Packed, padded, size_for, sizes
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,40 @@ def release_unused_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def to_host(*tensors: torch.Tensor) -> Callable[[], Sequence[torch.Tensor]]:
+    """Begins to copy them to the host; what it returns waits for the copies, and for nothing that was begun later."""
+    if tensors[0].device.type != "cuda":
+        return lambda: tensors
+    copies = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors]
+    for copy, each in zip(copies, tensors, strict=True):
+        copy.copy_(each, non_blocking=True)
+    done: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record()
+
+    def read() -> Sequence[torch.Tensor]:
+        done.synchronize()
+        return copies
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """Tokens of a step that the next one reads: `tokens[rows[i]]` goes to `places[i]` of its ids."""
+
+    tokens: torch.Tensor
+    rows: Ints
+    places: Ints
+
+    def put_into(self, ids: torch.Tensor) -> None:
+        """On their device, without a wait. A row without a token (-1) gets 0: what is computed of it is dropped."""
+        rows, places = (self._index(numbers) for numbers in (self.rows, self.places))
+        ids.index_copy_(0, places, self.tokens[rows].clamp_(min=0).to(ids.dtype))
+
+    def _index(self, numbers: Ints) -> torch.Tensor:
+        return torch.from_numpy(numbers).to(self.tokens.device, non_blocking=True)
+
+
 class CudaSteps:
     """Packed steps to logits. `scratch`: a block of the cache that no sequence gets.
 
@@ -51,20 +87,29 @@ class CudaSteps:
         self._shared = _Shared(slots)
         self._staging = _Staging()
 
-    def logits(self, packed: Packed) -> torch.Tensor:
-        """float32 [R, vocabulary] on the device. The next step overwrites them."""
+    def logits(self, packed: Packed, drawn: DrawnTokens | None = None) -> torch.Tensor:
+        """float32 [R, vocabulary] on the device. The next step overwrites them.
+
+        `drawn`: tokens that the device has, for ids that the host does not know yet.
+        """
         if not (self._captures and packed.decodes_only):
             layout = Layout.of(packed)
             buffer = torch.empty(layout.ints, dtype=torch.int32, device=self._device)
-            self._staging.send(layout, packed, buffer)
+            self._send(layout, packed, buffer, drawn)
             return self._model.logits(batch_in(layout, buffer, packed.num_decodes))
         size = size_for(len(packed.ids), self._sizes)
         whole = padded(packed, size, self._width, self._scratch, BLOCK_TOKENS)
         if size not in self._graphs:
             self._graphs[size] = _Decodes(self._model, Layout.of(whole), size, self._shared)
         graph = self._graphs[size]
-        self._staging.send(graph.layout, whole, graph.inputs)
+        self._send(graph.layout, whole, graph.inputs, drawn)
         return graph.logits()[: len(packed.ids)]
+
+    def _send(self, layout: Layout, packed: Packed, to: torch.Tensor, drawn: DrawnTokens | None) -> None:
+        self._staging.send(layout, packed, to)
+        if drawn:
+            part = next(part for name, part, _ in layout.slices() if name == "ids")
+            drawn.put_into(to[part])
 
 
 def batch_in(layout: Layout, buffer: torch.Tensor, num_decodes: int) -> Batch:

@@ -81,11 +81,12 @@ class TritonKernels(TorchKernels):
         words = numpy.stack(numbers, axis=1).view(numpy.int32)
         rules = numpy.stack([draws.rows[name] for name in ("inverse_temperature", "top_p", "min_p")], axis=1)
         given = torch.from_numpy(numpy.concatenate((words, rules.view(numpy.int32)), axis=1).reshape(-1))
+        on_device = given.to(logits.device, non_blocking=True)  # else the copy waits until the logits are computed
         bound = bound_of_top_k(logits, draws.rows["top_k"])
         ids = torch.empty(count, dtype=torch.int64, device=logits.device)
         finite = torch.empty(count, dtype=torch.uint8, device=logits.device)
         sampling.draw[(count,)](
-            logits, logits.stride(0), given.to(logits.device), bound.values, bound.ids, ids, finite, size,
+            logits, logits.stride(0), on_device, bound.values, bound.ids, ids, finite, size,
             STRETCH=STRETCH, GROUP=GROUP, TILE=SAMPLED_STRETCHES, num_warps=8,
         )  # fmt: skip
         return ids, finite.view(torch.bool)

@@ -98,14 +98,14 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "pinned", lambda ints: torch.empty(ints, dtype=torch.int32))
 
 
-def engine(model: Any, steps: Any = None) -> EngineCore:
+def engine(model: Any, steps: Any = None, *, async_scheduling: bool = False) -> EngineCore:
     runner = DecoderRunner(model, slots=SLOTS, context_tokens=CONTEXT, blocks=BLOCKS)
     if steps:
         model.kernels.reserve(BLOCKS + 1)
         runner._logits = steps.logits
-    return EngineCore(
-        Scheduler(SchedulerConfig(SLOTS, 24, BLOCKS * BLOCK_TOKENS, BLOCK_TOKENS), hash_key=bytes(32)), runner
-    )
+    limits = SchedulerConfig(SLOTS, 24, BLOCKS * BLOCK_TOKENS, BLOCK_TOKENS)
+    launches = runner if async_scheduling else None
+    return EngineCore(Scheduler(limits, hash_key=bytes(32)), runner, launches=launches)
 
 
 def answers(engine: EngineCore) -> dict[str, list[int]]:
@@ -131,7 +131,11 @@ def expected() -> dict[str, list[int]]:
 
 
 def captured(
-    monkeypatch: pytest.MonkeyPatch, refuses: Exception | None = None, *, captures: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    refuses: Exception | None = None,
+    *,
+    captures: bool = True,
+    async_scheduling: bool = False,
 ) -> tuple[Tape, dict[str, list[int]]]:
     tape = Tape(decoder(TritonKernels(torch.float32, "cpu", CONTEXT)), refuses=refuses)
     monkeypatch.setattr(torch.cuda, "graph", tape.graph)
@@ -145,14 +149,15 @@ def captured(
             self._replay[0].target = logits
 
     monkeypatch.setattr(cuda._Decodes, "_capture", capture)
-    return tape, answers(engine(tape, steps))
+    return tape, answers(engine(tape, steps, async_scheduling=async_scheduling))
 
 
 @pytest.mark.usefixtures("no_device")
+@pytest.mark.parametrize("async_scheduling", [False, True])
 def test_replayed_steps_give_the_same_tokens_as_eager_steps(
-    monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]]
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[int]], *, async_scheduling: bool
 ) -> None:
-    tape, found = captured(monkeypatch)
+    tape, found = captured(monkeypatch, async_scheduling=async_scheduling)
     assert found == expected
     assert len(set(map(tuple, found.values()))) == 5, "the answers must differ"
     assert tape.replays > 5 and len(tape.captured) == len(set(tape.captured)) > 1

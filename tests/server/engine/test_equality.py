@@ -52,7 +52,7 @@ def expected(name: str) -> tuple[tuple[int, ...], ...]:
     return tuple(answers)
 
 
-def make_engine(name: str, **limits: int) -> EngineCore:
+def make_engine(name: str, *, async_scheduling: bool = False, **limits: int) -> EngineCore:
     folder = MODELS / name
     decoder = load_generator(
         folder,
@@ -65,10 +65,9 @@ def make_engine(name: str, **limits: int) -> EngineCore:
     )
     bounds = SchedulerConfig(**({"slots": 8, "step_tokens": 64, "kv_tokens": 4096} | limits))
     blocks = bounds.kv_tokens // BLOCK_TOKENS
-    return EngineCore(
-        Scheduler(bounds, hash_key=bytes(32)),
-        DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks),
-    )
+    runner = DecoderRunner(decoder, slots=bounds.slots, context_tokens=512, blocks=blocks)
+    launches = runner if async_scheduling else None
+    return EngineCore(Scheduler(bounds, hash_key=bytes(32)), runner, vocab_size=decoder.vocab_size, launches=launches)
 
 
 def greedy(index: int, name: str) -> Request:

@@ -7,11 +7,12 @@ import numpy
 import torch
 
 from ...kernels.api import BLOCK_TOKENS, Batch, CausalLM
+from ...kernels.cuda import DrawnTokens, to_host
 from ...kernels.draws import TokenMasks
 from ...kernels.packing import Ints, Packed
 from ..grammars.masks import Mask, Masks, grammar_of
-from ..request import Request, Sampled, SamplingParams, ScheduledSequence, Sequence
-from .sampler import Sampler, prompt_logprobs
+from ..request import PENDING, Request, Sampled, SamplingParams, ScheduledSequence, Sequence
+from .sampler import Sampler, drawn, prompt_logprobs
 
 
 class DecoderRunner:
@@ -51,6 +52,19 @@ class DecoderRunner:
         logits = self._logits(self._pack(batch, positions))
         return self._results(batch, positions, logits) if any(positions) else []
 
+    def launch(self, batch: list[ScheduledSequence], after: "Launched | None" = None) -> "Launched":
+        """Starts a step of sequences that `draws_only`, without waiting for its tokens.
+
+        `after`: the step before it, whose tokens may still be PENDING. This one reads them where they were drawn.
+        """
+        positions = [_logits_positions(scheduled) for scheduled in batch]
+        packed = self._pack(batch, positions)
+        logits = self._logits(packed, after.tokens_for(batch, packed) if after else None)
+        sequences = [scheduled.sequence for scheduled in batch if scheduled.samples]
+        if not sequences:
+            return Launched([], torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool))
+        return Launched(sequences, *self._sampler.draw(logits, sequences))
+
     def clear(self, blocks: list[int]) -> None:
         """Zeroes these blocks of the KV cache."""
         self._model.kernels.clear(blocks)
@@ -72,6 +86,7 @@ class DecoderRunner:
         positions = numpy.arange(total, dtype=numpy.int32) - (first - starts)[span]
         block_tables = self._block_tables.rows(batch)
         slot_mapping = block_tables[span, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
+        # Those that are PENDING too: the device has them.
         ids = [token for scheduled in batch for token in scheduled.sequence.tokens(scheduled.start, scheduled.end)]
         rows = [
             int(row) + position - scheduled.start
@@ -89,8 +104,10 @@ class DecoderRunner:
             rows=numpy.array(rows, numpy.int64),
         )
 
-    def _on_host(self, packed: Packed) -> torch.Tensor:
+    def _on_host(self, packed: Packed, drawn: DrawnTokens | None = None) -> torch.Tensor:
         fields = {name: torch.from_numpy(values) for name, values in packed.fields()}
+        if drawn:
+            drawn.put_into(fields["ids"])
         return self._model.logits(Batch(**fields, num_decodes=packed.num_decodes))
 
     def _results(
@@ -129,6 +146,30 @@ class DecoderRunner:
             return None
         found = [masks.get(sequence.request.id) for sequence in sequences]
         return TokenMasks(self._masks.bits, {row: mask.row for row, mask in enumerate(found) if mask})
+
+
+class Launched:
+    """A step on its way: one row for each of its sequences that samples."""
+
+    def __init__(self, sequences: list[Sequence], tokens: torch.Tensor, finite: torch.Tensor) -> None:
+        self._tokens = tokens
+        self._row = {id(sequence): row for row, sequence in enumerate(sequences)}
+        self._read = to_host(tokens, finite)
+
+    def results(self) -> list[Sampled]:
+        """As `DecoderRunner.run`. Waits until they are there."""
+        tokens, finite = self._read()
+        return [drawn(token, ok) for token, ok in zip(tokens.tolist(), finite.tolist(), strict=True)]
+
+    def tokens_for(self, batch: list[ScheduledSequence], packed: Packed) -> DrawnTokens | None:
+        """What the following step reads in place of PENDING: the last token of these sequences."""
+        places = numpy.flatnonzero(packed.ids == PENDING)
+        if not len(places):
+            return None
+        # A PENDING token is the last one of its span.
+        spans = numpy.searchsorted(packed.first, places, side="right") - 1
+        rows = [self._row[id(batch[span].sequence)] for span in spans]
+        return DrawnTokens(self._tokens, numpy.array(rows, numpy.int64), places)
 
 
 def _held_back(mask: Mask) -> Sampled | None:

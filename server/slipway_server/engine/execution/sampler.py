@@ -45,14 +45,15 @@ class Sampler:
         changed = {*edited, *masked}
         given = logits.clone() if any(params[row].logprobs >= 0 for row in changed) else logits
         finite = self._apply_rules(logits, sequences, edited, masks)
-        chosen, all_finite = self._kernels.sample(logits, _draws_of(sequences))
+        chosen, all_finite = self.draw(logits, sequences)
         tokens, oks = chosen.tolist(), all_finite.tolist()
         logprobs = _logprobs_of_rows(given, tokens, params, masks)
-        return [
-            Sampled(token, None, logprobs.get(row)) if ok and token >= 0 else Sampled(no_token_allowed=ok)
-            for row, token in enumerate(tokens)
-            for ok in (finite.get(row, oks[row]),)
-        ]
+        return [drawn(token, finite.get(row, oks[row]), logprobs.get(row)) for row, token in enumerate(tokens)]
+
+    @torch.inference_mode()
+    def draw(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `Kernels.sample`: nothing waits for the device."""
+        return self._kernels.sample(logits, _draws_of(sequences))
 
     def _apply_rules(
         self, logits: torch.Tensor, sequences: Rows[Sequence], edited: list[int], masks: TokenMasks | None
@@ -67,6 +68,11 @@ class Sampler:
             found = self._kernels.mask(logits, masks).tolist()
             finite = dict(zip(masks.rows, found, strict=True)) | finite
         return finite
+
+
+def drawn(token: int, finite: bool, logprobs: Logprobs | None = None) -> Sampled:
+    """A row's token, which is -1 where the request's rules leave none."""
+    return Sampled(token, None, logprobs) if finite and token >= 0 else Sampled(no_token_allowed=finite)
 
 
 def _draws_of(sequences: Rows[Sequence]) -> Draws:

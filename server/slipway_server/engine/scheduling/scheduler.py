@@ -7,21 +7,17 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..request import FinishReason, Request, RequestOutput, Sampled, ScheduledSequence, Sequence
+from ..request import PENDING, FinishReason, Request, RequestOutput, Sampled, ScheduledSequence, Sequence
 from .block_hash import BlockHasher
 from .block_manager import BlockManager
 from .fairness import Fairness
+from .outputs import advance
 
 AGEING_S = 30.0  # waiting this long raises a request by one priority class: the lowest class never starves
 OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began first
 # Prompt tokens of a step whose log probabilities are computed: each one needs its own row of logits.
 MAX_PROMPT_LOGPROBS = 256
 TOO_LATE = "The request's time was over."
-NOT_FINITE = "The model computed numbers that are not finite."
-NO_TOKEN = (
-    "The request leaves no token to choose: allowed_token_ids, bad_words and min_tokens with stop_token_ids "
-    "forbid all of them, or all that its grammar allows. Allow one more."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,7 @@ class Scheduler:
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._arrivals = 0
         self._started: dict[str, int] = {}
+        self._in_flight = False  # results of a step are expected, on which the next one is scheduled
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +115,7 @@ class Scheduler:
         self._admit(now_s)
         batch = self._decodes()
         batch += self._prefills(budget - len(batch), alone=not batch)
-        while not batch and len(self.running) > 1:
+        while not batch and len(self.running) > 1 and not self._in_flight:
             # Prefills hold all blocks together, and none of them has enough: one is preempted.
             self._preempt_victim()
             batch = self._prefills(budget, alone=True)
@@ -135,11 +132,65 @@ class Scheduler:
             scheduled.sequence.num_computed_tokens = scheduled.end - late
             self.block_manager.cache_full_blocks(scheduled.sequence)
             if result and not (late and not result.prompt_logprobs):
-                event = self._advance(scheduled, result)
-                events.append(event)
-                if event.finish:
-                    self._finish(scheduled.sequence)
+                events.append(self._advance(scheduled, result))
         return events
+
+    # --- a step whose results come later ------------------------------------------------------------------------------
+
+    def expect(self, batch: Iterable[ScheduledSequence]) -> None:
+        """Its tokens count as computed, and each token that it samples is PENDING: the next step can be scheduled.
+
+        `settle` or `retract` ends that, before the next one is expected.
+        """
+        self._in_flight = True
+        for scheduled in batch:
+            scheduled.sequence.num_computed_tokens = scheduled.end
+            if scheduled.samples:
+                scheduled.sequence.output.append(PENDING)
+
+    def settle(self, batch: Iterable[ScheduledSequence], results: Iterable[Sampled]) -> list[RequestOutput]:
+        """Applies the results of the expected step; those of sequences that ended meanwhile are dropped."""
+        self._in_flight = False
+        remaining = iter(results)
+        events = []
+        for scheduled in batch:
+            result = next(remaining) if scheduled.samples else None
+            if not self._has(scheduled.sequence):
+                continue
+            self.block_manager.cache_full_blocks(scheduled.sequence)
+            if result:
+                scheduled.sequence.output.pop()  # PENDING
+                events.append(self._advance(scheduled, result))
+        return events
+
+    def retract(self, batch: Iterable[ScheduledSequence]) -> list[ScheduledSequence]:
+        """As if the expected step had not run. What of it can run again: its sequences that still have their blocks."""
+        self._in_flight = False
+        again = []
+        for scheduled in batch:
+            sequence = scheduled.sequence
+            if not self._has(sequence):
+                continue
+            if scheduled.samples:
+                sequence.output.pop()
+            # Of a sequence that was preempted meanwhile nothing is computed.
+            if sequence.slot >= 0 and sequence.num_computed_tokens == scheduled.end:
+                sequence.num_computed_tokens = scheduled.start
+                again.append(scheduled)
+        return again
+
+    def _has(self, sequence: Sequence) -> bool:
+        name = sequence.request.id
+        return self.running.get(name) is sequence or self._waiting.get(name) is sequence
+
+    def _advance(self, scheduled: ScheduledSequence, result: Sampled) -> RequestOutput:
+        event = advance(scheduled, result)
+        if event.finish is FinishReason.NON_FINITE and scheduled.sequence.request.sampling:
+            # Its blocks may hold the non-finite numbers, which must not reach other sequences.
+            self.block_manager.invalidate(scheduled.sequence)
+        if event.finish:
+            self._finish(scheduled.sequence)
+        return event
 
     def fail(self, sequence: Sequence, reason: str) -> RequestOutput:
         """Ends a sequence whose step failed. The blocks that this step wrote to are invalid."""
@@ -242,7 +293,7 @@ class Scheduler:
 
     def _decodes(self) -> list[ScheduledSequence]:
         """One token for each sequence after its prefill. When no block is free for it, a sequence is preempted."""
-        decoding = [item for item in self.running.values() if item.decoding]
+        decoding = [item for item in self.running.values() if item.decoding and not item.ends_by_length]
         for sequence in decoding:
             while sequence.slot >= 0 and not self.block_manager.can_append(sequence, sequence.length):
                 self._preempt_victim()
@@ -343,30 +394,3 @@ class Scheduler:
     def _all_sequences(self) -> Iterator[Sequence]:
         yield from self.running.values()
         yield from self._waiting.values()
-
-    def _advance(self, scheduled: ScheduledSequence, result: Sampled) -> RequestOutput:
-        request, sampling = scheduled.sequence.request, scheduled.sequence.request.sampling
-        scheduled.sequence.num_prompt_logprobs += len(result.prompt_logprobs)
-        if sampling is None:
-            if result.embedding is None:
-                return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
-            return RequestOutput(request.id, embedding=result.embedding, finish=FinishReason.STOP)
-        if not scheduled.samples or result.late:
-            return RequestOutput(request.id, prompt_logprobs=result.prompt_logprobs)
-        if result.refusal:
-            return RequestOutput(request.id, finish=FinishReason.GRAMMAR, error=result.refusal)
-        if result.token is None:
-            if result.no_token_allowed:
-                return RequestOutput(request.id, finish=FinishReason.INVALID, error=NO_TOKEN)
-            # Its blocks may hold the non-finite numbers, which must not reach other sequences.
-            self.block_manager.invalidate(scheduled.sequence)
-            return RequestOutput(request.id, finish=FinishReason.NON_FINITE, error=NOT_FINITE)
-        scheduled.sequence.output.append(result.token)
-        finish = sampling.finish_after(result.token, len(scheduled.sequence.output))
-        return RequestOutput(
-            request.id,
-            token=result.token,
-            finish=finish,
-            logprobs=result.logprobs,
-            prompt_logprobs=result.prompt_logprobs,
-        )
