@@ -19,7 +19,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 REPORT = REPOSITORY / "build" / "reports" / "gpu.json"
 PROMPT_TOKENS, CONTEXT_TOKENS = 1024, 1408
 PEER_BATCH, PEER_PROMPT, PEER_NEW = 64, 128, 128
-LOADS: dict[str, dict[str, float]] = {"greedy": {}, "sampled": {"temperature": 0.8, "top_p": 0.95}}
+SAMPLED = {"temperature": 0.8, "top_p": 0.95}
+# Sampling, and whether with `--async-scheduling`.
+LOADS: dict[str, tuple[dict[str, float], bool]] = {
+    "greedy": ({}, False),
+    "sampled": (SAMPLED, False),
+    "async_greedy": ({}, True),
+    "async_sampled": (SAMPLED, True),
+}
 ROUNDS = 3
 COPY_BYTES, COPIES = 4 << 30, 20
 Row = dict[str, Any]
@@ -105,27 +112,31 @@ def _tokens(report: Row, end: float) -> None:
 
 
 def _one_model(name: str, batches: list[int], bandwidth: float, report: Row, end: float) -> None:
-    from bench.gpu.ours import decodes, engine_of
+    from bench.gpu.ours import async_scheduling, decodes, engine_of
 
     shape = SHAPES[name]
     engine = engine_of(shape, "cuda:0", max(*batches, PEER_BATCH), CONTEXT_TOKENS)
-    print(f"\n{name}   batch    step ms   model ms      tok/s   share   share of the model alone   prefill tok/s")
+    print(f"\n{name}   batch    step ms   model ms      tok/s   share   async   model alone   prefill tok/s")
     for batch in batches:
         if time.monotonic() > end:
             report["missing"][f"{name}, batch {batch}"] = "no time was left"
             continue
         found = decodes(engine, batch, PROMPT_TOKENS)
+        with async_scheduling(engine):
+            ahead = decodes(engine, batch, PROMPT_TOKENS)
+        ahead_share = share(shape, batch, ahead.context_tokens, ahead.step_s, bandwidth)
         shares = [share(shape, batch, found.context_tokens, each, bandwidth) for each in (found.step_s, found.model_s)]
         row = {
             "kind": "decode", "model": name, "batch": batch, "context_tokens": found.context_tokens,
             "step_ms": round(found.step_s * 1e3, 4), "model_ms": round(found.model_s * 1e3, 4),
             "tokens_per_s": round(batch / found.step_s, 1), "share": round(shares[0], 4),
+            "async_step_ms": round(ahead.step_s * 1e3, 4), "async_share": round(ahead_share, 4),
             "model_share": round(shares[1], 4), "prefill_tokens_per_s": round(found.prefill_tokens_per_s),
         }  # fmt: skip
         report["rows"].append(row)
         print(
             f"{name}   {batch:5} {row['step_ms']:10.3f} {row['model_ms']:10.3f} {row['tokens_per_s']:10.1f}"
-            f" {shares[0]:7.1%} {shares[1]:26.1%} {row['prefill_tokens_per_s']:15}",
+            f" {shares[0]:7.1%} {ahead_share:7.1%} {shares[1]:13.1%} {row['prefill_tokens_per_s']:15}",
             flush=True,
         )
     ours = 0.0
@@ -138,18 +149,18 @@ def _one_model(name: str, batches: list[int], bandwidth: float, report: Row, end
 
 def _loads(name: str, engine: Any, report: Row) -> float:
     """Greedy and sampled requests in turns, the medians of their rates; that of greedy ones is for the peers too."""
-    from bench.gpu.ours import closed
+    from bench.gpu.ours import async_scheduling, closed
 
     rates: dict[str, list[float]] = {kind: [] for kind in LOADS}
-    for sampling in LOADS.values():
-        closed(engine, 2, PEER_PROMPT, 8, **sampling)
+    closed(engine, 2, PEER_PROMPT, 8, **SAMPLED)
     for _ in range(ROUNDS):
-        for kind, sampling in LOADS.items():
-            rates[kind].append(closed(engine, PEER_BATCH, PEER_PROMPT, PEER_NEW, **sampling))
+        for kind, (sampling, ahead) in LOADS.items():
+            with async_scheduling(engine, ahead):
+                rates[kind].append(closed(engine, PEER_BATCH, PEER_PROMPT, PEER_NEW, **sampling))
     medians = {kind: round(median(found), 1) for kind, found in rates.items()}
     times = round(medians["sampled"] / medians["greedy"], 3)
     report["rows"].append({"kind": "sampled", "model": name, "batch": PEER_BATCH, **medians, "sampled_times": times})
-    print(f"{name}: temperature 0.8, top_p 0.95: {medians['sampled']} tok/s, {times} of greedy", flush=True)
+    print(f"{name}: {', '.join(f'{kind} {rate} tok/s' for kind, rate in medians.items())}; {times}", flush=True)
     return medians["greedy"]
 
 

@@ -1,6 +1,8 @@
 """Our engine on random weights that are made where they are used: no folder, no disk."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -81,6 +83,16 @@ class Decodes:
     model_s: float  # of the captured graph alone
     context_tokens: float
     prefill_tokens_per_s: float
+
+
+@contextmanager
+def async_scheduling(engine: EngineCore, on: bool = True) -> Iterator[None]:
+    """As the flag of the server: a step begins before the one before was read. The engine is idle around it."""
+    engine._launches = engine._runner if on else None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        engine._launches = engine._in_flight = None
 
 
 def decodes(engine: EngineCore, batch: int, prompt_tokens: int) -> Decodes:
