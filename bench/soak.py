@@ -341,12 +341,13 @@ async def _follow(reply: aiohttp.ClientResponse, leaves_after: int | None) -> tu
     return LOST, f"the stream ended after {events} events without saying so"
 
 
-def launch(port: int, probe_port: int) -> Launch:
+def launch(port: int, probe_port: int, *, async_scheduling: bool = False) -> Launch:
     """A server that is small enough to be full all the time."""
     flags = {
         "model": MODEL, "served-model-name": "m", "dtype": "bfloat16", "host": "127.0.0.1", "port": port,
         "probe-port": probe_port, "max-num-seqs": SLOTS, "max-kv-tokens": KV_TOKENS, "max-queue-requests": QUEUE,
         "max-body-bytes": BODY_BYTES, "log-level": "WARNING",
+        "async-scheduling": "on" if async_scheduling else "off",
     }  # fmt: skip
     command = [sys.executable, "-m", "slipway_server"]
     command += [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
@@ -371,10 +372,11 @@ def as_json(seen: Seen, first: Look, last: Look, settings: Json) -> Json:
 @click.option("--minutes", type=click.FloatRange(min=0.1), default=20.0, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=5.0), help="In place of minutes.")
 @click.option("--seed", default=1, show_default=True, help="Of what clients do.")
-def main(minutes: float, seconds: float | None, seed: int) -> None:
+@click.option("--async-scheduling", is_flag=True, help="The server gets this flag.")
+def main(minutes: float, seconds: float | None, seed: int, *, async_scheduling: bool) -> None:
     """Minutes of random, broken and abandoned requests against our server; then all must be back to the start."""
     length_s = seconds or minutes * 60
-    start = launch(reserve_port(), reserve_port())
+    start = launch(reserve_port(), reserve_port(), async_scheduling=async_scheduling)
     log = REPOSITORY / "build" / "soak.log"
     try:
         with running(start, log, 120.0) as server:
@@ -383,7 +385,12 @@ def main(minutes: float, seconds: float | None, seed: int) -> None:
     except DidNotStart as error:
         print(f"the server did not start: {error}")
         sys.exit(2)
-    result = as_json(soak.seen, first, last, {"seconds": length_s, "seed": seed, "clients": CLIENTS})
+    result = as_json(
+        soak.seen,
+        first,
+        last,
+        {"seconds": length_s, "seed": seed, "clients": CLIENTS, "async_scheduling": async_scheduling},
+    )
     path = write(result)
     for wrong in soak.seen.wrong:
         print(f"wrong: {wrong}")
