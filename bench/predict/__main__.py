@@ -104,7 +104,7 @@ def _alone(run: Run, model: ModelFile, file: Path) -> Json:
 
 
 def _choose_batch(run: Run, peer: Peer, model: ModelFile, file: Path) -> Found:
-    """With batches or without, whichever is faster: nobody is measured in the worse of two settings."""
+    """With batches or without, whichever is faster: no peer is measured in the worse of two settings."""
     rates = {}
     for batch in (1, BATCH_ROWS) if peer.batches else (1,):
         with (

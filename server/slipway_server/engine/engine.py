@@ -40,7 +40,7 @@ class Runner(Protocol):
         ...
 
 
-class Launched(Protocol):
+class LaunchedStep(Protocol):
     """A step on its way."""
 
     def results(self) -> list[Sampled]: ...
@@ -49,7 +49,7 @@ class Launched(Protocol):
 class LaunchingRunner(Runner, Protocol):
     """It can begin a step before the tokens of the one before are known: the decoder of `runner.py`."""
 
-    def launch(self, batch: list[ScheduledSequence], after: Any = None) -> Launched: ...
+    def launch(self, batch: list[ScheduledSequence], after: Any = None) -> LaunchedStep: ...
 
 
 class EngineBroken(Exception):
@@ -64,7 +64,7 @@ _StepParts = tuple[dict[str, int], list[ScheduledSequence], list[RequestOutput]]
 @dataclass(frozen=True, slots=True)
 class _InFlight:
     batch: list[ScheduledSequence]
-    launched: Launched
+    launched: LaunchedStep
 
 
 class EngineCore:
@@ -189,7 +189,7 @@ class EngineCore:
             self._runner.clear(invalid)
         return batch, started
 
-    def _launch(self, batch: list[ScheduledSequence], after: Launched | None = None) -> _InFlight | None:
+    def _launch(self, batch: list[ScheduledSequence], after: LaunchedStep | None = None) -> _InFlight | None:
         """None for a batch that is to be computed alone."""
         if not self._launches or not batch or not all(scheduled.draws_only for scheduled in batch):
             return None
