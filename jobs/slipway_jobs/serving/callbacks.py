@@ -5,9 +5,11 @@ from typing import Any
 
 from aiohttp import web
 
+from slipway_process.network.listed_hosts import MAX_URL_CHARACTERS
+
 from ..store.database import Database
 from ..store.delivery_store import PENDING, DeliveryStore
-from ..webhooks.receivers import MAX_URL_CHARACTERS, Receivers
+from ..webhooks.receivers import Receivers
 from ..webhooks.signing import secret_of, shown
 from .fields import Fields, text_of
 from .refusal import JobsRefusal, invalid, json_response

@@ -7,7 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
+from yarl import URL
+
 from slipway_process.network.addresses import CLUSTER_PORTS, OWN_PORTS, Reach, canonical, matches, parse_hosts, reach_of
+from slipway_process.network.urls import read_url
+
+MAX_URL_CHARACTERS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,14 @@ class ListedHosts:
     def names(self, host: str) -> bool:
         """Whether the administrator listed this host."""
         return any(matches(host, pattern) for pattern in self.patterns)
+
+    def read(self, text: str) -> URL | None:
+        """A URL of a listed host; None for any other text."""
+        try:
+            url = read_url(text, MAX_URL_CHARACTERS)
+        except ValueError:
+            return None
+        return url if url.host and self.names(url.host) else None
 
     def may_connect(self, address: str, port: int) -> bool:
         """Whether an address that a listed host resolved to may be connected to."""
