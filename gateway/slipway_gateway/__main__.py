@@ -33,6 +33,7 @@ from .balancing.failsafe import CutOffRule
 from .balancing.failsafe_state import FailsafeSettings
 from .balancing.load_balancer import LoadBalancer
 from .balancing.outlier import OutlierDetection
+from .feedback.endpoint import SharedClaims
 from .forwarding.proxy import Proxy, max_sessions
 from .identity.authenticate import OFF
 from .ledger.store import LedgerStore
@@ -147,6 +148,15 @@ def _budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger)
 
     shared = (url, settings.redis_prefix, settings.redis_timeout_s, metrics)
     return RedisBudgets(*shared, own=ledger.own, hour=lambda: ledger.hour)
+
+
+def _claims(settings: GatewaySettings) -> SharedClaims | None:
+    """The URL was checked for the counters."""
+    if not (url := settings.redis_url.get_secret_value()):
+        return None
+    from .sharing.redis_claims import RedisClaims  # as above
+
+    return RedisClaims(url, settings.redis_prefix, settings.redis_timeout_s)
 
 
 def _admission(
@@ -281,12 +291,12 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         authenticator = Authenticator(
             settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=bool(settings.tls_client_ca_file)
         )
-        ledger = Ledger(store, metrics)
-        admission, gateways, shared = _admission(settings, metrics, ledger)
+        admission, gateways, shared = _admission(settings, metrics, ledger := Ledger(store, metrics))
         known.on_publish = admission.tenants_changed
         proxy = Proxy(settings, balancer, metrics, session)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
-        edge.access_log, edge.jobs = access_log, _jobs(settings, session, balancer)
+        jobs, claims = _jobs(settings, session, balancer), _claims(settings)
+        edge.access_log, edge.jobs, edge.feedback.shared = access_log, jobs, claims
         remembered = "" if settings.routes else settings.state_dir  # a file of routes is its own memory
         last = LastTable(remembered, settings.state_max_age_s, balancer.publish, metrics)
         source = _source(settings, balancer, metrics, last)
@@ -316,7 +326,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await asyncio.gather(*tasks, return_exceptions=True)
             await issuers.close()
             await ledger.close_down()
-            for one in shared:
+            for one in (*shared, *([claims] if claims else [])):
                 await one.close()
             await access_log.close()
             await asyncio.gather(*(one.cleanup() for one in admin_runners))

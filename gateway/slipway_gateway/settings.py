@@ -310,6 +310,10 @@ class GatewaySettings(ProcessSettings):
     tenant_keys_file: FilePath = Field(
         "", description="file with the keys that prove tenants to servers; without it nothing is proved"
     )
+    feedback_max_age_s: Seconds = Field(
+        7 * 86400.0,
+        description="age of a response up to which feedback on it counts, if its weights are still compared",
+    )
     jobs_url: Annotated[str, AfterValidator(_jobs_url), Flag("URL")] = Field(
         "", description="base URL of the jobs process, for files and batches; without one there are none"
     )

@@ -337,6 +337,13 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             )
         ],
     ),
+    "WrongAnswer counts feedback on split requests": (
+        [
+            spec(metric(event="WrongAnswer", kind="PairedEvent", maxExtra=10)),
+            spec(metric(event="WrongAnswer", kind="PairedDrift")),
+        ],
+        [spec(metric(event="WrongAnswer")), spec(metric(event="WrongAnswer", kind="BadEvent", maxExtra=20))],
+    ),
     "the names of spec.vetoes must differ": (
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "PodCrashLoop", "limit": 2}])],
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "CanaryCutOff"}])],

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from ..judging.outcome import ITL, OutcomeRecorder, RequestOutcome
+from ..judging.outcome import ITL, AnswerOrigin, OutcomeRecorder, RequestOutcome
 from ..judging.samples import GenerationSamples, Samples
 from ..routing.router import RouteEndpoint, assign_revision
 from ..routing.table import Route
@@ -76,6 +76,9 @@ class FirstAttempts:
         recorder = OutcomeRecorder(now_s, count, close, streams=stream, patience_s=patience_s)
         if here and attempt:
             here.open(attempt, recorder)
+        if route and route.feedback:
+            assigned = own if here and counts else ""
+            recorder.origin = AnswerOrigin(route.name, route.generation, route.digest, assigned)
         return recorder
 
     def generation(self, route: Route) -> GenerationSamples | None:

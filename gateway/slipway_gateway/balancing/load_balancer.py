@@ -56,7 +56,7 @@ class LoadBalancer:
         """Replaces the route table; every part follows it. None: what exists is not known, and no request is routed."""
         last, known = self.published.current or RouteTable(), table or RouteTable()
         self.in_flight.follow(known)
-        self.first_attempts.samples.keep(known.routes)
+        self.first_attempts.samples.keep(known.routes, self._clock())
         self.activity.follow(known.routes)
         self._services.follow((name, route.uid, known.ready(route)) for name, route in known.routes.items())
         self.failsafe.follow(last, known)

@@ -55,15 +55,16 @@ def check_length(request: web.Request, limit_bytes: int) -> None:
         raise errors.too_large(limit_bytes)
 
 
-async def read(request: web.Request, account: Account, settings: GatewaySettings) -> bytes:
-    """The whole body, held once.
+async def read(request: web.Request, account: Account, settings: GatewaySettings, most_bytes: int = 0) -> bytes:
+    """The whole body, held once. `most_bytes`: where it may be shorter than others.
 
     Raises:
         RequestError: it is too long or compressed (413, 415), comes too slowly (408), or there is no room for it (429).
     """
-    check_length(request, settings.max_body_bytes)
+    limit_bytes = min(most_bytes or settings.max_body_bytes, settings.max_body_bytes)
+    check_length(request, limit_bytes)
     now = asyncio.get_running_loop().time
-    reading = _BodyReader(account, settings, now() + settings.body_timeout_s)
+    reading = _BodyReader(account, settings, now() + settings.body_timeout_s, limit_bytes)
     if request.content.is_eof():
         # Most bodies came with their head: nothing to wait for.
         if chunk := request.content.read_nowait():
@@ -89,9 +90,9 @@ async def read(request: web.Request, account: Account, settings: GatewaySettings
 class _BodyReader:
     """One body on its way."""
 
-    def __init__(self, account: Account, settings: GatewaySettings, last_s: float) -> None:
+    def __init__(self, account: Account, settings: GatewaySettings, last_s: float, limit_bytes: int) -> None:
         self._account = account
-        self._limit_bytes = settings.max_body_bytes
+        self._limit_bytes = limit_bytes
         self._window_bytes = settings.min_body_rate_bytes * WINDOW_S
         self._last_s = last_s
         self._pieces: list[bytes] = []

@@ -8,6 +8,8 @@ import aiohttp
 from aiohttp import web
 
 from ..balancing.load_balancer import LoadBalancer
+from ..feedback.predicted import predicted_label
+from ..feedback.tokens import FeedbackTokens
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
 from ..limits.budget import MemoryBudget
 from ..limits.container import budget_bytes, memory_limit_bytes
@@ -18,10 +20,10 @@ from ..mirror.queue import MirrorQueue
 from ..mirror.twins import TwinShadows
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
-from ..upstream.exchange import UpstreamRequest
+from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
-from ..wire import errors
+from ..wire import errors, request_fields
 from .crashes import CrashTracker
 from .held_request import HeldRequest
 from .relay import Relay, RelayContext
@@ -46,6 +48,7 @@ class Proxy:
         clock = self._clock = asyncio.get_running_loop().time
         self.budget = _budget(settings, metrics, clock)
         signer = TenantSigner(settings.tenant_keys_file)
+        self.feedback = FeedbackTokens(settings.tenant_keys_file)
         self._crashes = CrashTracker(metrics, clock)
         sender = Sender(balancer, session, open_direct(session, settings), signer, clock)
         self._retries = Retries(settings, balancer, metrics, sender, self._crashes, clock=clock)
@@ -86,7 +89,9 @@ class Proxy:
                 response = await self._retries.first_response(outgoing, record, state, held_request)
                 if (ended := await held_request.refuse_response(response)) is not None:
                     return ended
-                relay = Relay(self._shared, request, outgoing, response, record, opened=held_request.out)
+                token = self._feedback_token(outgoing, response, state, record)
+                opened = held_request.out
+                relay = Relay(self._shared, request, outgoing, response, record, opened=opened, feedback=token)
                 return await relay.run()
         except TimeoutError:
             if relay is None:
@@ -105,6 +110,19 @@ class Proxy:
             self._balancer.activity.leave(activity)
             own = state.recorder.outcome if state.recorder and outgoing.is_sample else None
             self.twins.offer(outgoing, record.request_id, own)
+
+    def _feedback_token(
+        self, outgoing: UpstreamRequest, response: UpstreamResponse, state: RetryState, record: RequestRecord
+    ) -> str:
+        """For the client, where feedback on this response is counted; else empty."""
+        origin = state.recorder.origin if state.recorder else None
+        if origin is None or response.status != 200 or not outgoing.computes:
+            return ""
+        whole = response.rest is None and "Content-Encoding" not in response.headers
+        label = predicted_label(outgoing.path, response.start) if whole else None
+        tenant = record.identity.name if record.identity else ""
+        session = "" if outgoing.key.startswith(request_fields.ALONE) else outgoing.key
+        return self.feedback.make(origin, response.endpoint.revision, tenant, session, label)
 
     def cut(self) -> None:
         """Ends running requests: a stream with an error event, any other one with an error response."""

@@ -57,8 +57,9 @@ class Relay:
         record: RequestRecord,
         *,
         opened: web.StreamResponse | None = None,
+        feedback: str = "",
     ) -> None:
-        """`opened`: the response in which the client got comments while it waited."""
+        """`opened`: the response in which the client got comments while it waited. `feedback`: token for the client."""
         self._context = context
         self._clock = context.clock
         self._request = request
@@ -79,6 +80,8 @@ class Relay:
         record.find_usage = self.usage
         if outgoing.meter:
             crossing.update(outgoing.meter.limit_headers)
+        if feedback:
+            crossing[headers.FEEDBACK] = feedback
         made = web.StreamResponse if self._aligner or response.rest else _WholeResponse
         self._out = opened or made(status=response.status, headers=crossing)
 

@@ -31,6 +31,19 @@ class RequestOutcome:
         return RequestOutcome(tuple(kind for kind in self.bad if kind not in excused), self.seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOrigin:
+    """The table by which a request was routed, of a route with feedback.
+
+    `assigned`: the revision that its weights chose, where the judge may count its session; else empty.
+    """
+
+    route: str
+    generation: int
+    digest: str
+    assigned: str = ""
+
+
 def _ignore(waited: Mapping[str, float]) -> None:
     """For an attempt that is no sample."""
 
@@ -48,7 +61,7 @@ class OutcomeRecorder:
 
     __slots__ = (
         "_begun_s", "_cut", "_events", "_first_s", "_last_s", "_on_end", "_on_outcome", "_patience_s",
-        "_silent_since_s", "_streams", "_tail", "outcome",
+        "_silent_since_s", "_streams", "_tail", "origin", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +80,7 @@ class OutcomeRecorder:
         self._patience_s = patience_s
         self._first_s = self._last_s = 0.0
         self.outcome: RequestOutcome | None = None  # None until it is known, and where the client left before
+        self.origin: AnswerOrigin | None = None  # None: feedback on its response is not counted
         self._events = 0  # after those that came first
         self._tail = bytearray()
         self._cut = False

@@ -88,6 +88,8 @@ class RevisionSamples:
     late: LatencyHistograms = field(
         default_factory=LatencyHistograms
     )  # lower bounds, of attempts that ended without a measured time
+    rated: int = 0  # sessions with feedback, and those of them with feedback that an answer was wrong
+    wrong: int = 0
 
     def report(self, late: LatencyHistograms) -> dict[str, Any]:
         return {
@@ -97,6 +99,8 @@ class RevisionSamples:
             "events": dict(self.events),
             "slow": self.slow.report(),
             "late": late.report(),
+            "rated": self.rated,
+            "wrong": self.wrong,
         }
 
 
@@ -197,6 +201,12 @@ class GenerationSamples:
         for measure in attempt.measures & outcome.seconds.keys():
             counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
 
+    def rate(self, revision: str, *, first: bool, wrong: bool) -> None:
+        """Feedback on an answer of the revision. `first`: of its session; `wrong`: for the first time in it."""
+        if counts := self._revisions.get(revision):
+            counts.rated += first
+            counts.wrong += wrong
+
     def end(self) -> None:
         """The generation is no longer reported: its memory is freed."""
         self._units.end()
@@ -260,7 +270,12 @@ class Samples:
         last = epochs[-1]
         return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
-    def keep(self, routes: Mapping[str, Route]) -> None:
+    def generation(self, route: Route, generation: int) -> GenerationSamples | None:
+        """A generation of the route that is still reported."""
+        epochs = self._epochs.get((route.name, route.uid), ())
+        return next((epoch for epoch in epochs if epoch.generation == generation), None)
+
+    def keep(self, routes: Mapping[str, Route], now_s: float = 0.0) -> None:
         """Forgets routes that are gone, and former objects of the same name."""
         kept = {(route.name, route.uid) for route in routes.values()}
         for gone in self._epochs.keys() - kept:
@@ -268,6 +283,10 @@ class Samples:
                 epoch.end()
         for unpaired in [key for key in self._paired if key not in kept or not routes[key[0]].twin_shadow]:
             self._paired.pop(unpaired)[1].end()
+        # Feedback may come to a gateway that gets no other request of the generation.
+        for route in routes.values():
+            if route.feedback:
+                self.epoch(route, now_s)
 
     def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
         """The oldest first; the shape is in docs/contracts.md."""

@@ -74,6 +74,7 @@ class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):
     asleep: bool = False
     wake_seconds: int | None = None
     forward_headers: tuple[str, ...] = ()
+    feedback: bool = False
 
 
 class NameClaim(msgspec.Struct, frozen=True):
@@ -111,6 +112,7 @@ class Route:
     asleep: bool = False  # its endpoints get no requests, even if there are some
     wake_s: int | None = None  # how long a wake is expected to take, 0: not known; None: it is awake
     forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
+    feedback: bool = False  # what clients learn about its responses later is counted
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -287,6 +289,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         asleep=traffic.asleep,
         wake_s=traffic.wake_seconds,
         forward_headers=traffic.forward_headers,
+        feedback=traffic.feedback,
         replicas=_replicas(obj),
         digest=digest_traffic(raw),
         replica_sets=replica_sets,

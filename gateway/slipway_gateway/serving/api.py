@@ -15,6 +15,9 @@ from slipway_process import logs
 
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
+from ..feedback.endpoint import PATH as FEEDBACK
+from ..feedback.endpoint import FeedbackApi
+from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
 from ..identity.authenticate import RequestIdentity
@@ -30,24 +33,12 @@ from ..wire import errors, headers, inference, request_fields, resume
 from ..wire.inference import ModelPath
 from . import expect, requester
 from .admission import Admission
-from .inference import DESCRIBE, INFER, Answer, InferenceServer
+from .inference import DESCRIBE, INFER, ROUTED_PATHS, Answer, InferenceServer
 from .listener import ConnectionLimiter
 from .tenants_report import report
 from .visible import described, listed, may_use
 
 log = logging.getLogger(__name__)
-
-ROUTED_PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/tokenize",
-    "/detokenize",
-    "/v1/generate",
-    "/api/v1/generate",
-    "/api/v1/embed",
-    inference.PREDICT,
-)
 
 Work = Callable[[web.Request, RequestRecord], Awaitable[web.StreamResponse]]
 
@@ -74,6 +65,7 @@ class PublicApi:
         self.ledger = admission.ledger
         self.access_log = AccessLog()  # writes nothing
         self.jobs: JobsBackend | None = None
+        self.feedback = FeedbackApi(settings.feedback_max_age_s, balancer, metrics, proxy.feedback)
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()
@@ -121,6 +113,7 @@ class PublicApi:
         for path in ROUTED_PATHS:
             self._add(app, path, self._by_body, "POST")
         self._add_paths(app)
+        self._add(app, FEEDBACK, self._rate, "POST")
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
         app.router.add_route("*", r"/{path:[\s\S]*}", self._accounted(self._unknown_url), expect_handler=self._expect)
@@ -371,6 +364,13 @@ class PublicApi:
         if table is None or route is None or not may_use(tenant, table, route):
             raise errors.model_not_found(model)
         return route
+
+    async def _rate(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
+        with self._proxy.budget.open(requester.client_of(request, record.identity, self._settings)) as account:
+            body = await bodies.read(request, account, self._settings, MAX_BODY_BYTES)
+            answer = await self.feedback.rate(body, record.identity.name if record.identity else "")
+        record.end("ok", 200)
+        return self._json(answer, record)
 
     # -- what is served
 

@@ -1,17 +1,29 @@
-"""Endpoints of the Open Inference Protocol that the gateway answers itself: all models behind it are one server."""
+"""Paths of the API, and those of the Open Inference Protocol that the gateway answers itself, as one server."""
 
 from collections.abc import Callable
 from typing import Any
 
 from ..balancing.published_table import PublishedTable
 from ..identity.tenants import KnownTenant
-from ..wire import errors
+from ..wire import errors, inference
 from .visible import listed
 
 Answer = Callable[[KnownTenant | None], Any]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
 
+# Of requests with the model in their body.
+ROUTED_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/tokenize",
+    "/detokenize",
+    "/v1/generate",
+    "/api/v1/generate",
+    "/api/v1/embed",
+    inference.PREDICT,
+)
 # In this order: names may contain slashes, so that longer endings come first.
 INFER = ("/v2/models/{name:.+}/versions/{version:[^/]+}/infer", "/v2/models/{name:.+}/infer")
 DESCRIBE = (

@@ -79,6 +79,7 @@ class GatewayMetrics:
         self._scored = self._counter(
             "scorer_pairs_total", "Pairs for a scorer by what became of them", (*pair, "result")
         )
+        self._rated = self._counter("feedback_total", "Entries of feedback by what became of them", (*pair, "result"))
         self._inflight = self._gauge("inflight", "Requests now at a revision, streams included", pair)
         self._applied: dict[str, int] = {}  # what the next line's gauge shows
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
@@ -109,7 +110,7 @@ class GatewayMetrics:
         self._declare_certificates()
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
-        answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired)
+        answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired, self._rated)
         counts = (*answers, self.ejections, self.crashes, self.poison)
         self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
@@ -194,6 +195,11 @@ class GatewayMetrics:
         """A pair that a scorer was to rate."""
         self._touch(model, revision)
         self._scored.labels(model, revision, result).inc()
+
+    def rated(self, model: str, revision: str, result: str) -> None:
+        """An entry of a feedback request."""
+        self._touch(model, revision)
+        self._rated.labels(model, revision, result).inc()
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
         self._child(self._inflight, model, revision).inc(by)

@@ -17,6 +17,7 @@ PRIORITY_LIMIT = "X-Slipway-Priority-Limit"  # the most urgent priority that a c
 # Credentials of clients. Pods get them only if the route lists them.
 CREDENTIALS = frozenset({"authorization", "cookie", "api-key", "x-api-key"})
 PROMPT_TOKENS = "X-Slipway-Prompt-Tokens"  # of a stream, from its server: a client may leave before its end
+FEEDBACK = "X-Slipway-Feedback"  # token of a response; only the gateway sets it
 SHADOW = "X-Slipway-Shadow"  # marks mirrored requests; only the gateway sets it
 
 _HOP_BY_HOP = frozenset(
@@ -40,7 +41,9 @@ _OF_REQUEST = (
     | {"host", "content-length", "expect", "x-request-id", TENANT.lower(), SHADOW.lower(), PRIORITY_LIMIT.lower()}
 )
 _OF_ANSWER = (
-    _HOP_BY_HOP | _OF_RESUMING | {"content-length", "x-request-id", "x-slipway-revision", PROMPT_TOKENS.lower()}
+    _HOP_BY_HOP
+    | _OF_RESUMING
+    | {"content-length", "x-request-id", "x-slipway-revision", PROMPT_TOKENS.lower(), FEEDBACK.lower()}
 )
 _OF_ANSWER_WITHOUT_COOKIES = _OF_ANSWER | {"set-cookie", "set-cookie2"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

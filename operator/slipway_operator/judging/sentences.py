@@ -99,6 +99,14 @@ def unequal(spec: AnalysisSpec, reading: Reading) -> str:
     )
 
 
+def unequal_feedback(row: MetricVerdict) -> str:
+    """Why feedback is not compared, and the remedy."""
+    return (
+        f"{row.name}: of {row.nc + row.ns} sessions with feedback {row.nc} are canary's, which its weight does not "
+        "explain: send feedback on responses of both alike, also on those that are right"
+    )
+
+
 def unit(symptom: Symptom) -> str:
     """The unit of a veto's numbers."""
     unit = UNITS.get(symptom.veto)

@@ -6,7 +6,7 @@ not to be worse than its margin and nothing prevents a pass. Everything else, ab
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ THOUSAND = 1000
 # Reasons that more pairs would end.
 _WAITS_FOR_PAIRS = (Reason.NO_DATA, Reason.WARM_UP, Reason.UNDECIDED, Reason.SHADOW_STARVED)
 # Findings of rows that are no evidence against a canary.
-_NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED)
+_NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED, Finding.UNEQUAL)
 
 
 # -- for one canary or many at once: the operator and the simulation call the same functions
@@ -180,6 +180,8 @@ def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerd
         none = Finding.NOT_COMPARED if burdened else Finding.NO_DATA
         return _row_of(metric, none, sums, log_threshold=threshold)
     tally = Tally.of(epochs)
+    if metric.of_feedback and bool(mismatched(tally)):
+        return _row_of(metric, Finding.UNEQUAL, sums, log_threshold=threshold)
     evidence = float(log_evidence(metric, tally)) + math.log(metric.share or 1.0)
     upper = ratio_upper(tally.kc, tally.ks, tally.weights, spec.false_promote_rate)
     finding = Finding.UNDECIDED
@@ -289,15 +291,8 @@ def _doubt_of_passing(
     waiting = {finding: [row for row in rows if row.finding is finding] for finding in Finding}
     if waiting[Finding.NOT_COMPARED]:
         return Reason.LOAD_MISMATCH, sentences.unequal(spec, reading), waiting[Finding.NOT_COMPARED][0].name
-    if waiting[Finding.NO_FLOOR]:
-        row = waiting[Finding.NO_FLOOR][0]
-        return Reason.NO_FLOOR, f"{row.name}: {sentences.differs(row)}", row.name
-    if waiting[Finding.NO_DATA]:
-        name = waiting[Finding.NO_DATA][0].name
-        text = f"{name} has no requests on canary, or none on stable"
-        if any(metric.name == name and metric.latency for metric in spec.metrics):
-            text = f"{text}, of a size and kind of which stable has the {LEAST_SAMPLES} that define slow"
-        return Reason.NO_DATA, text, name
+    if doubt := _incomparable(spec, waiting):
+        return doubt
     undecided = [*waiting[Finding.WORSE], *waiting[Finding.UNDECIDED]]
     if undecided:
         slowest = max(undecided, key=lambda row: row.samples_needed or math.inf)
@@ -306,6 +301,28 @@ def _doubt_of_passing(
     if fewest.nc < least.canary_requests:
         return Reason.UNDECIDED, f"n={fewest.nc}, needs {least.canary_requests} canary requests at least", fewest.name
     return sentences.too_early(spec, reading) if early else None
+
+
+def _incomparable(
+    spec: AnalysisSpec, waiting: Mapping[Finding, Sequence[MetricVerdict]]
+) -> tuple[Reason, str, str] | None:
+    """A metric whose two sides cannot be compared; None where all can."""
+    if waiting[Finding.NO_FLOOR]:
+        row = waiting[Finding.NO_FLOOR][0]
+        return Reason.NO_FLOOR, f"{row.name}: {sentences.differs(row)}", row.name
+    if waiting[Finding.UNEQUAL]:
+        row = waiting[Finding.UNEQUAL][0]
+        return Reason.FEEDBACK_MISMATCH, sentences.unequal_feedback(row), row.name
+    if not waiting[Finding.NO_DATA]:
+        return None
+    name = waiting[Finding.NO_DATA][0].name
+    metric = next(metric for metric in spec.metrics if metric.name == name)
+    if metric.of_feedback:
+        return Reason.NO_DATA, f"{name} has no feedback on responses of canary, or none on those of stable", name
+    text = f"{name} has no requests on canary, or none on stable"
+    if metric.latency:
+        text = f"{text}, of a size and kind of which stable has the {LEAST_SAMPLES} that define slow"
+    return Reason.NO_DATA, text, name
 
 
 def _veto(spec: AnalysisSpec, symptoms: Iterable[Symptom]) -> Symptom | None:

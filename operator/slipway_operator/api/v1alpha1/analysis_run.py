@@ -33,6 +33,7 @@ class Reason(StrEnum):
     STALE = "Stale"  # counters were not read for longer than staleSeconds
     WARM_UP = "WarmUp"
     SAMPLE_RATIO_MISMATCH = "SampleRatioMismatch"  # the canary does not get its share, so a comparison is invalid
+    FEEDBACK_MISMATCH = "FeedbackMismatch"  # one side gets feedback more often, so its rates are not comparable
     LOAD_MISMATCH = "LoadMismatch"  # pods of canary have more load than stable's: latencies are not comparable
     NO_FLOOR = "NoFloor"  # stable has no second pod to measure how much its own answers differ
     MEASURING = "Measuring"  # measurements of a provider are pending
@@ -232,7 +233,7 @@ class MetricRow:
     name: str
     """Name of the metric."""
     finding: str
-    """Worse, NotWorse, Undecided, Covered, NoData, NotCompared, NoFloor or Reported."""
+    """Worse, NotWorse, Undecided, Covered, NoData, NotCompared, Unequal, NoFloor or Reported."""
     canary_samples: Int64
     """Number of requests to the new revision that the metric compares."""
     stable_samples: Int64
@@ -264,8 +265,8 @@ class RunVerdict:
     """Result of the analysis so far."""
     reason: Annotated[Reason, AnyText()]
     """Reason for the outcome: WorseThanStable, Vetoed, MetricFailed, MetricError, NotWorse, Undecided, NoData, Stale,
-    WarmUp, SampleRatioMismatch, LoadMismatch, NoFloor, Measuring, MetricInconclusive, ShadowStarved, PairsOpen,
-    NoTwin or HarmSpent."""
+    WarmUp, SampleRatioMismatch, FeedbackMismatch, LoadMismatch, NoFloor, Measuring, MetricInconclusive, ShadowStarved,
+    PairsOpen, NoTwin or HarmSpent."""
     message: str
     """Human-readable explanation with the numbers."""
     since: Time

@@ -112,6 +112,10 @@ class TemplateMinSamples(ApiType):
     "event LowerScore, kind PairedEvent and scorer go together: write all three of them, or none",
 )
 @rule(
+    "!has(self.event) || self.event != 'WrongAnswer' || !has(self.kind) || self.kind == 'BadEvent'",
+    "WrongAnswer counts feedback on split requests, which pairs and mirrored requests do not get: leave kind out",
+)
+@rule(
     "!(has(self.okBelow) && (has(self.maxExtra) || has(self.maxSlowdown)))",
     "a metric passes by okBelow and maxRatio, or by maxExtra or maxSlowdown: remove okBelow",
 )
@@ -168,13 +172,13 @@ class TemplateMetric(ApiType):
                 (
                     "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
                     "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', "
-                    "'TokensFlip', 'LowerScore'] || "
+                    "'TokensFlip', 'LowerScore', 'WrongAnswer'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
                     "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
-                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore or one like "
-                    "Slower(ttft, stable.p95)"
+                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore, WrongAnswer or "
+                    "one like Slower(ttft, stable.p95)"
                 ),
             ),
         ]
@@ -185,7 +189,9 @@ class TemplateMetric(ApiType):
     FirstAttemptError), BadResponse (any of these except TruncatedAnswer), or a latency above a quantile of stable's own
     latencies, such as Slower(ttft, stable.p95), for ttft, itl and e2e. For mirrored requests: AnswerDiffers (a text
     other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
-    is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one."""
+    is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one. Of feedback of
+    clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
+    Gateways take feedback at POST /v1/feedback while a rollout has a template with it."""
     scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics

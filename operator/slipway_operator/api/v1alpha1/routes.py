@@ -98,6 +98,8 @@ class Traffic:
         tuple[Annotated[str, Field(description="Name of the header in lower case.")], ...], AtMost(4)
     ] = ()
     """Headers with client credentials that gateways forward to the pods."""
+    feedback: bool | None = None
+    """Whether responses have a token with which clients send feedback, because an analysis compares it."""
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""

@@ -70,6 +70,8 @@ def _side(side: Json, known: Bounds) -> Side:
         slow=_times(side.get("slow") or {}, known),
         late=_times(side.get("late") or {}, known),
         assigned=_count(side.get("assigned", 0)),
+        rated=_count(side.get("rated", 0)),
+        wrong=_count(side.get("wrong", 0)),
     )
 
 

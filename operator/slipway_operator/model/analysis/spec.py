@@ -17,6 +17,7 @@ class OnInconclusive(StrEnum):
 
 # Of pairs whose legs both ended well: what the texts are worth. They are no bad responses.
 QUALITY_EVENTS = ("TokensFlip", "LowerScore")
+WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client found that the answer was wrong
 
 
 class Kind(StrEnum):
@@ -68,6 +69,10 @@ class MetricSpec:
     @property
     def is_paired(self) -> bool:
         return self.kind is Kind.PAIRED_EVENT
+
+    @property
+    def of_feedback(self) -> bool:
+        return self.event == WRONG_ANSWER
 
     def __post_init__(self) -> None:
         who = f"metric {self.name!r}:"
@@ -149,7 +154,7 @@ class AnalysisSpec:
     def bounded(self) -> MetricSpec | None:
         """The compared metric that bounds extra bad responses; the first one, where there are several."""
         bounds = (metric for metric in self.gating if metric.max_extra is not None)
-        return next((metric for metric in bounds if metric.event not in QUALITY_EVENTS), None)
+        return next((metric for metric in bounds if metric.event not in (*QUALITY_EVENTS, WRONG_ANSWER)), None)
 
     @property
     def compares_mirrored(self) -> bool:
@@ -160,6 +165,11 @@ class AnalysisSpec:
     def compares_texts(self) -> bool:
         """Whether a metric compares responses, which differ anyway where the weights do."""
         return self.compares_mirrored or any(metric.event == "TokensFlip" for metric in self.metrics)
+
+    @property
+    def compares_feedback(self) -> bool:
+        """Whether a metric compares what clients learn about responses later."""
+        return any(metric.of_feedback for metric in self.metrics)
 
     @property
     def compares_pairs(self) -> bool:

@@ -15,6 +15,7 @@ from slipway_operator.model import wire
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import (
     QUALITY_EVENTS,
+    WRONG_ANSWER,
     AnalysisSpec,
     Kind,
     MetricSpec,
@@ -185,12 +186,14 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         raise ValueError(f"metric {metric.name!r}: maxSlowdown goes with a latency, such as Slower(ttft, stable.p95)")
     if metric.scorer is not None and event != LOWER_SCORE:
         raise ValueError(f"metric {metric.name!r}: scorer goes with event {LOWER_SCORE} of kind {Kind.PAIRED_EVENT}")
-    of_quality = kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS
+    of_quality = event == WRONG_ANSWER or (kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS)
     if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None and not of_quality:
-        known = ", ".join(BAD_EVENTS)
+        known = ", ".join((*BAD_EVENTS, WRONG_ANSWER))
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
         )
+    if event == WRONG_ANSWER and kind is not Kind.BAD_EVENT:
+        raise ValueError(f"metric {metric.name!r}: {WRONG_ANSWER} counts feedback on split requests; leave kind out")
     return MetricSpec(
         name=metric.name,
         event=event,

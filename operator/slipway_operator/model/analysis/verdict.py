@@ -28,6 +28,7 @@ class Finding(StrEnum):
     UNDECIDED = "Undecided"
     NO_DATA = "NoData"
     NOT_COMPARED = "NotCompared"
+    UNEQUAL = "Unequal"  # one side gets feedback more often than its weight explains
     NO_FLOOR = "NoFloor"
     COVERED = "Covered"  # the proof of BadResponse covers it; it can only reject
     REPORTED = "Reported"  # drift between revisions whose weights differ: it is expected of a new model

@@ -21,6 +21,8 @@ class Side:
     # The same for requests without a value, or without one yet: the least time that they took.
     late: dict[str, dict[str, Buckets]] = field(default_factory=dict)
     assigned: int = 0  # units that the split assigned to it
+    rated: int = 0  # units with feedback, and those with feedback that an answer was wrong
+    wrong: int = 0
 
 
 @dataclass(frozen=True, slots=True)

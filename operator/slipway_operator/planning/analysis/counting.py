@@ -236,6 +236,8 @@ def _bad(
     counts once its side of the limit is known.
     """
     latency, event = slower(column.metric.event), column.metric.event
+    if column.metric.of_feedback:
+        return side.rated, side.wrong
     if latency is None:
         if event == COMPOSITE and BAD_EVENTS[event] not in side.events:
             return 0, 0  # a gateway of a former release

@@ -152,12 +152,14 @@ def _with_run(course: Course, one: runs.Ongoing, run: AnalysisRun) -> Course:
 
 
 def _doubted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
-    """An Event when a comparison first becomes doubtful, by the split or by pairs that were withheld."""
+    """An Event when a comparison first becomes doubtful: by the split, by feedback, or by pairs that were withheld."""
     before, now = one.run and one.run.verdict, run.verdict
     if now is None or (before and before.reason is now.reason):
         return ()
     if now.reason is Reason.SAMPLE_RATIO_MISMATCH:
         return (Event("Warning", "SampleRatioMismatch", f"analysis {one.template}: {now.message}"),)
+    if now.reason is Reason.FEEDBACK_MISMATCH:
+        return (Event("Warning", "FeedbackMismatch", f"analysis {one.template}: {now.message}"),)
     if now.reason is Reason.SHADOW_STARVED:
         return (Event("Warning", "ShadowStarved", f"analysis {one.template}: {now.message}"),)
     return ()

@@ -6,6 +6,7 @@ from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRou
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
 from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
 from slipway_operator.model import labels
+from slipway_operator.model.analysis.template import found
 from slipway_operator.model.deployment.autoscaling import HOLD_S
 from slipway_operator.model.deployment.strategy import CapacityPolicy, TwinAnalysis
 from slipway_operator.planning.facts.restore import MAX_GENERATION, is_shadow
@@ -27,7 +28,7 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     mirrors = _mirror_routes(course, at)
     table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
     table = replace(table, forward_headers=at.spec.forward_headers, twin_shadow=_twin_shadow(course, at))
-    table = _slept(table, at)
+    table = _slept(replace(table, feedback=_takes_feedback(course, at)), at)
     highest = _highest_generation(at)
     if present and present.generation >= highest and replace(present, generation=0, acknowledged="") == table:
         return replace(present, acknowledged=f"{acked}/{ready}")
@@ -145,6 +146,14 @@ def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
     if shadow is None or (shadow.revision, shadow.twin) != (rollout.revision, course.stable) or not is_shadow(shadow):
         return None
     return shadow if at.ready(course.stable if shadow.reference else baseline.name(course)) else None
+
+
+def _takes_feedback(course: Course, at: Situation) -> bool | None:
+    """True while the revision under test may be compared by feedback: for all steps, for it comes late."""
+    if _served_by_steps(course, at) is None:
+        return None
+    templates = (at.observed.templates.get(name) or found(name, None) for name in at.spec.strategy.templates)
+    return any(one.spec is not None and one.spec.compares_feedback for one in templates) or None
 
 
 def _served_by_steps(course: Course, at: Situation) -> Rollout | None:

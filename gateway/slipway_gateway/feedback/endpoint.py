@@ -1,0 +1,126 @@
+"""POST /v1/feedback: counts what clients learned about answers, each answer once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from ..balancing.load_balancer import LoadBalancer
+from ..judging.samples import GenerationSamples
+from ..sharing.counters import CountersAway
+from ..telemetry.metrics import GatewayMetrics
+from ..wire.errors import invalid
+from .entries import Entry, parse
+from .memory import CLAIMED, RATED, WRONG, FeedbackMemory
+from .tokens import FeedbackTokens, SignedAnswer, Statement, table_of
+
+PATH = "/v1/feedback"
+ACCEPTED, DUPLICATE, EXPIRED, UNKNOWN, NO_LABEL = "accepted", "duplicate", "expired", "unknown", "no_label"
+
+
+class SharedClaims(Protocol):
+    """Which tokens were counted by any gateway of the release."""
+
+    async def claim(self, ids: Sequence[bytes], seconds: float) -> list[bool]:
+        """Whether each token is new. Raises CountersAway: it is not known."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Rating:
+    """An entry that counts unless its token was counted before."""
+
+    place: int
+    states: Statement
+    generation: GenerationSamples
+    wrong: bool
+
+
+class FeedbackApi:
+    """One gateway's part of the feedback. `shared` None: a token counts once at each gateway."""
+
+    def __init__(
+        self, max_age_s: float, balancer: LoadBalancer, metrics: GatewayMetrics, tokens: FeedbackTokens
+    ) -> None:
+        self._max_age_s, self._balancer, self._metrics, self._tokens = max_age_s, balancer, metrics, tokens
+        self._memory = FeedbackMemory()
+        self.shared: SharedClaims | None = None
+
+    async def rate(self, body: bytes, tenant: str) -> bytes:
+        """The body of the response. `tenant`: who sends it, "" without one. Raises RequestError."""
+        entries, listed = parse(body)
+        results = await self._rate(entries, tenant)
+        if not listed and results[0] == UNKNOWN:
+            message = "No response to you has this id: send the header X-Slipway-Feedback of a response as it came."
+            raise invalid("feedback_not_found", message, status=404, param="id")
+        if not listed:
+            return msgspec.json.encode({"object": "feedback", "status": results[0]})
+        data = [{"index": place, "status": result} for place, result in enumerate(results)]
+        return msgspec.json.encode({"object": "list", "data": data, ACCEPTED: results.count(ACCEPTED)})
+
+    async def _rate(self, entries: Sequence[Entry], tenant: str) -> list[str]:
+        results, ratings = [UNKNOWN] * len(entries), []
+        for place, entry in enumerate(entries):
+            answer = self._tokens.read(entry.id, tenant)
+            if answer is None:
+                self._metrics.rated("unknown", "", UNKNOWN)
+                continue
+            found = self._found(place, entry, answer)
+            if isinstance(found, _Rating):
+                results[place] = ACCEPTED
+                ratings.append(found)
+            else:
+                results[place] = found
+                self._count(answer.states, found)
+        for rating, is_new in zip(ratings, await self._claim([one.states.id for one in ratings]), strict=True):
+            results[rating.place] = ACCEPTED if is_new else DUPLICATE
+            self._count(rating.states, ("wrong" if rating.wrong else "correct") if is_new else DUPLICATE)
+            if is_new and rating.states.counts:
+                self._add(rating)
+        return results
+
+    def _found(self, place: int, entry: Entry, answer: SignedAnswer) -> _Rating | str:
+        states, wrong = answer.states, entry.is_wrong(answer)
+        generation = self._generation(states)
+        if generation is None or self._tokens.is_expired(states, self._max_age_s):
+            return EXPIRED
+        if wrong is None:
+            return NO_LABEL
+        if not self._memory.first(states.id, CLAIMED):
+            return DUPLICATE
+        return _Rating(place, states, generation, wrong)
+
+    def _generation(self, states: Statement) -> GenerationSamples | None:
+        """Where the answer counts; None where its weights are no longer compared."""
+        table = self._balancer.published.current
+        route = table.routes.get(states.route) if table else None
+        found = self._balancer.first_attempts.samples.generation(route, states.generation) if route else None
+        known = found is not None and bool(found.digest) and table_of(found.digest) == states.table
+        return found if known else None
+
+    async def _claim(self, ids: Sequence[bytes]) -> list[bool]:
+        if self.shared is None or not ids:
+            return [True] * len(ids)
+        try:
+            return await self.shared.claim(ids, self._max_age_s)
+        except CountersAway:
+            return [True] * len(ids)  # once at this gateway
+        except BaseException:
+            for id_ in ids:
+                self._memory.forget(id_)  # the client is gone and may send it again
+            raise
+
+    def _add(self, rating: _Rating) -> None:
+        """A session counts once, and once as wrong, as in all that the judge compares."""
+        states, session = rating.states, rating.states.table + rating.states.session
+        first = not states.session or self._memory.first(session, RATED)
+        wrong = rating.wrong and (not states.session or self._memory.first(session, WRONG))
+        rating.generation.rate(states.revision, first=first, wrong=wrong)
+
+    def _count(self, states: Statement, result: str) -> None:
+        table = self._balancer.published.current
+        route = table.routes.get(states.route) if table else None
+        model = table.id_of(route) if table and route else "unknown"
+        self._metrics.rated(model, states.revision if route else "", result)

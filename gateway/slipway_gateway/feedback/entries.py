@@ -1,0 +1,61 @@
+"""The body of a feedback request (pure)."""
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from ..wire.errors import RequestError, invalid
+from .predicted import written
+from .tokens import MAX_TOKEN, SignedAnswer
+
+MAX_ENTRIES = 1000
+MAX_BODY_BYTES = 2 << 20
+MAX_LABEL = 1024
+RIGHT_FROM = 0.5  # the least score of an answer that is not wrong
+
+_AT = re.compile(r" - at `\$(.*)`$")
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client learned about one answer: one of the three."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=4 * MAX_TOKEN)]
+    correct: bool | None = None
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    label: Annotated[str, msgspec.Meta(max_length=MAX_LABEL)] | bool | int | None = None
+
+    def is_wrong(self, answer: SignedAnswer) -> bool | None:
+        """None for a label of an answer whose label is not known."""
+        if self.correct is not None:
+            return not self.correct
+        if self.score is not None:
+            return self.score < RIGHT_FROM
+        predicted = answer.predicts(written(self.label)) if self.label is not None else None
+        return None if predicted is None else not predicted
+
+
+_ENTRIES = msgspec.json.Decoder(Entry | Annotated[list[Entry], msgspec.Meta(min_length=1, max_length=MAX_ENTRIES)])
+
+
+def parse(body: bytes) -> tuple[list[Entry], bool]:
+    """The entries, and whether they came as a list. Raises RequestError."""
+    try:
+        found = _ENTRIES.decode(body)
+    except msgspec.ValidationError as error:
+        at = _AT.search(str(error))
+        param = at[1].lstrip(".") if at else None
+        raise invalid("invalid_feedback", f"The feedback is not as expected: {error}.", param=param) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
+    listed = isinstance(found, list)
+    entries = found if isinstance(found, list) else [found]
+    for place, entry in enumerate(entries):
+        if sum(given is not None for given in (entry.correct, entry.score, entry.label)) != 1:
+            raise _not_one(f"[{place}]" if listed else None)
+    return entries, listed
+
+
+def _not_one(param: str | None) -> RequestError:
+    message = f"Give exactly one of correct, score and label{f' in {param}' if param else ''}."
+    return invalid("invalid_feedback", message, param=param or "correct")

@@ -1,0 +1,53 @@
+"""Tokens of feedback that any gateway counted, at a Redis or Valkey server: each can be claimed once."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from .counters import CountersAway
+from .redis_client import drop_connections, open_client
+
+log = logging.getLogger(__name__)
+
+RETRY_EACH_S = 1.0
+_CONNECTIONS = 2
+_FAILURES = (RedisError, OSError, TimeoutError)
+
+
+class RedisClaims:
+    """`prefix`: of its keys. After a failure the server is left alone for a moment."""
+
+    def __init__(self, url: str, prefix: str, timeout_s: float) -> None:
+        """
+        Raises:
+            ValueError: the URL is none of a Redis server.
+        """
+        self._client: Redis = open_client(url, _CONNECTIONS, timeout_s)
+        self._prefix, self._timeout_s = prefix.encode(), timeout_s
+        self._retry_at_s = float("-inf")
+
+    async def claim(self, ids: Sequence[bytes], seconds: float) -> list[bool]:
+        """Whether each token is new; it stays claimed for `seconds`.
+
+        Raises:
+            CountersAway: it is not known; some may be claimed.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._retry_at_s:
+            raise CountersAway
+        try:
+            async with asyncio.timeout(2 * self._timeout_s), self._client.pipeline(transaction=False) as calls:
+                for id_ in ids:
+                    calls.set(self._prefix + b":feedback:" + id_.hex().encode(), b"", nx=True, ex=max(1, int(seconds)))
+                return [bool(answer) for answer in await calls.execute()]
+        except _FAILURES as error:
+            log.warning("feedback counts once at each gateway for now: %s", type(error).__name__)
+            self._retry_at_s = now_s + RETRY_EACH_S
+            await drop_connections(self._client)
+            raise CountersAway from error
+
+    async def close(self) -> None:
+        await drop_connections(self._client)
