@@ -13,6 +13,7 @@ _DEFINITION = "__kubernetes_definition__"
 _OPEN = "__kubernetes_preserve_unknown_fields__"
 _REQUIRED = "__kubernetes_required__"
 _PACKED = "__kubernetes_packed__"
+_IMPLIED = "__kubernetes_implied_defaults__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,26 @@ def required_of(kind: type) -> tuple[str, ...]:
     """The fields that `required` names."""
     found: tuple[str, ...] = vars(kind).get(_REQUIRED, ())
     return found
+
+
+def implied_defaults(*, written: tuple[str, ...] = ()) -> Callable[[T], T]:
+    """Keep the defaults of a type, and of the types that extend it, out of its schema, except for the `written` ones.
+
+    The API server would write them into each object, as if its owner had: `kubectl describe` would print a line for
+    each. The operator knows them, and the descriptions name them.
+    """
+
+    def mark(kind: T) -> T:
+        setattr(kind, _IMPLIED, written)
+        return kind
+
+    return mark
+
+
+def implies_default(kind: type, name: str) -> bool:
+    """Whether the default of a field, by its name in Python, is not in the schema."""
+    written: tuple[str, ...] | None = getattr(kind, _IMPLIED, None)
+    return written is not None and name not in written
 
 
 def packed(field: str, description: str, *, plain: tuple[str, ...]) -> Callable[[T], T]:
