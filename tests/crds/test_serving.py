@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, ExtraBound, Outcome, RampRun, Reason, RunVerdict
 from slipway_operator.api.v1alpha1.hooks import Ended, HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.provider import AnalysisPhase, Measurement, MetricRun
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
+from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairScores, PairSources
 from slipway_operator.model.analysis.measure import MOST_KEPT
 from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.model.deployment.spec import Spec
@@ -32,6 +33,7 @@ RELEASE_STEPS = [
     {"analysis": {"templates": [{"templateName": "llm-release"}], "twinShadow": {}}},
     {"ramp": {"templates": [{"templateName": "llm-release"}]}},
 ]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 
 
@@ -250,3 +252,23 @@ def _apply(api: Api, document: dict):
     }
     target = f"{kinds[document['kind']]}/{document['metadata']['name']}"
     return api.apply(target, document, dryRun="All", fieldValidation="Strict")
+
+
+def test_a_ramp_of_an_earlier_release_goes_on(api: Api, namespace: str) -> None:
+    """It wrote the ramp and each number of a verdict as a field; the API server drops fields without a schema."""
+    ramp = RampRun(weight=5, max_harm=20, spent=0.071, at_most=7.2, bake_until=NOW)
+    extra, pairs = ExtraBound(at_most=7.2, estimate=-5.5, limit=10.0), PairSources(users=366, probes=2)
+    verdict = RunVerdict(
+        Outcome.INCONCLUSIVE, Reason.UNDECIDED, "m", NOW, "0.2", "200", "bad", 62, 231, 60, extra, pairs,
+        PairQuality(70, 9), PairScores(143, 12),
+    )  # fmt: skip
+    run = AnalysisRun("r/1/1", "t", "h", NOW, NOW, ramp=ramp, verdict=verdict)
+    status = Status(rollout=Rollout(State.ANALYZING, "r", 1, NOW, NOW, NOW, analysis=run))
+    written = render(status)
+    whole = expanded(written)[0]["rollout"]["analysis"]
+    written["rollout"]["analysis"] |= {"ramp": whole["ramp"], "verdict": whole["verdict"]}
+    made = api.post(path(namespace), model_deployment())
+    assert made.ok, made.message
+    stored = api.merge(path(namespace, "chat", "status"), {"status": written})
+    assert stored.ok, stored.message
+    assert parse_status(stored.body["status"]) == status

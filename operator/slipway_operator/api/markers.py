@@ -83,6 +83,7 @@ class PackedFields:
     field: str  # the text's
     description: str
     names: tuple[str, ...]
+    formerly_plain: tuple[str, ...] = ()  # those that an earlier release wrote: the schema keeps them
 
 
 _NOTHING_PACKED = PackedFields("", "", ())
@@ -186,12 +187,18 @@ def implies_default(kind: type, name: str) -> bool:
     return written is not None and name not in written
 
 
-def packed(field: str, description: str, *, plain: tuple[str, ...]) -> Callable[[T], T]:
-    """Have all fields of a part of the status written as one text, except for the `plain` ones."""
+def packed(
+    field: str, description: str, *, plain: tuple[str, ...], formerly_plain: tuple[str, ...] = ()
+) -> Callable[[T], T]:
+    """Have all fields of a part of the status written as one text, except for the `plain` ones.
+
+    The API server drops what the schema lacks also from objects that are stored. So the schema keeps the fields that an
+    earlier release wrote `formerly_plain`.
+    """
 
     def mark(kind: T) -> T:
         names = tuple(camel(one.name) for one in fields(kind) if one.name not in plain)
-        setattr(kind, _PACKED, PackedFields(field, description, names))
+        setattr(kind, _PACKED, PackedFields(field, description, names, tuple(map(camel, formerly_plain))))
         return kind
 
     return mark

@@ -55,7 +55,8 @@ def structural(kind: type) -> Node:
 def _written(kind: type) -> Iterator[Member]:
     """The fields of a type as they are written."""
     packed = markers.packed_of(kind)
-    yield from (member for member in _members(kind) if member.name not in packed.names)
+    hidden = set(packed.names) - set(packed.formerly_plain)
+    yield from (member for member in _members(kind) if member.name not in hidden)
     if packed.field:
         yield Member(packed.field, typing.Annotated[str, markers.AtMost(MAX_PACKED)], packed.description, False)
 
