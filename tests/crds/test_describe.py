@@ -21,8 +21,8 @@ from tests.support.tools import kubectl
 
 pytestmark = pytest.mark.integration
 
-# Of an analysis with a twin shadow, and of a ramp.
-MOST_LINES = {"analysis": 193, "ramp": 182}
+# Of a model that serves, of an analysis with a twin shadow, and of a ramp.
+MOST_LINES = {"serving": 120, "analysis": 193, "ramp": 182}
 EVENT_LINES = 13  # at the end: a heading of three lines, and ten Events
 MANIFEST = yaml.safe_load((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
 
@@ -33,7 +33,7 @@ class World(ModelCluster):
 
     def observed(self) -> Observed:
         seen = super().observed()
-        loaded = Weights("0f" * 20, f"sha256:{'0f' * 32}")
+        loaded = Weights(digest=f"sha256:{'0f' * 32}", commit="0f" * 20)
         return replace(
             seen,
             workloads={
@@ -46,15 +46,16 @@ class World(ModelCluster):
 
 @lru_cache
 def states() -> dict[str, World]:
-    """The release of README's example, in the middle of its analysis and of its ramp."""
+    """README's example before a release, and in the middle of its analysis and of its ramp."""
     world = World(copy.deepcopy(MANIFEST["spec"]))
     world.run_until(None)
     world.rate = 5
     world.run(60)
+    found = {"serving": copy.deepcopy(world)}
     world.edit(model__version="2")
     world.run_until("Analyzing")
     world.run(155, step=5)
-    found = {"analysis": copy.deepcopy(world)}
+    found["analysis"] = copy.deepcopy(world)
     for _ in range(200):
         world.run(5, step=5)
         if world.parsed().step == "2/2" and (world.parsed().weight or 0) >= 5:
@@ -68,6 +69,19 @@ def test_describe_is_short_and_ends_with_events(state: str, api: Api, api_server
     print(f"{state}: {len(lines)} lines, {dict(sections(lines))}")
     assert len(lines) <= MOST_LINES[state]
     assert "Events:" in lines[-EVENT_LINES:]
+
+
+def test_example_of_the_documentation_is_what_kubectl_prints(api: Api, api_server: Path, namespace: str) -> None:
+    example = (ROOT / "docs" / "recordings" / "describe.txt").read_text()
+    assert example in (ROOT / "docs" / "status.md").read_text()
+    rest = iter(described(states()["analysis"], api, api_server, namespace))
+    for line in example.splitlines():
+        assert line == "…" or any(_matches(line, printed) for printed in rest), line
+
+
+def _matches(line: str, printed: str) -> bool:
+    """Whether a line of the example is this one, or with … at its end the beginning of it."""
+    return printed.startswith(line.removesuffix(" …")) if line.endswith(" …") else printed == line
 
 
 def described(world: World, api: Api, api_server: Path, namespace: str) -> list[str]:
