@@ -12,6 +12,7 @@ from slipway_operator.planning.facts import causes
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ROOT / "docs" / "status.yaml"
+DESCRIBE = ROOT / "docs" / "recordings" / "describe.txt"  # tests/crds/test_describe.py compares it with kubectl's
 SOURCES = ROOT / "operator" / "slipway_operator"
 
 _HEADER = """\
@@ -23,6 +24,10 @@ Every phase, condition, reason and Event, with its meaning:
 ```
 kubectl describe mdep NAME
 ```
+In an analysis it prints for example this, with `…` for what is left out here. Numbers that only programs read are
+packed ([analyses](judge.md#looking-again)), and no defaults are printed that a manifest does not have.
+```
+{describe}```
 [The CRD reference](crd.md) has the fields of the status, [rollouts](rollouts.md) the transitions between states.
 """
 _CAUSES = """\
@@ -47,7 +52,8 @@ def page() -> str:
     _same("phase", set(words["phases"]), {str(phase) for phase in Phase})
     _same("Event", set(words["events"]), set(events()))
     _same("cause", set(words["causes"]), set(causes.REASONS))
-    return "\n".join([_HEADER, *_phases(words), *_conditions(words), *_causes(words), *_events(words)]) + "\n"
+    header = _HEADER.format(describe=DESCRIBE.read_text())
+    return "\n".join([header, *_phases(words), *_conditions(words), *_causes(words), *_events(words)]) + "\n"
 
 
 def events() -> dict[str, str]:

@@ -199,7 +199,7 @@ def counted(status: Json) -> int:
 
 
 def ramp_of(status: Json) -> Json:
-    found: Json = ((status.get("rollout") or {}).get("analysis") or {}).get("ramp") or {}
+    found: Json = run_of(status).get("ramp") or {}
     return found
 
 

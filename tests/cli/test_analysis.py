@@ -8,6 +8,7 @@ from slipway_cli.objects.deployment import read_deployment
 from slipway_cli.rollouts.intents import Change, promote
 from slipway_cli.views import status
 from slipway_cli.views.steps import describe_steps
+from slipway_operator.api.packing import pack
 from tests.cli.objects import in_flight
 from tests.cli.test_view import NOW, drawn, look
 
@@ -39,6 +40,18 @@ def test_a_verdict_is_shown_with_each_metric() -> None:
         "│   ├── ttft     Undecided   20 of 412 (4.85%)   62 of 1236 (5.02%)   0.06 of 100   412 of 600 samples",
         "│   └── itl      NoData      0 of 0 (-)          0 of 0 (-)           1 of 100      -",
     ]
+
+
+def test_packed_numbers_of_a_verdict_are_shown_as_plain_ones() -> None:
+    plain = {name: VERDICT[name] for name in ("outcome", "reason", "message", "metrics")}
+    numbers = {name: item for name, item in VERDICT.items() if name not in plain}
+    packed = plain | {"numbers": pack(numbers)}
+    assert drawn(look(analyzing(verdict=packed))) == drawn(look(analyzing(verdict=VERDICT)))
+    forged = pack({"outcome": "Pass", "secondsLeft": "soon", "pairs": 1})
+    for other in ("forged", forged):
+        lines = drawn(look(analyzing(verdict=plain | {"numbers": other})))
+        assert "│   ├── Inconclusive (Undecided): ttft: n=412, needs about 600 at this rate" in lines
+        assert "│   ├── evidence ? of ? that rejects" in lines
 
 
 def test_pairs_are_shown_by_their_source_where_there_are_probes() -> None:

@@ -12,6 +12,7 @@ from slipway_cli.commands.root import cli
 from slipway_cli.errors import CommandError
 from slipway_cli.views import chart, picture
 from slipway_cli.views.evidence import judge_again
+from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.api import GROUP_PATH, Api
 from tests.operator.planning.test_analysis import BAD, QUICK, analyzing
 from tests.operator.planning.test_measuring import measuring
@@ -49,7 +50,7 @@ def test_a_terminal_shows_the_verdict_the_evidence_and_each_metric(saved: Path, 
     result = analyze("--file", saved)
     assert result.exit_code == 0, result.exception
     lines = result.stdout.splitlines()
-    verdict = rejected["status"]["rollout"]["analysis"]["verdict"]
+    verdict = expanded(rejected["status"])[0]["rollout"]["analysis"]["verdict"]
     assert lines[0].startswith(f"analysis quick: {rejected['status']['rollout']['analysis']['id']}, from 2026-01-01 ")
     assert lines[1:3] == [
         f"Fail (WorseThanStable): {verdict['message']}",

@@ -1,5 +1,6 @@
 """What the API server makes of the CRD: defaults, subresources, columns, explain, names (real API server)."""
 
+import copy
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,14 +8,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, ExtraBound, Outcome, RampRun, Reason, RunVerdict
 from slipway_operator.api.v1alpha1.hooks import Ended, HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.provider import AnalysisPhase, Measurement, MetricRun
 from slipway_operator.api.v1alpha1.status import Rollout, State, Status
+from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairScores, PairSources
 from slipway_operator.model.analysis.measure import MOST_KEPT
 from slipway_operator.model.deployment.compact import expanded
+from slipway_operator.model.deployment.spec import Spec
+from slipway_operator.model.deployment.spec import parse as parse_spec
 from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.model.deployment.status import render
+from slipway_operator.planning.facts.revision import revision_hash
 from testkit import ROOT
 from testkit.cluster.api import Api
 from tests.crds.objects import dry_run, model_deployment, path
@@ -24,34 +29,56 @@ from tests.support.tools import kubectl
 
 pytestmark = pytest.mark.integration
 
+RELEASE_STEPS = [
+    {"analysis": {"templates": [{"templateName": "llm-release"}], "twinShadow": {}}},
+    {"ramp": {"templates": [{"templateName": "llm-release"}]}},
+]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 
 
-def test_defaults(api: Api) -> None:
-    change = {"resources": {"accelerator": {"count": 1}}, "strategy": {"canary": {}}, "drain": {}}
-    spec = dry_run(api, model_deployment(change)).body["spec"]
-    assert spec == {
-        "model": {
-            "uri": "hf://org/model", "task": "auto", "format": "auto", "dtype": "auto", "quantization": "none",
-            "cache": "none",
-        },
+def test_objects_stay_as_they_were_written(api: Api) -> None:
+    change = {
+        "resources": {"accelerator": {"count": 1}},
+        "strategy": {"canary": {"baselinePod": True, "steps": RELEASE_STEPS}, "capacity": {}},
+        "drain": {},
+    }
+    written = model_deployment(change)
+    spec = dry_run(api, written).body["spec"]
+    assert spec == written["spec"] | {"replicas": 1}, (
+        "the scale subresource reads replicas, and nothing else is filled in"
+    )
+
+
+def test_defaults_in_an_object_of_a_former_release_change_nothing(api: Api) -> None:
+    """Former schemas wrote these defaults into each object."""
+    short = {
+        "resources": {"accelerator": {"count": 1}},
+        "strategy": {"canary": {"baselinePod": True, "steps": RELEASE_STEPS}},
+        "drain": {},
+    }
+    times = {"scaleDownDelaySeconds": 30, "abortScaleDownDelaySeconds": 30}
+    analysis, ramp = (copy.deepcopy(step) for step in RELEASE_STEPS)
+    analysis["analysis"] |= {
+        "untilVerdict": True,
+        "maxDuration": "30m",
+        "twinShadow": {"maxPairsPerSecond": 10, "reference": "BaselinePod"},
+    }
+    ramp["ramp"] |= {"auto": {"maxHarm": 20, "maxWeight": 50, "bake": "10m"}, "maxDuration": "30m"}
+    former = {
+        "model": {"task": "auto", "format": "auto", "dtype": "auto", "quantization": "none", "cache": "none"},
         "resources": {"accelerator": {"count": 1, "resource": "nvidia.com/gpu"}},
-        "replicas": 1,
-        "strategy": {"canary": {"scaleDownDelaySeconds": 30, "abortScaleDownDelaySeconds": 30}},
+        "strategy": {"canary": {"baselinePod": True, "steps": [analysis, ramp], **times}},
         "drain": {"timeoutSeconds": 600},
         "paused": False,
         "progressDeadlineSeconds": 600,
         "revisionHistoryLimit": 5,
-    }  # fmt: skip
-
-
-def test_defaults_of_blue_green(api: Api) -> None:
-    spec = dry_run(api, model_deployment({"strategy": {"blueGreen": {}}})).body["spec"]
-    assert spec["strategy"]["blueGreen"] == {
-        "autoPromotionEnabled": True,
-        "scaleDownDelaySeconds": 30,
-        "abortScaleDownDelaySeconds": 30,
     }
+    kept = dry_run(api, model_deployment(former))
+    assert kept.ok and all(kept.body["spec"][name] == value for name, value in former.items() if name != "model")
+    old, new = parse_spec(kept.body), parse_spec(dry_run(api, model_deployment(short)).body)
+    assert isinstance(old, Spec) and isinstance(new, Spec) and old == new
+    assert revision_hash(old.inputs) == revision_hash(new.inputs)
 
 
 def test_minimal_object_gets_no_defaults_inside_absent_parts(api: Api) -> None:
@@ -225,3 +252,23 @@ def _apply(api: Api, document: dict):
     }
     target = f"{kinds[document['kind']]}/{document['metadata']['name']}"
     return api.apply(target, document, dryRun="All", fieldValidation="Strict")
+
+
+def test_a_ramp_of_an_earlier_release_goes_on(api: Api, namespace: str) -> None:
+    """It wrote the ramp and each number of a verdict as a field; the API server drops fields without a schema."""
+    ramp = RampRun(weight=5, max_harm=20, spent=0.071, at_most=7.2, bake_until=NOW)
+    extra, pairs = ExtraBound(at_most=7.2, estimate=-5.5, limit=10.0), PairSources(users=366, probes=2)
+    verdict = RunVerdict(
+        Outcome.INCONCLUSIVE, Reason.UNDECIDED, "m", NOW, "0.2", "200", "bad", 62, 231, 60, extra, pairs,
+        PairQuality(70, 9), PairScores(143, 12),
+    )  # fmt: skip
+    run = AnalysisRun("r/1/1", "t", "h", NOW, NOW, ramp=ramp, verdict=verdict)
+    status = Status(rollout=Rollout(State.ANALYZING, "r", 1, NOW, NOW, NOW, analysis=run))
+    written = render(status)
+    whole = expanded(written)[0]["rollout"]["analysis"]
+    written["rollout"]["analysis"] |= {"ramp": whole["ramp"], "verdict": whole["verdict"]}
+    made = api.post(path(namespace), model_deployment())
+    assert made.ok, made.message
+    stored = api.merge(path(namespace, "chat", "status"), {"status": written})
+    assert stored.ok, stored.message
+    assert parse_status(stored.body["status"]) == status

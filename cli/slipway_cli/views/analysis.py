@@ -9,6 +9,7 @@ from typing import Any
 from slipway_cli.api import Json
 from slipway_cli.objects.times import format_age, format_duration, parse_time
 from slipway_cli.views.table import format_table
+from slipway_operator.api.packing import Unpackable, unpack
 from slipway_operator.model.deployment.status_lines import metric_fields
 
 FORECAST_S = 300  # for how long after its last count a forecast is one
@@ -45,11 +46,11 @@ def strip_forecast(message: str) -> str:
 
 
 def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
-    verdict = run.get("verdict")
+    verdict = _whole(run.get("verdict") or {})
     if not verdict:
         yield "counting; no verdict yet"
         return
-    yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{_forecast(run, now, kept=kept)}"
+    yield f"{verdict['outcome']} ({verdict['reason']}): {verdict['message']}{_forecast(run, verdict, now, kept=kept)}"
     yield from format_pairs(verdict)
     if compared := [found for line in verdict.get("metrics") or () if isinstance(found := metric_fields(line), dict)]:
         yield f"evidence {verdict.get('evidence', '?')} of {verdict.get('threshold', '?')} that rejects"
@@ -57,12 +58,20 @@ def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
     yield from map(format_measured, run.get("measured") or ())
 
 
-def _forecast(run: Json, now: datetime, *, kept: bool) -> str:
+def _whole(verdict: Json) -> Json:
+    """A verdict with its packed numbers; without them when another writer wrote something else there."""
+    try:
+        return {**unpack(verdict["numbers"]), **verdict} if "numbers" in verdict else verdict
+    except Unpackable:
+        return verdict
+
+
+def _forecast(run: Json, verdict: Json, now: datetime, *, kept: bool) -> str:
     """How long it takes, as long as requests are counted."""
     if not (kept and is_recent(run, now)):
         return f"; last counted {format_age(parse_time(run.get('readAt')), now)} ago"
-    left = run["verdict"].get("secondsLeft")
-    return f"; about {format_duration(left)} left" if left is not None else ""
+    left = verdict.get("secondsLeft")
+    return f"; about {format_duration(left)} left" if isinstance(left, int) else ""
 
 
 def format_cells(item: Json) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ _DEFINITION = "__kubernetes_definition__"
 _OPEN = "__kubernetes_preserve_unknown_fields__"
 _REQUIRED = "__kubernetes_required__"
 _PACKED = "__kubernetes_packed__"
+_IMPLIED = "__kubernetes_implied_defaults__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class PackedFields:
     field: str  # the text's
     description: str
     names: tuple[str, ...]
+    formerly_plain: tuple[str, ...] = ()  # those that an earlier release wrote: the schema keeps them
 
 
 _NOTHING_PACKED = PackedFields("", "", ())
@@ -165,12 +167,38 @@ def required_of(kind: type) -> tuple[str, ...]:
     return found
 
 
-def packed(field: str, description: str, *, plain: tuple[str, ...]) -> Callable[[T], T]:
-    """Have all fields of a part of the status written as one text, except for the `plain` ones."""
+def implied_defaults(*, written: tuple[str, ...] = ()) -> Callable[[T], T]:
+    """Keep the defaults of a type, and of the types that extend it, out of its schema, except for the `written` ones.
+
+    The API server would write them into each object, as if its owner had: `kubectl describe` would print a line for
+    each. The operator knows them, and the descriptions name them.
+    """
+
+    def mark(kind: T) -> T:
+        setattr(kind, _IMPLIED, written)
+        return kind
+
+    return mark
+
+
+def implies_default(kind: type, name: str) -> bool:
+    """Whether the default of a field, by its name in Python, is not in the schema."""
+    written: tuple[str, ...] | None = getattr(kind, _IMPLIED, None)
+    return written is not None and name not in written
+
+
+def packed(
+    field: str, description: str, *, plain: tuple[str, ...], formerly_plain: tuple[str, ...] = ()
+) -> Callable[[T], T]:
+    """Have all fields of a part of the status written as one text, except for the `plain` ones.
+
+    The API server drops what the schema lacks also from objects that are stored. So the schema keeps the fields that an
+    earlier release wrote `formerly_plain`.
+    """
 
     def mark(kind: T) -> T:
         names = tuple(camel(one.name) for one in fields(kind) if one.name not in plain)
-        setattr(kind, _PACKED, PackedFields(field, description, names))
+        setattr(kind, _PACKED, PackedFields(field, description, names, tuple(map(camel, formerly_plain))))
         return kind
 
     return mark

@@ -55,7 +55,8 @@ def structural(kind: type) -> Node:
 def _written(kind: type) -> Iterator[Member]:
     """The fields of a type as they are written."""
     packed = markers.packed_of(kind)
-    yield from (member for member in _members(kind) if member.name not in packed.names)
+    hidden = set(packed.names) - set(packed.formerly_plain)
+    yield from (member for member in _members(kind) if member.name not in hidden)
     if packed.field:
         yield Member(packed.field, typing.Annotated[str, markers.AtMost(MAX_PACKED)], packed.description, False)
 
@@ -70,9 +71,10 @@ def _members(kind: type) -> Iterator[Member]:
     hints, texts = typing.get_type_hints(kind, include_extras=True), documentation.of_fields(kind)
     if issubclass(kind, BaseModel):
         for name, field in kind.model_fields.items():
-            yield Member(
-                field.alias or name, hints[name], texts.get(name, ""), field.is_required(), _default(field.default)
-            )
+            text, default = texts.get(name, ""), _default(field.default)
+            if default is not None and markers.implies_default(kind, name):
+                text, default = _with_default(text, default), None
+            yield Member(field.alias or name, hints[name], text, field.is_required(), default)
     elif dataclasses.is_dataclass(kind):
         # Of a status: the operator alone writes it, so that nothing is filled in and little has to be there.
         for item in dataclasses.fields(kind):
@@ -87,6 +89,12 @@ def _default(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return value if isinstance(value, str | int | float) else None
+
+
+def _with_default(text: str, default: Any) -> str:
+    """A description that names a default; an object's parts have defaults of their own."""
+    written = str(default).lower() if isinstance(default, bool) else default
+    return text if isinstance(default, dict) else f"{text} Default is {written}."
 
 
 def _property(member: Member) -> Node:

@@ -135,6 +135,25 @@ def test_a_field_that_may_be_left_out_has_no_default(default: Any) -> None:
     assert "default" not in node["properties"]["a"] and "required" not in node
 
 
+def test_implied_defaults_are_in_descriptions_and_not_in_the_schema() -> None:
+    @markers.implied_defaults(written=("size",))
+    class Base(ApiType):
+        """A base."""
+
+        size: int = 1
+        paused: bool = False
+
+    class Extended(Base):
+        """An extended one."""
+
+        leaf: Leaf = Leaf()
+
+    fields = structural(Extended)["properties"]
+    assert fields["size"]["default"] == 1
+    assert "default" not in fields["paused"] and fields["paused"]["description"].endswith("Default is false.")
+    assert "default" not in fields["leaf"] and "Default" not in fields["leaf"]["description"]
+
+
 def test_field_without_default_is_required_and_rules_keep_their_order() -> None:
     @markers.rule("first", "one")
     @markers.rule("second", "two")

@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, MetricRow, Outcome, Reason, RunVerdict
+from slipway_operator.api.v1alpha1.analysis_run import (
+    AnalysisRun,
+    ExtraBound,
+    MetricRow,
+    Outcome,
+    RampRun,
+    Reason,
+    RunVerdict,
+)
 from slipway_operator.api.v1alpha1.status import Decision, Phase, Rollout, State, Status
 from slipway_operator.model.deployment import status as status_room
-from slipway_operator.model.deployment.compact import compact
+from slipway_operator.model.deployment.compact import compact, expanded
 from tests.support.model_cluster import healthy, model
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -71,6 +79,7 @@ ASKED = {"name": "x", "about": "a", "key": "k", "outcome": "Asked", "since": "20
         ({"hooks": [{**ASKED, "type": "invented"}]}, ("rollout.hooks[0].type", "rollout.hooks[0]")),
         ({"analysis": {"seen": "abc"}}, None),
         ({"analysis": {"counters": "abc"}}, None),
+        ({"analysis": {"verdict": {"outcome": "Pass", "numbers": "abc"}}}, None),
         ({"capacityMode": "Nonsense", "steps": "3"}, ("rollout.steps", "rollout.capacityMode")),
     ],
 )
@@ -143,6 +152,22 @@ def test_a_metric_of_a_verdict_is_one_line(row: MetricRow, line: str) -> None:
     rendered = status_room.render(status)
     assert rendered["rollout"]["analysis"]["verdict"]["metrics"] == [line]
     assert status_room.parse(rendered) == status
+
+
+def test_numbers_of_a_verdict_are_one_text_and_those_of_an_earlier_release_are_read() -> None:
+    """The reader of a status sees the sentence, and the numbers stay exact."""
+    extra = ExtraBound(at_most=7.2, estimate=-5.5, limit=10.0)
+    verdict = RunVerdict(Outcome.PASS, Reason.NOT_WORSE, "m", NOW, "0.2", "200", samples=62, needed=231, extra=extra)
+    run = AnalysisRun("r/1/1", "t", "h", NOW, NOW, verdict=verdict, ramp=RampRun(weight=5, max_harm=20, spent=0.071))
+    status = Status(rollout=replace(Rollout(State.ANALYZING, "r", 1, NOW, NOW, NOW), analysis=run))
+    rendered = status_room.render(status)
+    written = rendered["rollout"]["analysis"]
+    assert set(written) == {"id", "template", "startedAt", "readAt", "verdict", "counters"}
+    assert set(written["verdict"]) == {"outcome", "reason", "message", "since", "numbers"}
+    assert status_room.parse(rendered) == status
+    whole, lost = expanded(rendered)
+    assert not lost and whole["rollout"]["analysis"]["ramp"]["maxHarm"] == 20
+    assert status_room.parse(whole) == status, "an earlier release wrote each number"
 
 
 def test_decisions_of_an_earlier_release_are_read() -> None:

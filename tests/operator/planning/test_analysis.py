@@ -768,8 +768,8 @@ def test_the_status_has_the_bound_on_extra_bad_responses() -> None:
     world = bounded()
     world.run_until("Analyzing")
     world.run(40)
-    extra = world.status["rollout"]["analysis"]["verdict"]["extra"]
-    assert extra["limit"] == 50 and extra["estimate"] <= extra["atMost"] < 1000
+    extra = run_of(world).verdict.extra  # type: ignore[union-attr]
+    assert extra and extra.limit == 50 and extra.estimate <= extra.at_most < 1000
     findings = [row.finding for row in run_of(world).verdict.metrics]  # type: ignore[union-attr]
     assert findings[1] == "Covered", "errors are a part of BadResponse and need no proof of their own"
 

@@ -1,7 +1,6 @@
 """Scores of pairs: a report in the status, a gate where the template has one, and a scorer that fails."""
 
 import copy
-import json
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
 from slipway_operator.api.v1alpha1.twin_shadow import PairScores, TwinScorer
 from slipway_operator.judging.margins import scores
 from slipway_operator.model.analysis.verdict import Reading
+from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import event_message
 from tests.operator.planning.test_twin_shadow import QUICK, decided, releasing, run_of, shadow_of, shadowed
@@ -123,8 +123,8 @@ def test_the_status_has_no_content() -> None:
     world = rating(REPORT, 0.5)
     world.run_until("Analyzing")
     world.run(30, step=5)
-    verdict = json.loads(json.dumps(world.obj()["status"]))["rollout"]["analysis"]["verdict"]["scores"]
-    assert verdict and all(isinstance(value, int | float) for value in verdict.values())
+    scores = expanded(world.obj()["status"])[0]["rollout"]["analysis"]["verdict"]["scores"]
+    assert scores and all(isinstance(value, int | float) for value in scores.values())
 
 
 def test_the_sentence_names_what_was_not_sent_and_the_setting() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import CelRule, OneOf, rule
+from slipway_operator.api.markers import CelRule, OneOf, implied_defaults, rule
 from slipway_operator.api.types import ApiType, Int32
 
 HUB_TOKEN = "HF_TOKEN"  # variable that the fetcher reads, and default key of the Secret
@@ -128,6 +128,7 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
         "name and move them over"
     ),
 )
+@implied_defaults()
 class ModelSpec(ApiType):
     """Model and the name under which it is served. A change creates a new revision and starts a rollout."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from slipway_operator.api.inputs.model import ObjectName
-from slipway_operator.api.markers import CelRule, ListMap, rule
+from slipway_operator.api.markers import CelRule, ListMap, implied_defaults, rule
 from slipway_operator.api.types import ApiType, Int32, Int64, IntOrString
 
 _NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -150,10 +150,12 @@ class Placement(ApiType):
     "spec.resources.accelerator has either type or resource: remove resource, because the type determines it",
 )
 @rule(
-    "!has(self.resourceClaimTemplateName) || (!has(self.type) && self.resource == 'nvidia.com/gpu')",
+    "!has(self.resourceClaimTemplateName) || (!has(self.type) && "
+    "(!has(self.resource) || self.resource == 'nvidia.com/gpu'))",
     "spec.resources.accelerator has either resourceClaimTemplateName, or type or resource: remove those, because the "
     "template determines the devices",
 )
+@implied_defaults()
 class Accelerator(ApiType):
     """Devices of a pod."""
 

@@ -257,6 +257,16 @@ class MetricRow:
 MetricLine = Annotated[MetricRow, LogLine(512), Field(description="NAME FINDING, bad requests of each side, evidence.")]
 
 
+@packed(
+    "numbers",
+    "Fields of the verdict that are not written beside this one, as base64 of zlib-compressed JSON. `slipway status` "
+    "shows them.",
+    plain=("outcome", "reason", "message", "since", "metrics"),
+    formerly_plain=(
+        *("evidence", "threshold", "metric", "samples", "needed", "seconds_left"),
+        *("extra", "pairs", "quality", "scores"),
+    ),
+)
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
     """Most recent verdict of the analysis."""
@@ -308,7 +318,8 @@ class VerdictChange:
 @packed(
     "counters",
     "Counts from which the verdict is computed, as base64 of zlib-compressed JSON. `slipway analyze` shows them.",
-    plain=("id", "template", "started_at", "read_at", "ramp", "measured", "verdict"),
+    plain=("id", "template", "started_at", "read_at", "measured", "verdict"),
+    formerly_plain=("ramp",),
 )
 @strict
 @dataclass(frozen=True, slots=True)

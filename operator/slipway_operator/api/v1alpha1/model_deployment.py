@@ -12,6 +12,7 @@ from slipway_operator.api.markers import (
     PrinterColumn,
     ScaleSubresource,
     custom_resource,
+    implied_defaults,
     rule,
 )
 from slipway_operator.api.types import ApiType, Int32, Time
@@ -20,6 +21,7 @@ from slipway_operator.api.v1alpha1.status import PatchedStatus
 from slipway_operator.api.v1alpha1.strategy import RolloutStrategy
 
 
+@implied_defaults()
 class Drain(ApiType):
     """Termination of pods."""
 
@@ -187,6 +189,7 @@ class RolloutIntents(ApiType):
     "self.engine.volumeMounts.all(m, self.pod.volumes.exists(v, v.name == m.name)))",
     "spec.engine.volumeMounts names a volume that spec.pod.volumes does not have: add it there",
 )
+@implied_defaults(written=("replicas",))  # the scale subresource reads it
 class ModelDeploymentSpec(InputsRecord):
     """Desired state: the model, the number of pods that serve it, and the rollout of new versions."""
 

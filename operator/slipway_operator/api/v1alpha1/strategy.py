@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import CelRule, rule
+from slipway_operator.api.markers import CelRule, implied_defaults, rule
 from slipway_operator.api.types import ApiType, Duration, Int32, IntOrString, duration_rule
 from slipway_operator.api.v1alpha1.hooks import Webhook
 from slipway_operator.api.v1alpha1.twin_shadow import StepTwinShadow
@@ -105,6 +105,7 @@ class RolloutAnalysis(ApiType):
     """AnalysisTemplate of the analysis; exactly one in this release."""
 
 
+@implied_defaults()
 class WaitingAnalysis(RolloutAnalysis):
     """Analysis of the new revision. The rollout waits for its verdict."""
 
@@ -123,6 +124,7 @@ class StepAnalysis(WaitingAnalysis):
     twin_shadow: StepTwinShadow | None = None
 
 
+@implied_defaults()
 class RampAuto(ApiType):
     """Weights of the new revision, chosen at each reading from 1, 2, 5, 10, 25 and 50 percent: the highest one whose
     possible harm fits."""
@@ -137,6 +139,7 @@ class RampAuto(ApiType):
     limit this time."""
 
 
+@implied_defaults()
 class StepRamp(RolloutAnalysis):
     """Increase the weight while the possible harm to clients stays bounded, analyze the requests meanwhile, and reject
     a revision that is worse than stable. It comes after an analysis with twinShadow, whose bound it needs."""
@@ -222,6 +225,7 @@ class PreviewRoute(ApiType):
         "autoPromotionSeconds, or set autoPromotionEnabled to true"
     ),
 )
+@implied_defaults()
 class BlueGreen(ApiType):
     """Start all pods of the new revision without traffic, then switch all traffic at once."""
 
@@ -244,6 +248,7 @@ class BlueGreen(ApiType):
     """Time in seconds that a rejected revision keeps its pods, for debugging."""
 
 
+@implied_defaults()
 class BackgroundAnalysis(RolloutAnalysis):
     """Analysis of the new revision in the background of the steps. It rejects the revision at any step when it is worse
     than stable. Only analysis steps wait for a verdict."""
@@ -272,13 +277,15 @@ class BackgroundAnalysis(RolloutAnalysis):
 @rule(
     (
         "!has(self.steps) || !self.steps.exists(step, has(step.analysis) && has(step.analysis.twinShadow) && "
-        "step.analysis.twinShadow.reference != 'OnFailure') || (has(self.baselinePod) && self.baselinePod)"
+        "(!has(step.analysis.twinShadow.reference) || step.analysis.twinShadow.reference != 'OnFailure')) || "
+        "(has(self.baselinePod) && self.baselinePod)"
     ),
     (
         "an analysis with twinShadow needs baseline pods: add spec.strategy.canary.baselinePod: true, remove "
         "twinShadow, or write twinShadow.reference: OnFailure"
     ),
 )
+@implied_defaults()
 class Canary(ApiType):
     """Increase the traffic of the new revision step by step."""
 
@@ -335,6 +342,7 @@ class Canary(ApiType):
     """Time in seconds that a rejected revision keeps its pods, for debugging."""
 
 
+@implied_defaults()
 class RolloutCapacity(ApiType):
     """Number of pods that a rollout may add, and the action when no node has room for them."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AtMost, CelRule
+from slipway_operator.api.markers import AtMost, CelRule, implied_defaults
 from slipway_operator.api.types import ApiType, Int32, Int64
 
 MOST_PROMPTS, LONGEST_PROMPT, MOST_PER_MINUTE = 32, 4096, 600
@@ -14,6 +14,7 @@ BASELINE_POD, ON_FAILURE = "BaselinePod", "OnFailure"
 PROBE_PATHS = {"Chat": "/v1/chat/completions", "Completions": "/v1/completions"}
 
 
+@implied_defaults()
 class StepProbes(ApiType):
     """Prompts of yours that gateways send as pairs where the copies of clients' requests give fewer than
     pairsPerMinute. So a model with little traffic can be judged. Probes are streams, with a seed for each pair. They
@@ -42,6 +43,7 @@ class StepProbes(ApiType):
     """Maximum number of tokens of a response."""
 
 
+@implied_defaults()
 class StepTwinShadow(ApiType):
     """Copies of whole sessions go to a pod of the new revision and to a baseline pod of stable at the same moment, and
     the analysis compares each pair of responses. Clients see none of them and never wait for them. In a canary it needs
