@@ -160,6 +160,8 @@ class EngineCore:
         A batch with a request that needs more of its logits than a drawn token is computed alone.
         """
         here, self._in_flight = self._in_flight, None
+        if here and not any(self.scheduler.has(scheduled.sequence) for scheduled in here.batch):
+            here = None  # all of its sequences have ended
         started: dict[str, int] = {}
         if here is None:
             batch, started = self._schedule(now_s)

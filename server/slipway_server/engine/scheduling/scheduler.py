@@ -155,7 +155,7 @@ class Scheduler:
         events = []
         for scheduled in batch:
             result = next(remaining) if scheduled.samples else None
-            if not self._has(scheduled.sequence):
+            if not self.has(scheduled.sequence):
                 continue
             self.block_manager.cache_full_blocks(scheduled.sequence)
             if result:
@@ -169,7 +169,7 @@ class Scheduler:
         again = []
         for scheduled in batch:
             sequence = scheduled.sequence
-            if not self._has(sequence):
+            if not self.has(sequence):
                 continue
             if scheduled.samples:
                 sequence.output.pop()
@@ -179,7 +179,8 @@ class Scheduler:
                 again.append(scheduled)
         return again
 
-    def _has(self, sequence: Sequence) -> bool:
+    def has(self, sequence: Sequence) -> bool:
+        """Whether it runs or waits."""
         name = sequence.request.id
         return self.running.get(name) is sequence or self._waiting.get(name) is sequence
 
