@@ -110,9 +110,9 @@ faults: setup ## six bad versions on a real cluster, each rolled back by itself 
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_faults.py -s $(if $(WRITE),--faults-table docs/faults.md)
 
-judged: setup ## on a real cluster: kills during analyses, mirrored requests, twin shadows, scorers, baseline pods (about fifty minutes)
+judged: setup ## on a real cluster: kills during analyses, mirrored requests, twin shadows, scorers, feedback, baseline pods (about fifty minutes)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_twin_shadow.py e2e/test_scorer.py e2e/test_baseline.py -s
+	$(VENV)/bin/pytest e2e/test_restarted.py e2e/test_shadow.py e2e/test_twin_shadow.py e2e/test_scorer.py e2e/test_feedback.py e2e/test_baseline.py -s
 
 promote20: setup ## a healthy version on a real cluster, promoted by itself twenty times (about a quarter of an hour)
 	$(PY) -m devcluster up
