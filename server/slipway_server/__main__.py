@@ -51,9 +51,13 @@ def main() -> None:
 
 def predict(settings: ServerSettings) -> None:
     """A classic model: nothing of a language model's server is imported for it, and the other way round."""
+    from .http.pool.app import serve as serve_pool
     from .http.predict.app import serve as serve_model
     from .predict import model_file
 
+    if settings.pool_config:
+        asyncio.run(serve_pool(settings))
+        return
     asyncio.run(serve_model(settings, model_file.find(settings.model, settings.format)))
 
 

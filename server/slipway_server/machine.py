@@ -29,6 +29,18 @@ def free_memory_bytes(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo
     return available
 
 
+def peak_memory_bytes(pid: int) -> int:
+    """What a process has had in memory at most, without pages of files, which are shared and can be dropped. 0: it is
+    gone."""
+    sizes = {}
+    for line in _read(Path(f"/proc/{pid}/status")).splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmHWM", "RssAnon", "RssFile", "RssShmem"):
+            sizes[name] = int(value.split()[0]) * 1024
+    now = sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0)
+    return max(now, sizes.get("VmHWM", 0) - sizes.get("RssFile", 0))
+
+
 def settle_memory() -> None:
     """For glibc: gives back what loading left behind, then keeps what a step frees for the next step.
 

@@ -75,6 +75,28 @@ class ServerSettings(ProcessSettings):
     max_model_memory_bytes: Bytes = Field(
         0, description="memory that the process of a classic model may allocate; 0: 80 % of what is free at the start"
     )
+    pool_config: FilePath = Field(
+        "",
+        description="file with the models of a pool, read again when it changes: one server has all of them, loads "
+        "each on demand from its folder below --model, and evicts by use; with --task predict",
+    )
+    pool_memory_bytes: Bytes = Field(
+        0, description="memory of all processes of a pool's models; 0: 80 % of what is free at the start"
+    )
+    pool_max_loaded: PositiveCount = Field(32, description="models of a pool that are in memory at a time")
+    pool_min_residency_s: Seconds = Field(
+        10.0, description="time that a model of a pool stays in memory before it may be evicted for another one"
+    )
+    pool_load_timeout_s: Seconds = Field(
+        30.0, description="time that a request waits until its model of a pool is loaded; then it gets 503"
+    )
+    pool_max_load_s: Annotated[Seconds, Field(gt=0)] = Field(
+        120.0, description="time that one model of a pool may take to load; one that takes longer has failed"
+    )
+    pool_parallel_loads: PositiveCount = Field(2, description="models of a pool that load at a time")
+    pool_max_waiting_loads: PositiveCount = Field(
+        64, description="models of a pool that may wait to be loaded; requests for more of them get 503"
+    )
     max_image_pixels: Annotated[int, Field(ge=1, le=1 << 28), Flag("N")] = Field(
         1 << 24,
         description="pixels of an image for a classic model, by its header; one with more is refused before it is "
@@ -211,6 +233,13 @@ class ServerSettings(ProcessSettings):
     @classmethod
     def _or_folder(cls, name: str, info: ValidationInfo) -> str:
         return name or (info.data["model"].resolve().name if "model" in info.data else "")
+
+    @field_validator("pool_config")
+    @classmethod
+    def _of_predict(cls, file: str, info: ValidationInfo) -> str:
+        if file and info.data.get("task", "predict") != "predict":
+            raise ValueError("--pool-config is for --task predict")
+        return file
 
     @field_validator("ssl_ca_certs")
     @classmethod

@@ -151,6 +151,9 @@ POSTS = {
     "/v1/models/{name:.+}:predict",
     "/v2/repository/index",  # lists, and loads nothing
     "{model}/infer",
+    # Of a pool: they name a model of its file, the administrator's. No path, URL, configuration or file is taken.
+    "{MODEL}/load",
+    "{MODEL}/unload",
 }
 
 

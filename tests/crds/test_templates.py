@@ -479,11 +479,12 @@ def test_templates_of_the_documentation_are_accepted_and_parsed(api: Api) -> Non
     shown = [
         yaml.safe_load(block) for block in re.findall(r"```yaml\n(apiVersion: slipway.dev.*?)```", page, re.DOTALL)
     ]
-    assert [item["kind"] for item in shown] == ["AnalysisTemplate"]
-    answer = dry_run(api, shown[0]["spec"])
-    assert answer.ok, answer.message
-    found = parse("quality", answer.body["spec"]).spec
-    assert found and [metric.provider for metric in found.measured] == ["prometheus", "web", "job"]
+    assert {item["kind"] for item in shown} == {"AnalysisTemplate"}
+    answers = [dry_run(api, item["spec"]) for item in shown]
+    assert all(answer.ok for answer in answers), [answer.message for answer in answers]
+    measured, compared = (parse("quality", answer.body["spec"]).spec for answer in answers)
+    assert measured and [metric.provider for metric in measured.measured] == ["prometheus", "web", "job"]
+    assert compared and [metric.event for metric in compared.metrics] == ["FirstAttemptError", "WrongAnswer"]
 
 
 @pytest.mark.integration

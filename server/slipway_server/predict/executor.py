@@ -79,6 +79,10 @@ class Executor:
     def running(self) -> int:
         return len(self._running.parts) if self._running else 0
 
+    def peak_bytes(self) -> int:
+        """What the process of the model has had in memory at most; 0 where there is none."""
+        return self._process.peak_bytes()
+
     # -- requests
 
     async def infer(self, request: InferRequest) -> list[Tensor]:
@@ -166,8 +170,10 @@ class Executor:
             next_s = self.batcher.next_s(now_s)
             woken = asyncio.create_task(self._wake.wait())
             timeout = None if next_s is None else max(0.0, next_s - now_s)
-            await asyncio.wait([woken, ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            woken.cancel()
+            try:
+                await asyncio.wait([woken, ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                woken.cancel()
             if ended.done():
                 raise EngineCrashed(f"{await self._process.kill()} while it was idle.")
 

@@ -15,6 +15,7 @@ from ..requests.shadow import priority_of
 from ..responses.sse import json_response
 from . import rows
 from .infer_request import decompressed
+from .served import ListedModel, ServedModels
 from .service import PredictService
 from .service import checked as checked_tensors
 
@@ -58,8 +59,8 @@ class V1Request(Struct, forbid_unknown_fields=True):
 
 
 class PredictApi:
-    def __init__(self, service: PredictService) -> None:
-        self._service = service
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -73,67 +74,69 @@ class PredictApi:
     async def predict(self, http: web.Request) -> web.Response:
         began = time.monotonic()
         body = checked(decoded(await body_of(http)), PredictRequest)
-        self._service.check_model(body.model)
-        if (body.input is None) == (body.inputs is None):
-            raise invalid("Write input for one row, or inputs for several.", "input")
-        several = body.inputs is not None
-        param, given = ("inputs", body.inputs) if several else ("input", [body.input])
-        found = await self._predict(http, given or [], param, body.top_k)
-        shared = {
-            "latency_ms": _since_ms(began),
-            "model_version": self._service.identity.version,
-            "request_id": http.headers.get(REQUEST_ID) or uuid.uuid4().hex,
-        }
+        async with self._models.use(body.model) as service:
+            if (body.input is None) == (body.inputs is None):
+                raise invalid("Write input for one row, or inputs for several.", "input")
+            several = body.inputs is not None
+            param, given = ("inputs", body.inputs) if several else ("input", [body.input])
+            found = await _predict(service, http, given or [], param, body.top_k)
+            shared = {
+                "latency_ms": _since_ms(began),
+                "model_version": service.identity.version,
+                "request_id": http.headers.get(REQUEST_ID) or uuid.uuid4().hex,
+            }
         shown = [_shown(one) | shared for one in found]
         return json_response(shown if several else shown[0])
 
     async def named(self, http: web.Request) -> web.Response:
         began = time.monotonic()
         body = checked(decoded(await body_of(http)), NamedPredictRequest)
-        self._service.check_model(http.match_info["name"], body.params.version if body.params else None)
+        version = body.params.version if body.params else None
         top_k = body.params.top_k if body.params else None
-        found = await self._predict(http, body.inputs, "inputs", top_k)
-        shown = {
-            "predictions": [one.value for one in found],
-            "model_version": self._service.identity.version,
-            "latency_ms": _since_ms(began),
-        }
+        async with self._models.use(http.match_info["name"], version) as service:
+            found = await _predict(service, http, body.inputs, "inputs", top_k)
+            shown = {
+                "predictions": [one.value for one in found],
+                "model_version": service.identity.version,
+                "latency_ms": _since_ms(began),
+            }
         return json_response(shown | ({"top_k": [one.top for one in found]} if top_k else {}))
 
     async def v1(self, http: web.Request) -> web.Response:
-        self._service.check_model(http.match_info["name"])
-        raw = decompressed(await body_of(http), http.headers.get("Content-Encoding", ""), http.client_max_size)
-        body = checked(decoded(raw), V1Request)
-        if body.parameters:
-            raise invalid("parameters are not supported by this model.", "parameters")
-        found = await self._predict(http, body.instances, "instances")
+        self._models.check(http.match_info["name"])
+        given = await body_of(http)  # a slow client holds no model
+        async with self._models.use(http.match_info["name"]) as service:
+            raw = decompressed(given, http.headers.get("Content-Encoding", ""), http.client_max_size)
+            body = checked(decoded(raw), V1Request)
+            if body.parameters:
+                raise invalid("parameters are not supported by this model.", "parameters")
+            found = await _predict(service, http, body.instances, "instances")
         return json_response({"predictions": [one.value for one in found]})
 
     async def models(self, _: web.Request) -> web.Response:
-        return json_response({"object": "list", "data": [self._described()]})
+        return json_response({"object": "list", "data": [_described(one) for one in self._models.listed()]})
 
     async def model(self, http: web.Request) -> web.Response:
-        self._service.check_model(http.match_info["name"])
-        return json_response(self._described())
+        [listed] = self._models.listed(http.match_info["name"])[:1]
+        return json_response(_described(listed))
 
-    def _described(self) -> dict[str, Any]:
-        """As OpenAI's list has it, and `ready` for KServe's V1."""
-        identity, loaded = self._service.identity, self._service.health.loaded
-        shown = {"id": identity.name, "object": "model", "created": 0, "owned_by": "slipway"}
-        return shown | {"version": identity.version, "name": identity.name, "ready": loaded}
 
-    async def _predict(
-        self, http: web.Request, given: list[Any], param: str, top_k: int | None = None
-    ) -> list[rows.Prediction]:
-        description = self._service.description
-        if top_k and not (description.labels and description.probabilities):
-            raise invalid("top_k is for classifiers that return a probability of each label.", "top_k")
-        request = rows.to_request(description, given, param)
-        request = InferRequest(request.inputs, request.outputs, priority=priority_of(http.headers))
-        outputs = await self._service.infer(
-            checked_tensors(description, request), lambda index: rows.path(param, index)
-        )
-        return rows.predictions(description, outputs, len(given), top_k or 0)
+def _described(one: ListedModel) -> dict[str, Any]:
+    """As OpenAI's list has it, and `ready` for KServe's V1."""
+    shown = {"id": one.identity.name, "object": "model", "created": 0, "owned_by": "slipway"}
+    return shown | {"version": one.identity.version, "name": one.identity.name, "ready": one.ready}
+
+
+async def _predict(
+    service: PredictService, http: web.Request, given: list[Any], param: str, top_k: int | None = None
+) -> list[rows.Prediction]:
+    description = service.description
+    if top_k and not (description.labels and description.probabilities):
+        raise invalid("top_k is for classifiers that return a probability of each label.", "top_k")
+    request = rows.to_request(description, given, param)
+    request = InferRequest(request.inputs, request.outputs, priority=priority_of(http.headers))
+    outputs = await service.infer(checked_tensors(description, request), lambda index: rows.path(param, index))
+    return rows.predictions(description, outputs, len(given), top_k or 0)
 
 
 def _shown(prediction: rows.Prediction) -> dict[str, Any]:

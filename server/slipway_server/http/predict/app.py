@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -22,10 +23,11 @@ from ...telemetry.heartbeat import Heartbeat
 from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import tracing
 from ..probes import Health
-from ..serving import Guard, complete_routes, run_server, shared_routes
+from ..serving import Guard, GuardedService, complete_routes, run_server, shared_routes
 from .api import PredictApi
 from .images import ImageInputs
 from .protocol import InferenceProtocol
+from .served import OneModel, ServedModels
 from .service import ModelIdentity, PredictService
 
 log = logging.getLogger("slipway.predict")
@@ -34,12 +36,15 @@ MEMORY_SHARE = 0.8  # of what is free at the start, for the process of the model
 LAST_WORDS = "The server is shutting down and the time for its last requests is over."
 
 
-def build(service: PredictService, max_body_bytes: int) -> tuple[web.Application, Guard]:
+def build(
+    service: GuardedService, models: ServedModels, max_body_bytes: int, more: Sequence[web.RouteDef] = ()
+) -> tuple[web.Application, Guard]:
+    """`more`: routes before the shared ones."""
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    apis = (InferenceProtocol(service), PredictApi(service))
+    apis = (InferenceProtocol(models), PredictApi(models))
     routes = [route for api in apis for route in api.routes()]
-    app.add_routes(complete_routes([*shared_routes(service), *routes]))
+    app.add_routes(complete_routes([*more, *shared_routes(service), *routes]))
     return app, guard
 
 
@@ -134,7 +139,7 @@ async def serve(settings: ServerSettings, file: ModelFile) -> None:
     task = asyncio.create_task(
         keep_running(lambda: executor.run(start, life.ready, life.crashed), life.restart_in_s, metrics.restarted)
     )
-    app, guard = build(service, settings.max_body_bytes)
+    app, guard = build(service, OneModel(service), settings.max_body_bytes)
     try:
         await run_server(settings, app, guard, _Backend(executor), task)
     finally:

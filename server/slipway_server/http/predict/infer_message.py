@@ -19,7 +19,6 @@ from ...predict.executor import InferRequest
 from ...predict.json_data import dumps
 from ...predict.tensors import BINARY_ONLY, BOOL, BYTES, NUMPY, Tensor, TensorError, elements_of, from_bytes, to_bytes
 from ..errors import invalid
-from ..requests.bodies import body_of
 from ..requests.shadow import priority_of
 from .infer_request import MAX_TENSORS, Incoming, check_names, level, timeout_s
 from .message_types import ModelInferRequest, ModelInferResponse
@@ -50,11 +49,11 @@ CONTENTS = {
 }
 
 
-async def read(http: web.Request) -> Incoming:
+def read(http: web.Request, body: bytes) -> Incoming:
     """Raises HttpError for a request that the protocol does not allow."""
     if http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise invalid("Send a protobuf message without Content-Encoding.", "Content-Encoding")
-    return parse(await body_of(http), http.headers)
+    return parse(body, http.headers)
 
 
 def parse(body: bytes, headers: Mapping[str, str]) -> Incoming:

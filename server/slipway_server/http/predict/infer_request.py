@@ -15,7 +15,6 @@ from ...predict.description import ModelDescription
 from ...predict.executor import InferRequest
 from ...predict.tensors import MAX_DIMENSIONS, NUMPY, Tensor, TensorError, elements_of, from_bytes
 from ..errors import HttpError, invalid
-from ..requests.bodies import body_of
 from ..requests.shadow import priority_of
 from .images import CONTENT_TYPES, one_image
 
@@ -75,9 +74,9 @@ class Incoming:
 _decoder = msgspec.json.Decoder(InferBody)
 
 
-async def read(http: web.Request, description: ModelDescription) -> Incoming:
+def read(http: web.Request, raw: bytes, description: ModelDescription) -> Incoming:
     """Raises HttpError for a request that the protocol, or the description of the inputs, does not allow."""
-    body = decompressed(await body_of(http), http.headers.get("Content-Encoding", ""), http.client_max_size)
+    body = decompressed(raw, http.headers.get("Content-Encoding", ""), http.client_max_size)
     if description.image and http.content_type in CONTENT_TYPES:
         return Incoming(
             InferRequest((one_image(description.image, body),), (), priority=priority_of(http.headers)), "", False, {}

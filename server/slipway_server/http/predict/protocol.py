@@ -1,5 +1,8 @@
 """Routes of the Open Inference Protocol v2 over REST, with Triton's index, statistics and configuration."""
 
+import math
+import time
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -8,9 +11,11 @@ from slipway_server import __name__ as server_name
 
 from ...predict.description import ModelDescription
 from ...predict.tensors import TensorSpec
+from ..requests.bodies import body_of
 from ..responses.sse import json_response
 from . import infer_message, infer_request
 from .infer_answer import answer
+from .served import ListedModel, ServedModels
 from .service import PredictService, checked
 
 MODEL = r"/v2/models/{name:.+}"
@@ -19,8 +24,8 @@ EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "
 
 
 class InferenceProtocol:
-    def __init__(self, service: PredictService) -> None:
-        self._service = service
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
 
     def routes(self) -> list[web.RouteDef]:
         """Names may contain slashes, so that a path is read from its end: longer endings come first."""
@@ -47,86 +52,98 @@ class InferenceProtocol:
     # -- the server
 
     async def server(self, _: web.Request) -> web.Response:
-        return json_response({"name": server_name, "version": self._service.identity.version, "extensions": EXTENSIONS})
+        return json_response({"name": server_name, "version": self._models.version, "extensions": EXTENSIONS})
 
     async def live(self, _: web.Request) -> web.Response:
         return json_response({"live": True})
 
     async def ready(self, _: web.Request) -> web.Response:
-        self._service.check_open()
+        self._models.check_open()
         return json_response({"ready": True, "live": True})
 
     async def index(self, _: web.Request) -> web.Response:
-        identity, health = self._service.identity, self._service.health
-        state = "READY" if health.loaded else "LOADING"
-        return json_response([{"name": identity.name, "version": identity.version, "state": state, "reason": ""}])
+        return json_response(
+            [
+                {"name": one.identity.name, "version": one.identity.version, "state": one.state, "reason": one.reason}
+                for one in self._models.listed()
+            ]
+        )
 
     # -- the model
 
     async def infer(self, http: web.Request) -> web.Response:
-        self._check(http)
-        description = self._service.description
-        if http.content_type == infer_message.CONTENT_TYPE:
-            incoming, written = await infer_message.read(http), infer_message.answer
-        else:
-            incoming, written = await infer_request.read(http, description), answer
-        request = checked(description, incoming.request)
-        return written(self._service.identity, incoming, await self._service.infer(request))
+        name, version = _path(http)
+        self._models.check(name, version)
+        body = await body_of(http)  # a slow client holds no model
+        began = time.monotonic()
+        async with self._models.use(name, version) as service:
+            waited_s = time.monotonic() - began  # for a pool to load the model
+            description = service.description
+            if http.content_type == infer_message.CONTENT_TYPE:
+                incoming, written = infer_message.read(http, body), infer_message.answer
+            else:
+                incoming, written = infer_request.read(http, body, description), answer
+            request = checked(description, incoming.request)
+            if math.isfinite(request.timeout_s):
+                request = replace(request, timeout_s=max(0.0, request.timeout_s - waited_s))
+            return written(service.identity, incoming, await service.infer(request))
 
     async def model_ready(self, http: web.Request) -> web.Response:
-        self._check(http)
-        self._service.check_open()
-        return json_response({"name": self._service.identity.name, "ready": True})
+        name, version = _path(http)
+        self._models.check_ready(name, version)
+        return json_response({"name": name, "ready": True})
 
     async def model(self, http: web.Request) -> web.Response:
-        self._check(http)
-        description, identity = self._service.description, self._service.identity
-        return json_response(
-            {
-                "name": identity.name,
-                "versions": [identity.version],
-                "platform": description.platform,
-                "inputs": [_tensor(spec) | self._images(spec) for spec in description.inputs],
-                "outputs": [_tensor(spec, description) for spec in description.outputs],
-            }
-        )
-
-    def _images(self, spec: TensorSpec) -> dict[str, Any]:
-        """That the input takes images too, in place of its own datatype and shape."""
-        images, image = self._service.images, self._service.description.image
-        if images is None or image is None or image.name != spec.name:
-            return {}
-        return {"parameters": {"image": images.described()}}
+        name, version = _path(http)
+        async with self._models.use(name, version, metadata=True) as service:
+            description = service.description
+            return json_response(
+                {
+                    "name": name,
+                    "versions": [one.identity.version for one in self._models.listed(name)],
+                    "platform": description.platform,
+                    "inputs": [_tensor(spec) | _images(service, spec) for spec in description.inputs],
+                    "outputs": [_tensor(spec, description) for spec in description.outputs],
+                }
+            )
 
     async def configuration(self, http: web.Request) -> web.Response:
-        self._check(http)
-        description, identity = self._service.description, self._service.identity
-        rules = self._service.executor.batcher.rules
-        return json_response(
-            {
-                "name": identity.name,
-                "platform": description.platform,
-                "backend": description.runtime,
-                "max_batch_size": rules.max_size if description.batched else 0,
-                "input": [_configured(spec, description) for spec in description.inputs],
-                "output": [_configured(spec, description) for spec in description.outputs],
-                "dynamic_batching": {"max_queue_delay_microseconds": round(rules.max_delay_s * 1e6)},
-            }
-        )
+        name, version = _path(http)
+        async with self._models.use(name, version, metadata=True) as service:
+            description, rules = service.description, service.executor.batcher.rules
+            return json_response(
+                {
+                    "name": name,
+                    "platform": description.platform,
+                    "backend": description.runtime,
+                    "max_batch_size": rules.max_size if description.batched else 0,
+                    "input": [_configured(spec, description) for spec in description.inputs],
+                    "output": [_configured(spec, description) for spec in description.outputs],
+                    "dynamic_batching": {"max_queue_delay_microseconds": round(rules.max_delay_s * 1e6)},
+                }
+            )
 
     async def statistics(self, http: web.Request) -> web.Response:
-        self._check(http)
-        return json_response({"model_stats": [self._counts()]})
+        return json_response({"model_stats": [_counts(one) for one in self._models.listed(*_path(http))]})
 
     async def all_statistics(self, _: web.Request) -> web.Response:
-        return json_response({"model_stats": [self._counts()]})
+        return json_response({"model_stats": [_counts(one) for one in self._models.listed()]})
 
-    def _counts(self) -> dict[str, Any]:
-        identity = self._service.identity
-        return {"name": identity.name, "version": identity.version, **self._service.metrics.statistics()}
 
-    def _check(self, http: web.Request) -> None:
-        self._service.check_model(http.match_info["name"], http.match_info.get("version"))
+def _path(http: web.Request) -> tuple[str, str | None]:
+    return http.match_info["name"], http.match_info.get("version")
+
+
+def _counts(one: ListedModel) -> dict[str, Any]:
+    return {"name": one.identity.name, "version": one.identity.version, **one.statistics()}
+
+
+def _images(service: PredictService, spec: TensorSpec) -> dict[str, Any]:
+    """That the input takes images too, in place of its own datatype and shape."""
+    images, image = service.images, service.description.image
+    if images is None or image is None or image.name != spec.name:
+        return {}
+    return {"parameters": {"image": images.described()}}
 
 
 def _tensor(spec: TensorSpec, description: ModelDescription | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ... import environment
+from ... import environment, machine
 from ...engine.client import EngineCrashed, EngineError, ModelRefused
 from ..tensors import Tensor, TensorError
 from .messages import (
@@ -110,6 +110,11 @@ class ModelProcess:
         except (ProtocolError, TensorError) as error:
             await self.kill()
             raise EngineCrashed(f"The process of the model sent what is no answer: {error}.") from None
+
+    def peak_bytes(self) -> int:
+        """Of memory, since it was started; 0 where there is no process."""
+        process = self._process
+        return machine.peak_memory_bytes(process.pid) if process and process.returncode is None else 0
 
     async def ended(self) -> None:
         """Returns when the process ends by itself, between two batches."""

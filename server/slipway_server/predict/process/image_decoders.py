@@ -49,6 +49,7 @@ class ImageDecoders:
         self._rules, self._decoded = rules, decoded
         self._free = asyncio.Semaphore(rules.most)
         self._idle: list[ModelProcess] = []
+        self._here: set[ModelProcess] = set()  # idle or not
         self._tasks: set[asyncio.Task[Array]] = set()
 
     @property
@@ -58,6 +59,10 @@ class ImageDecoders:
     @property
     def max_pixels(self) -> int:
         return self._rules.max_pixels
+
+    def peak_bytes(self) -> int:
+        """What all processes have had in memory at most."""
+        return sum(process.peak_bytes() for process in self._here)
 
     async def warm_up(self) -> None:
         """Start the first process, so that the first image does not wait for it."""
@@ -101,12 +106,14 @@ class ImageDecoders:
                 self._idle.append(process)
                 raise ImageRefused(str(error)) from None
             except EngineCrashed as error:
+                self._here.discard(process)
                 took_s = time.monotonic() - began
                 log.warning("a process that decodes images ended: %s", error, extra={"attempt": attempt})
                 if took_s >= IMAGE_S:
                     raise ImageRefused(f"took more than {IMAGE_S:g} s to decode") from None
                 continue
             except BaseException:  # cancelled in the middle of an exchange
+                self._here.discard(process)
                 await process.kill()
                 raise
             self._idle.append(process)
@@ -122,4 +129,5 @@ class ImageDecoders:
         except (EngineError, ModelRefused, OSError) as error:
             log.warning("no process that decodes images: %s", error)
             raise DecoderUnavailable(str(error)) from None
+        self._here.add(process)
         return process

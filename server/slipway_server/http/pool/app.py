@@ -1,0 +1,102 @@
+"""The server of a pool: its routes, the life of its process, and what it runs on."""
+
+import asyncio
+import functools
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from ... import machine
+from ...predict.pool.eviction import PoolLimits
+from ...predict.pool.loading import PoolRules
+from ...predict.pool.pool import ModelPool
+from ...predict.process.isolation import hide_memory
+from ...settings import ServerSettings
+from ...telemetry.heartbeat import Heartbeat
+from ...telemetry.pool_metrics import STATES, PoolMetrics
+from ...telemetry.tracing import Tracing, tracing
+from ..predict.app import LAST_WORDS, MEMORY_SHARE, build
+from ..probes import Health
+from ..serving import run_server
+from .host import host_model
+from .models import PooledModels
+from .repository import ModelRepository
+
+log = logging.getLogger("slipway.pool")
+
+
+@dataclass(slots=True)
+class PoolService:
+    """What the guard of all requests knows."""
+
+    metrics: PoolMetrics
+    health: Health
+    tracing: Tracing
+
+
+class PoolBackend:
+    """All processes of models, for the end of the server."""
+
+    def __init__(self, pool: ModelPool) -> None:
+        self._pool = pool
+
+    def end_streams(self, reason: str) -> None:
+        self._pool.fail_waiting(reason)
+
+    def stop(self) -> None:
+        self._pool.fail_waiting(LAST_WORDS)
+
+
+def pool_rules(settings: ServerSettings) -> PoolRules:
+    memory_bytes = settings.pool_memory_bytes or int(machine.free_memory_bytes() * MEMORY_SHARE)
+    return PoolRules(
+        root=settings.model,
+        limits=PoolLimits(memory_bytes, settings.pool_max_loaded, settings.pool_min_residency_s),
+        load_timeout_s=settings.pool_load_timeout_s,
+        max_load_s=settings.pool_max_load_s,
+        parallel_loads=settings.pool_parallel_loads,
+        max_waiting_loads=settings.pool_max_waiting_loads,
+        model_memory_bytes=settings.max_model_memory_bytes or memory_bytes,
+        max_restarts=settings.max_engine_restarts,
+        max_batch_size=settings.max_batch_size,
+        log_level=settings.log_level,
+    )
+
+
+def observe(pool: ModelPool, metrics: PoolMetrics, limit_bytes: int) -> None:
+    """What is looked up when the page of metrics is rendered."""
+    metrics.observe_pool(
+        used=lambda: pool.loader.used_bytes,
+        limit=limit_bytes,
+        queue=lambda: pool.loader.waiting,
+        file_errors=lambda: pool.file_errors,
+        states={state: functools.partial(pool.count, state) for state in STATES},
+        models=pool.sizes,
+    )
+
+
+async def serve(settings: ServerSettings) -> None:
+    """Until SIGTERM and the end of the drain; raises CatalogError for a file that is wrong at the start."""
+    hide_memory()
+    metrics = PoolMetrics()
+    health = Health(Heartbeat.create(), settings.stall_timeout_s)
+    spans = tracing(settings.spans_endpoint, settings.served_model_name, settings.spans_service)
+    rules = pool_rules(settings)
+    pool = ModelPool(
+        Path(settings.pool_config),
+        rules,
+        lambda entry: host_model(settings, entry, metrics.model(entry.key), health, spans),
+        metrics,
+    )
+    observe(pool, metrics, rules.limits.memory_bytes)
+    models = PooledModels(pool, metrics, health, settings.model_version)
+
+    def ready() -> None:
+        health.engine_is_ready()
+        log.info("ready", extra={"models": len(pool.slots), "memory_bytes": rules.limits.memory_bytes})
+
+    life = asyncio.create_task(pool.run(ready))
+    app, guard = build(
+        PoolService(metrics, health, spans), models, settings.max_body_bytes, ModelRepository(models).routes()
+    )
+    await run_server(settings, app, guard, PoolBackend(pool), life)

@@ -1,0 +1,76 @@
+"""One model of a pool while it is in memory: its executor, its images, and the service that answers its requests."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+
+from ...predict.executor import Executor, Observer
+from ...predict.pool.catalog import PoolEntry
+from ...predict.process.image_decoders import DecoderRules, ImageDecoders
+from ...predict.process.messages import ModelLoaded
+from ...settings import ServerSettings
+from ...telemetry.predict_metrics import PredictMetrics
+from ...telemetry.tracing import Tracing
+from ..predict.app import rules_of
+from ..predict.images import ImageInputs
+from ..predict.service import ModelIdentity, PredictService
+from ..probes import Health
+
+log = logging.getLogger("slipway.pool")
+
+
+@dataclass(slots=True)
+class PooledModel:
+    """`health`: of this model alone, with the heartbeat of the server."""
+
+    settings: ServerSettings
+    service: PredictService
+    decoders: ImageDecoders | None = None
+    warm_up: "asyncio.Task[None] | None" = None
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def executor(self) -> Executor:
+        return self.service.executor
+
+    def ready(self, loaded: ModelLoaded) -> None:
+        image = loaded.description.image
+        if image and self.decoders is None:
+            rules = DecoderRules(image.config, 1, self.settings.max_image_pixels, self.settings.log_level)
+            self.decoders = ImageDecoders(rules, self.service.metrics.decoded)
+            self.service.images = ImageInputs(image, self.decoders, self.settings.max_queue_size)
+            self.warm_up = asyncio.create_task(self.decoders.warm_up())
+        self.service.health.engine_is_ready()
+        seconds = round(time.monotonic() - self.started_s, 2)
+        self.service.metrics.loaded(seconds)
+        if not loaded.files_bounded:
+            log.warning("the kernel has no Landlock: the process of the model can read this server's files")
+        identity = self.service.identity
+        log.info("loaded", extra={"model": identity.name, "version": identity.version, "seconds": seconds})
+
+    def crashed(self) -> None:
+        self.service.health.engine_has_crashed()
+        self.service.metrics.crashed()
+
+    def restarted(self) -> None:
+        self.started_s = time.monotonic()
+        self.service.metrics.restarted()
+
+    def peak_bytes(self) -> int:
+        return self.executor.peak_bytes() + (self.decoders.peak_bytes() if self.decoders else 0)
+
+    async def end(self) -> None:
+        if self.warm_up:
+            self.warm_up.cancel()
+        if self.service.images:
+            await self.service.images.close()
+
+
+def host_model(
+    settings: ServerSettings, entry: PoolEntry, metrics: PredictMetrics, health: Health, tracing: Tracing
+) -> PooledModel:
+    executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed))
+    own = Health(health.heartbeat, settings.stall_timeout_s)
+    service = PredictService(ModelIdentity(entry.name, entry.version), executor, metrics, own, tracing)
+    return PooledModel(settings, service)

@@ -1,0 +1,80 @@
+"""The models behind the routes of classic models: one of a server of its own, or those of a pool."""
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .service import ModelIdentity, PredictService
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """For lists of models, which load none. `state`: as the index of the Open Inference Protocol has it."""
+
+    identity: ModelIdentity
+    state: str
+    statistics: Callable[[], dict[str, Any]]
+    reason: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "READY"
+
+
+class ServedModels(Protocol):
+    """`name` and `version` of another model raise HttpError 404 everywhere; no version is the default one."""
+
+    @property
+    def version(self) -> str: ...
+
+    def check_open(self) -> None:
+        """Raises HttpError 503 while no request is taken."""
+
+    def check(self, name: str, version: str | None = None) -> None:
+        """That it exists."""
+
+    def use(
+        self, name: str, version: str | None = None, *, metadata: bool = False
+    ) -> AbstractAsyncContextManager[PredictService]:
+        """The model, in memory until the end. `metadata`: the request computes nothing."""
+
+    def check_ready(self, name: str, version: str | None = None) -> None:
+        """Raises HttpError 503 for a model that is not in memory."""
+
+    def listed(self, name: str | None = None, version: str | None = None) -> list[ListedModel]: ...
+
+
+class OneModel:
+    """A server's only model."""
+
+    def __init__(self, service: PredictService) -> None:
+        self._service = service
+
+    @property
+    def version(self) -> str:
+        return self._service.identity.version
+
+    def check_open(self) -> None:
+        self._service.check_open()
+
+    def check(self, name: str, version: str | None = None) -> None:
+        self._service.check_model(name, version)
+
+    def use(
+        self, name: str, version: str | None = None, *, metadata: bool = False
+    ) -> AbstractAsyncContextManager[PredictService]:
+        self._service.check_model(name, version)
+        return contextlib.nullcontext(self._service)
+
+    def check_ready(self, name: str, version: str | None = None) -> None:
+        self._service.check_model(name, version)
+        self._service.check_open()
+
+    def listed(self, name: str | None = None, version: str | None = None) -> list[ListedModel]:
+        service = self._service
+        if name is not None:
+            service.check_model(name, version)
+        state = "READY" if service.health.loaded else "LOADING"
+        return [ListedModel(service.identity, state, service.metrics.statistics)]

@@ -1,0 +1,142 @@
+"""Metrics of a pool: those of each model with its name and version as labels, and those of the pool itself."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .metrics import OUTCOMES
+from .predict_metrics import PredictMetrics
+
+LABELS = ("model_name", "model_version")  # as many values as the pool's file has entries
+SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
+# As the index of the Open Inference Protocol has them.
+STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
+
+Key = tuple[str, str]
+
+
+class PoolMetrics:
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the size of the page
+        self.registry = CollectorRegistry()
+        self._models: dict[Key, PredictMetrics] = {}
+        self._failed: set[Key] = set()
+        self._listed: Callable[[], Mapping[Key, float]] = dict
+        registry = self.registry
+        registry.register(_EachModel(self._models))
+        self._requests = Counter(
+            "slipway_server_pool_requests",
+            "API requests to the pool, also those for no model; each ends in exactly one outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self._requests.labels(outcome)
+        self._in_flight = Gauge(
+            "slipway_server_pool_requests_in_flight", "API requests not answered yet.", registry=registry
+        )
+        self._loads = Histogram(
+            "slipway_server_pool_load_seconds",
+            "Time to load a model, with the time until there was room for it.",
+            registry=registry,
+            buckets=SECONDS,
+        )
+        self._failures = Counter("slipway_server_pool_load_failures", "Loads that failed.", LABELS, registry=registry)
+        self._evictions = Counter(
+            "slipway_server_pool_evictions",
+            "Models that left the memory, by reason: room, unload, changed, removed, grown, crashed, shutdown.",
+            ["reason"],
+            registry=registry,
+        )
+
+    def observe_pool(
+        self,
+        *,
+        used: Callable[[], float],
+        limit: float,
+        queue: Callable[[], float],
+        file_errors: Callable[[], float],
+        states: Mapping[str, Callable[[], float]],
+        models: Callable[[], Mapping[Key, float]],
+    ) -> None:
+        """Looked up when the page is rendered. `models`: those of the pool's file, with their memory now."""
+        for name, text, read in (
+            ("memory_bytes", "Memory of all models: measured, or reserved while they load.", used),
+            ("memory_limit_bytes", "What that may be.", lambda: limit),
+            ("waiting_loads", "Models that wait to be loaded.", queue),
+            ("file_errors", "Times that the pool's file was wrong and the former one counted.", file_errors),
+        ):
+            Gauge(f"slipway_server_pool_{name}", text, registry=self.registry).set_function(read)
+        gauge = Gauge("slipway_server_pool_models", "Models by state.", ["state"], registry=self.registry)
+        for state, count in states.items():
+            gauge.labels(state).set_function(count)
+        self.registry.register(_Sizes(models))
+        self._listed = models
+
+    def model(self, key: Key) -> PredictMetrics:
+        """Those of one model, which outlive its evictions."""
+        if key not in self._models:
+            self._models[key] = PredictMetrics(key[0])
+        return self._models[key]
+
+    def arrived(self) -> None:
+        self._in_flight.inc()
+
+    def outcome(self, outcome: str) -> None:
+        self._in_flight.dec()
+        self._requests.labels(outcome).inc()
+
+    def loaded(self, key: Key, seconds: float) -> None:
+        self._loads.observe(seconds)
+
+    def failed(self, key: Key) -> None:
+        self._failed.add(key)
+        self._failures.labels(*key).inc()
+
+    def evicted(self, key: Key, reason: str) -> None:
+        self._evictions.labels(reason).inc()
+
+    def render(self) -> bytes:
+        """Models that have left the pool's file have no values any more."""
+        listed = self._listed()
+        for key in [key for key in self._models if key not in listed]:
+            del self._models[key]
+        for key in self._failed - set(listed):
+            self._failures.remove(*key)
+        self._failed &= set(listed)
+        return generate_latest(self.registry)
+
+
+class _EachModel(Collector):
+    """The families of all models, each once, with the labels of the model at each sample."""
+
+    def __init__(self, models: Mapping[Key, PredictMetrics]) -> None:
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for key, metrics in self._models.items():
+            labels = dict(zip(LABELS, key, strict=True))
+            for family in metrics.registry.collect():
+                whole = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                whole.samples += [one._replace(labels=labels | one.labels) for one in family.samples]
+        return families.values()
+
+
+class _Sizes(Collector):
+    """Of each model of the pool's file."""
+
+    def __init__(self, models: Callable[[], Mapping[Key, float]]) -> None:
+        self._models = models
+
+    def collect(self) -> Iterable[Metric]:
+        sizes = GaugeMetricFamily(
+            "slipway_server_pool_model_memory_bytes",
+            "The most memory that the processes of a model have had; 0 where it is not loaded.",
+            labels=LABELS,
+        )
+        for key, size in self._models().items():
+            sizes.add_metric(key, size)
+        return [sizes]
