@@ -81,6 +81,18 @@ class RunningPool:
         return psutil.Process(inner.pid)
 
 
+def model_processes() -> list[psutil.Process]:
+    """Of pools in this process; a server of another test has its own."""
+    found = psutil.Process().children()
+    return [child for child in found if "slipway_server.predict.process.child" in command_line(child)]
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return process.cmdline()
+    return []
+
+
 def write(root: Path, *models: dict[str, Any]) -> None:
     """At once, as a ConfigMap is replaced."""
     (root / "new.json").write_text(json.dumps({"models": models}))

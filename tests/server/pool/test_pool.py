@@ -1,6 +1,7 @@
 """A pool with real processes of models: loads, evictions, failures of one model beside others, changed files."""
 
 import asyncio
+import random
 import shutil
 import signal
 import time
@@ -16,7 +17,7 @@ from testkit.until import until_async
 
 from ..predict import onnx_models
 from ..predict.running import request
-from .running import LARGE, RunningPool, running_pool, write
+from .running import LARGE, RunningPool, model_processes, running_pool, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -165,6 +166,14 @@ async def test_a_model_that_crashes_too_often_leaves_and_is_tried_again_later(ro
         assert await value(pool, "table") == 30.0
 
 
+async def test_a_load_that_takes_too_long_is_ended_with_its_process(root: Path) -> None:
+    async with running_pool(root, max_load_s=0.05) as pool:
+        with pytest.raises(LoadFailed, match=r"not loaded within 0\.05 s"):
+            await value(pool, "table")
+        await until_async(lambda: not model_processes(), "the end of the process")
+        assert pool.pool.loader.used_bytes == 0 and pool.recorder.failures == ["table"]
+
+
 async def test_what_is_no_model_is_refused_with_the_reason_and_not_tried_all_the_time(root: Path) -> None:
     async with running_pool(root) as pool:
         for _ in range(3):
@@ -203,11 +212,42 @@ async def test_clients_that_leave_hold_no_model(root: Path) -> None:
         assert slot.resident and slot.resident.in_hand == 0
 
 
+async def test_under_kills_and_unloads_each_answer_is_of_its_own_model(root: Path) -> None:
+    """Four models, of which two fit, for 24 clients: each request is answered right or fails, and nothing is left."""
+    names = ("table", "a", "b", "tenfold")
+    write_factor(root / "tenfold", 100)
+    write(root, *({"name": name, "path": name} for name in names))
+    chance, answers, errors = random.Random(7), list[bool](), list[Exception]()
+
+    async def call(pool: RunningPool, until_s: float) -> None:
+        while time.monotonic() < until_s:
+            name, index = chance.choice(names), chance.randrange(10)
+            try:
+                answers.append(await value(pool, name, index) == index * (100 if name == "tenfold" else 10))
+            except (ModelCrashed, ModelLost, StillLoading, LoadFailed) as error:
+                errors.append(error)
+                await asyncio.sleep(0.01)
+
+    async with running_pool(root, TWO, load_timeout_s=2.0, max_restarts=1) as pool:
+        until_s = time.monotonic() + 5.0
+        calls = asyncio.gather(*(call(pool, until_s) for _ in range(24)))
+        while time.monotonic() < until_s:
+            await asyncio.sleep(0.3)
+            for child in chance.sample(found := model_processes(), min(1, len(found))):
+                child.kill()
+            await pool.pool.unload(pool.pool.versions(chance.choice(names)))
+            assert len(model_processes()) <= TWO.max_loaded
+        await calls
+        assert answers and all(answers)
+        assert all((slot.in_flight, slot.waiting) == (0, 0) for slot in pool.pool.slots.values())
+    assert model_processes() == []
+
+
 async def test_changed_files_are_loaded_beside_the_old_ones_without_a_failed_request(root: Path) -> None:
     async with running_pool(root) as pool:
         old, answers = await value(pool, "a"), set[float]()
         shutil.rmtree(root / "a")
-        write_tenfold(root / "a")
+        write_factor(root / "a", 100)
         while 300.0 not in answers:
             answers.add(await value(pool, "a"))
         assert answers == {old, 300.0} and pool.recorder.evictions == [("a", "changed")]
@@ -223,7 +263,7 @@ async def test_new_files_that_are_no_model_leave_the_old_ones_serving(root: Path
 
 
 async def test_the_file_adds_changes_and_removes_models_and_versions(root: Path) -> None:
-    write_tenfold(root / "tenfold")
+    write_factor(root / "tenfold", 100)
     async with running_pool(root) as pool:
         await value(pool, "table")
         process = pool.process("table")
@@ -262,14 +302,14 @@ async def test_at_the_end_no_process_is_left_and_waiting_requests_end(root: Path
         await hanging
 
 
-def write_tenfold(folder: Path) -> None:
-    """As `table`, with numbers ten times as large."""
+def write_factor(folder: Path, factor: int) -> None:
+    """As `table`, with the index times the factor."""
     import numpy
     import onnx
     from onnx import numpy_helper
 
     path = onnx_models.table(folder)
     model = onnx.load(path)
-    numbers = numpy_helper.from_array(numpy.arange(10, dtype="f4") * 100, "numbers")
+    numbers = numpy_helper.from_array(numpy.arange(10, dtype="f4") * factor, "numbers")
     model.graph.initializer[0].CopyFrom(numbers)
     path.write_bytes(model.SerializeToString())
