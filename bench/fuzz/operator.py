@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from slipway_gateway.routing.table import Route, parse_route
 from slipway_operator.api.markers import packed_of
-from slipway_operator.api.packing import with_packed, with_unpacked
 from slipway_operator.api.schema import packed_properties
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.kube.reading import observe
 from slipway_operator.model import wire
 from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import spec, status
-from slipway_operator.model.deployment.compact import ANALYSES
+from slipway_operator.model.deployment.compact import ANALYSES, packed_run, unpacked_run
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import explain, plan
 
@@ -34,7 +33,7 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = PlanSettings(server_image="slipway-server:1", endpoint="http://gateway.example/v1")
 NAME, NAMESPACE = "chat", "team"
-PACKED, NUMBERS = packed_of(AnalysisRun), packed_of(RunVerdict)
+PACKED = packed_of(AnalysisRun)
 SOUND: Json = {
     "model": {"uri": "hf://org/model"},
     "strategy": {
@@ -89,7 +88,6 @@ def crd(plural: str) -> Crd:
         for name in ANALYSES:
             run = schema["status"]["properties"]["rollout"]["properties"][name]
             run["properties"] |= packed_properties(AnalysisRun)
-            run["properties"]["verdict"]["properties"] |= packed_properties(RunVerdict)
     return Crd(document)
 
 
@@ -126,21 +124,9 @@ def check_status(drawn: Drawn, tally: Tally) -> None:
 def packed(drawn: Json) -> Json:
     """The status with its analyses packed, as the operator writes it; a text that was drawn in its place stays."""
     try:
-        return _each_run(drawn, _packed_run)
+        return _each_run(drawn, lambda run: run if PACKED.field in run else packed_run(run))
     except UnicodeEncodeError:  # a lone surrogate: neither JSON nor a packed text has one
         return drawn
-
-
-def _packed_run(run: Json) -> Json:
-    verdict = run.get("verdict")
-    if isinstance(verdict, dict) and NUMBERS.field not in verdict:
-        run = run | {"verdict": with_packed(verdict, NUMBERS)}
-    return run if PACKED.field in run else with_packed(run, PACKED)
-
-
-def _unpacked_run(run: Json) -> Json:
-    whole = with_unpacked(run, PACKED)
-    return whole | {"verdict": with_unpacked(whole["verdict"], NUMBERS)} if "verdict" in whole else whole
 
 
 def _each_run(written: Json, change: Callable[[Json], Json]) -> Json:
@@ -205,7 +191,7 @@ def specs() -> st.SearchStrategy[Drawn]:
 
 @cache
 def statuses() -> st.SearchStrategy[Drawn]:
-    bases = (_each_run(written, _unpacked_run) for _, written in history())
+    bases = (_each_run(written, unpacked_run) for _, written in history())
     return crd("modeldeployments").drawn("status", ({}, *bases), words())
 
 

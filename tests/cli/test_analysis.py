@@ -45,11 +45,11 @@ def test_a_verdict_is_shown_with_each_metric() -> None:
 def test_packed_numbers_of_a_verdict_are_shown_as_plain_ones() -> None:
     plain = {name: VERDICT[name] for name in ("outcome", "reason", "message", "metrics")}
     numbers = {name: item for name, item in VERDICT.items() if name not in plain}
-    packed = plain | {"numbers": pack(numbers)}
-    assert drawn(look(analyzing(verdict=packed))) == drawn(look(analyzing(verdict=VERDICT)))
-    forged = pack({"outcome": "Pass", "secondsLeft": "soon", "pairs": 1})
-    for other in ("forged", forged):
-        lines = drawn(look(analyzing(verdict=plain | {"numbers": other})))
+    packed = pack({"verdictNumbers": numbers, "counts": []})
+    assert drawn(look(analyzing(verdict=plain, counters=packed))) == drawn(look(analyzing(verdict=VERDICT)))
+    forged = pack({"verdictNumbers": {"outcome": "Pass", "secondsLeft": "soon", "pairs": 1}})
+    for other in ("forged", forged, pack({"verdictNumbers": 1})):
+        lines = drawn(look(analyzing(verdict=plain, counters=other)))
         assert "│   ├── Inconclusive (Undecided): ttft: n=412, needs about 600 at this rate" in lines
         assert "│   ├── evidence ? of ? that rejects" in lines
 

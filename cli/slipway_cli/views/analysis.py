@@ -10,7 +10,7 @@ from slipway_cli.api import Json
 from slipway_cli.objects.times import format_age, format_duration, parse_time
 from slipway_cli.views.table import format_table
 from slipway_operator.api.packing import Unpackable, unpack
-from slipway_operator.model.deployment.status_lines import metric_fields
+from slipway_operator.model.deployment.status_lines import VERDICT_NUMBERS, metric_fields
 
 FORECAST_S = 300  # for how long after its last count a forecast is one
 # The forecast at the end of the operator's message about an analysis.
@@ -46,7 +46,7 @@ def strip_forecast(message: str) -> str:
 
 
 def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
-    verdict = _whole(run.get("verdict") or {})
+    verdict = _verdict(run)
     if not verdict:
         yield "counting; no verdict yet"
         return
@@ -58,12 +58,14 @@ def _lines(run: Json, now: datetime, *, kept: bool) -> Iterator[str]:
     yield from map(format_measured, run.get("measured") or ())
 
 
-def _whole(verdict: Json) -> Json:
-    """A verdict with its packed numbers; without them when another writer wrote something else there."""
+def _verdict(run: Json) -> Json:
+    """The verdict with its packed numbers; without them when another writer wrote something else there."""
+    verdict = run.get("verdict") or {}
     try:
-        return {**unpack(verdict["numbers"]), **verdict} if "numbers" in verdict else verdict
+        numbers = unpack(run["counters"]).get(VERDICT_NUMBERS) if "counters" in run else None
     except Unpackable:
         return verdict
+    return numbers | verdict if verdict and isinstance(numbers, dict) else verdict
 
 
 def _forecast(run: Json, verdict: Json, now: datetime, *, kept: bool) -> str:

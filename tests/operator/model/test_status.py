@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slipway_operator.api.packing import pack
 from slipway_operator.api.v1alpha1.analysis_run import (
     AnalysisRun,
     ExtraBound,
@@ -79,7 +80,7 @@ ASKED = {"name": "x", "about": "a", "key": "k", "outcome": "Asked", "since": "20
         ({"hooks": [{**ASKED, "type": "invented"}]}, ("rollout.hooks[0].type", "rollout.hooks[0]")),
         ({"analysis": {"seen": "abc"}}, None),
         ({"analysis": {"counters": "abc"}}, None),
-        ({"analysis": {"verdict": {"outcome": "Pass", "numbers": "abc"}}}, None),
+        ({"analysis": {"counters": pack({"verdictNumbers": 1, "ramp": 1}), "verdict": {"outcome": "Pass"}}}, None),
         ({"capacityMode": "Nonsense", "steps": "3"}, ("rollout.steps", "rollout.capacityMode")),
     ],
 )
@@ -154,7 +155,7 @@ def test_a_metric_of_a_verdict_is_one_line(row: MetricRow, line: str) -> None:
     assert status_room.parse(rendered) == status
 
 
-def test_numbers_of_a_verdict_are_one_text_and_those_of_an_earlier_release_are_read() -> None:
+def test_numbers_of_a_verdict_are_packed_and_those_of_an_earlier_release_are_read() -> None:
     """The reader of a status sees the sentence, and the numbers stay exact."""
     extra = ExtraBound(at_most=7.2, estimate=-5.5, limit=10.0)
     verdict = RunVerdict(Outcome.PASS, Reason.NOT_WORSE, "m", NOW, "0.2", "200", samples=62, needed=231, extra=extra)
@@ -163,7 +164,7 @@ def test_numbers_of_a_verdict_are_one_text_and_those_of_an_earlier_release_are_r
     rendered = status_room.render(status)
     written = rendered["rollout"]["analysis"]
     assert set(written) == {"id", "template", "startedAt", "readAt", "verdict", "counters"}
-    assert set(written["verdict"]) == {"outcome", "reason", "message", "since", "numbers"}
+    assert set(written["verdict"]) == {"outcome", "reason", "message", "since"}
     assert status_room.parse(rendered) == status
     whole, lost = expanded(rendered)
     assert not lost and whole["rollout"]["analysis"]["ramp"]["maxHarm"] == 20

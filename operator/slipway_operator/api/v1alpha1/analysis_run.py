@@ -257,19 +257,9 @@ class MetricRow:
 MetricLine = Annotated[MetricRow, LogLine(512), Field(description="NAME FINDING, bad requests of each side, evidence.")]
 
 
-@packed(
-    "numbers",
-    "Fields of the verdict that are not written beside this one, as base64 of zlib-compressed JSON. `slipway status` "
-    "shows them.",
-    plain=("outcome", "reason", "message", "since", "metrics"),
-    formerly_plain=(
-        *("evidence", "threshold", "metric", "samples", "needed", "seconds_left"),
-        *("extra", "pairs", "quality", "scores"),
-    ),
-)
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """Most recent verdict of the analysis."""
+    """Most recent verdict of the analysis. Its numbers are in counters; an earlier release wrote them here."""
 
     outcome: Outcome
     """Result of the analysis so far."""

@@ -1,50 +1,68 @@
 """The form in which a status is written, so that `kubectl describe` stays short: it prints a line for each field.
 
 A decision and a metric of a verdict are one line each (`status_lines.py`). What an analysis counted is one packed text,
-and so are the numbers of its verdict.
+with the numbers of its verdict in it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from slipway_operator.api.markers import PackedFields, packed_of
+from slipway_operator.api.markers import packed_of
 from slipway_operator.api.packing import Unpackable, with_packed, with_unpacked
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.model.deployment import status_lines
 
 Json = dict[str, Any]
 
 ANALYSES = ("analysis", "background")  # of a rollout
-_COUNTERS, _NUMBERS = packed_of(AnalysisRun), packed_of(RunVerdict)
+_PLAIN = frozenset({"outcome", "reason", "message", "since", "metrics"})  # of a verdict
+_NUMBERS = status_lines.VERDICT_NUMBERS
+_RUN = packed_of(AnalysisRun)
+_COUNTERS = replace(_RUN, names=(_NUMBERS, *_RUN.names))
 
 
 def compact(status: Json) -> Json:
     """A copy of a rendered status in the form in which it is written."""
-    return _each(_each_run(status, _compact_run), "decisions", status_lines.decision_line)
+    runs = _each_run(status, lambda _, run: packed_run(_each_metric(run, status_lines.metric_line)))
+    return _each(runs, "decisions", status_lines.decision_line)
 
 
 def expanded(status: Json) -> tuple[Json, tuple[str, ...]]:
     """A copy of a written `.status` as its types describe it, and the paths of packed texts that cannot be read."""
     lost: list[str] = []
 
-    def unpacked(part: Json, fields: PackedFields, path: str) -> Json:
-        try:
-            return with_unpacked(part, fields)
-        except Unpackable:
-            lost.append(f"{path}.{fields.field}")
-            return part
-
     def expanded_run(name: str, run: Json) -> Json:
-        run = unpacked(run, _COUNTERS, f"rollout.{name}")
-        whole = _of_verdict(run, lambda verdict: unpacked(verdict, _NUMBERS, f"rollout.{name}.verdict"))
-        return _each_metric(whole, status_lines.metric_fields)
+        try:
+            run = unpacked_run(run)
+        except Unpackable:
+            lost.append(f"rollout.{name}.{_COUNTERS.field}")
+        return _each_metric(run, status_lines.metric_fields)
 
     return _each(_each_run(status, expanded_run), "decisions", status_lines.decision_fields), tuple(lost)
 
 
-def _compact_run(_: str, run: Json) -> Json:
-    lines = _each_metric(run, status_lines.metric_line)
-    return with_packed(_of_verdict(lines, lambda verdict: with_packed(verdict, _NUMBERS)), _COUNTERS)
+def packed_run(run: Json) -> Json:
+    """A copy of an analysis with its counters and the numbers of its verdict as one text."""
+    verdict = run.get("verdict")
+    if not isinstance(verdict, dict):
+        return with_packed(run, _COUNTERS)
+    numbers = {name: item for name, item in verdict.items() if name not in _PLAIN}
+    plain = {name: item for name, item in verdict.items() if name in _PLAIN}
+    return with_packed(run | {"verdict": plain} | ({_NUMBERS: numbers} if numbers else {}), _COUNTERS)
+
+
+def unpacked_run(run: Json) -> Json:
+    """The analysis as it was before `packed_run`; that of an earlier release has the numbers in place.
+
+    Raises:
+        Unpackable: when its text is no packed object.
+    """
+    whole = with_unpacked(run, _COUNTERS)
+    numbers, verdict = whole.pop(_NUMBERS, None), whole.get("verdict")
+    if not isinstance(numbers, dict) or not isinstance(verdict, dict):
+        return whole
+    return whole | {"verdict": numbers | verdict}
 
 
 def _each_run(status: Json, change: Callable[[str, Json], Json]) -> Json:
@@ -55,12 +73,8 @@ def _each_run(status: Json, change: Callable[[str, Json], Json]) -> Json:
 
 
 def _each_metric(run: Json, change: Callable[[Any], object]) -> Json:
-    return _of_verdict(run, lambda verdict: _each(verdict, "metrics", change))
-
-
-def _of_verdict(run: Json, change: Callable[[Json], Json]) -> Json:
     verdict = run.get("verdict")
-    return run | {"verdict": change(verdict)} if isinstance(verdict, dict) else run
+    return run | {"verdict": _each(verdict, "metrics", change)} if isinstance(verdict, dict) else run
 
 
 def _each(whole: Json, name: str, change: Callable[[Any], object]) -> Json:

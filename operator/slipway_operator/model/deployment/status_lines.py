@@ -11,6 +11,8 @@ from typing import Any
 
 Json = dict[str, Any]
 
+VERDICT_NUMBERS = "verdictNumbers"  # in the packed counters of an analysis: what its verdict has beside text
+
 _DECISION = re.compile(
     r"(?P<at>\S+) (?P<row>\S+): (?P<message>.*?)(?: \((?P<type>Normal|Warning) (?P<reason>\w+)\))?", re.DOTALL
 )
