@@ -20,6 +20,7 @@ from slipway_gateway.judging.outcome import AnswerOrigin
 from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
 from slipway_gateway.sharing.counters import CountersAway
 
+from .grpc_gateway import INFER, echo, grpc_gateway, infer
 from .harness import Gateway, Handler, gateway, table, upstream
 from .tenants import PEPPER, bearer, make_key, tenant
 
@@ -170,6 +171,17 @@ async def test_a_token_of_the_server_does_not_reach_the_client(keys: str) -> Non
     async with upstream(forging) as server, gateway(tenant_keys_file=keys) as gate:
         gate.route(("canary", 100, [server.url]))
         assert (await predict(gate))[0] == ""
+
+
+async def test_a_grpc_call_has_its_token_in_the_metadata_and_no_label(keys: str) -> None:
+    async with upstream(echo) as server, grpc_gateway(tenant_keys_file=keys) as made:
+        split = table(1, ("canary", 99, [server.url]), ("stable", 1, [server.url]))
+        made.gate.balancer.publish(with_feedback(split))
+        call = made.channel.unary_unary(INFER)(infer(), metadata=(("x-session-id", "s1"),))
+        await call
+        token = dict(await call.trailing_metadata())[FEEDBACK.lower()]
+        found = await statuses(made.gate, {"id": token, "label": "cat"}, {"id": token, "correct": False})
+        assert found == ["no_label", "accepted"] and counted(made.gate)["canary"] == (1, 1)
 
 
 @pytest.mark.parametrize("status", [400, 500])

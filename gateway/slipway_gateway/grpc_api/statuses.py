@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 import grpc
 import msgspec
 
+from ..wire.headers import FEEDBACK
+
 _STATUSES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -27,6 +29,7 @@ _STATUSES = {
 _TRAILING = frozenset({"x-request-id", "x-slipway-revision", "retry-after", "retry-after-ms", "x-should-retry"})
 _TRAILING_PREFIX = "x-ratelimit-"
 _MAX_TRAILING, _MAX_VALUE = 32, 256
+_LONG = {FEEDBACK.lower(): 512}  # names of the route and the revision are in it
 _VALUE = re.compile(r"[\x20-\x7e]*")
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _MAX_DETAILS = 1000
@@ -87,8 +90,8 @@ def trailing(headers: Mapping[str, str]) -> Metadata:
     kept = [
         (name, value)
         for name, value in found
-        if (name in _TRAILING or name.startswith(_TRAILING_PREFIX))
-        and len(value) <= _MAX_VALUE
+        if (name in _TRAILING or name in _LONG or name.startswith(_TRAILING_PREFIX))
+        and len(value) <= _LONG.get(name, _MAX_VALUE)
         and _VALUE.fullmatch(value)
         and _NAME.fullmatch(name)
     ]
