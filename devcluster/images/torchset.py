@@ -20,11 +20,20 @@ _CLOSURE = re.compile(r"(torch|nvidia-[\w.-]+|cuda-[\w.-]+)==")
 # A third of the bytes: a process loads these for a GPU only, and a node has none. The dynamic loader wants the others.
 _FOR_A_GPU = re.compile(r"(nvidia-(cusolver|cuda-cccl|nvtx)|cuda-(bindings|pathfinder))==")
 
+# A gigabyte of files in the packages that remain, which nothing opens without a GPU: parts that cuDNN loads when it
+# computes, a profiler's counters, code and transports for devices of other nodes.
+_FILES_FOR_A_GPU = (
+    "nvidia/cudnn/lib/libcudnn_*",
+    "nvidia/*/lib/libnvperf_*",
+    "nvidia/nvshmem/lib/*.bc",
+    "nvidia/nvshmem/lib/nvshmem_transport_*",
+)
+
 
 def torch_steps(places: Places, lane: str) -> list[Step]:
     """One step that downloads some gigabytes, and one that makes the set the current one."""
     requirements = torch_requirements(_export(places))
-    target = places.cache / "torch" / key_of([_PYTHON, machine(), requirements])
+    target = places.cache / "torch" / key_of([_PYTHON, machine(), requirements, *_FILES_FOR_A_GPU])
     return [
         Step("install torch", target.exists, lambda: _install(places, requirements, target),
              "about 2 GB of wheels, where uv has none in its cache", lane=lane),
@@ -53,8 +62,16 @@ def _install(places: Places, requirements: str, target: Path) -> None:
     with appears_whole(target) as folder:
         run([_uv(places), "pip", "install", "-q", "--no-deps", "--require-hashes", "--target", folder,
              "--python-version", _PYTHON, "--python-platform", platform, "-r", listed])  # fmt: skip
+        remove_files_for_a_gpu(folder)
         _compile(folder)
         folder.chmod(0o755)
+
+
+def remove_files_for_a_gpu(folder: Path) -> None:
+    """From a set that was just installed."""
+    for pattern in _FILES_FOR_A_GPU:
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def _compile(folder: Path) -> None:

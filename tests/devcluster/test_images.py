@@ -22,7 +22,7 @@ from devcluster.images.project import (
     uv_cache,
 )
 from devcluster.images.pullable import full_name
-from devcluster.images.torchset import torch_requirements
+from devcluster.images.torchset import remove_files_for_a_gpu, torch_requirements
 from devcluster.places import REPOSITORY
 
 STORAGE = """
@@ -124,6 +124,17 @@ def test_podman_wants_the_registry_spelled_out() -> None:
     assert full_name("python:3.11", "docker") == "python:3.11"
     assert full_name("python:3.11", "podman").endswith("/library/python:3.11")
     assert full_name("kindest/node:v1", "podman").endswith("/kindest/node:v1")
+
+
+def test_what_the_loader_wants_stays_and_what_only_a_gpu_opens_goes(tmp_path: Path) -> None:
+    kept = ("nvidia/cudnn/lib/libcudnn.so.9", "nvidia/nvshmem/lib/libnvshmem_host.so.3", "torch/lib/libtorch_cuda.so")
+    gone = ("nvidia/cudnn/lib/libcudnn_ops.so.9", "nvidia/nvshmem/lib/libnvshmem_device_sm_90.bc",
+            "nvidia/nvshmem/lib/nvshmem_transport_ibrc.so.6", "nvidia/cu13/lib/libnvperf_host.so")  # fmt: skip
+    for name in (*kept, *gone):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    remove_files_for_a_gpu(tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(kept)
 
 
 def test_torch_and_what_it_loads_on_a_cpu_are_picked_from_the_lock() -> None:
