@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from e2e import weights
+from slipway_operator.model.deployment.compact import expanded
 from testkit.cluster.deployment import START_S, Deployment, Json, canary, state_of
 from testkit.cluster.installation import Installation
 from testkit.irises import GOOD, POOR, classifier, irises
@@ -129,5 +130,5 @@ def test_feedback_decides_about_a_classifier_on_a_cluster(
 
 
 def verdict_of(status: Json) -> Json:
-    """The last verdict of the judge on the present step."""
-    return dict(((status.get("rollout") or {}).get("analysis") or {}).get("verdict") or {})
+    """The last verdict of the judge on the present step, with the numbers that are packed in a status."""
+    return dict(((expanded(status)[0].get("rollout") or {}).get("analysis") or {}).get("verdict") or {})
