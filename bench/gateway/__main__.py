@@ -18,10 +18,10 @@ from bench.engine.machine import BUSY_SHARE, foreign_share
 from bench.gateway import load, report
 from bench.gateway.programs import PEERS, prepare, started, upstream, wrk
 from bench.gateway.report import Json
+from bench.page import publish
 from bench.processes import Cores, Program, on_core
 from devcluster.steps.progress import print_line
 from testkit.report import report as as_report
-from testkit.report import write
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "bench" / "gateway.md"
@@ -181,15 +181,8 @@ def _conclude(run: Run, *, page: bool) -> int:
         "not_measured": run.not_measured,
     }
     whole = as_report("gateway", run.rows, made, **settings)
-    path = write(whole)
     text = report.markdown(run.rows, made, whole, {name: peer.title for name, peer in PEERS.items()})
-    print(f"\n{text}", flush=True)
-    if page:
-        PAGE.write_text(text)
-    for bar in made:
-        print(bar)
-    print_line(run.console, f"report {path.relative_to(REPOSITORY)}")
-    return 0 if all(bar.ok for bar in made) else 1
+    return publish(whole, made, text, PAGE if page else None)
 
 
 if __name__ == "__main__":

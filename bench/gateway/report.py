@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.page import bars_table, missing_list, table
 from testkit.report import Bar, quantile
 
 Json = dict[str, Any]
@@ -78,10 +79,7 @@ def markdown(rows: Sequence[Json], made: Sequence[Bar], about: Mapping[str, Any]
         f"{machine['cpu']}, {machine['memory_gib']} GiB. Generator: {about['generator']}. "
         "[What is measured and how](../docs/bench.md#the-gateway).",
         "## Bars",
-        _table(
-            ["bar", "value", "limit", "holds"],
-            [[bar.bar, f"{bar.value:g}", bar.limit, "yes" if bar.ok else "**no**"] for bar in made],
-        ),
+        bars_table(made),
         "## Requests per CPU-second",
         f"Small JSON answers, {about['connections']} connections, one process on one core; user and system time of the "
         f"process. Median of {about['rounds']} rounds, the order of peers reversed each time, and the extremes.",
@@ -94,7 +92,7 @@ def markdown(rows: Sequence[Json], made: Sequence[Bar], about: Mapping[str, Any]
         _streams(rows, titles),
     ]
     if missing := about["not_measured"]:
-        parts += ["## Not measured", "\n".join(f"- {titles.get(peer, peer)}: {why}" for peer, why in missing.items())]
+        parts += ["## Not measured", missing_list(missing, titles)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -106,7 +104,7 @@ def _throughput(rows: Sequence[Json], titles: Mapping[str, str]) -> str:
          f"{ours / row['per_cpu_s']:.2f}", f"{row['per_s']:,.0f}", str(row["failed"])]
         for row in sorted(chosen, key=lambda row: -row["per_cpu_s"])
     ]  # fmt: skip
-    return _table(
+    return table(
         ["", "requests per CPU-second", "rounds", "Slipway's, times this", "requests per second", "failed"], lines
     )
 
@@ -118,7 +116,7 @@ def _latency(rows: Sequence[Json], titles: Mapping[str, str]) -> str:
         for row in rows if row["kind"] == "latency"
     ]  # fmt: skip
     names = [f"{what} {share}" for what in ("added", "routed", "direct") for share in ("p50", "p99")]
-    return _table(["", *names, "failed"], lines)
+    return table(["", *names, "failed"], lines)
 
 
 def _streams(rows: Sequence[Json], titles: Mapping[str, str]) -> str:
@@ -127,9 +125,4 @@ def _streams(rows: Sequence[Json], titles: Mapping[str, str]) -> str:
          f"{row['cpu_s']:.1f}", f"{row['seconds']:.0f}"]
         for row in rows if row["kind"] == "streams"
     ]  # fmt: skip
-    return _table(["", "open at once", "broken", "KiB each", "CPU s", "seconds"], lines)
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return table(["", "open at once", "broken", "KiB each", "CPU s", "seconds"], lines)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from bench.engine.environments import Unavailable
 from bench.engine.machine import BUSY_SHARE, foreign_share
+from bench.page import publish
 from bench.predict import grpc_load, report
 from bench.predict.load import Measured, Target, closed_loop, open_loop
 from bench.predict.models import MODELS, ModelFile, protocol_body
@@ -25,7 +26,6 @@ from bench.processes import Cores, Program, on_core
 from devcluster.steps.progress import print_line
 from testkit import ROOT
 from testkit.report import report as as_report
-from testkit.report import write
 
 PAGE = ROOT / "bench" / "predict.md"
 QUICK = bool(os.environ.get("QUICK"))
@@ -222,16 +222,9 @@ def _conclude(run: Run, *, page: bool) -> int:
         "not_measured": run.not_measured,
     }
     whole = as_report("predict", run.rows, made, **settings)
-    path = write(whole)
     titles = {name: peer.title for name, peer in PEERS.items()} | {name: model.title for name, model in MODELS.items()}
     text = report.markdown(run.rows, made, whole, titles)
-    print(f"\n{text}", flush=True)
-    if page:
-        PAGE.write_text(text)
-    for bar in made:
-        print(bar)
-    print_line(run.console, f"report {path.relative_to(ROOT)}")
-    return 0 if all(bar.ok for bar in made) else 1
+    return publish(whole, made, text, PAGE if page else None)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.page import bars_table, missing_list, table
 from bench.predict.load import Measured
 from testkit.report import Bar, quantile
 
@@ -104,16 +105,13 @@ def markdown(rows: Sequence[Json], made: Sequence[Bar], about: Mapping[str, Any]
         f"`make bench-predict`, {about['day']}, commit {about['commit']}. {machine['cores']} cores of "
         f"{machine['cpu']}, {machine['memory_gib']} GiB. [What is measured and how](../docs/bench.md#classic-models).",
         "## Bars",
-        _table(
-            ["bar", "value", "limit", "holds"],
-            [[bar.bar, f"{bar.value:g}", bar.limit, "yes" if bar.ok else "**no**"] for bar in made],
-        ),
+        bars_table(made),
     ]
     for model in dict.fromkeys(row["model"] for row in rows):
         here = [row for row in rows if row["model"] == model]
         parts += [f"## {titles[model]}", *_sections(here, about, titles)]
     if missing := about["not_measured"]:
-        parts += ["## Not measured", "\n".join(f"- {titles.get(peer, peer)}: {why}" for peer, why in missing.items())]
+        parts += ["## Not measured", missing_list(missing, titles)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,10 +139,10 @@ def _sections(here: Sequence[Json], about: Mapping[str, Any], titles: Mapping[st
         ])  # fmt: skip
     common = next((f"{row['per_s']:,.0f}" for row in latency.values() if row["at"] == "common"), "-")
     header = ["", "batches", "requests/s", "rounds", "failed", "idle p50", f"{OWN_SHARE:.0%} of its own rate"]
-    yield _table([*header, f"at {common}/s"], lines)
+    yield table([*header, f"at {common}/s"], lines)
     if routed := [row for row in here if row["kind"] == "gateway"]:
         yield "Through the gateway, on the same core as the server:"
-        yield _table(
+        yield table(
             ["", "requests/s", "requests per CPU-second", "failed"],
             [[{"http": "HTTP, JSON", "grpc": "gRPC"}[row["protocol"]], f"{row['per_s']:,.0f}",
               f"{row['per_cpu_s']:,.0f}", str(row["failed"])] for row in routed],
@@ -156,8 +154,3 @@ def _times(row: Json | None) -> str:
         return "cannot"
     failed = f", {row['failed']} failed" if row["failed"] else ""
     return f"{row['p50_ms']:.1f} / {row['p99_ms']:.1f}{failed}"
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

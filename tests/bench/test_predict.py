@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -123,22 +124,25 @@ async def test_answers_are_counted_and_other_statuses_fail() -> None:
     assert done.per_s > 0
 
 
-async def test_an_open_loop_sends_at_its_rate_while_nothing_is_answered() -> None:
-    """And latency counts from the intended time."""
-    held = asyncio.Event()
+async def test_an_open_loop_sends_at_its_times_while_nothing_is_answered() -> None:
+    """And latency counts from the intended time: the first request waits until the last one was sent."""
+    draw, due_s = random.Random(1), [0.0]
+    while due_s[-1] < 0.5:
+        due_s.append(due_s[-1] + draw.expovariate(400))
+    due_s = due_s[1:-1]
+    received, all_here = itertools.count(1), asyncio.Event()
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await held.wait()
+        if next(received) == len(due_s):
+            all_here.set()
+        await all_here.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     async with serving(answer) as target:
-        load = asyncio.create_task(open_loop(target, 400, 0.5, 1))
-        await asyncio.sleep(0.8)
-        held.set()
-        done = await load
-    assert 130 < len(done.took_s) == len(done.lag_s) < 280  # 200 on average
+        done = await open_loop(target, 400, 0.5, 1)
+    assert len(done.took_s) == len(done.lag_s) == len(due_s) > 100
     assert not done.failed
-    assert min(done.took_s) > 0.25
+    assert max(done.took_s) >= due_s[-1] - due_s[0]
 
 
 @pytest.mark.integration
