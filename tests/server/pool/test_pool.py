@@ -107,9 +107,10 @@ async def test_a_model_just_loaded_is_not_evicted(root: Path) -> None:
     limits = PoolLimits(LARGE.memory_bytes, 1, min_residency_s=3.0)
     async with running_pool(root, limits) as pool:
         await value(pool, "table")
-        began = time.monotonic()
+        resident = pool.pool.find("table").resident
+        assert resident
         assert await value(pool, "a") == 30.0
-        assert time.monotonic() - began > 2.5
+        assert time.monotonic() >= resident.loaded_s + limits.min_residency_s
 
 
 async def test_pinned_models_are_there_from_the_start_and_stay(root: Path) -> None:
@@ -221,7 +222,8 @@ async def test_under_kills_and_unloads_each_answer_is_of_its_own_model(root: Pat
     chance, answers, errors = random.Random(7), list[bool](), list[Exception]()
 
     async def call(pool: RunningPool, until_s: float) -> None:
-        while time.monotonic() < until_s:
+        # A slow machine may load nothing between two kills: then it goes on without them until something answers.
+        while time.monotonic() < until_s or not answers:
             name, index = chance.choice(names), chance.randrange(10)
             try:
                 answers.append(await value(pool, name, index) == index * (100 if name == "tenfold" else 10))
