@@ -244,7 +244,8 @@ async def test_requests_that_come_at_once_to_two_processes_make_one_batch(
 async def test_a_process_that_is_killed_within_the_transaction_leaves_the_key_to_another_one(
     server: Postgres, keys_file: str, tmp_path: Path
 ) -> None:
-    """A lock holds the transaction up between the claim of the key and the batch."""
+    """A lock holds the transaction up between the claim and the batch; what it locked itself ends with its process."""
+    waits = text(f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{batches.name}'::regclass")
     async with world(server.url, keys_file, tmp_path, processes=2, lease=20) as here:
         before = await count(server.url)
         open_claims = select(func.count()).where(idempotency_keys.c.key == "held", idempotency_keys.c.status.is_(None))
@@ -253,7 +254,8 @@ async def test_a_process_that_is_killed_within_the_transaction_leaves_the_key_to
             with engine.connect() as other:
                 other.execute(text(f"LOCK TABLE {batches.name} IN EXCLUSIVE MODE"))
                 sent = asyncio.create_task(post_to(here, 0, "held"))
-                await until_async(lambda: other.execute(open_claims).scalar_one(), "the key is claimed")
+                await until_async(lambda: other.execute(waits).scalar_one(), "the transaction waits for the lock")
+                assert other.execute(open_claims).scalar_one() == 1
                 await here.jobs[0].end(signal.SIGKILL)
                 with pytest.raises(aiohttp.ClientError):
                     await sent

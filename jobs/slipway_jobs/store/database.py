@@ -20,6 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _CONNECT_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_MS = 30_000
+_CLIENT_CHECK_MS = 1000
 _CONNECTIONS = 4  # to PostgreSQL; SQLite has one writer
 _PAGE_BYTES = 4096
 _LOCK = 0x511B
@@ -119,6 +120,12 @@ def _open_postgresql(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def limit_time(connection: Any, record: object) -> None:
         cursor = connection.cursor()
+        # By itself PostgreSQL does not see that a process died whose statement waits for a lock. Its transaction
+        # would hold the locks of its tenant until the timeouts below.
+        try:
+            cursor.execute(f"SET client_connection_check_interval = {_CLIENT_CHECK_MS}")
+        except engine.dialect.loaded_dbapi.Error:  # PostgreSQL 13, or an operating system that does not report it
+            connection.rollback()
         cursor.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}")
         cursor.execute(f"SET lock_timeout = {_STATEMENT_TIMEOUT_MS}")
         # A process whose node is lost holds its locks no longer than this.
