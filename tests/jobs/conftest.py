@@ -14,9 +14,18 @@ from tests.support.postgres import Postgres, postgres
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Postgres]:
+def started_server() -> Iterator[Postgres]:
     with postgres() as started:
         yield started
+
+
+@pytest.fixture
+def server(started_server: Postgres) -> Postgres:
+    """PostgreSQL with an empty database: no test finishes the batches of the one before."""
+    engine = create_engine(parse_url(started_server.url))
+    metadata.drop_all(engine)
+    engine.dispose()
+    return started_server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.integration)])
@@ -24,11 +33,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("server").url
-    engine = create_engine(parse_url(found))
-    metadata.drop_all(engine)
-    engine.dispose()
-    return found
+    server: Postgres = request.getfixturevalue("server")
+    return server.url
 
 
 @pytest.fixture
