@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -19,6 +19,9 @@ FIRST_CONNECTIONS = 32
 MOST_CONNECTIONS = 512
 SPIN_S = 0.002  # a sleep of asyncio may be a millisecond late; the last part of a wait is spun
 LATE_S = 30.0  # an answer that takes longer has failed
+# A rate is sustained when no more than this part of the requests fails, and the open requests grow in the second half
+# by no more than this part of its requests; by a few they always do.
+MOST_FAILED, MOST_GROWTH, FEW = 0.001, 0.05, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,13 @@ class Target:
 
 @dataclass(slots=True)
 class Measured:
-    """Seconds of each request, infinite where it failed, and how late the client itself sent it."""
+    """Seconds of each request, infinite where it failed, and how late the client itself sent it. `open`: in an open
+    loop, requests that were due and not answered after half of the time, and at its end."""
 
     took_s: list[float] = field(default_factory=list)
     lag_s: list[float] = field(default_factory=list)
     wall_s: float = 0.0
+    open: tuple[int, int] = (0, 0)
 
     @property
     def failed(self) -> int:
@@ -56,6 +61,12 @@ class Measured:
     def per_s(self) -> float:
         """Answered requests per second."""
         return (len(self.took_s) - self.failed) / self.wall_s
+
+    @property
+    def is_sustained(self) -> bool:
+        """Of an open loop: it is answered, and not only in a queue that grows."""
+        grown = self.open[1] - self.open[0]
+        return self.failed <= MOST_FAILED * len(self.took_s) and grown <= max(FEW, MOST_GROWTH * len(self.took_s) / 2)
 
 
 Done = Callable[["Connection", bool], None]
@@ -163,12 +174,28 @@ async def open_loop(target: Target, per_s: float, seconds: float, seed: int) -> 
     await load.connect(FIRST_CONNECTIONS)
     draw = random.Random(seed)
     began_s = next_s = time.perf_counter()
+    half: int | None = None
     while (next_s := next_s + draw.expovariate(per_s)) < began_s + seconds:
+        if half is None and next_s > began_s + seconds / 2:
+            half = load.open
         await _until(next_s)
         load.arrive(next_s)
     load.measured.wall_s = time.perf_counter() - began_s
+    load.measured.open = (half or 0, load.open)
     await load.end()
     return load.measured
+
+
+async def highest_sustained(measure: Callable[[float], Awaitable[Measured]], most_per_s: float, steps: int) -> float:
+    """By bisection: the highest rate of an open loop that is sustained; 0 when none is."""
+    low_per_s, high_per_s = 0.0, most_per_s
+    for _ in range(steps):
+        middle_per_s = (low_per_s + high_per_s) / 2
+        if (await measure(middle_per_s)).is_sustained:
+            low_per_s = middle_per_s
+        else:
+            high_per_s = middle_per_s
+    return low_per_s
 
 
 class _OpenLoop:
@@ -181,6 +208,10 @@ class _OpenLoop:
         self._due: deque[float] = deque()
         self._busy: dict[Connection, float] = {}
         self._connecting: set[asyncio.Task[None]] = set()
+
+    @property
+    def open(self) -> int:
+        return len(self._due) + len(self._busy)
 
     async def connect(self, count: int) -> None:
         for _ in range(count):

@@ -27,8 +27,15 @@ def saturation_row(model: str, peer: str, batch: int, rounds: Sequence[Measured]
     }  # fmt: skip
 
 
+def sustained_row(model: str, peer: str, rounds: Sequence[float]) -> Json:
+    """The highest rate of random arrivals that is sustained."""
+    return {
+        "kind": "sustained", "model": model, "peer": peer, "per_s": statistics.median(rounds), "rounds": list(rounds),
+    }  # fmt: skip
+
+
 def latency_row(model: str, peer: str, at: str, per_s: float, rounds: Sequence[Measured]) -> Json:
-    """Of all rounds together. `at`: `own`, 80 % of the peer's own saturation, or `common`, one rate for all."""
+    """Of all rounds together. `at`: `own`, 80 % of what the peer itself sustains, or `common`, one rate for all."""
     took_s = [one for measured in rounds for one in measured.took_s]
     lag_s = [one for measured in rounds for one in measured.lag_s]
     return {
@@ -65,16 +72,19 @@ def bars(rows: Sequence[Json], with_bar: Sequence[str]) -> list[Bar]:
 
 def _of_model(rows: Sequence[Json], model: str, with_bar: Sequence[str]) -> Iterable[Bar]:
     here = [row for row in rows if row["model"] == model]
-    rates = {row["peer"]: row["rounds"] for row in here if row["kind"] == "saturation"}
-    for peer in with_bar:
-        if OURS in rates and peer in rates:
-            # Of the same round: what disturbs one disturbs the other.
-            ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[peer], strict=True))
-            name = f"{model}: requests per second, times those of {peer}"
-            yield Bar(name, round(ratio, 2), f">= {LEAST_RATIO:g}", ratio >= LEAST_RATIO)
+    for kind, title in (("saturation", "requests per second"), ("sustained", "random arrivals per second")):
+        rates = {row["peer"]: row["rounds"] for row in here if row["kind"] == kind}
+        for peer in with_bar:
+            if OURS in rates and peer in rates:
+                # Of the same round: what disturbs one disturbs the other.
+                ratio = statistics.median(
+                    a / b if b else math.inf for a, b in zip(rates[OURS], rates[peer], strict=True)
+                )
+                name = f"{model}: {title}, times those of {peer}"
+                yield Bar(name, round(ratio, 2), f">= {LEAST_RATIO:g}", ratio >= LEAST_RATIO)
     p99_ms = {(row["peer"], row["at"]): row["p99_ms"] for row in here if row["kind"] == "latency"}
     if (own := p99_ms.get((OURS, "own"))) is not None:
-        name = f"{model}: p99 at {OWN_SHARE:.0%} of its own saturation, ms"
+        name = f"{model}: p99 at {OWN_SHARE:.0%} of what it sustains, ms"
         yield Bar(name, round(own, 1), f"< {OWN_P99_MS:g}", own < OWN_P99_MS)
     best = min((value for (peer, at), value in p99_ms.items() if at == "common" and peer in with_bar), default=math.nan)
     if (ours := p99_ms.get((OURS, "common"))) is not None and math.isfinite(best):
@@ -123,22 +133,25 @@ def _sections(here: Sequence[Json], about: Mapping[str, Any], titles: Mapping[st
             f"batches of {about['batch_rows']}."
         )
     yield (
-        f"Requests of one row, {about['connections']} at a time for the rate; median of {about['rounds']} rounds, the "
-        "order of peers reversed each time. Milliseconds: one request at a time, and p50 and p99 of random arrivals."
+        f"Requests of one row, {about['connections']} at a time for the rate, and the random arrivals that are "
+        f"sustained; median of {about['rounds']} rounds, the order of peers reversed each time. Milliseconds: one "
+        "request at a time, and p50 and p99 of random arrivals."
     )
     latency = {(row["peer"], row["at"]): row for row in here if row["kind"] == "latency"}
     idle = {row["peer"]: row["p50_ms"] for row in here if row["kind"] == "idle"}
+    sustained = {row["peer"]: f"{row['per_s']:,.0f}" for row in here if row["kind"] == "sustained"}
     lines = []
     for row in sorted((row for row in here if row["kind"] == "saturation"), key=lambda row: -row["per_s"]):
         peer = row["peer"]
         spread = f"{min(row['rounds']):,.0f} to {max(row['rounds']):,.0f}"
         lines.append([
             titles[peer], "yes" if row["batch"] > 1 else "no", f"{row['per_s']:,.0f}", spread, str(row["failed"]),
-            f"{idle[peer]:.2f}" if peer in idle else "-", _times(latency.get((peer, "own"))),
+            sustained.get(peer, "-"), f"{idle[peer]:.2f}" if peer in idle else "-", _times(latency.get((peer, "own"))),
             _times(latency.get((peer, "common"))),
         ])  # fmt: skip
     common = next((f"{row['per_s']:,.0f}" for row in latency.values() if row["at"] == "common"), "-")
-    header = ["", "batches", "requests/s", "rounds", "failed", "idle p50", f"{OWN_SHARE:.0%} of its own rate"]
+    own = f"{OWN_SHARE:.0%} of those"
+    header = ["", "batches", "requests/s", "rounds", "failed", "random arrivals/s", "idle p50", own]
     yield table([*header, f"at {common}/s"], lines)
     if routed := [row for row in here if row["kind"] == "gateway"]:
         yield "Through the gateway, on the same core as the server:"

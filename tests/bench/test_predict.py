@@ -10,14 +10,15 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bench.predict.load import Measured, Target, answer_end, closed_loop, open_loop
+from bench.predict.load import Measured, Target, answer_end, closed_loop, highest_sustained, open_loop
 from bench.predict.models import MODELS
 from bench.predict.programs import PEERS
-from bench.predict.report import bars, gateway_row, idle_row, latency_row, markdown, saturation_row
+from bench.predict.report import bars, gateway_row, idle_row, latency_row, markdown, saturation_row, sustained_row
 from testkit import ROOT
 
 ABOUT = {
@@ -43,6 +44,8 @@ def rows(**changes: float) -> list[dict[str, Any]]:
         {"kind": "alone", "model": "mlp", "peer": "alone", "p50_ms": 0.1, "rows_per_s": 90000.0},
         saturation_row("mlp", "slipway", 64, [measured(rate, failed=failed), measured(rate * 1.1)]),
         saturation_row("mlp", "mlserver", 1, [measured(800), measured(990)]),
+        sustained_row("mlp", "slipway", [changes.get("sustained", 1800.0), 1900.0]),
+        sustained_row("mlp", "mlserver", [800.0, 900.0]),
         idle_row("mlp", "slipway", [changes.get("idle_ms", 1.5) / 1e3]),
         latency_row("mlp", "slipway", "own", 1600, [own]),
         latency_row("mlp", "slipway", "common", 400, [measured(400, changes.get("common_ms", 3.0))]),
@@ -58,7 +61,8 @@ def fallen(**changes: float) -> set[str]:
 def test_each_bar_falls_by_its_own_figure() -> None:
     assert fallen() == set()
     assert fallen(rate=1600) == {"mlp: requests per second, times those of mlserver"}
-    assert fallen(own_ms=50) == {"mlp: p99 at 80% of its own saturation, ms"}
+    assert fallen(own_ms=50) == {"mlp: p99 at 80% of what it sustains, ms"}
+    assert fallen(sustained=1500) == {"mlp: random arrivals per second, times those of mlserver"}
     assert fallen(common_ms=4.1) == {"mlp: p99 at the common rate, times that of the best peer"}
     assert fallen(idle_ms=1.7) == {"mlp: idle p50 beyond the model's own time, ms"}
     assert fallen(grpc=690) == {"mlp: gRPC, times HTTP, requests per second"}
@@ -73,8 +77,8 @@ def test_ratios_are_those_within_a_round_and_failed_requests_count_for_nothing()
 
 def test_the_page_has_every_peer_and_those_that_were_not_measured() -> None:
     page = markdown(rows(), bars(rows(), ["mlserver"]), ABOUT, TITLES)
-    assert "| Slipway | yes | 2,100 | 2,000 to 2,200 | 0 | 1.50 | 6.0 / 6.0 | 3.0 / 3.0 |" in page
-    assert "| MLServer | no | 895 | 800 to 990 | 0 | - | cannot | 8.0 / 8.0 |" in page
+    assert "| Slipway | yes | 2,100 | 2,000 to 2,200 | 0 | 1,850 | 1.50 | 6.0 / 6.0 | 3.0 / 3.0 |" in page
+    assert "| MLServer | no | 895 | 800 to 990 | 0 | 850 | - | cannot | 8.0 / 8.0 |" in page
     assert "Ray Serve: there is no index here." in page
 
 
@@ -143,6 +147,27 @@ async def test_an_open_loop_sends_at_its_times_while_nothing_is_answered() -> No
     assert len(done.took_s) == len(done.lag_s) == len(due_s) > 100
     assert not done.failed
     assert max(done.took_s) >= due_s[-1] - due_s[0]
+    assert done.open == (sum(at_s <= 0.25 for at_s in due_s), len(due_s))
+
+
+def test_a_rate_is_sustained_when_all_is_answered_and_no_queue_grows() -> None:
+    assert measured(1000, failed=1).is_sustained
+    assert not measured(1000, failed=2).is_sustained
+    assert replace(measured(1000), open=(40, 65)).is_sustained
+    assert not replace(measured(1000), open=(40, 66)).is_sustained
+
+
+async def test_the_highest_rate_that_is_sustained_is_found_by_bisection() -> None:
+    tried: list[float] = []
+
+    async def measure(per_s: float, limit_per_s: float) -> Measured:
+        tried.append(per_s)
+        return measured(1000, failed=0 if per_s <= limit_per_s else 500)
+
+    found = await highest_sustained(lambda per_s: measure(per_s, 730), 1000, 6)
+    assert 730 - 1000 / 2**6 <= found <= 730
+    assert len(tried) == 6
+    assert await highest_sustained(lambda per_s: measure(per_s, 0), 1000, 6) == 0
 
 
 @pytest.mark.integration
@@ -158,7 +183,14 @@ def test_a_short_run_measures_ours_and_the_gateway_without_a_failed_request() ->
     measured_at = {(row["kind"], row.get("at") or row.get("protocol")) for row in made["rows"]} - {
         ("latency", "common")
     }
-    kinds = {("alone", None), ("saturation", None), ("idle", None), ("latency", "own"), ("gateway", "http")}
+    kinds = {
+        ("alone", None),
+        ("saturation", None),
+        ("sustained", None),
+        ("idle", None),
+        ("latency", "own"),
+        ("gateway", "http"),
+    }
     assert measured_at == {*kinds, ("gateway", "grpc")}
     # Random arrivals may find a full queue, where other tests take the cores from the server.
     assert not any(row.get("failed") for row in made["rows"] if row["kind"] != "latency"), made["rows"]
