@@ -9,6 +9,7 @@ import msgspec
 ENDPOINTS = (
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/embeddings",
     "/v1/generate",
     "/api/v1/generate",

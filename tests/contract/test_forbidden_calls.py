@@ -141,6 +141,7 @@ def test_no_program_of_the_images_gets_a_shell_line() -> None:
 POSTS = {
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/embeddings",
     "/tokenize",
     "/detokenize",

@@ -17,6 +17,8 @@ from slipway_gateway.wire.responses import (
     TRUNCATED,
     find_failures,
     find_failures_in_stream,
+    read_text,
+    read_text_of_events,
 )
 
 PROSE = (
@@ -37,9 +39,39 @@ def text(value: str, finish: str = "stop") -> dict:
     return {"choices": [{"index": 0, "text": value, "finish_reason": finish}]}
 
 
+def response(*output: object, status: str = "completed", **fields: object) -> dict:
+    """Of the Responses API."""
+    incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    about = {"id": "resp_1", "object": "response", "status": status, "error": None, "incomplete_details": incomplete}
+    return about | {"output": list(output)} | fields
+
+
+def item(content: str, kind: str = "message") -> dict:
+    part = {"type": "output_text" if kind == "message" else "reasoning_text", "text": content}
+    return {"type": kind, "id": "i", "status": "completed", "content": [part]}
+
+
+def function_call(arguments: str) -> dict:
+    return {"type": "function_call", "call_id": "c", "name": "light", "arguments": arguments}
+
+
 @pytest.mark.parametrize(
     ("body", "kinds"),
     [
+        (response(item("Hello.")), ()),
+        (response(item("")), (EMPTY,)),
+        (response(), (EMPTY,)),
+        (response(item("Let me see", "reasoning")), ()),
+        (response({"type": "reasoning", "summary": []}, item("Hi")), ()),
+        (response({"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}), ()),
+        (response(item("Hel"), status="incomplete"), (TRUNCATED,)),
+        (response(item(LOOP)), (REPETITION,)),
+        (response(function_call('{"a": 1}')), ()),
+        (response(function_call('{"a": ')), (INVALID_JSON,)),
+        (response({"type": "web_search_call", "id": "w"}), ()),
+        (response(status="failed", error={"code": "server_error", "message": "x"}), (ERRORS,)),
+        ({"object": "response", "output": [3, {"type": "message", "content": [4, {"text": 5}]}]}, ()),
+        ({"object": "response", "output": "x", "incomplete_details": 4}, (EMPTY,)),
         (chat("Hello."), ()),
         (chat(""), (EMPTY,)),
         (chat(None), (EMPTY,)),
@@ -88,6 +120,14 @@ def delta(content: str, finish: str | None = None, index: int = 0) -> dict:
     return {"choices": [{"index": index, "delta": {"content": content}, "finish_reason": finish}]}
 
 
+def response_stream(*output: object, status: str = "completed", **fields: object) -> bytes:
+    """A stream of the Responses API: parts of its text come first, the whole response last."""
+    first = {"type": "response.created", "response": response(status="in_progress")}
+    parts = [{"type": "response.output_text.delta", "delta": "H"}, {"type": "response.output_text.done", "text": "Hi"}]
+    last = {"type": f"response.{status}", "response": response(*output, status=status, **fields)}
+    return sse(first, *parts, last, done=False)
+
+
 OPENING = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
 USAGE = {"choices": [], "usage": {"total_tokens": 4}}
 LOOPING = [delta("and so ") for _ in range(70)]
@@ -112,6 +152,13 @@ LOOPING = [delta("and so ") for _ in range(70)]
         (sse({"type": "error", "error": {"type": "server_error", "code": "x"}}, done=False), (ERRORS,)),
         (sse({"n": 0}), ()),
         (sse("a", 1), ()),
+        (response_stream(item("Hi")), ()),
+        (response_stream(item("")), (EMPTY,)),
+        (response_stream(item("Hel"), status="incomplete"), (TRUNCATED,)),
+        (response_stream(item(LOOP)), (REPETITION,)),
+        (response_stream(function_call('{"a": ')), (INVALID_JSON,)),
+        (response_stream(status="failed", error={"code": "server_error"}), (ERRORS,)),
+        (sse({"type": "error", "code": "x", "error": {"type": "server_error", "code": "x"}}, done=False), (ERRORS,)),
     ],
 )
 def test_streams(stream: bytes, kinds: tuple[str, ...]) -> None:
@@ -228,3 +275,13 @@ def test_a_deadline_of_the_client_is_no_error() -> None:
     assert not responses.is_deadline_exceeded(b"{") and not responses.is_deadline_exceeded(
         b'{"error": "deadline_exceeded"}'
     )
+
+
+def test_texts_of_responses_are_those_of_their_last_event() -> None:
+    pieces = read_text_of_events(response_stream(item("Hm.", "reasoning"), item("Hello.")))
+    assert pieces and pieces.ended and {index: "".join(one) for index, one in pieces.texts.items()} == {0: "Hm.Hello."}
+    begun = read_text_of_events(sse({"type": "response.output_text.delta", "delta": "H"}, done=False))
+    assert begun and not begun.ended and not any(begun.texts.values())
+    whole = read_text(json.dumps(response(item("Hello."))).encode())
+    assert whole and {index: "".join(one) for index, one in whole.texts.items()} == {0: "Hello."}
+    assert read_text_of_events(response_stream(function_call("{}"))) is None

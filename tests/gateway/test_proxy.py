@@ -62,6 +62,7 @@ async def test_bytes_and_headers_pass_unchanged() -> None:
     [
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/responses",
         "/v1/embeddings",
         "/v1/generate",
         "/api/v1/generate",

@@ -44,6 +44,11 @@ def test_foreign_fields_are_not_judged() -> None:
         (',"response_format":null', False),
         (',"response_format":"json_object"', False),
         (',"response_format":[]', False),
+        (',"text":{"format":{"type":"json_schema","name":"n","schema":{}}}', True),
+        (',"text":{"format":{"type":"text"}}', False),
+        (',"text":{"verbosity":"medium"}', False),
+        (',"text":{"format":null}', False),
+        (',"text":"json_object"', False),
     ],
 )
 def test_json_response_format_is_detected(given: str, wants: bool) -> None:
@@ -129,9 +134,29 @@ def test_aligner_keeps_every_byte_and_cuts_at_events(chunks: list[bytes]) -> Non
     assert out + aligner.flush() == b"".join(chunks)
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=1, max_size=6), st.lists(st.integers(1, 40)))
+def test_events_of_one_token_are_forwarded_together(groups: list[tuple[int, int]], sizes: list[int]) -> None:
+    """In whatever pieces they come. A group is a number of events that others follow, and its last event."""
+    wholes = [
+        b"".join(b": +\nevent: e\ndata: %d\n\n" % n for n in range(followed))
+        + b": %d.0 7\ndata: %s\n\n" % (at, b"x" * size)
+        for at, (followed, size) in enumerate(groups)
+    ]
+    data, aligner, out, begin = b"".join(wholes), EventAligner(), b"", 0
+    ends = {len(b"".join(wholes[:count])) for count in range(len(wholes) + 1)}
+    for size in [*sizes, len(data)]:
+        out += aligner.feed(data[begin : begin + size])
+        begin += size
+        assert len(out) in ends
+    assert out == data
+
+
 def test_aligner_is_bounded() -> None:
     aligner = EventAligner()
     sent = sum(len(aligner.feed(b"x" * 65536)) for _ in range(64))
+    assert sent > 2 << 20
+    aligner = EventAligner()
+    sent = sum(len(aligner.feed(b": +\ndata: x\n\n" * 4096)) for _ in range(64))
     assert sent > 2 << 20
 
 
@@ -139,6 +164,10 @@ def test_error_events() -> None:
     event, done, _ = error_event("/v1/chat/completions", "upstream_died", "gone").split(b"\n\n")
     assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "upstream_died"
     assert done == b"data: [DONE]"
+    name, data = error_event("/v1/responses", "upstream_died", "gone").split(b"\n")[:2]
+    event = json.loads(data.removeprefix(b"data: "))
+    assert (name, event["type"], event["code"]) == (b"event: error", "error", "upstream_died")
+    assert event["error"]["message"] == event["message"] == "gone"
     own = json.loads(error_event("/v1/generate", "upstream_died", "gone").removeprefix(b"data: "))
     assert own["type"] == "error" and own["error"]["code"] == "upstream_died"
 
@@ -159,6 +188,9 @@ def test_error_events() -> None:
         ({"ignore_eos": True, "max_tokens": 4096}, {"truncated", "empty", "repetition", "invalid_json"}),
         ({"response_format": {"type": "json_object"}}, set()),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, {"truncated", "repetition"}),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, {"truncated", "repetition"}),
+        ({"max_output_tokens": 100}, {"truncated"}),
+        ({"max_output_tokens": 3}, {"truncated", "empty"}),
         ({"structured_outputs": {"choice": [""]}}, {"truncated", "repetition", "empty"}),
         ({"guided_grammar": "start: x"}, {"truncated", "repetition", "empty"}),
         ({"guided_json": None}, set()),

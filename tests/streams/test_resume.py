@@ -86,6 +86,42 @@ async def test_cut_anywhere(pods: list[ServerProcess], options: dict[str, Any]) 
         assert gate.outcomes() == {"ok": streams + 1}
 
 
+async def respond(client: openai.AsyncOpenAI, **options: Any) -> list[dict[str, Any]]:
+    """Events of a stream of the Responses API, in which nothing is missing or twice. Ids differ between streams."""
+    stream = await client.responses.create(model="chat", input="In the beginning", stream=True, **options)
+    found = [event async for event in stream]
+    assert [event.sequence_number for event in found] == list(range(len(found)))
+    assert len({event.response.id for event in found if hasattr(event, "response")}) == 1
+    assert found[-1].response.output_text == "".join(one.delta for one in found if one.type.endswith("text.delta"))
+    return [{"type": one.type, "delta": getattr(one, "delta", "")} for one in found]
+
+
+async def test_responses_cut_anywhere(pods: list[ServerProcess]) -> None:
+    """Their first, and last, token has several events."""
+    options: dict[str, Any] = {"temperature": 0, "max_output_tokens": 30, "extra_body": {"ignore_eos": True}}
+    chance = random.Random(21)
+    async with scissors(pods[-1].url) as wire, gateway(resume_timeout_s=20) as gate, client_of(gate) as client:
+        gate.route(("rev", 100, [wire.url]))
+        undisturbed = await respond(client, **options)
+        assert [event["type"] for event in undisturbed].count("response.output_text.delta") > 10
+        for _ in range(12):
+            wire.cuts = [chance.randrange(400, 14_000), chance.randrange(400, 5_000)]
+            assert await respond(client, **options) == undisturbed
+            wire.cuts = []
+        assert set(resumes(gate)) == {"resumed"} and resumes(gate)["resumed"] > 12
+        assert gate.outcomes() == {"ok": 13}
+
+
+async def test_responses_whose_server_is_gone_end_with_an_error_that_the_client_raises(
+    pods: list[ServerProcess],
+) -> None:
+    async with scissors(pods[-1].url) as wire, gateway(resume_timeout_s=0.5) as gate, client_of(gate) as client:
+        gate.route(("rev", 100, [wire.url]))
+        wire.cuts = [4000] + [0] * 50
+        with pytest.raises(openai.APIError, match="went away"):
+            await respond(client, temperature=0, max_output_tokens=60)
+
+
 async def events(
     gate: Gateway, body: dict[str, Any], path: str = "/v1/completions", **headers: str
 ) -> AsyncIterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..wire import responses
 from ..wire.responses import ERRORS, HUNG, NON_FINITE, TAIL_BYTES
-from ..wire.sse import DONE
+from ..wire.sse import DONE, FOLLOWED
 
 TTFT, ITL, E2E = MEASURES = ("ttft", "itl", "e2e")
 _SLACK_BYTES = 4 << 10  # so that the tail is not cut at every token
@@ -100,7 +100,8 @@ class OutcomeRecorder:
         if not self._first_s:
             self._first_s = now_s
         else:
-            self._events += (events.count(b"\n\n") or events.count(b"\r\n\r\n") or 1) - events.endswith(DONE)
+            whole = events.count(b"\n\n") or events.count(b"\r\n\r\n") or 1
+            self._events += whole - events.endswith(DONE) - events.count(FOLLOWED)
         self._last_s = now_s
 
     def server_sent(self, now_s: float) -> None:

@@ -16,6 +16,7 @@ EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "
 ROUTED_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/embeddings",
     "/tokenize",
     "/detokenize",

@@ -53,6 +53,7 @@ class RequestFields(msgspec.Struct):
     conversation: Any = None
     # As it was written: the schema in it may be long, and only its type is looked at.
     response_format: msgspec.Raw = _ABSENT
+    text: msgspec.Raw = _ABSENT  # of /v1/responses, with its format
     # What a client decides of its response: only whether it is there, and a number of tokens, is looked at.
     max_tokens: Any = None
     max_completion_tokens: Any = None
@@ -91,10 +92,11 @@ class RequestFields(msgspec.Struct):
 
     @property
     def _format(self) -> Any:
-        if self.response_format is _ABSENT:
-            return None
         try:
-            return _FORMAT.decode(self.response_format).type
+            if self.response_format is not _ABSENT:
+                return _FORMAT.decode(self.response_format).type
+            found = None if self.text is _ABSENT else _TEXT.decode(self.text).format
+            return found.type if found else None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
@@ -106,8 +108,7 @@ class RequestFields(msgspec.Struct):
         text, a loop, or text that is no JSON. A schema or a grammar may demand a text without end, a loop, or (a
         grammar) none.
         """
-        limits = (self.max_tokens, self.max_completion_tokens)
-        limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
+        limit = min((limit for limit in self.output_limits if isinstance(limit, int)), default=math.inf)
         ends = _given(self.stop, self.stop_token_ids)
         steers = _given(self.logit_bias, self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens)
         grammar = _given(
@@ -140,9 +141,14 @@ class _Format(msgspec.Struct):
     type: Any = None
 
 
+class _Text(msgspec.Struct):
+    format: _Format | None = None
+
+
 _DECODER = msgspec.json.Decoder(RequestFields)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _FORMAT = msgspec.json.Decoder(_Format)
+_TEXT = msgspec.json.Decoder(_Text)
 
 
 def parse(body: bytes) -> RequestFields:

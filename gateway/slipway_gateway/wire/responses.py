@@ -57,7 +57,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
-    """A whole response, or one event of a stream."""
+    """A whole response, or one event of a stream. From `object` on: of the Responses API."""
 
     choices: list[_Choice] | None = None
     text: Any = None
@@ -65,6 +65,11 @@ class _Part(msgspec.Struct):
     finish_reason: Any = None
     error: Any = None
     code: Any = None  # of an error that is a text, in the Open Inference Protocol
+    object: Any = None
+    type: Any = None
+    output: Any = None
+    incomplete_details: Any = None
+    response: Any = None
 
     @property
     def known(self) -> bool:
@@ -72,6 +77,42 @@ class _Part(msgspec.Struct):
         return self.choices is not None or any(isinstance(value, str) for value in message)
 
 
+def _as_chat(part: _Part) -> _Part:
+    """A response of the Responses API, or an event of its stream, as one of chat completions; any other one as it is.
+
+    Of a stream the last event has all that the others had.
+    """
+    if isinstance(part.type, str) and part.type.startswith("response."):
+        found = part.response if isinstance(part.response, dict) else {}
+        ended = found.get("status") in _ENDED
+        return _of_items(found.get("output"), found.get("incomplete_details"), found.get("error")) if ended else _PASSED
+    if part.object == "response":
+        return _of_items(part.output, part.incomplete_details, part.error)
+    return part
+
+
+def _of_items(output: object, incomplete: object, error: object) -> _Part:
+    if error:
+        return _Part(error=error)
+    message, texts, calls = _Message(), dict[str, list[str]](), list[object]()
+    for item in output if isinstance(output, list) else ():
+        kind = item.get("type") if isinstance(item, dict) else None
+        if kind == "function_call":
+            calls.append({"function": item})
+        elif kind in ("message", "reasoning") and isinstance(item.get("content"), list):
+            parts = (part for part in item["content"] if isinstance(part, dict))
+            texts.setdefault(kind, []).extend(_strings(*(part.get("text", part.get("refusal")) for part in parts)))
+        elif kind not in ("message", "reasoning"):
+            calls.append(item)  # of a tool that the server has itself
+    message.content = "".join(texts.get("message", ()))
+    message.reasoning_content = "".join(texts.get("reasoning", ()))
+    message.tool_calls = calls or None
+    cut = isinstance(incomplete, dict) and incomplete.get("reason") == "max_output_tokens"
+    return _Part(choices=[_Choice(message=message, finish_reason="length" if cut else "stop")])
+
+
+_PASSED = _Part(choices=[])
+_ENDED = ("completed", "incomplete", "failed")
 _WHOLE = msgspec.json.Decoder(_Part)
 _EVENTS = msgspec.json.Decoder(list[_Part])
 _ANY = msgspec.json.Decoder(msgspec.Raw)  # reads all of a text and makes nothing of it: a tenth of a millisecond
@@ -114,7 +155,7 @@ def find_failures(body: bytes, *, wants_json: bool = False) -> tuple[str, ...]:
     if not body.strip():
         return (EMPTY,)
     try:
-        return _find_failures([_WHOLE.decode(body)], complete=True, wants_json=wants_json)
+        return _find_failures([_as_chat(_WHOLE.decode(body))], complete=True, wants_json=wants_json)
     except _UNREADABLE:
         return ()
 
@@ -130,7 +171,8 @@ def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = F
     if not events:
         return (EMPTY,) if complete and (data or not tail.strip()) else ()
     try:
-        return _find_failures(_EVENTS.decode(b"[" + b",".join(events) + b"]"), complete=complete, wants_json=wants_json)
+        parts = list(map(_as_chat, _EVENTS.decode(b"[" + b",".join(events) + b"]")))
+        return _find_failures(parts, complete=complete, wants_json=wants_json)
     except _UNREADABLE:
         return ()
 
@@ -237,7 +279,7 @@ class TextPieces(msgspec.Struct, frozen=True):
 def read_text(body: bytes) -> TextPieces | None:
     """The text of a response that is one JSON object; None for an error, a tool call, or an unreadable response."""
     try:
-        return _collect_text([_WHOLE.decode(body)])
+        return _collect_text([_as_chat(_WHOLE.decode(body))])
     except _UNREADABLE:
         return None
 
@@ -247,7 +289,7 @@ def read_text_of_events(events: bytes) -> TextPieces | None:
     data = [line[5:].strip() for line in events.splitlines() if line.startswith(b"data:")]
     message = [event for event in data if event != _DONE]
     try:
-        pieces_read = _collect_text(_EVENTS.decode(b"[" + b",".join(message) + b"]"))
+        pieces_read = _collect_text(list(map(_as_chat, _EVENTS.decode(b"[" + b",".join(message) + b"]"))))
     except _UNREADABLE:
         return None
     return TextPieces(pieces_read.texts, True) if pieces_read and len(message) < len(data) else pieces_read

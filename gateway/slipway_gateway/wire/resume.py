@@ -57,8 +57,8 @@ class StreamProgress:
 
     def __init__(self, stream: str, revision: str, holder: str, known: bytes = b"") -> None:
         """`known`: tokens that the client had before, with commas."""
-        self.stream = stream
-        self._id = f"id: {quote(revision, safe='')}.{stream}.".encode()
+        self._revision = revision
+        self._name(stream)
         self._last = b""
         self._tokens = bytearray(known)
         self._whole = True
@@ -105,7 +105,11 @@ class StreamProgress:
         return b"\n\n".join([*map(self._event, parts[:-1]), parts[-1]])
 
     def continues(self, headers: Mapping[str, str]) -> bool:
-        return headers.get(STREAM) == self.stream
+        """Whether a response goes on with the stream. While its client has no event, any marked one does."""
+        stream = headers.get(STREAM, "")
+        if not self._last and _IS_STREAM.fullmatch(stream):
+            self._name(stream)
+        return stream == self.stream
 
     def resume_request(self, headers: CIMultiDict[str], tokens: bytes) -> tuple[CIMultiDict[str], bytes]:
         """Headers, and tokens behind the body, that lead to the rest of the stream.
@@ -118,6 +122,10 @@ class StreamProgress:
         resumed[RESUME] = f"{self.stream}.{self._last.decode('ascii', 'replace')}"
         resumed[RESUME_BYTES] = str(len(self.tokens))
         return resumed, self.tokens
+
+    def _name(self, stream: str) -> None:
+        self.stream = stream
+        self._id = f"id: {quote(self._revision, safe='')}.{stream}.".encode()
 
     def _event(self, event: bytes) -> bytes:
         # Other comments, such as that of a crash, are no place to go on from.

@@ -9,6 +9,7 @@ from ..settings import ServerSettings
 from .debug import profiles
 from .openai import OpenAI
 from .openapi import document
+from .response_api.api import Responses
 from .responses.replay import ReplayLimits, ReplayStore
 from .service import ModelService
 from .serving import Guard, complete_routes, run_server, shared_routes
@@ -22,7 +23,7 @@ def build(service: ModelService, replays: ReplayStore, max_body_bytes: int) -> t
 
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    apis = (OpenAI(service, replays), Slipway(service, replays), Tokenization(service))
+    apis = (OpenAI(service, replays), Responses(service, replays), Slipway(service, replays), Tokenization(service))
     routes = [*shared_routes(service), web.get("/openapi.json", openapi)]
     app.add_routes(complete_routes([*routes, *(route for api in apis for route in api.routes())]))
     return app, guard

@@ -123,7 +123,7 @@ class OpenAI:
         if body.use_beam_search:
             deltas_of_all = search_beams(self._service, texts, generation, body)
         elif progress:
-            deltas_of_all = self._resumable(texts[0], generation, incoming, identity, progress)
+            deltas_of_all = resumable(self._service, self._replays, texts[0], generation, incoming, identity, progress)
         else:
             deltas_of_all = generate_all(self._service, texts, generation, body)
         async with aclosing(deltas_of_all) as deltas:
@@ -141,28 +141,30 @@ class OpenAI:
             return await asyncio.to_thread(lambda: json_response(shape.whole(selected, usage)))
         return json_response(shape.whole(selected, usage))
 
-    async def _resumable(
-        self,
-        prompt: tuple[int, ...],
-        generation: Generation,
-        incoming: IncomingRequest,
-        identity: Identity,
-        progress: StreamPosition,
-    ) -> AsyncGenerator[IndexedDelta, None]:
-        """The deltas of one answer that its client can resume."""
 
-        def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
-            # A client that resumes an answer has some of it: it does not wait behind answers that have not begun.
-            raised = replace(generation, priority=generation.priority - bool(resumed))
-            return self._service.generate(prompt, raised, resumed=resumed)
+async def resumable(
+    service: ModelService,
+    replays: ReplayStore,
+    prompt: tuple[int, ...],
+    generation: Generation,
+    incoming: IncomingRequest,
+    identity: Identity,
+    progress: StreamPosition,
+) -> AsyncGenerator[IndexedDelta, None]:
+    """The deltas of one answer that its client can resume."""
 
-        sampling = generation.sampling
-        with_logprobs = isinstance(sampling, FullSampling) and sampling.token_logprobs >= 0
-        known = incoming.delivered_tokens if with_logprobs else incoming.resumed_tokens
-        answer = self._replays.answer(incoming, identity, source, progress=progress, known=known)
-        async with aclosing(answer) as deltas:
-            async for delta in deltas:
-                yield 0, delta
+    def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
+        # A client that resumes an answer has some of it: it does not wait behind answers that have not begun.
+        raised = replace(generation, priority=generation.priority - bool(resumed))
+        return service.generate(prompt, raised, resumed=resumed)
+
+    sampling = generation.sampling
+    with_logprobs = isinstance(sampling, FullSampling) and sampling.token_logprobs >= 0
+    known = incoming.delivered_tokens if with_logprobs else incoming.resumed_tokens
+    answer = replays.answer(incoming, identity, source, progress=progress, known=known)
+    async with aclosing(answer) as deltas:
+        async for delta in deltas:
+            yield 0, delta
 
 
 def select_choices(choices: list[Choice], body: FullSampling) -> list[Choice]:

@@ -18,10 +18,12 @@ from .requests.schemas import (
     NamedGenerateRequest,
     TokenizeRequest,
 )
+from .response_api.schema import ResponsesRequest
 
 REQUESTS: dict[str, type[Struct]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
     "/v1/embeddings": EmbeddingRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,

@@ -253,7 +253,17 @@ def test_prompts_of_one_field() -> None:
 
 def test_every_number_is_bounded_and_every_text_and_list_of_a_parameter_too() -> None:
     """A field that is added without bounds fails here. Texts that are read as prompts are bounded by the body."""
-    long_texts = {"prompt", "input", "inputs", "content", "arguments", "reasoning_content", "reasoning", "thinking"}
+    long_texts = {
+        "prompt",
+        "instructions",
+        "input",
+        "inputs",
+        "content",
+        "arguments",
+        "reasoning_content",
+        "reasoning",
+        "thinking",
+    }
     checked = 0
     for kind in REQUESTS.values():
         for path, found in _types(inspect.type_info(kind), kind.__name__):

@@ -15,6 +15,8 @@ DONE = b"data: [DONE]\n\n"
 # Unlike a position's comment, which has a blank after the colon.
 COMMENT = b":\n\n"
 CRASHED = b": engine_crashed\n\n"
+# Before an event that others of the same token follow: a stream cannot be resumed after it.
+FOLLOWED = b": +\n"
 KEEP_ALIVE_S = 15.0
 BREAK_OFF_S = 5.0
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -68,11 +70,13 @@ async def stream_events(
     events: AsyncIterator[Any],
     *,
     done: bool = True,
-    error: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: body,
+    error: Callable[[dict[str, Any]], Any] = lambda body: body,
     progress: StreamPosition | None = None,
     prompt_tokens: int = 0,
 ) -> web.StreamResponse:
-    """Sends events as they come. Until the first bytes an error is a status; after them, an event before the end.
+    """Sends events as they come. A list of events is what one token adds; each of them is named by its type.
+
+    Until the first bytes an error is a status; after them, an event before the end.
 
     A stream that another server can continue breaks off instead: its client reconnects there. A stream that first
     recomputes the tokens that its client has already is kept alive by comments meanwhile.
@@ -119,10 +123,19 @@ async def _frames(events: AsyncIterator[Any], progress: StreamPosition | None) -
         if progress is None:
             yield _frame(event)
         elif progress.is_new:
-            yield progress.comment() + _frame(event)
+            yield _frame(event, progress.comment())
     if progress:
         progress.finish()
 
 
-def _frame(event: Any) -> bytes:
-    return b"data: " + _encoder.encode(event) + b"\n\n"
+def _frame(event: Any, comment: bytes = b"") -> bytes:
+    """`comment`: of the place after this event, and after all of a list."""
+    if not isinstance(event, list):
+        return comment + _data(event)
+    *followed, last = (f"event: {one['type']}\n".encode() + _data(one) for one in event)
+    return b"".join((FOLLOWED if comment else b"") + one for one in followed) + comment + last
+
+
+def _data(event: Any) -> bytes:
+    encoded: bytes = _encoder.encode(event)
+    return b"data: " + encoded + b"\n\n"

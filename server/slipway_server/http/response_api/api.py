@@ -1,0 +1,107 @@
+"""POST /v1/responses: a chat completion in the shape of OpenAI's Responses API."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from ..errors import HttpError
+from ..openai import check_model, generate_all, resumable
+from ..requests.bodies import checked, decoded
+from ..requests.prompts import Prompt
+from ..requests.schemas import ChatRequest
+from ..requests.shadow import priority_of
+from ..requests.tools import AnswerPlan, begin_answer, plan_answers
+from ..responses.replay import ReplayStore
+from ..responses.resume import Identity, IncomingRequest, StreamPosition, read_request
+from ..responses.shapes import IndexedDelta
+from ..responses.sse import json_response, stream_events
+from ..service import ModelService
+from .builder import Event, ResponseBuilder
+from .schema import ResponsesRequest, renamed
+
+
+class Responses:
+    def __init__(self, service: ModelService, replays: ReplayStore) -> None:
+        self._service, self._replays = service, replays
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/responses", self.create)]
+
+    async def create(self, http: web.Request) -> web.StreamResponse:
+        incoming = await read_request(http, self._service.tenants)
+        body = checked(decoded(incoming.body), ResponsesRequest)
+        body.check()
+        check_model(self._service, body.model)
+        try:
+            return await self._answer(http, incoming, body)
+        except HttpError as error:
+            raise renamed(error) from None
+
+    async def _answer(self, http: web.Request, incoming: IncomingRequest, body: ResponsesRequest) -> web.StreamResponse:
+        chat, messages = body.chat()
+        prompt, plan = await self._prepare(chat, messages)
+        identity = incoming.stream_identity(chat.seed)
+        progress = incoming.track_progress(identity, streamed=bool(chat.stream))
+        deltas = await self._deltas(http, incoming, chat, prompt, plan, identity, progress)
+        answer = plan.form.parser(f"{identity.id}.0")
+        builder = ResponseBuilder(body, self._service.model.name, identity, answer, len(prompt.tokens))
+        async with aclosing(deltas):
+            if body.stream:
+                return await stream_events(
+                    http,
+                    _groups(builder, deltas, progress),
+                    done=False,
+                    error=lambda failure: builder.failure(failure["error"]),
+                    progress=progress,
+                    prompt_tokens=len(prompt.tokens),
+                )
+            async for _, delta in deltas:
+                builder.add(delta)
+        return json_response(builder.response)
+
+    async def _prepare(self, chat: ChatRequest, messages: list[dict[str, Any]]) -> tuple[Prompt, AnswerPlan]:
+        chat.check()
+        formats = self._service.model.formats
+        plan = plan_answers(chat.tool_use, formats, chat.grammar)
+        prompt = await self._service.chat(chat, messages)
+        return prompt, begin_answer(plan, formats, prompt.text)
+
+    async def _deltas(
+        self,
+        http: web.Request,
+        incoming: IncomingRequest,
+        chat: ChatRequest,
+        prompt: Prompt,
+        plan: AnswerPlan,
+        identity: Identity,
+        progress: StreamPosition | None,
+    ) -> AsyncGenerator[IndexedDelta, None]:
+        generation = await self._service.prepare_generation(
+            chat,
+            seed=identity.seed,
+            priority=priority_of(http.headers, chat.priority),
+            tenant=incoming.tenant,
+            answers=plan,
+        )
+        if progress is None:
+            return generate_all(self._service, [prompt.tokens], generation, chat)
+        return resumable(self._service, self._replays, prompt.tokens, generation, incoming, identity, progress)
+
+
+async def _groups(
+    builder: ResponseBuilder, deltas: AsyncIterator[IndexedDelta], progress: StreamPosition | None
+) -> AsyncIterator[list[Event]]:
+    """The events of each token together: a stream is resumed after all of them, or before."""
+    begun = False
+    async for _, delta in deltas:
+        # With the first token: until then an error is a status.
+        opening = [] if begun else builder.begin()
+        begun = True
+        if opening:
+            yield opening
+        if progress:
+            progress.add_token(delta.token)
+        if events := builder.add(delta):
+            yield events

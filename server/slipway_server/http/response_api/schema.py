@@ -1,0 +1,210 @@
+"""The body of POST /v1/responses, and the chat completion that it means."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..errors import HttpError, invalid
+from ..requests.bodies import unsupported
+from ..requests.fields import (
+    CallerName,
+    MinP,
+    ModelName,
+    Positive,
+    Priority,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    Temperature,
+    TemplateVariables,
+    Timeout,
+    TopK,
+    TopP,
+)
+from ..requests.messages import Messages
+from ..requests.schemas import ChatRequest
+from ..requests.structured import JsonSchema, ResponseFormat, Schema
+from ..requests.tools import (
+    MAX_DESCRIPTION_CHARACTERS,
+    MAX_TOOLS,
+    FunctionDefinition,
+    FunctionName,
+    NamedFunction,
+    NamedTool,
+    ToolDefinition,
+)
+from .items import MAX_ITEMS, messages_of
+
+# What the field of a chat completion is called here.
+NAMES = {
+    "messages": "input",
+    "response_format": "text",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning",
+}
+# As they are in a chat completion, where a request has them.
+_SAME = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "repetition_penalty", "ignore_eos", "stream"),
+    *("priority", "timeout", "user", "prompt_cache_key", "parallel_tool_calls", "chat_template_kwargs"),
+)
+
+Item = dict[str, Any]
+Short = Annotated[str, Meta(max_length=512)]
+
+
+class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`strict` is always true: an answer that is complete is valid."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    description: Annotated[str, Meta(max_length=8192)] | None = None
+    schema: Schema | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`summary` is accepted: the reasoning itself is returned, and no summary of it."""
+
+    effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class FunctionTool(Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["function"]
+    name: FunctionName
+    description: Annotated[str, Meta(max_length=MAX_DESCRIPTION_CHARACTERS)] | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChosenTool(Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["function"]
+    name: FunctionName
+
+
+class ResponseStreamOptions(Struct, forbid_unknown_fields=True):
+    include_obfuscation: bool = False
+
+
+class ResponsesRequest(Struct, kw_only=True):
+    """POST /v1/responses. The fields after `user` are vLLM's."""
+
+    model: ModelName
+    input: str | Annotated[list[Item], Meta(min_length=1, max_length=MAX_ITEMS)]
+    instructions: str | None = None
+    max_output_tokens: Positive | None = None
+    max_tool_calls: Positive | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
+    include: Annotated[list[Short], Meta(max_length=32)] | None = None
+    metadata: Annotated[dict[Annotated[str, Meta(max_length=64)], Short], Meta(max_length=16)] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: Short | None = None
+    conversation: Short | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    prompt_cache_key: CallerName | None = None
+    safety_identifier: CallerName | None = None
+    user: CallerName | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    seed: Seed | None = None
+    stop: Stop = None
+    repetition_penalty: RepetitionPenalty | None = None
+    ignore_eos: bool | UnsetType = UNSET
+    priority: Priority | None = None
+    timeout: Timeout | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+    def check(self) -> None:
+        """Raises HttpError for what this server does not do: it stores nothing, and runs no tools itself."""
+        for name in ("previous_response_id", "conversation", "prompt"):
+            if getattr(self, name) is not None:
+                raise unsupported(name, f"{name} is not supported: nothing is stored here. Send all items in input.")
+        if self.store:
+            raise unsupported("store", "Responses are not stored: leave store out, or set it to false.")
+        if self.background:
+            raise unsupported("background", "background is not supported: send the request to /v1/jobs instead.")
+        if self.truncation == "auto":
+            raise unsupported("truncation", "truncation auto is not supported: shorten the input.")
+        for name in self.include or ():
+            # Reasoning is returned as it is, so that there is nothing that would have to be encrypted.
+            if name != "reasoning.encrypted_content":
+                raise unsupported("include", f"include {name!r} is not supported by this server.")
+        if self.stream_options and self.stream_options.include_obfuscation:
+            raise unsupported("stream_options", "include_obfuscation is not supported by this server.")
+        if self.stream_options and not self.stream:
+            raise invalid("stream_options are for streams: set stream.", "stream_options")
+
+    def chat(self) -> tuple[ChatRequest, list[dict[str, Any]]]:
+        """The chat completion that it means, and its messages as templates get them.
+
+        Raises:
+            HttpError: the input, or the text's format, is not what it must be.
+        """
+        messages = messages_of(self.instructions, self.input)
+        fields = {name: value for name in _SAME if (value := getattr(self, name)) is not None and value is not UNSET}
+        body = ChatRequest(
+            model=self.model,
+            messages=_checked(messages),
+            max_completion_tokens=self.max_output_tokens,
+            reasoning_effort=self.reasoning.effort if self.reasoning else None,
+            response_format=self._response_format(),
+            tools=[_definition(tool) for tool in self.tools] if self.tools else None,
+            tool_choice=self._tool_choice(),
+            **fields,
+        )
+        return body, messages
+
+    def _response_format(self) -> ResponseFormat | None:
+        wanted = self.text.format if self.text else None
+        if wanted is None:
+            return None
+        if (wanted.type == "json_schema") != (wanted.schema is not None):
+            raise invalid("text.format has a schema exactly where its type is json_schema.", "text")
+        if wanted.schema is None:
+            return ResponseFormat(type=wanted.type)
+        schema = JsonSchema(name=wanted.name or "schema", description=wanted.description, schema=wanted.schema)
+        return ResponseFormat(type="json_schema", json_schema=schema)
+
+    def _tool_choice(self) -> Literal["none", "auto", "required"] | NamedTool | None:
+        if isinstance(self.tool_choice, ChosenTool):
+            return NamedTool(type="function", function=NamedFunction(name=self.tool_choice.name))
+        return self.tool_choice
+
+
+def renamed(error: HttpError) -> HttpError:
+    """An error of the chat completion, with the name that its field has here."""
+    if error.param in NAMES:
+        error.param = NAMES[error.param]
+    return error
+
+
+def _definition(tool: FunctionTool) -> ToolDefinition:
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
+    return ToolDefinition(type="function", function=function)
+
+
+def _checked(messages: list[dict[str, Any]]) -> Messages:
+    try:
+        return msgspec.convert(messages, Messages)
+    except msgspec.ValidationError as error:
+        raise invalid(f"input is no conversation: {error}.", "input") from None
