@@ -1,5 +1,4 @@
-"""langchain-openai, litellm, instructor and lm-eval, unmodified, against a real server: the answers are those of the
-model itself."""
+"""Clients of many kinds, unmodified, against a real server: the answers are those of the model itself."""
 
 import json
 import math
@@ -160,3 +159,15 @@ def test_lm_eval_chat_completions_continues_as_the_server_does(server: ServerPro
             "max_tokens": 16, "stop": ["."],
         }  # fmt: skip
         assert sample["resps"][0][0] == post(url, body)[2]["choices"][0]["message"]["content"]
+
+
+def test_agents_answer_stream_go_on_and_call_tools_by_the_responses_api(server: ServerProcess, tmp_path: Path) -> None:
+    found = json.loads(run_client(HERE / "with_agents.py", server.url + "/v1", cwd=tmp_path))
+    messages = [{"role": "system", "content": "You are a scribe."}, {"role": "user", "content": "And God made"}]
+    chat = {"model": "chat", "messages": messages, "temperature": 0, "max_tokens": 200, "stop": ["e"]}
+    expected = post(server.url + "/v1/chat/completions", chat)[2]
+    assert found["whole"] == found["streamed"] == expected["choices"][0]["message"]["content"]
+    assert found["kinds"][0] == "response.created" and found["kinds"][-1] == "response.completed"
+    assert found["usage"] == [expected["usage"]["prompt_tokens"], expected["usage"]["completion_tokens"]]
+    assert isinstance(found["again"], str)
+    assert found["called"] in ("light in the hall", "light in the barn")
