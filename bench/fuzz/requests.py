@@ -18,6 +18,29 @@ LONGEST_ANSWER = 24  # tokens: a fuzzer wants many requests, not long ones
 TEXT = st.one_of(
     st.text(max_size=40), st.sampled_from(("And it came to pass", "漢字🚢漢字漢字", "a\u0000b", " " * 300))
 )
+ITEMS = st.lists(
+    st.one_of(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(("user", "developer", "assistant"))},
+            optional={
+                "content": st.one_of(
+                    TEXT,
+                    st.lists(
+                        st.fixed_dictionaries(
+                            {"type": st.sampled_from(("input_text", "refusal"))}, optional={"text": TEXT}
+                        )
+                    ),
+                )
+            },
+        ),
+        st.fixed_dictionaries(
+            {"type": st.sampled_from(("function_call", "function_call_output", "reasoning", "item_reference"))},
+            optional=dict.fromkeys(("call_id", "name", "arguments", "output", "summary", "content"), TEXT),
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+)
 TOKEN_IDS = st.lists(st.integers(0, 255), min_size=1, max_size=30)
 HEADERS: Mapping[str, st.SearchStrategy[str]] = {
     "X-Request-Id": st.sampled_from(
@@ -115,6 +138,7 @@ class Schemas:
     def _base(self, name: str) -> dict[str, st.SearchStrategy[Any]]:
         """What makes a body one that the engine sees."""
         known = set(self._schemas[name]["properties"])
+        texts = st.lists(TEXT.filter(bool), min_size=1, max_size=3)
         base: dict[str, st.SearchStrategy[Any]] = {
             "model": st.just(self._model),
             "prompt": st.one_of(TEXT.filter(bool), TOKEN_IDS),
@@ -123,9 +147,10 @@ class Schemas:
                 min_size=1,
                 max_size=3,
             ),
-            "input": st.one_of(TEXT.filter(bool), st.lists(TEXT.filter(bool), min_size=1, max_size=3)),
-            "inputs": st.lists(TEXT.filter(bool), min_size=1, max_size=3),
+            "input": st.one_of(TEXT.filter(bool), ITEMS if "instructions" in known else texts),
+            "inputs": texts,
             "max_tokens": st.integers(1, LONGEST_ANSWER),
+            "max_output_tokens": st.integers(1, LONGEST_ANSWER),
             "stream": st.booleans(),
         }
         return {field: strategy for field, strategy in base.items() if field in known}

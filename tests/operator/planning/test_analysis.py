@@ -822,6 +822,15 @@ def test_promote_if_goes_on_only_with_a_bound_that_is_low_enough(limit: float, s
     world.run_until(state, 400)
 
 
+def test_promote_if_without_its_bound_pauses() -> None:
+    """An API server without the CRD's rules lets it through. Seen: a TypeError for each reconcile."""
+    world = bounded(metrics=[{**MARGINS["metrics"][0], "maxExtra": 0.1}], onInconclusive="PromoteIf")
+    world.edit(strategy__canary__steps=[{"setWeight": 50}, step(maxDuration="60s")])
+    world.run_until("Analyzing")
+    assert "then it pauses" in world.parsed().message
+    world.run_until("Paused", 400)
+
+
 @pytest.mark.finding("S8")
 def test_the_rejection_of_a_slow_canary_has_milliseconds_and_times() -> None:
     world = analyzing()

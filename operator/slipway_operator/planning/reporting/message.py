@@ -132,7 +132,7 @@ def _then(course: Course, at: Situation, template: str) -> str:
     """What happens at the end of an analysis without a verdict."""
     spec = runs.template(at, template).spec
     choice = spec.on_inconclusive if spec else OnInconclusive.PAUSE
-    if choice is OnInconclusive.PROMOTE_IF and spec:
+    if choice is OnInconclusive.PROMOTE_IF and spec and spec.promote_if_extra is not None:
         return f"then it goes on with at most {spec.promote_if_extra:g} extra bad responses per 1,000, else pauses"
     return f"then it {_CHOICES[choice]}"
 
