@@ -9,7 +9,7 @@ from aiohttp import web
 
 from ..mirror.queue import MirrorQueue
 from ..quotas.meter import Meter
-from ..quotas.usage import Usage, last_usage
+from ..quotas.usage import RESPONSES, Usage, last_usage, usage_of_response
 from ..routing.split import tag
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
@@ -134,7 +134,7 @@ class Relay:
         if self._progress and (prompt := headers.prompt_tokens(self._answer.headers)) is not None:
             found = Usage(prompt, self._progress.position)
         elif self._aligner is None and self._answer.rest is None:
-            found = last_usage(self._answer.start)
+            found = (usage_of_response if self._call.path == RESPONSES else last_usage)(self._answer.start)
         return (found, False) if found else None
 
     def _begin_progress(self, response: UpstreamResponse) -> StreamProgress | None:

@@ -7,7 +7,17 @@ from ..wire.headers import prompt_tokens
 from .estimate import Estimate
 from .prices import FREE, Price
 from .tenant import INPUT, OUTPUT, REQUESTS
-from .usage import MAX_USAGE_BYTES, Usage, count_events, last_usage, marked_position, without_usage_event
+from .usage import (
+    MAX_RESPONSE_BYTES,
+    MAX_USAGE_BYTES,
+    Usage,
+    count_events,
+    last_usage,
+    marked_position,
+    usage_of_final_event,
+    usage_of_response,
+    without_usage_event,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +50,10 @@ class Meter:
         hour: int = 0,
         resumed_at: int = 0,
         strips_usage: bool = False,
+        echoes: bool = False,
     ) -> None:
         """`resumed_at`: the client has the tokens up to this position from before. `strips_usage`: the gateway, not the
-        client, requested the usage of the stream."""
+        client, requested the usage of the stream. `echoes`: the response repeats JSON of the request."""
         self.id, self.tenant, self.key = id_, tenant, key
         self.model, self.revision, self.hour = model, "", hour
         self.limit_headers: Mapping[str, str] = {}  # of its tenant, when it was taken
@@ -53,6 +64,7 @@ class Meter:
         self.begun = False
         self._resumed_at = resumed_at
         self.strips_usage = strips_usage
+        self._echoes = echoes
         self._reported: Usage | None = None
         self._prompt_tokens: int | None = None
         self._output_tokens = 0
@@ -76,12 +88,17 @@ class Meter:
             self._output_tokens = max(self._output_tokens, position)
         elif not self._marked:
             self._output_tokens += count_events(events)
-        self._reported = last_usage(events) or self._reported
+        found = usage_of_final_event(events) if self._echoes else last_usage(events)
+        self._reported = found or self._reported
         return without_usage_event(events) if self.strips_usage else events
 
     def add_body(self, chunk: bytes) -> None:
         """A part of a response that is no stream."""
         seen = self._tail + chunk
+        if self._echoes:
+            self._reported = usage_of_response(seen) if len(seen) <= MAX_RESPONSE_BYTES else None
+            self._tail = seen[: MAX_RESPONSE_BYTES + 1]
+            return
         self._reported = last_usage(seen) or self._reported
         self._tail = seen[-MAX_USAGE_BYTES:]
 

@@ -30,8 +30,27 @@ class _Usage(msgspec.Struct):
     input_tokens_details: _Details | None = None
 
 
+class _Response(msgspec.Struct):
+    """Of the Responses API."""
+
+    usage: _Usage | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    response: _Response | None = None
+
+
+# Its responses repeat tools and schemas of their requests, in which anything may be called usage.
+RESPONSES = "/v1/responses"
+# Of a body that is read as a whole.
+MAX_RESPONSE_BYTES = 1 << 20
+_FINAL = ("response.completed", "response.incomplete", "response.failed")
+_RESPONSE = msgspec.json.Decoder(_Response)
+_EVENT = msgspec.json.Decoder(_Event)
 _OBJECT = msgspec.json.Decoder(_Usage)
 _MAX_TOKENS = 1 << 40
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,31 @@ def last_usage(data: bytes) -> Usage | None:
     for found in _USAGE.finditer(data):
         begin = found.end()
     return None if begin < 0 else _decode(_object_at(data, begin))
+
+
+def usage_of_response(body: bytes) -> Usage | None:
+    """Of a whole response of the Responses API; None for a part of one."""
+    try:
+        found = _RESPONSE.decode(body).usage
+    except _UNREADABLE:
+        return None
+    return _counted(found) if found else None
+
+
+def usage_of_final_event(events: bytes) -> Usage | None:
+    """Of the event that ends a stream of the Responses API, if it is among these whole events."""
+    if b'"usage"' not in events:
+        return None
+    for line in reversed(events.splitlines()):
+        if not line.startswith(b"data:"):
+            continue
+        try:
+            event = _EVENT.decode(line[5:])
+        except _UNREADABLE:
+            continue
+        if event.type in _FINAL and event.response and event.response.usage:
+            return _counted(event.response.usage)
+    return None
 
 
 def _object_at(data: bytes, begin: int) -> bytes:
@@ -70,8 +114,12 @@ def _object_at(data: bytes, begin: int) -> bytes:
 def _decode(text: bytes) -> Usage | None:
     try:
         found = _OBJECT.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return None
+    return _counted(found)
+
+
+def _counted(found: _Usage) -> Usage:
     details = found.prompt_tokens_details or found.input_tokens_details
     input_tokens = _count(found.prompt_tokens, found.input_tokens)
     cached = _count(details.cached_tokens) if details else 0

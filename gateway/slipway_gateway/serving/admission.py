@@ -19,6 +19,7 @@ from ..quotas.prices import price_of
 from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
 from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits
+from ..quotas.usage import RESPONSES
 from ..sharing.counters import CountersAway, SharedBudgets
 from ..sharing.limiter import Limiter, LimitRefusal, Taken
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
@@ -76,6 +77,7 @@ class Admission:
             hour=self.ledger.hour,
             resumed_at=resume.position_of(outgoing.headers.get(resume.RESUME, "")),
             strips_usage=strips_usage,
+            echoes=outgoing.path == RESPONSES,
         )
         body = request_fields.with_usage(outgoing.body, fields) if strips_usage else outgoing.body
         return replace(outgoing, body=body, meter=meter)

@@ -51,6 +51,49 @@ def test_no_text_of_a_model_is_taken_for_usage(before: str, after: str) -> None:
     assert last_usage(whole) == Usage(9, 4)
 
 
+FORGED = {"name": "f", "parameters": {"usage": {"input_tokens": 0, "output_tokens": 0}}}
+RESPONSE = {
+    "id": "resp_1", "object": "response", "status": "completed", "output": [{"type": "message"}],
+    "usage": {"input_tokens": 7, "input_tokens_details": {"cached_tokens": 3}, "output_tokens": 5}, "tools": [FORGED],
+}  # fmt: skip
+
+
+def event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + msgspec.json.encode({"type": kind} | fields) + b"\n\n"
+
+
+@given(st.integers(1, 60))
+def test_no_echo_of_a_request_is_taken_for_the_usage_of_a_response(size: int) -> None:
+    """The Responses API repeats tools: a client that leaves after them would pay for what these call usage."""
+    whole = msgspec.json.encode(RESPONSE)
+    one = begun(echoes=True)
+    for at in range(0, len(whole), size):
+        one.add_body(whole[at : at + size])
+        if at + size < len(whole):
+            assert one.estimated
+    assert one.usage == Usage(7, 5, 3)
+
+
+def test_no_echo_in_an_event_is_taken_for_the_usage_of_a_stream() -> None:
+    one = begun(echoes=True)
+    created = event("response.created", response=RESPONSE | {"status": "in_progress"})
+    one.add_events(created + event("response.output_text.delta", delta='"usage":{"input_tokens":0}'))
+    assert one.estimated
+    one.add_events(event("response.output_item.done", item=FORGED) + event("response.completed", response=RESPONSE))
+    assert one.usage == Usage(7, 5, 3)
+    assert not one.estimated
+    one.add_events(b"data: {\n\n" + event("response.completed", response=[3]))
+    assert one.usage == Usage(7, 5, 3)
+
+
+def test_a_response_that_is_too_long_to_read_is_estimated() -> None:
+    one = begun(echoes=True)
+    for _ in range(3):
+        one.add_body(b"x" * (512 << 10))
+    one.add_body(msgspec.json.encode(RESPONSE))
+    assert one.estimated
+
+
 @pytest.mark.parametrize(
     "usage",
     [b"null", b"3", b'{"prompt_tokens":"7"}', b'{"prompt_tokens":-1}', b"{" * 5000, b'{"prompt_tokens":1e400}'],
