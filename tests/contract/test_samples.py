@@ -10,6 +10,7 @@ from slipway_gateway.balancing.first_attempts import WHOLE_PATIENCE
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.judging import pairs, samples, units
 from slipway_gateway.judging.outcome import OutcomeRecorder, RequestOutcome
+from slipway_gateway.judging.predictions import BINS, LEARNED, MAX_BYTES, OTHER, PredictionBins
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.mirror.shadow_request import STATELESS_PATHS
 from slipway_gateway.routing.router import assign_revision
@@ -20,6 +21,7 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
 from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
 from slipway_operator.kube.reading.samples import samples as read_samples
+from slipway_operator.model.cluster import samples as cluster_samples
 from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality, Scores
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
@@ -59,10 +61,17 @@ def test_samples_have_the_documented_shape() -> None:
     ended, running = (epoch.begin("9d04aa31c2", key, at, stream=True) for key in ("k1", "k2"))
     epoch.count(ended, RequestOutcome((), dict.fromkeys(BOUNDS, 1.0)))
     epoch.open(running, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
+    bins = PredictionBins()
+    assert all(bins.place(number / 7) is None for number in range(LEARNED))
+    epoch.predict(ended, 0.5, bins)
     (reported,) = counters.report(ROUTE, 1.0)
     revision = "9d04aa31c2"
     assert shape(reported["revisions"][revision]) == shape(documented()["revisions"][revision])
     assert set(reported) == set(documented())
+    for one in (reported, documented()):
+        (read,) = read_samples([one], {})
+        binned = one["revisions"][revision]["predictions"]["bins"]
+        assert read.revisions[revision].predicted == (*binned, *[0] * (BINS - len(binned)))
     for one in (reported, documented()):
         for measure, bounds in BOUNDS.items():
             ((name, histogram),) = one["revisions"][revision]["slow"][measure].items()
@@ -137,6 +146,9 @@ def test_numbers_of_the_document_are_those_of_the_code() -> None:
     assert f"{units.FREE_UNITS:.0f} and {units.FREE_UNITS_PER_S:.0f} more each second" in document
     assert f"by {units.BALANCE_SIGMAS:.0f} standard deviations and {units.BALANCE_UNITS:.0f} units" in document
     assert f"not with a `max_tokens`. `empty`: not with one below {TINY_LIMIT_TOKENS}" in document
+    assert f"most {MAX_BYTES >> 10} KiB predicts" in document and f"The first {LEARNED} that it reads" in document
+    assert f"the {OTHER} most frequent labels" in document and f"Bin {OTHER} has all other" in document
+    assert BINS == cluster_samples.BINS
     assert f"last {responses.TAIL_BYTES >> 10} KiB of a stream" in document
     assert (
         f"the last {responses.LOOP_BYTES >> 10} KiB of the text (at least {responses.LOOP_MIN_BYTES} bytes)" in document

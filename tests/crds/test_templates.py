@@ -337,12 +337,31 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             )
         ],
     ),
-    "WrongAnswer counts feedback on split requests": (
+    "WrongAnswer and PredictionDrift count split requests": (
         [
             spec(metric(event="WrongAnswer", kind="PairedEvent", maxExtra=10)),
             spec(metric(event="WrongAnswer", kind="PairedDrift")),
+            spec(metric(event="PredictionDrift", kind="PairedDrift", maxPsi=0.2)),
         ],
-        [spec(metric(event="WrongAnswer")), spec(metric(event="WrongAnswer", kind="BadEvent", maxExtra=20))],
+        [
+            spec(metric(event="WrongAnswer")),
+            spec(metric(event="WrongAnswer", kind="BadEvent", maxExtra=20)),
+            spec(metric(event="PredictionDrift", kind="BadEvent", maxPsi=0.2)),
+        ],
+    ),
+    "PredictionDrift is a report with dryRun: true, and rejects with maxPsi": (
+        [
+            spec(metric(event="PredictionDrift")),
+            spec(metric(maxPsi=0.2)),
+            *(
+                spec(metric(event="PredictionDrift", maxPsi=0.2, **{margin: value}))
+                for margin, value in (("okBelow", 0.1), ("maxExtra", 10), ("maxRatio", 3.0), ("tolerateRatio", 1.5))
+            ),
+        ],
+        [
+            spec(metric(event="PredictionDrift", maxPsi=0.2)),
+            spec(metric(), metric(name="b", event="PredictionDrift", share=None, dryRun=True)),
+        ],
     ),
     "the names of spec.vetoes must differ": (
         [spec(vetoes=[{"name": "PodCrashLoop"}, {"name": "PodCrashLoop", "limit": 2}])],

@@ -100,7 +100,7 @@ def format_measured(item: Json) -> str:
 
 
 def format_pairs(verdict: Json) -> Iterator[str]:
-    """Pairs of a twin shadow: their sources where there are probes, their texts and tokens, and a scorer's results."""
+    """Predictions; pairs of a twin shadow: sources where there are probes, texts and tokens, a scorer's results."""
     pairs, quality, scores = (
         found if isinstance(found := verdict.get(name), dict) else {} for name in ("pairs", "quality", "scores")
     )
@@ -114,6 +114,14 @@ def format_pairs(verdict: Json) -> Iterator[str]:
         yield f"tokens of stable: {canary} of {tokens} are not canary's first choice, {twin} not stable's"
     if scores:
         yield f"scorer: {_scores(scores)}"
+    if isinstance(found := verdict.get("predictions"), dict):
+        read = (
+            f"{found.get('canary', 0)} on canary, {found.get('stable', 0)} on stable, {found.get('unread', 0)} not read"
+        )
+        index = (
+            f"population stability index {found.get('psi', '?')} ({found.get('chance', '?')} of chance is taken off)"
+        )
+        yield f"predictions: {read}; {index}; evidence {found.get('evidence', '?')} that they differ at all"
 
 
 def _scores(scores: Json) -> str:

@@ -76,6 +76,9 @@ class FirstAttempts:
         recorder = OutcomeRecorder(now_s, count, close, streams=stream, patience_s=patience_s)
         if here and attempt:
             here.open(attempt, recorder)
+        if route and route.predictions and here and attempt:
+            bins = self.samples.bins(route)
+            recorder.on_prediction = lambda prediction: here.predict(attempt, prediction, bins)
         if route and route.feedback:
             assigned = own if here and counts else ""
             recorder.origin = AnswerOrigin(route.name, route.generation, route.digest, assigned)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 
+from ..judging.predictions import read_prediction
 from ..mirror.queue import MirrorQueue
 from ..quotas.meter import Meter
 from ..quotas.usage import RESPONSES, Usage, last_usage, usage_of_response
@@ -14,6 +15,7 @@ from ..routing.split import tag
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
+from ..wire.inference import is_predict
 from ..wire.resume import StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
 from .bodies import SLICE_BYTES
@@ -210,6 +212,9 @@ class Relay:
         else:
             readable = response.rest is None and self._call.writes_text
             response.recorder.complete(response.start if readable else None, now_s, wants_json=wants_json)
+            predicts = response.status == 200 and self._call.computes and is_predict(self._call.path)
+            if predicts and (count := response.recorder.on_prediction):
+                count(read_prediction(self._call.path, response.start) if response.rest is None else None)
 
     def _ready(self, chunk: bytes) -> bytes:
         if self._aligner is None:

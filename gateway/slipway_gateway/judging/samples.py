@@ -15,10 +15,12 @@ from ..routing.twin_shadow import TwinShadowRule
 from ..wire.responses import KINDS
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
 from .pairs import BAD, BAD_KINDS, TwinCounts
+from .predictions import BINS, Prediction, PredictionBins
 from .units import SessionMemory, Units
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
+PREDICTED = "predicted"
 # Sessions of all routes and generations together that are remembered.
 MAX_ENTRIES = 262_144
 ENTRY_BYTES = 96
@@ -90,6 +92,8 @@ class RevisionSamples:
     )  # lower bounds, of attempts that ended without a measured time
     rated: int = 0  # sessions with feedback, and those of them with feedback that an answer was wrong
     wrong: int = 0
+    predicted: list[int] = field(default_factory=lambda: [0] * BINS)  # sessions by the bin of their first prediction
+    unread: int = 0  # sessions whose first prediction could not be read
 
     def report(self, late: LatencyHistograms) -> dict[str, Any]:
         return {
@@ -101,6 +105,7 @@ class RevisionSamples:
             "late": late.report(),
             "rated": self.rated,
             "wrong": self.wrong,
+            "predictions": {"bins": _trimmed(self.predicted), "unread": self.unread},
         }
 
 
@@ -207,6 +212,16 @@ class GenerationSamples:
             counts.rated += first
             counts.wrong += wrong
 
+    def predict(self, attempt: CountedAttempt, prediction: Prediction | None, bins: PredictionBins) -> None:
+        """The attempt's response has this prediction, or one that is not read: the first of its session counts."""
+        if not attempt.counts or not self._units.first(attempt.key, PREDICTED):
+            return
+        counts = self._revisions[attempt.revision]
+        if prediction is None:
+            counts.unread += 1
+        elif (place := bins.place(prediction)) is not None:
+            counts.predicted[place] += 1
+
     def end(self) -> None:
         """The generation is no longer reported: its memory is freed."""
         self._units.end()
@@ -244,6 +259,7 @@ class Samples:
         self._epochs: dict[tuple[str, str], list[GenerationSamples]] = {}
         # Sessions that gave a pair to a twin shadow, across generations: which shadow and epoch, and which sessions.
         self._paired: dict[tuple[str, str], tuple[tuple[str, ...], Units]] = {}
+        self._bins: dict[tuple[str, str], PredictionBins] = {}
 
     def paired(self, route: Route, shadow: TwinShadowRule) -> Units:
         """Sessions that gave a pair in the present epoch of a twin shadow."""
@@ -254,6 +270,10 @@ class Samples:
                 known[1].end()
             known = self._paired[key] = (epoch, Units({}, 0.0, self._room))
         return known[1]
+
+    def bins(self, route: Route) -> PredictionBins:
+        """Bins of the route's predictions: one set for all generations of a rollout."""
+        return self._bins.setdefault((route.name, route.uid), PredictionBins())
 
     def epoch(self, route: Route, now_s: float = 0.0) -> GenerationSamples | None:
         """Samples of the route's present generation. A request that outlives its generation still counts there.
@@ -283,6 +303,8 @@ class Samples:
                 epoch.end()
         for unpaired in [key for key in self._paired if key not in kept or not routes[key[0]].twin_shadow]:
             self._paired.pop(unpaired)[1].end()
+        for unread in [key for key in self._bins if key not in kept or not routes[key[0]].predictions]:
+            del self._bins[unread]
         # Feedback may come to a gateway that gets no other request of the generation.
         for route in routes.values():
             if route.feedback:

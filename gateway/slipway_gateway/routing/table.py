@@ -75,6 +75,7 @@ class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):
     wake_seconds: int | None = None
     forward_headers: tuple[str, ...] = ()
     feedback: bool = False
+    predictions: bool = False
 
 
 class NameClaim(msgspec.Struct, frozen=True):
@@ -113,6 +114,7 @@ class Route:
     wake_s: int | None = None  # how long a wake is expected to take, 0: not known; None: it is awake
     forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
     feedback: bool = False  # what clients learn about its responses later is counted
+    predictions: bool = False  # what its responses predict is counted, in bins
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -290,6 +292,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         wake_s=traffic.wake_seconds,
         forward_headers=traffic.forward_headers,
         feedback=traffic.feedback,
+        predictions=traffic.predictions,
         replicas=_replicas(obj),
         digest=digest_traffic(raw),
         replica_sets=replica_sets,

@@ -1,13 +1,15 @@
 """Sentences about a verdict: the numbers behind it, in units that people use."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.analysis_run import Pace, Reason, Symptom
 from slipway_operator.judging.margins import shadow
+from slipway_operator.judging.predictions import row as predictions
+from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
 from slipway_operator.model.analysis.template import UNITS
-from slipway_operator.model.analysis.verdict import MetricVerdict, Reading
+from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
 
 
 def differs(row: MetricVerdict) -> str:
@@ -28,6 +30,8 @@ def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: f
         return f"{row.name}: {shadow.rejection(metric, row, reading)}; {evidence}"
     if metric.kind is Kind.PAIRED_DRIFT:
         return f"{row.name}: {drifts(row)}; {evidence}"
+    if row.drift:
+        return f"{row.name}: {predictions.sentence(metric, row.drift)}; {evidence}"
     sides = f"{_rate(row.kc, row.nc)} on canary, {_rate(row.ks, row.ns)} on stable"
     return f"{row.name}: {_slower(metric, reading.paces)}{sides}; {evidence}"
 
@@ -59,6 +63,12 @@ def proofs(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
     return [*bounds, *slowdowns]
 
 
+def drifts_of(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
+    """The distributions of predictions, where a metric compares them."""
+    named = {metric.name: metric for metric in spec.metrics}
+    return [f"{row.name}: {predictions.sentence(named[row.name], row.drift)}" for row in rows if row.drift]
+
+
 def bound(row: MetricVerdict) -> str:
     """The bound on extra bad responses, with its limit."""
     assert row.extra, "only a metric with maxExtra has a bound"
@@ -67,6 +77,8 @@ def bound(row: MetricVerdict) -> str:
 
 def wait(row: MetricVerdict) -> str:
     """What an undecided metric waits for."""
+    if row.drift:
+        return f"{row.name}: population stability index {row.drift.psi:g} so far, of {row.drift.canary} predictions"
     needed = row.samples_needed
     rest = (
         "no end is in sight at this rate" if needed is None else f"needs about {max(needed, row.nc + 1)} at this rate"
@@ -99,11 +111,47 @@ def unequal(spec: AnalysisSpec, reading: Reading) -> str:
     )
 
 
+def incomparable(
+    spec: AnalysisSpec, waiting: Mapping[Finding, Sequence[MetricVerdict]]
+) -> tuple[Reason, str, str] | None:
+    """A metric whose two sides cannot be compared; None where all can."""
+    if waiting[Finding.NO_FLOOR]:
+        row = waiting[Finding.NO_FLOOR][0]
+        return Reason.NO_FLOOR, f"{row.name}: {differs(row)}", row.name
+    if waiting[Finding.UNEQUAL]:
+        row = waiting[Finding.UNEQUAL][0]
+        if row.drift:
+            return Reason.SAMPLE_RATIO_MISMATCH, unequal_predictions(row), row.name
+        return Reason.FEEDBACK_MISMATCH, unequal_feedback(row), row.name
+    if not waiting[Finding.NO_DATA]:
+        return None
+    name = waiting[Finding.NO_DATA][0].name
+    metric = next(metric for metric in spec.metrics if metric.name == name)
+    if metric.of_feedback:
+        return Reason.NO_DATA, f"{name} has no feedback on responses of canary, or none on those of stable", name
+    if metric.of_predictions:
+        return Reason.NO_DATA, f"{name} has no predictions of canary, or none of stable; {predictions.READ}", name
+    text = f"{name} has no requests on canary, or none on stable"
+    if metric.latency:
+        text = f"{text}, of a size and kind of which stable has the {LEAST_SAMPLES} that define slow"
+    return Reason.NO_DATA, text, name
+
+
 def unequal_feedback(row: MetricVerdict) -> str:
     """Why feedback is not compared, and the remedy."""
     return (
         f"{row.name}: of {row.nc + row.ns} sessions with feedback {row.nc} are canary's, which its weight does not "
         "explain: send feedback on responses of both alike, also on those that are right"
+    )
+
+
+def unequal_predictions(row: MetricVerdict) -> str:
+    """Why predictions are not compared."""
+    assert row.drift, "of a metric of predictions"
+    total = row.drift.canary + row.drift.stable
+    return (
+        f"{row.name}: of {total} predictions {row.drift.canary} are canary's, which its weight does not explain: its "
+        "responses fail, or are read, more or less often than those of stable"
     )
 
 

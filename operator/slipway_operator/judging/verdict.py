@@ -6,7 +6,7 @@ not to be worse than its margin and nothing prevents a pass. Everything else, ab
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
 from slipway_operator.judging.margins import scores, shadow
 from slipway_operator.judging.margins.extra import LIVE_BAD, live_bets, live_extra_upper, log_ipw_below
+from slipway_operator.judging.predictions import row as predictions
 from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
-from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, of_slowdown, without_floor
 from slipway_operator.model.analysis.template import COMPOSITE, INCLUDED
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading, Verdict
@@ -150,12 +150,20 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
     if spec.compares_pairs:
         return conclude(Outcome.PASS, Reason.NOT_WORSE, shadow.sentence(spec, reading, deciding))
     text = f"no metric is worse than stable by its margin ({len(compared)} compared)"
-    parts = [text, *sentences.proofs(spec, deciding), *_favoured(spec, reading), *_reports(reading, deciding)]
+    parts = [
+        text,
+        *sentences.proofs(spec, deciding),
+        *_favoured(spec, reading),
+        *_reports(reading, deciding),
+        *sentences.drifts_of(spec, rows),
+    ]
     return conclude(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
 
 
 def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
-    """Of an analysis of pairs: where they come from, and how long it takes where they are few."""
+    """Of predictions, what they are like; of pairs, where they come from, and how long it takes where they are few."""
+    drift = next((row.drift for row in verdict.metrics if row.drift), None)
+    verdict = dataclasses.replace(verdict, predictions=drift)
     if not spec.compares_pairs:
         return verdict
     gating = {metric.name for metric in spec.gating}
@@ -168,6 +176,8 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
     if metric.is_paired:
         return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
+    if metric.of_predictions:
+        return predictions.row(spec, metric, reading)
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
     sums = _sums(epochs)
     threshold = math.log(1 / spec.false_rollback_rate)
@@ -207,7 +217,9 @@ def _row_of(metric: MetricSpec, finding: Finding, sums: dict[str, int], **number
 
 
 def _is_covered(spec: AnalysisSpec, metric: MetricSpec) -> bool:
-    """Whether another metric proves enough about it: that of the event which includes its own."""
+    """Whether it needs no proof: another metric has it, of the event which includes its own, or there is none."""
+    if metric.of_predictions:
+        return True
     bounds = any(one.event == COMPOSITE and one.max_extra is not None for one in spec.gating)
     return bounds and metric.event in INCLUDED and metric.max_extra is None
 
@@ -291,7 +303,7 @@ def _doubt_of_passing(
     waiting = {finding: [row for row in rows if row.finding is finding] for finding in Finding}
     if waiting[Finding.NOT_COMPARED]:
         return Reason.LOAD_MISMATCH, sentences.unequal(spec, reading), waiting[Finding.NOT_COMPARED][0].name
-    if doubt := _incomparable(spec, waiting):
+    if doubt := sentences.incomparable(spec, waiting):
         return doubt
     undecided = [*waiting[Finding.WORSE], *waiting[Finding.UNDECIDED]]
     if undecided:
@@ -301,28 +313,6 @@ def _doubt_of_passing(
     if fewest.nc < least.canary_requests:
         return Reason.UNDECIDED, f"n={fewest.nc}, needs {least.canary_requests} canary requests at least", fewest.name
     return sentences.too_early(spec, reading) if early else None
-
-
-def _incomparable(
-    spec: AnalysisSpec, waiting: Mapping[Finding, Sequence[MetricVerdict]]
-) -> tuple[Reason, str, str] | None:
-    """A metric whose two sides cannot be compared; None where all can."""
-    if waiting[Finding.NO_FLOOR]:
-        row = waiting[Finding.NO_FLOOR][0]
-        return Reason.NO_FLOOR, f"{row.name}: {sentences.differs(row)}", row.name
-    if waiting[Finding.UNEQUAL]:
-        row = waiting[Finding.UNEQUAL][0]
-        return Reason.FEEDBACK_MISMATCH, sentences.unequal_feedback(row), row.name
-    if not waiting[Finding.NO_DATA]:
-        return None
-    name = waiting[Finding.NO_DATA][0].name
-    metric = next(metric for metric in spec.metrics if metric.name == name)
-    if metric.of_feedback:
-        return Reason.NO_DATA, f"{name} has no feedback on responses of canary, or none on those of stable", name
-    text = f"{name} has no requests on canary, or none on stable"
-    if metric.latency:
-        text = f"{text}, of a size and kind of which stable has the {LEAST_SAMPLES} that define slow"
-    return Reason.NO_DATA, text, name
 
 
 def _veto(spec: AnalysisSpec, symptoms: Iterable[Symptom]) -> Symptom | None:
@@ -360,6 +350,8 @@ def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ve
     verdict = dataclasses.replace(verdict, samples=min(samples, default=0))
     if verdict.outcome is not Outcome.INCONCLUSIVE or not verdict.samples or reading.seconds <= 0:
         return verdict
+    if any(row.drift and row.finding is Finding.UNDECIDED for row in verdict.metrics):
+        return verdict  # how long an index stays above its bound without a proof is not known
     ends = [_forecast(spec, metric, reading) for metric in deciding]
     left = [None if end.samples is None else max(1, end.samples - n) for end, n in zip(ends, samples, strict=True)]
     waits = [(more, n) for more, n in zip(left, samples, strict=True) if more is not None]

@@ -199,6 +199,26 @@ class ExtraBound:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictionDrift:
+    """Distribution of what classic models predict, on both sides."""
+
+    psi: float
+    """Population stability index of the new revision against stable, without the part of chance."""
+    chance: float
+    """Index that as many predictions of equal distributions have in the mean. It is subtracted."""
+    evidence: str
+    """Evidence that the distributions differ, however little, as odds."""
+    canary: Int64 = 0
+    """Number of predictions of the new revision: one for each session."""
+    stable: Int64 = 0
+    """Number of predictions of stable."""
+    unread: Int64 = 0
+    """Number of sessions whose prediction gateways could not read."""
+    differs: bool = False
+    """Whether this evidence reaches that at which a revision is rejected."""
+
+
+@dataclass(frozen=True, slots=True)
 class RampRun:
     """Ramp of a run, which chooses the weight."""
 
@@ -233,7 +253,7 @@ class MetricRow:
     name: str
     """Name of the metric."""
     finding: str
-    """Worse, NotWorse, Undecided, Covered, NoData, NotCompared, Unequal, NoFloor or Reported."""
+    """Worse, NotWorse, Undecided, Covered, Within, NoData, NotCompared, Unequal, NoFloor or Reported."""
     canary_samples: Int64
     """Number of requests to the new revision that the metric compares."""
     stable_samples: Int64
@@ -287,6 +307,7 @@ class RunVerdict:
     pairs: PairSources | None = None
     quality: PairQuality | None = None
     scores: PairScores | None = None
+    predictions: PredictionDrift | None = None
     metrics: Annotated[tuple[MetricLine, ...], AtMost(32)] = ()
     """Result of each metric as one line: NAME FINDING, bad requests of each side, evidence."""
 

@@ -112,8 +112,15 @@ class TemplateMinSamples(ApiType):
     "event LowerScore, kind PairedEvent and scorer go together: write all three of them, or none",
 )
 @rule(
-    "!has(self.event) || self.event != 'WrongAnswer' || !has(self.kind) || self.kind == 'BadEvent'",
-    "WrongAnswer counts feedback on split requests, which pairs and mirrored requests do not get: leave kind out",
+    "!has(self.kind) || self.kind == 'BadEvent' || !has(self.event) || "
+    "!(self.event in ['WrongAnswer', 'PredictionDrift'])",
+    "WrongAnswer and PredictionDrift count split requests, and no pairs or mirrored requests: leave kind out",
+)
+@rule(
+    "!(has(self.event) && self.event == 'PredictionDrift') ? !has(self.maxPsi) : !has(self.okBelow) && "
+    "(has(self.maxPsi) || (has(self.dryRun) && self.dryRun)) && self.tolerateRatio == 1.0 && self.maxRatio == 2.0 && "
+    "!has(self.maxExtra)",
+    "PredictionDrift is a report with dryRun: true, and rejects with maxPsi, which no other event has: remove the rest",
 )
 @rule(
     "!(has(self.okBelow) && (has(self.maxExtra) || has(self.maxSlowdown)))",
@@ -172,13 +179,13 @@ class TemplateMetric(ApiType):
                 (
                     "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
                     "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', "
-                    "'TokensFlip', 'LowerScore', 'WrongAnswer'] || "
+                    "'TokensFlip', 'LowerScore', 'WrongAnswer', 'PredictionDrift'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
                     "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
-                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore, WrongAnswer or "
-                    "one like Slower(ttft, stable.p95)"
+                    "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore, WrongAnswer, "
+                    "PredictionDrift or one like Slower(ttft, stable.p95)"
                 ),
             ),
         ]
@@ -191,7 +198,8 @@ class TemplateMetric(ApiType):
     other than stable's) or TokensFlip (tokens of stable's answer that are not the first choice). Of pairs, TokensFlip
     is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one. Of feedback of
     clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
-    Gateways take feedback at POST /v1/feedback while a rollout has a template with it."""
+    Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares
+    what classic models predict, labels or numbers, by their distributions."""
     scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
@@ -211,6 +219,8 @@ class TemplateMetric(ApiType):
     The proof covers the median, and that at most 5 points more of its requests are above the quantile of event. Of
     pairs, the median is that of the latency divided by the twin's, and only whole percents are allowed. It replaces
     maxRatio."""
+    max_psi: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Population stability index, of predictions, up to which the new revision is not rejected for them."""
     provider: Provider | None = None
     success_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Condition for a successful measurement, as an expression over result, for example result[0] < 0.05. Without

@@ -100,6 +100,8 @@ class Traffic:
     """Headers with client credentials that gateways forward to the pods."""
     feedback: bool | None = None
     """Whether responses have a token with which clients send feedback, because an analysis compares it."""
+    predictions: bool | None = None
+    """Whether gateways count what responses of classic models predict, because an analysis compares it."""
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from slipway_operator.api.objects import Json
 from slipway_operator.model.cluster.samples import (
+    BINS,
     Discordance,
     PairedTimes,
     Pairs,
@@ -62,6 +63,7 @@ def _sample(item: Any, known: Bounds) -> Sample | None:
 
 
 def _side(side: Json, known: Bounds) -> Side:
+    predictions = side.get("predictions") or {}
     return Side(
         requests=_count(side["requests"]),
         # A gateway of a former release counts no units: without this total its events are no data.
@@ -72,6 +74,8 @@ def _side(side: Json, known: Bounds) -> Side:
         assigned=_count(side.get("assigned", 0)),
         rated=_count(side.get("rated", 0)),
         wrong=_count(side.get("wrong", 0)),
+        predicted=_histogram(predictions.get("bins") or (), BINS),
+        unread=_count(predictions.get("unread", 0)),
     )
 
 

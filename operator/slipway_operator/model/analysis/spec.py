@@ -18,6 +18,7 @@ class OnInconclusive(StrEnum):
 # Of pairs whose legs both ended well: what the texts are worth. They are no bad responses.
 QUALITY_EVENTS = ("TokensFlip", "LowerScore")
 WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client found that the answer was wrong
+PREDICTION_DRIFT = "PredictionDrift"  # of classic models: the distribution of predictions is another one
 
 
 class Kind(StrEnum):
@@ -44,8 +45,9 @@ class MetricSpec:
 
     Ratios are canary's rate of bad events divided by stable's: one up to `tolerate_ratio` is acceptable, and a canary
     passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, where they are given,
-    by `max_extra` bad responses per 1,000, or by a latency of less than `max_slowdown` above stable's. `share` is the
-    part of falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while
+    by `max_extra` bad responses per 1,000, or by a latency of less than `max_slowdown` above stable's.
+    Predictions may have a population stability index of up to `max_psi`. `share` is the part of falseRollbackRate that
+    this metric may spend. `latency` metrics are not counted during warm-up, nor while
     canary's pods have more load than stable's, and do not pass such a canary. `dry_run` metrics are shown and decide
     nothing.
 
@@ -62,6 +64,7 @@ class MetricSpec:
     ok_below: float | None = None
     max_extra: float | None = None
     max_slowdown: float | None = None
+    max_psi: float | None = None
     latency: bool = False
     dry_run: bool = False
     scorer: ScorerSpec | None = None
@@ -73,6 +76,10 @@ class MetricSpec:
     @property
     def of_feedback(self) -> bool:
         return self.event == WRONG_ANSWER
+
+    @property
+    def of_predictions(self) -> bool:
+        return self.event == PREDICTION_DRIFT
 
     def __post_init__(self) -> None:
         who = f"metric {self.name!r}:"
@@ -172,6 +179,11 @@ class AnalysisSpec:
         return any(metric.of_feedback for metric in self.metrics)
 
     @property
+    def compares_predictions(self) -> bool:
+        """Whether a metric compares the distributions of what both revisions predict."""
+        return any(metric.of_predictions for metric in self.metrics)
+
+    @property
     def compares_pairs(self) -> bool:
         """Whether it compares pairs of a twin shadow, and so nothing else: see `part`."""
         return any(metric.is_paired for metric in self.metrics)
@@ -266,6 +278,11 @@ def of_unscored(metric: str) -> str:
 def of_unsent(metric: str) -> str:
     """The counter name of pairs that a scorer was not given, by reason."""
     return f"{metric}/unsent"
+
+
+def of_bin(metric: str, place: int) -> str:
+    """The counter name of predictions, and of those in one bin."""
+    return f"{metric}/bin{place:02}"
 
 
 def without_floor(metric: str) -> str:

@@ -14,6 +14,7 @@ from slipway_operator.api.v1alpha1.provider import TemplateVeto
 from slipway_operator.model import wire
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import (
+    PREDICTION_DRIFT,
     QUALITY_EVENTS,
     WRONG_ANSWER,
     AnalysisSpec,
@@ -109,6 +110,8 @@ def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
         _check_kind(metric)
     check_arguments(measured, arguments)
     _check_pairs([metric for metric in spec.metrics if metric.kind == Kind.PAIRED_EVENT])
+    if sum(metric.event == PREDICTION_DRIFT for metric in spec.metrics) > 1:
+        raise ValueError(f"two metrics have the event {PREDICTION_DRIFT}; one compares all predictions: remove one")
     return AnalysisSpec(
         metrics=tuple(_metric(metric) for metric in spec.metrics if not metric.provider),
         false_rollback_rate=spec.false_rollback_rate,
@@ -186,14 +189,16 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         raise ValueError(f"metric {metric.name!r}: maxSlowdown goes with a latency, such as Slower(ttft, stable.p95)")
     if metric.scorer is not None and event != LOWER_SCORE:
         raise ValueError(f"metric {metric.name!r}: scorer goes with event {LOWER_SCORE} of kind {Kind.PAIRED_EVENT}")
-    of_quality = event == WRONG_ANSWER or (kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS)
+    of_quality = event in (WRONG_ANSWER, PREDICTION_DRIFT) or (kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS)
     if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None and not of_quality:
-        known = ", ".join((*BAD_EVENTS, WRONG_ANSWER))
+        known = ", ".join((*BAD_EVENTS, WRONG_ANSWER, PREDICTION_DRIFT))
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
         )
-    if event == WRONG_ANSWER and kind is not Kind.BAD_EVENT:
-        raise ValueError(f"metric {metric.name!r}: {WRONG_ANSWER} counts feedback on split requests; leave kind out")
+    if event in (WRONG_ANSWER, PREDICTION_DRIFT) and kind is not Kind.BAD_EVENT:
+        raise ValueError(f"metric {metric.name!r}: {event} counts split requests; leave kind out")
+    if (event == PREDICTION_DRIFT and not metric.dry_run) != (metric.max_psi is not None and not metric.dry_run):
+        raise ValueError(f"metric {metric.name!r}: maxPsi goes with {PREDICTION_DRIFT}, which has dryRun: true without")
     return MetricSpec(
         name=metric.name,
         event=event,
@@ -204,6 +209,7 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         ok_below=metric.ok_below,
         max_extra=metric.max_extra,
         max_slowdown=metric.max_slowdown,
+        max_psi=metric.max_psi,
         latency=slower(event) is not None,
         dry_run=bool(metric.dry_run),
         scorer=_scorer(metric),

@@ -14,6 +14,7 @@ from slipway_operator.api.v1alpha1.analysis_run import (
     ExtraBound,
     Outcome,
     Pace,
+    PredictionDrift,
     Reason,
     Symptom,
 )
@@ -31,6 +32,7 @@ class Finding(StrEnum):
     UNEQUAL = "Unequal"  # one side gets feedback more often than its weight explains
     NO_FLOOR = "NoFloor"
     COVERED = "Covered"  # the proof of BadResponse covers it; it can only reject
+    WITHIN = "Within"  # predictions are within maxPsi so far: no proof, and they may still reject
     REPORTED = "Reported"  # drift between revisions whose weights differ: it is expected of a new model
 
 
@@ -47,6 +49,7 @@ class Reading:
     shadow: ShadowRun | None = None  # of an analysis of pairs
     running_seconds: float = 0.0  # since the analysis began
     assigned: tuple[Epoch, ...] = ()  # requests that the split assigned to each side, ended or not
+    clocks: tuple[int, ...] = ()  # the clock epoch of each epoch of the counts
     paces: tuple[Pace, ...] = ()  # medians of latencies, for messages
 
     @property
@@ -74,6 +77,7 @@ class MetricVerdict:
     ratio_upper: float | None = None
     samples_needed: int | None = None
     extra: ExtraBound | None = None
+    drift: PredictionDrift | None = None  # of a metric of predictions
 
     @property
     def canary_rate(self) -> float | None:
@@ -102,3 +106,4 @@ class Verdict:
     pairs: PairSources | None = None  # of a twin shadow
     quality: PairQuality | None = None  # of one whose template compares tokens
     scores: PairScores | None = None  # of one whose template has a scorer
+    predictions: PredictionDrift | None = None  # of one whose template compares predictions

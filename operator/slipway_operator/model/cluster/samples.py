@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 Buckets = tuple[int, ...]
+BINS = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Side:
     assigned: int = 0  # units that the split assigned to it
     rated: int = 0  # units with feedback, and those with feedback that an answer was wrong
     wrong: int = 0
+    predicted: Buckets = ()  # units by the bin of their first prediction: BINS, the last one of all that have none
+    unread: int = 0  # units whose prediction could not be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from slipway_operator.model.analysis.spec import (
     AnalysisSpec,
     Kind,
     MetricSpec,
+    of_bin,
     of_gross,
     of_marks,
     of_probes,
@@ -20,6 +21,7 @@ from slipway_operator.model.analysis.spec import (
     without_floor,
 )
 from slipway_operator.model.analysis.template import TOKENS_FLIP
+from slipway_operator.model.cluster.samples import BINS
 
 
 class ColumnPart(StrEnum):
@@ -36,6 +38,7 @@ class ColumnPart(StrEnum):
     MARKS = "Marks"  # thousandths of pairs with scores, and the sums of the scores of both sides
     UNSCORED = "Unscored"  # pairs for a scorer, those without a response, those with an invalid one
     UNSENT = "Unsent"  # pairs for a scorer, those that were dropped, those that were blocked
+    BIN = "Bin"  # predictions, and those in one bin
     GROSS = "Gross"  # latencies far above stable's, from the first request on
 
 
@@ -46,6 +49,7 @@ class CounterColumn:
     name: str
     metric: MetricSpec
     part: ColumnPart = ColumnPart.WHOLE
+    place: int = 0  # of a bin
 
     @property
     def drift(self) -> bool:
@@ -101,4 +105,10 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
         for it in metrics
         if it.metric.latency and not it.metric.dry_run and not it.metric.is_paired
     )
-    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *scores, *gross)
+    binned = (
+        CounterColumn(of_bin(it.name, place), it.metric, ColumnPart.BIN, place)
+        for it in metrics
+        if it.metric.of_predictions
+        for place in range(BINS)
+    )
+    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *scores, *gross, *binned)

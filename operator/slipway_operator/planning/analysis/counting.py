@@ -227,6 +227,14 @@ def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int
     return pairs.no_floor, pairs.no_floor, pairs.no_floor_differs, 0
 
 
+def _predicted(column: CounterColumn, side: Side) -> tuple[int, int]:
+    """Sessions with a prediction: those that could not be read among them, or those of one bin among the others."""
+    read = sum(side.predicted)
+    if column.part is ColumnPart.BIN:
+        return read, side.predicted[column.place] if side.predicted else 0
+    return read + side.unread, side.unread
+
+
 def _bad(
     column: CounterColumn, side: Side, gateway: Gateway, thresholds: Thresholds, *, canary: bool
 ) -> tuple[int, int]:
@@ -238,6 +246,8 @@ def _bad(
     latency, event = slower(column.metric.event), column.metric.event
     if column.metric.of_feedback:
         return side.rated, side.wrong
+    if column.metric.of_predictions:
+        return _predicted(column, side)
     if latency is None:
         if event == COMPOSITE and BAD_EVENTS[event] not in side.events:
             return 0, 0  # a gateway of a former release

@@ -26,6 +26,7 @@ def shown(verdict: Verdict, former: RunVerdict | None, now: datetime) -> RunVerd
         pairs=verdict.pairs,
         quality=verdict.quality,
         scores=verdict.scores,
+        predictions=verdict.predictions,
         metrics=tuple(_row(row) for row in verdict.metrics),
     )
 

@@ -101,6 +101,7 @@ def _earlier(run: AnalysisRun, spec: AnalysisSpec) -> list[Look]:
     plain = replace(
         AnalysisRun(run.id, run.template, run.template_hash, run.started_at, run.read_at),
         timed=run.timed,
+        clocks=run.clocks,
         weights_differ=run.weights_differ,
         shadow=replace(run.shadow, open=0, no_twin="") if run.shadow else None,
     )

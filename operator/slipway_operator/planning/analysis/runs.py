@@ -263,6 +263,7 @@ def ruled(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
         canary_load=_load_ratio(run.load),
         symptoms=run.symptoms,
         assigned=run.assigned,
+        clocks=run.clocks,
         weights_differ=run.weights_differ,
         paces=run.paces,
         shadow=run.shadow,

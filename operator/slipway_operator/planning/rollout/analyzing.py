@@ -45,6 +45,7 @@ def analysis_counted(course: Course, at: Situation, sizes: Sizes) -> Outcome | N
     one, run = found
     return _with_run(course, one, run), (
         *_doubted(one, run),
+        *_drifted(one, run),
         *_braked(course, one, run),
         *_ramped(course, one, run),
         *_undecided(course, one, run),
@@ -163,6 +164,18 @@ def _doubted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
     if now.reason is Reason.SHADOW_STARVED:
         return (Event("Warning", "ShadowStarved", f"analysis {one.template}: {now.message}"),)
     return ()
+
+
+def _drifted(one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:
+    """An Event when predictions are first found to differ; the verdict is another matter."""
+    before, now = (found.verdict.predictions if found and found.verdict else None for found in (one.run, run))
+    if now is None or not now.differs or (before and before.differs):
+        return ()
+    text = (
+        f"analysis {one.template}: the predictions of canary differ from those of stable: population stability index "
+        f"{now.psi:g}, e={now.evidence}"
+    )
+    return (Event("Normal", "PredictionsDiffer", text),)
 
 
 def _ramped(course: Course, one: runs.Ongoing, run: AnalysisRun) -> tuple[Event, ...]:

@@ -6,6 +6,7 @@ from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRou
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
 from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
 from slipway_operator.model import labels
+from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import found
 from slipway_operator.model.deployment.autoscaling import HOLD_S
 from slipway_operator.model.deployment.strategy import CapacityPolicy, TwinAnalysis
@@ -28,7 +29,10 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     mirrors = _mirror_routes(course, at)
     table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
     table = replace(table, forward_headers=at.spec.forward_headers, twin_shadow=_twin_shadow(course, at))
-    table = _slept(replace(table, feedback=_takes_feedback(course, at)), at)
+    templates = _templates(course, at)
+    feedback = any(spec.compares_feedback for spec in templates) or None
+    predictions = any(spec.compares_predictions for spec in templates) or None
+    table = _slept(replace(table, feedback=feedback, predictions=predictions), at)
     highest = _highest_generation(at)
     if present and present.generation >= highest and replace(present, generation=0, acknowledged="") == table:
         return replace(present, acknowledged=f"{acked}/{ready}")
@@ -148,12 +152,12 @@ def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
     return shadow if at.ready(course.stable if shadow.reference else baseline.name(course)) else None
 
 
-def _takes_feedback(course: Course, at: Situation) -> bool | None:
-    """True while the revision under test may be compared by feedback: for all steps, for it comes late."""
+def _templates(course: Course, at: Situation) -> list[AnalysisSpec]:
+    """By which the revision under test may be compared, in any step: feedback comes late, and bins take a while."""
     if _served_by_steps(course, at) is None:
-        return None
+        return []
     templates = (at.observed.templates.get(name) or found(name, None) for name in at.spec.strategy.templates)
-    return any(one.spec is not None and one.spec.compares_feedback for one in templates) or None
+    return [one.spec for one in templates if one.spec is not None]
 
 
 def _served_by_steps(course: Course, at: Situation) -> Rollout | None:
