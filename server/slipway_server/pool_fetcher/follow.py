@@ -27,7 +27,7 @@ os.environ['SLIPWAY_TERMINATION_LOG'] = sys.argv.pop(1)
 from slipway_server.fetcher import main
 main()
 """
-FETCHER = (sys.executable, "-c", _RUN)
+FETCHER = (sys.executable, "-P", "-c", _RUN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def cause_of(trouble: PodTrouble | None) -> Cause:
 
 # (cause, its reason, words that the message must have)
 def of_pool(reason: str, message: str) -> Cause:
-    found = causes.of_workload(Workload("x", 1, 1, 0, (PodTrouble("shared", reason, message),)), ASKED)
+    found = causes.of_workload(Workload("x", 1, 1, 0, (PodTrouble("shared", reason, message),)), Resources())
     assert found and found.message.startswith(f"ModelPool shared: {reason}: ")
     return found
 
