@@ -15,6 +15,7 @@ import threat_model_page
 import yaml
 
 from slipway_operator.api import crd
+from slipway_operator.api.pools.model_pool import ModelPool
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.tenant import Tenant
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
 TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
 TENANT_CRD = CRD.with_name("tenants.yaml")
+POOL_CRD = CRD.with_name("modelpools.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
@@ -51,6 +53,13 @@ Generated from the API types, as `crds/` is. [Tenants and their keys](tenants.md
 """
 
 
+_POOL_HEADER = """
+# ModelPool reference
+
+Generated from the API types, as `crds/` is. [Classic models](predict.md#many-models-in-one-server) explains pools.
+"""
+
+
 def main(arguments: list[str]) -> int:
     """Write the files, or with --check say which are stale."""
     stale = [path for path, text in outputs().items() if not path.exists() or path.read_text() != text]
@@ -69,6 +78,7 @@ def outputs() -> dict[Path, str]:
     """Every derived file and what it must hold."""
     deployment, template = crd.manifest(ModelDeployment), crd.manifest(AnalysisTemplate)
     others = other_reference(template, _TEMPLATE_HEADER) + other_reference(crd.manifest(Tenant), _TENANT_HEADER)
+    others += other_reference(crd.manifest(ModelPool), _POOL_HEADER)
     # The chart has a copy, because Helm cannot read outside of it and a symbolic link breaks on Windows checkouts.
     return {
         ROOT / "docs" / "crd.md": reference(deployment) + others,
@@ -84,6 +94,8 @@ def outputs() -> dict[Path, str]:
         CHART_CRDS / CRD.name: crd.text(ModelDeployment),
         TEMPLATE_CRD: crd.text(AnalysisTemplate),
         CHART_CRDS / TEMPLATE_CRD.name: crd.text(AnalysisTemplate),
+        POOL_CRD: crd.text(ModelPool),
+        CHART_CRDS / POOL_CRD.name: crd.text(ModelPool),
         TENANT_CRD: crd.text(Tenant),
         CHART_CRDS / TENANT_CRD.name: crd.text(Tenant),
     }

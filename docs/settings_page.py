@@ -7,6 +7,7 @@ from slipway_jobs.settings import JobsSettings
 from slipway_operator.settings import OperatorSettings
 from slipway_process.settings import ProcessSettings, flag_name, shown_default, value_name, variables
 from slipway_server.fetcher.settings import FetcherSettings
+from slipway_server.pool_fetcher import PoolFetcherSettings
 from slipway_server.settings import ServerSettings
 
 PROCESSES: tuple[type[ProcessSettings], ...] = (
@@ -15,6 +16,7 @@ PROCESSES: tuple[type[ProcessSettings], ...] = (
     JobsSettings,
     ServerSettings,
     FetcherSettings,
+    PoolFetcherSettings,
 )
 
 _HEADER = """\

@@ -11,7 +11,12 @@ from testkit.cluster.kube import LABEL, RELEASE, SYSTEM, Kube
 from testkit.load.closed import Load
 from testkit.until import until
 
-CRDS = ("analysistemplates.slipway.dev", "modeldeployments.slipway.dev", "tenants.slipway.dev")
+CRDS = (
+    "analysistemplates.slipway.dev",
+    "modeldeployments.slipway.dev",
+    "modelpools.slipway.dev",
+    "tenants.slipway.dev",
+)
 # Written by the cluster about objects that are gone; they expire by themselves.
 RECORDS = {"events", "events.events.k8s.io"}
 

@@ -45,6 +45,7 @@ from slipway_operator.metrics_api.server import MetricsApi
 from slipway_operator.outbound.dialer import Dialer
 from slipway_operator.outbound.inside import open_inside
 from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
 from slipway_operator.providers.dispatch import Providers
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.queue import WorkQueue, work
@@ -158,7 +159,10 @@ async def _run(settings: OperatorSettings) -> int:
             claims = _names(settings, client, cache, queue, lease)
             budgets = DisruptionBudgets(client)
             readers = Readers(client, gateways, cache, network_policies, claims, keys, budgets, downloads=downloads)
-            readers = replace(readers, certificates=certificates)
+            access, tls = PoolAccess(client, cache, session, certificates), _planning(settings).tls
+            terms = PoolSettings(settings.server_image, settings.namespaces, tls, settings.network_policy or None)
+            pools = PoolRunner(access, terms, lease.held, queue.add)
+            readers = replace(readers, certificates=certificates, pools=pools)
             return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close(), downloads.close())
@@ -293,10 +297,10 @@ async def _serve(
 
 
 def _keepers(settings: OperatorSettings, readers: Readers) -> list[asyncio.Task[None]]:
-    """What keeps the Secrets of the release."""
+    """What keeps the Secrets of the release, and pools."""
     tasks = [asyncio.create_task(readers.keys.run(), name="keys")] if readers.keys else []
-    if readers.certificates:
-        tasks.append(asyncio.create_task(readers.certificates.run(), name="certificates"))
+    tasks += [asyncio.create_task(readers.pools.run(), name="pools")] if readers.pools else []
+    tasks += [asyncio.create_task(readers.certificates.run(), name="certificates")] if readers.certificates else []
     if settings.key_pepper_secret:
         pepper = Pepper(readers.client, settings.own_namespace, settings.key_pepper_secret)
         tasks.append(asyncio.create_task(pepper.run(), name="pepper"))

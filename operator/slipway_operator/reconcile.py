@@ -38,13 +38,15 @@ from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.facts import restore
 from slipway_operator.planning.plan import plan
 from slipway_operator.planning.rollout.hook_calls import notices
+from slipway_operator.pools import serving
+from slipway_operator.pools.runner import PoolRunner
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
 
 # A refusal is reported from this consecutive failure on: for example children of a deleted namesake go within 1 s.
 REPORTED_FROM_FAILURE = 3
-BUSY_PAUSE_S = 5.0
+BUSY_PAUSE_S, POOLS_AWAITED_S = 5.0, 1.0
 REPORT_AGAIN_S = 5.0
 STALE_PAUSE_S = 0.05  # at once, but without a busy loop
 
@@ -85,6 +87,7 @@ class Readers:
     budgets: DisruptionBudgets | None = None  # of model pods
     nodes: Nodes = field(default_factory=Nodes)  # which are drained
     downloads: DownloadReader | None = None  # how far pods are that download
+    pools: PoolRunner | None = None  # knows ModelPools
     certificates: Certificates | None = None  # of pods with TLS; None where the release has no authority
 
 
@@ -102,7 +105,7 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
         self._network_policies, self._keys = readers.network_policies, readers.keys
-        self._certificates = readers.certificates
+        self._certificates, self._pools = readers.certificates, readers.pools
         self._names, self._budgets, self._nodes = readers.names, readers.budgets, readers.nodes
         self._kubelet, self._downloads = KubeletEvents(readers.client), readers.downloads
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
@@ -141,7 +144,12 @@ class Reconciler:
             self._runners.forget(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
+        return await self._advance(key, obj, failures)
+
+    async def _advance(self, key: ObjectKey, obj: dict[str, Any], failures: int) -> float | None:
         observed = await self._observe(key, obj)
+        if self._pools and self._pools.views is None and serving.has_members(observed):
+            return POOLS_AWAITED_S  # what is not known yet must not look as if it were gone
         now = self._clock()
         former, unread = status.parse_parts(obj.get("status"))
         await self._report_lost_events(key, obj, former, now)
@@ -222,6 +230,9 @@ class Reconciler:
         seen = await observe(
             self._client, self._gateways, obj, children, self._capacity.autoscalers, self._nodes, self._kubelet
         )
+        if self._pools:
+            stable = (obj.get("status") or {}).get("stableRevision")
+            seen = serving.served(seen, key[0], self._pools.views or {}, stable)
         fetching = [pod for _, pod in downloads.fetching(seen)]
         return replace(
             seen,

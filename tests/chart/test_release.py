@@ -31,7 +31,7 @@ def test_life_of_a_release(api: Api, api_server: Path, namespace: str) -> None:
     assert api.get(names).body["data"] == {"names.json": "{}"}
     _done(helm("uninstall", "slipway", *where))
     left = [item["kind"] for item in objects("default", namespace) if api.get(object_path(item)).ok]
-    assert left == ["CustomResourceDefinition"] * 3
+    assert left == ["CustomResourceDefinition"] * 4
     assert api.get(path(namespace, "chat")).ok
 
 

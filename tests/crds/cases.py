@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.crds import engine_cases, pod_cases, source_cases
+from tests.crds import engine_cases, pod_cases, pool_cases, source_cases
 from tests.crds.objects import Case, Change
 
 REVISION = "abcdefgh23"
@@ -176,6 +176,7 @@ CEL_CASES = (
     *engine_cases.CEL_CASES,
     *pod_cases.CEL_CASES,
     *source_cases.CEL_CASES,
+    *pool_cases.CEL_CASES,
     Case(
         "placement.tolerations of Kubernetes",
         "a toleration in spec.placement names a taint of your own nodes",
@@ -761,6 +762,7 @@ SCHEMA_CASES = (
     *engine_cases.SCHEMA_CASES,
     *pod_cases.SCHEMA_CASES,
     *source_cases.SCHEMA_CASES,
+    *pool_cases.SCHEMA_CASES,
     *(
         Case(
             f"autoscaling.{field}",

@@ -248,6 +248,7 @@ def test_example_is_accepted(api: Api, file: Path) -> None:
 def _apply(api: Api, document: dict):
     kinds = {
         "ModelDeployment": path("default"),
+        "ModelPool": path("default", plural="modelpools"),
         "PersistentVolumeClaim": "/api/v1/namespaces/default/persistentvolumeclaims",
     }
     target = f"{kinds[document['kind']]}/{document['metadata']['name']}"

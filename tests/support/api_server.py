@@ -13,7 +13,12 @@ from testkit.cluster.api import GROUP_PATH, Api
 from testkit.until import until
 
 CRD_FILE = ROOT / "crds" / "modeldeployments.yaml"
-CRD_FILES = (CRD_FILE, ROOT / "crds" / "analysistemplates.yaml", ROOT / "crds" / "tenants.yaml")
+CRD_FILES = (
+    CRD_FILE,
+    ROOT / "crds" / "analysistemplates.yaml",
+    ROOT / "crds" / "tenants.yaml",
+    ROOT / "crds" / "modelpools.yaml",
+)
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from slipway_process.network.host_names import host_name, pod_zone
 
+from .pool_pods import controller_uid, entry_urls
 from .twin_shadow import TwinShadowRule
 
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
@@ -130,6 +131,7 @@ class RevisionEndpoints:
     revision: str
     urls: tuple[str, ...]
     replica_set: str = ""
+    pool: str = ""  # of a pod that serves many: its namespace and the uid that their revisions have
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +203,16 @@ def build(
     by_name = {route.name: route for route in routes}
     models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
     urls: dict[tuple[str, str], set[str]] = {}
+    pools: dict[str, set[str]] = {}
     for entry in endpoints:
-        if entry.urls and _admitted(by_name.get(entry.route), entry):
+        if entry.pool:
+            pools.setdefault(entry.pool, set()).update(entry.urls)
+        elif entry.urls and _admitted(by_name.get(entry.route), entry):
             urls.setdefault((entry.route, entry.revision), set()).update(entry.urls)
+    for route in by_name.values() if pools else ():
+        for revision, uid in route.replica_sets.items():
+            if found := pools.get(f"{route.name.partition('/')[0]}/{uid}"):
+                urls[route.name, revision] = entry_urls(found, revision)
     return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()}, as_of_s)
 
 
@@ -340,16 +349,25 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
     labels = meta.get("labels") or {}
     deployment, revision = labels.get(LABEL_DEPLOYMENT), labels.get(LABEL_REVISION)
     address = status.get("podIP")
-    if not deployment or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
-        return None
     owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
-    if owner is None or not _may_serve(owner, labels) or not _is_named(owner.get("name"), deployment, revision):
+    pool = controller_uid(owner, labels, meta["namespace"]) if owner else ""
+    if not (deployment or pool) or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
+        return None
+    if not pool and not _controls(owner, labels, deployment or "", revision):
         return None
     try:
         url = _pod_url(obj, address)
     except ValueError:  # what is no address
         return None
-    return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), str(owner.get("uid") or ""))
+    if pool:
+        return RevisionEndpoints("", "", (url,), pool=pool)
+    uid = str((owner or {}).get("uid") or "")
+    return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), uid)
+
+
+def _controls(owner: Mapping[str, Any] | None, labels: Mapping[str, Any], deployment: str, revision: str) -> bool:
+    """Whether it is the controller of the revision's pods."""
+    return owner is not None and _may_serve(owner, labels) and _is_named(owner.get("name"), deployment, revision)
 
 
 def _may_serve(owner: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:

@@ -137,7 +137,7 @@ def open_access_log(target: str, bounds: tuple[int, int], metrics: GatewayMetric
 
 def _address(url: str) -> str:
     """Address and port of an endpoint, also where its URL has the name in its certificate."""
-    host, colon, port = url.rpartition("/")[2].rpartition(":")
+    host, colon, port = url.partition("://")[2].partition("/")[0].rpartition(":")
     address = shown(host)
     return f"[{address}]:{port}" if ":" in address and address != host else f"{address}{colon}{port}"
 

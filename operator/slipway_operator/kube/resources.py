@@ -30,6 +30,7 @@ class Resource:
 
 MODEL_DEPLOYMENTS = Resource(labels.API_VERSION, labels.KIND, labels.PLURAL)
 ANALYSIS_TEMPLATES = Resource(labels.API_VERSION, "AnalysisTemplate", "analysistemplates")
+MODEL_POOLS = Resource(labels.API_VERSION, labels.POOL_KIND, "modelpools")
 TENANTS = Resource(labels.API_VERSION, "Tenant", "tenants")
 REPLICA_SETS = Resource("apps/v1", "ReplicaSet", "replicasets")
 LEADER_WORKER_SETS = Resource(labels.GROUPS_API_VERSION, labels.LEADER_WORKER_SET, "leaderworkersets")

@@ -31,8 +31,6 @@ def network_policy(owner: Owner, settings: NetworkPolicySettings, *, grouped: bo
     Probes come from the node's kubelet, which network plugins admit to pods of their own node. Egress stays open,
     because the user chooses where weights are.
     """
-    monitoring = [_as_in_release(peer, settings) for peer in settings.metrics_peers]
-    peers = [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR), *monitoring]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -41,11 +39,30 @@ def network_policy(owner: Owner, settings: NetworkPolicySettings, *, grouped: bo
             "podSelector": {"matchLabels": {labels.MODEL_DEPLOYMENT: owner.name}},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"from": peers, "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]},
+                {"from": _peers(settings), "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]},
                 *([{"from": [_pods_of_groups(owner)]}] if grouped else ()),
             ],
         },
     }
+
+
+def pool_policy(metadata: dict[str, Any], pool: str, settings: NetworkPolicySettings) -> dict[str, Any]:
+    """The same for the pods of a ModelPool, whose entries the operator also loads. `metadata`: of the policy."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            "podSelector": {"matchLabels": {labels.MODEL_POOL: pool}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": _peers(settings), "ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
+        },
+    }
+
+
+def _peers(settings: NetworkPolicySettings) -> list[Peer]:
+    monitoring = [_as_in_release(peer, settings) for peer in settings.metrics_peers]
+    return [_release_pods(settings, GATEWAY), _release_pods(settings, OPERATOR), *monitoring]
 
 
 def _pods_of_groups(owner: Owner) -> Peer:

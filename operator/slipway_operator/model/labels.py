@@ -16,6 +16,11 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 METRICS_PATH = f"{GROUP}/metrics-path"  # annotation of pods whose engine has its metrics elsewhere than at /metrics
 
+MODEL_POOL = f"{GROUP}/modelpool"  # label of what belongs to a ModelPool, and of a revision's record of membership
+POOL_REPLICAS = f"{GROUP}/pool-replicas"  # annotation of a ReplicaSet without pods: whether its revision is an entry
+POOL_KIND = "ModelPool"
+POOL_REVISION = "pool"  # value of the revision's label of pods that serve many
+
 SERVER = "server"  # component of what belongs to a revision
 WORKER = "worker"  # component of pods of a group that take no requests
 # Of a pod, for its ReplicaSet: pods with a lower one are removed first.

@@ -33,7 +33,7 @@ def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSetti
         if name not in at.observed.snapshots:
             manifests.append(controller_revision(owner, snapshot))
         # LeaderWorkerSet makes a Service of its own, of the same name, by which the pods of a group find each other.
-        if name not in at.observed.services and not snapshot.is_grouped:
+        if name not in at.observed.services and not snapshot.is_grouped and not snapshot.inputs.pool:
             manifests.append(headless_service(owner, name, tls=snapshot.tls))
         if at.workload(name) is None:
             manifests.append(workload(owner, snapshot, decided.desired[name]))
@@ -80,7 +80,7 @@ def _costs(at: Situation, item: Workload, desired: int) -> tuple[tuple[str, int]
     Pods that are not ready go before all others, whatever their cost. Where the requests are not known, nothing
     changes. The pods of groups go by their index.
     """
-    if not 0 < desired < item.desired or item.kind == labels.LEADER_WORKER_SET:
+    if not 0 < desired < item.desired or item.kind != "ReplicaSet":
         return ()
     busy = at.observed.inflight_by_address(item.revision)
     if busy is None:
@@ -110,8 +110,9 @@ def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
 
 
 def _deletion(gone: Workload) -> Delete:
-    grouped = gone.kind == labels.LEADER_WORKER_SET
-    return Delete(labels.GROUPS_API_VERSION if grouped else "apps/v1", gone.kind, gone.name)
+    if gone.kind == labels.LEADER_WORKER_SET:
+        return Delete(labels.GROUPS_API_VERSION, gone.kind, gone.name)
+    return Delete("apps/v1", "ReplicaSet", gone.name)
 
 
 def _may_go(spare: Child, at: Situation) -> bool:

@@ -40,8 +40,13 @@ class HttpError(Exception):
         return msgspec.json.encode(self.body)
 
 
+PREFIX = "/revisions"  # before the path of a request for one entry of a pool
+
+
 def is_inference_protocol(path: str) -> bool:
-    """Whether a path is of the Open Inference Protocol (v2), or of KServe's V1."""
+    """Whether a path is of the Open Inference Protocol (v2), or of KServe's V1; also behind that of a pool's entry."""
+    if path.startswith(f"{PREFIX}/"):
+        path = "/" + path.removeprefix(f"{PREFIX}/").partition("/")[2]
     return path == "/v2" or path.startswith("/v2/") or (path.startswith("/v1/models/") and path.endswith(":predict"))
 
 

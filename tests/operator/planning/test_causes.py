@@ -81,7 +81,23 @@ def cause_of(trouble: PodTrouble | None) -> Cause:
 
 
 # (cause, its reason, words that the message must have)
+def of_pool(reason: str, message: str) -> Cause:
+    found = causes.of_workload(Workload("x", 1, 1, 0, (PodTrouble("shared", reason, message),)), Resources())
+    assert found and found.message.startswith(f"ModelPool shared: {reason}: ")
+    return found
+
+
 CASES = [
+    (
+        of_pool("PoolNotFound", "there is no ModelPool shared in the namespace"),
+        "PoolNotFound",
+        ("no ModelPool shared", "spec.pool.name"),
+    ),
+    (
+        of_pool("PoolNotReady", "no pod of the ModelPool shared is ready"),
+        "PoolNotReady",
+        ("no pod of the ModelPool shared", "kubectl describe modelpool"),
+    ),
     (
         refused(
             'pods "chat-x-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, '

@@ -15,7 +15,7 @@ from slipway_server.predict.executor import Executor, InferRequest
 from slipway_server.predict.pool.catalog import PoolEntry
 from slipway_server.predict.pool.eviction import PoolLimits
 from slipway_server.predict.pool.loading import PoolRules
-from slipway_server.predict.pool.pool import ModelPool
+from slipway_server.predict.pool.pool import ProcessPool
 from slipway_server.predict.process.messages import ModelLoaded
 from slipway_server.predict.tensors import Tensor
 
@@ -61,7 +61,7 @@ class RunningPool:
     def __init__(self, root: Path, limits: PoolLimits, **rules: Any) -> None:
         self.root, self.recorder = root, Recorder()
         made = replace(PoolRules(root, limits, log_level="error"), **rules)
-        self.pool = ModelPool(root / "pool.json", made, self._host, self.recorder)
+        self.pool = ProcessPool(root / "pool.json", made, self._host, self.recorder)
 
     def _host(self, entry: PoolEntry) -> BareHost:
         return BareHost()

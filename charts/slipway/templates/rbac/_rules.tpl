@@ -10,21 +10,33 @@
 - apiGroups: [slipway.dev]
   resources: [modeldeployments/status]
   verbs: [update]
+# Pools of classic models: their pods are a StatefulSet of ours, which knows its models from one ConfigMap of a namespace.
+- apiGroups: [slipway.dev]
+  resources: [modelpools]
+  verbs: [list]
+- apiGroups: [slipway.dev]
+  resources: [modelpools/status]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [slipway-model-pools]
+  verbs: [patch]
 # Owner references that block deletion need this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [slipway.dev]
-  resources: [modeldeployments/finalizers]
+  resources: [modeldeployments/finalizers, modelpools/finalizers]
   verbs: [update]
 # Server-side apply of an object that may not exist yet needs create and patch.
 - apiGroups: [apps]
   resources: [replicasets, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
-# Replicas of several pods, where the cluster has LeaderWorkerSet. A StatefulSet of it controls the pods that take requests.
+# Replicas of several pods, where the cluster has LeaderWorkerSet. A StatefulSet of it controls the pods that take requests;
+# one of ours has the pods of a pool.
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets]
   verbs: [get, list, create, patch, delete]
 - apiGroups: [apps]
   resources: [statefulsets]
-  verbs: [get]
+  verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]

@@ -12,6 +12,7 @@ from slipway_operator.api.inputs.pod_spec import (
     ResourcesSpec,
     VolumeMount,
 )
+from slipway_operator.api.inputs.pool import PoolMembership
 from slipway_operator.api.markers import CelRule, ListMap, rule
 from slipway_operator.api.types import ApiType, Int32
 
@@ -322,6 +323,7 @@ class InputsRecord(ApiType):
     model: ModelSpec
     engine: EngineSpec | None = None
     batching: BatchingSpec | None = None
+    pool: PoolMembership | None = None
     resources: ResourcesSpec | None = None
     placement: Placement | None = None
     pod: PodFields | None = None

@@ -189,6 +189,41 @@ class RolloutIntents(ApiType):
     "self.engine.volumeMounts.all(m, self.pod.volumes.exists(v, v.name == m.name)))",
     "spec.engine.volumeMounts names a volume that spec.pod.volumes does not have: add it there",
 )
+@rule(
+    "!has(self.pool) || (has(self.model.task) && self.model.task in ['predict', 'classify'])",
+    "spec.pool is for classic models: write spec.model.task: predict or classify, or remove spec.pool",
+)
+@rule(
+    "!has(self.pool) || !(has(self.resources) || has(self.placement) || has(self.pod) || has(self.engine) || "
+    "has(self.batching) || has(self.autoscaling) || has(self.restartAt))",
+    "a model with spec.pool has no pods of its own: remove spec.resources, placement, pod, engine, batching, "
+    "autoscaling and restartAt, and write them into the ModelPool",
+)
+@rule(
+    "!has(self.pool) || self.replicas <= 1",
+    "a model with spec.pool has no pods of its own: remove spec.replicas, or write 0 to stop it, and write the number "
+    "of pods into the ModelPool",
+)
+@rule(
+    "!has(self.pool) || (!self.model.uri.startsWith('pvc://') && !has(self.model.secretRef) && "
+    "(!has(self.model.cache) || self.model.cache == 'none'))",
+    "the pods of a pool download its models: spec.model.uri of a model with spec.pool is no pvc://, and secretRef and "
+    "cache are not for it; write the Secret into spec.secretRef of the ModelPool",
+)
+@rule(
+    "!has(self.pool) || self.model.uri.startsWith('file://') || (self.model.uri.startsWith('oci://') && "
+    "self.model.uri.contains('@sha256:')) || (has(self.model.revision) && "
+    "self.model.revision.matches('^(sha256:[0-9a-f]{64}|[0-9a-f]{40})$'))",
+    "pods of a pool download a model at different times and must get the same files: write spec.model.revision as "
+    "sha256: and a digest, or the 40 digits of a commit; or a digest in an oci:// uri",
+)
+@rule(
+    "!has(self.pool) || !has(self.strategy) || ((!has(self.strategy.canary) || !has(self.strategy.canary.baselinePod) "
+    "|| !self.strategy.canary.baselinePod) && (!has(self.strategy.blueGreen) || "
+    "!has(self.strategy.blueGreen.prePromotionAnalysis) || "
+    "!has(self.strategy.blueGreen.prePromotionAnalysis.twinShadow)))",
+    "a model with spec.pool has no pods of its own: remove baselinePod and twinShadow from spec.strategy",
+)
 @implied_defaults(written=("replicas",))  # the scale subresource reads it
 class ModelDeploymentSpec(InputsRecord):
     """Desired state: the model, the number of pods that serve it, and the rollout of new versions."""

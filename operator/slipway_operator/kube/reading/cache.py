@@ -201,6 +201,8 @@ def _kept(resource: Resource, obj: Object) -> Object:
     if resource is REPLICA_SETS:
         kept["spec"] = _part(obj["spec"], ("replicas",))
         kept["status"] = obj.get("status") or {}
+        if entry := _part(obj["metadata"].get("annotations") or {}, (labels.POOL_REPLICAS,)):
+            kept["metadata"]["annotations"] = entry
     elif resource is PODS:
         kept["status"] = _part(obj.get("status") or {}, _POD_STATUS)
         kept["spec"] = _part(obj.get("spec") or {}, ("nodeName",))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from slipway_operator.api.objects import Object
@@ -69,7 +70,7 @@ async def observe(
     pods = children[PODS]
     held = [(it, of) for it, of in group_sets.items if it in grouped and not _is_lost(it)]
     found = (
-        *(workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
+        *(pool_entry(it) or workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
         *(groups.workload(it, of, pods, leaving, failures) for it, of in held),
     )
     return Observed(
@@ -226,6 +227,17 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         accelerator=dict(data.get("accelerator") or {}),
         tls=data.get("tls") is True,
     )
+
+
+def pool_entry(replica_set: Object) -> Workload | None:
+    """Parse a ReplicaSet that stands for an entry of a pool; None for one that has pods."""
+    metadata = replica_set["metadata"]
+    written = (metadata.get("annotations") or {}).get(labels.POOL_REPLICAS)
+    if written is None:
+        return None
+    desired, leaving = int(written == "1"), is_leaving(replica_set)
+    found = Workload(revision_of(replica_set), desired, desired, 0, stuck_deleting=leaving, name=metadata["name"])
+    return replace(found, kind=labels.POOL_KIND)
 
 
 def workload(

@@ -143,9 +143,14 @@ def _is_of_revision(manifest: Object) -> bool:
 
 
 async def _scale(client: Client, obj: Object, scale: Scale) -> None:
-    [resource] = (item for item in WORKLOADS if item.kind == scale.kind)
+    """Of a revision that a pool serves the annotation says whether it is an entry; its ReplicaSet stays empty."""
+    pooled = scale.kind == labels.POOL_KIND
+    body: Object = {"spec": {"replicas": scale.replicas}}
+    if pooled:
+        body = {"metadata": {"annotations": {labels.POOL_REPLICAS: str(scale.replicas)}}}
+    [resource] = (item for item in WORKLOADS if item.kind == ("ReplicaSet" if pooled else scale.kind))
     try:
-        await client.patch(resource, obj["metadata"]["namespace"], scale.name, {"spec": {"replicas": scale.replicas}})
+        await client.patch(resource, obj["metadata"]["namespace"], scale.name, body)
     except NotFound as error:
         raise Stale(str(error)) from error
 

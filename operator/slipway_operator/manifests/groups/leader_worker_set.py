@@ -28,8 +28,16 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 def workload(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
     """One immutable workload per revision; `revision` as for `replica_set`."""
+    if snapshot.inputs.pool:
+        return _entry(owner, snapshot, replicas)
     make = leader_worker_set if snapshot.is_grouped else replica_set
     return make(owner, snapshot, replicas, revision)
+
+
+def _entry(owner: Owner, snapshot: Snapshot, replicas: int) -> dict[str, Any]:
+    """Of a revision that a pool serves: a ReplicaSet that stays without pods. `replicas`: whether it is an entry."""
+    made = replica_set(owner, snapshot, 0)
+    return {**made, "metadata": {**made["metadata"], "annotations": {labels.POOL_REPLICAS: str(replicas)}}}
 
 
 def leader_worker_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.types import ApiType
 from slipway_operator.model import quantity
+from slipway_operator.model.inputs.classic import Batching, PoolMember, batching_of, pool_of, pool_to_dict
 from slipway_operator.model.wire import camel
 
 SLIPWAY = "slipway"  # engine type: slipway-server
@@ -102,16 +103,6 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Batching:
-    """Of a classic model; None is the server's default."""
-
-    max_batch_size: int | None = None
-    max_queue_delay_microseconds: int | None = None
-    max_queue_size: int | None = None
-    timeout_milliseconds: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Resources:
     """What one pod gets; quantities as Kubernetes writes them."""
 
@@ -133,7 +124,8 @@ class PodInputs:
     resources: Resources = Resources()
     placement: Json = field(default_factory=dict)  # as a PodSpec has it, without what is not given
     pod: Json = field(default_factory=dict)  # spec.pod, without what is not given
-    batching: Batching = Batching()
+    batching: Batching = field(default_factory=Batching)
+    pool: PoolMember | None = None  # whose pods serve it; None: pods of its own
 
     @property
     def devices(self) -> int:
@@ -195,18 +187,8 @@ def inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
         _resources(written.resources or pod_spec.ResourcesSpec()),
         _dumped(written.placement),
         _dumped(written.pod),
-        _batching(written.batching),
-    )
-
-
-def _batching(written: pod_inputs.BatchingSpec | None) -> Batching:
-    if written is None:
-        return Batching()
-    return Batching(
-        written.max_batch_size,
-        written.max_queue_delay_microseconds,
-        written.max_queue_size,
-        written.timeout_milliseconds,
+        batching_of(written.batching),
+        pool_of(written.pool),
     )
 
 
@@ -348,6 +330,7 @@ def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
             },
             "placement": inputs.placement,
             "pod": inputs.pod,
+            "pool": pool_to_dict(inputs.pool),
             "batching": {camel(name): value for name, value in asdict(inputs.batching).items()},
         }
     )

@@ -15,6 +15,7 @@ from slipway_operator.model.cluster.observed import (
     Workload,
 )
 from slipway_operator.model.inputs.pod_inputs import Resources
+from slipway_operator.model.pool_views import POOL_NOT_FOUND, POOL_NOT_READY
 from slipway_operator.planning.facts import scheduling
 
 PLAIN = "PodsNotReady"  # no cause: pods are starting, or the cause is unknown
@@ -67,8 +68,13 @@ _MOUNT = frozenset({"FailedMount", "FailedAttachVolume"})
 _START = frozenset({"CreateContainerError", "RunContainerError", "StartError", "ContainerCannotRun"})
 _CRASH = frozenset({"CrashLoopBackOff", "Error", "Restarted", "ContainerStatusUnknown"})
 
+_POOL_TROUBLES = {
+    POOL_NOT_FOUND: "create that ModelPool, or correct spec.pool.name",
+    POOL_NOT_READY: "see `kubectl describe modelpool` of it",
+}
 # The first rule that applies names the cause: specific ones come before general ones.
 RULES = (
+    *(Rule(reason, advice, frozenset({reason})) for reason, advice in _POOL_TROUBLES.items()),
     # No pod can be created: the ReplicaSet has the API server's message.
     Rule(
         "QuotaExceeded",
@@ -249,7 +255,7 @@ def of_workload(workload: Workload, resources: Resources) -> Cause | None:
     first = workload.troubles[0]
     if first.reason == UNSCHEDULABLE:
         return _cause(first, scheduling.sentence(first.message, max(1, workload.unschedulable), resources))
-    where = "ReplicaSet" if first.reason == CREATE_FAILED else "pod"
+    where = "ReplicaSet" if first.reason == CREATE_FAILED else "ModelPool" if first.reason in _POOL_TROUBLES else "pod"
     words = f"{first.reason}: {first.message}" if first.message else first.reason
     return _cause(first, f"{where} {first.pod}: {words}")
 

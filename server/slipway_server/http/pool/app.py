@@ -9,17 +9,19 @@ from pathlib import Path
 from ... import machine
 from ...predict.pool.eviction import PoolLimits
 from ...predict.pool.loading import PoolRules
-from ...predict.pool.pool import ModelPool
+from ...predict.pool.pool import ProcessPool
 from ...predict.process.isolation import hide_memory
 from ...settings import ServerSettings
 from ...telemetry.heartbeat import Heartbeat
 from ...telemetry.pool_metrics import STATES, PoolMetrics
 from ...telemetry.tracing import Tracing, tracing
+from ..predict.api import PredictApi
 from ..predict.app import LAST_WORDS, MEMORY_SHARE, build
+from ..predict.protocol import InferenceProtocol
 from ..probes import Health
 from ..serving import run_server
 from .host import host_model
-from .models import PooledModels
+from .models import PooledModels, choosing
 from .repository import ModelRepository
 
 log = logging.getLogger("slipway.pool")
@@ -37,7 +39,7 @@ class PoolService:
 class PoolBackend:
     """All processes of models, for the end of the server."""
 
-    def __init__(self, pool: ModelPool) -> None:
+    def __init__(self, pool: ProcessPool) -> None:
         self._pool = pool
 
     def end_streams(self, reason: str) -> None:
@@ -63,7 +65,7 @@ def pool_rules(settings: ServerSettings) -> PoolRules:
     )
 
 
-def observe(pool: ModelPool, metrics: PoolMetrics, limit_bytes: int) -> None:
+def observe(pool: ProcessPool, metrics: PoolMetrics, limit_bytes: int) -> None:
     """What is looked up when the page of metrics is rendered."""
     metrics.observe_pool(
         used=lambda: pool.loader.used_bytes,
@@ -82,7 +84,7 @@ async def serve(settings: ServerSettings) -> None:
     health = Health(Heartbeat.create(), settings.stall_timeout_s)
     spans = tracing(settings.spans_endpoint, settings.served_model_name, settings.spans_service)
     rules = pool_rules(settings)
-    pool = ModelPool(
+    pool = ProcessPool(
         Path(settings.pool_config),
         rules,
         lambda entry: host_model(settings, entry, metrics.model(entry.key), health, spans),
@@ -96,7 +98,9 @@ async def serve(settings: ServerSettings) -> None:
         log.info("ready", extra={"models": len(pool.slots), "memory_bytes": rules.limits.memory_bytes})
 
     life = asyncio.create_task(pool.run(ready))
+    own = ModelRepository(models).routes()
+    routes = [*own, *InferenceProtocol(models).routes(), *PredictApi(models).routes()]
     app, guard = build(
-        PoolService(metrics, health, spans), models, settings.max_body_bytes, ModelRepository(models).routes()
+        PoolService(metrics, health, spans), models, settings.max_body_bytes, [*own, *map(choosing, routes)]
     )
     await run_server(settings, app, guard, PoolBackend(pool), life)

@@ -72,5 +72,7 @@ def host_model(
 ) -> PooledModel:
     executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed))
     own = Health(health.heartbeat, settings.stall_timeout_s)
-    service = PredictService(ModelIdentity(entry.name, entry.version), executor, metrics, own, tracing)
+    service = PredictService(
+        ModelIdentity(entry.name, entry.shown_version or entry.version, entry.version), executor, metrics, own, tracing
+    )
     return PooledModel(settings, service)

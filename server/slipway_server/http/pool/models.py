@@ -3,9 +3,12 @@
 import contextlib
 import math
 from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from typing import cast
 
-from ...predict.pool.pool import ModelPool
+from aiohttp import web
+
+from ...predict.pool.pool import ProcessPool
 from ...predict.pool.slot import (
     ModelBusy,
     ModelPinned,
@@ -16,17 +19,33 @@ from ...predict.pool.slot import (
     UnknownVersion,
 )
 from ...telemetry.pool_metrics import PoolMetrics
-from ..errors import HttpError, queue_full, unavailable
+from ..errors import PREFIX, HttpError, queue_full, unavailable
 from ..predict.served import ListedModel
 from ..predict.service import ModelIdentity, PredictService
 from ..probes import Health
 from .host import PooledModel
 
+_chosen: ContextVar[str] = ContextVar("chosen", default="")
+
+
+def choosing(route: web.RouteDef) -> web.RouteDef:
+    """The same route for one version, which gateways have in the URL of an endpoint: each is an endpoint of its own."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        chosen = _chosen.set(request.match_info["revision"])
+        try:
+            found: web.StreamResponse = await route.handler(request)
+            return found
+        finally:
+            _chosen.reset(chosen)  # a connection has one context for all of its requests
+
+    return web.RouteDef(route.method, f"{PREFIX}/{{revision:[^/]+}}{route.path}", handle, route.kwargs)
+
 
 class PooledModels:
     """As the routes of classic models want them."""
 
-    def __init__(self, pool: ModelPool, metrics: PoolMetrics, health: Health, version: str) -> None:
+    def __init__(self, pool: ProcessPool, metrics: PoolMetrics, health: Health, version: str) -> None:
         self.pool, self._metrics, self._health, self._version = pool, metrics, health, version
 
     @property
@@ -40,7 +59,7 @@ class PooledModels:
             raise unavailable("loading", "The pinned models of this pool are still loading.")
 
     def check(self, name: str, version: str | None = None) -> None:
-        self._find(name, version)
+        self.find(name, version)
 
     @contextlib.asynccontextmanager
     async def use(
@@ -48,13 +67,13 @@ class PooledModels:
     ) -> AsyncIterator[PredictService]:
         if self._health.draining:
             self.check_open()
-        slot = self._find(name, version)
+        slot = self.find(name, version)
         with contextlib.nullcontext() if metadata else self._counted(slot), answered():
             async with self.pool.use(slot) as resident:
                 yield cast(PooledModel, resident.host).service
 
     def check_ready(self, name: str, version: str | None = None) -> None:
-        slot = self._find(name, version)
+        slot = self.find(name, version)
         if self._health.draining:
             self.check_open()
         if slot.state != "READY":
@@ -64,18 +83,32 @@ class PooledModels:
         if name is None:
             slots = list(self.pool.slots.values())
         else:
-            found = self._find(name, version)
+            found = self.find(name, version)
             slots = [found, *(one for one in self.pool.versions(name) if one is not found and version is None)]
         return [
             ListedModel(
-                ModelIdentity(*slot.entry.key), slot.state, self._metrics.model(slot.entry.key).statistics, slot.reason
+                ModelIdentity(slot.entry.name, slot.entry.shown_version or slot.entry.version, slot.entry.version),
+                slot.state,
+                self._metrics.model(slot.entry.key).statistics,
+                slot.reason,
+                slot.entry.version if slot.entry.shown_version else "",
             )
             for slot in slots
         ]
 
-    def _find(self, name: str, version: str | None) -> ModelSlot:
+    def find(self, name: str, version: str | None = None) -> ModelSlot:
+        """The entry that a gateway chose; else the one that the request names. Raises HttpError 404."""
         with answered():
-            return self.pool.find(name, version)
+            chosen = _chosen.get()
+            if not chosen:
+                return self.pool.find(name, version)
+            slot = self.pool.slots.get((name, chosen))
+            if slot is None:
+                # Gateways know an entry before this server's file has it, or for a moment longer.
+                raise StillLoading(f"The revision {chosen!r} of {name!r} is not in the file of this pool.")
+            if version not in (None, chosen, slot.entry.shown_version):
+                raise UnknownVersion(f"Version {version!r} of {name!r} is not served here.")
+            return slot
 
     @contextlib.contextmanager
     def _counted(self, slot: ModelSlot) -> Iterator[None]:

@@ -32,11 +32,10 @@ class ModelRepository:
         return [web.post(f"{MODEL}/load", self.load), web.post(f"{MODEL}/unload", self.unload)]
 
     async def load(self, http: web.Request) -> web.Response:
-        """The default version, again if its files have changed."""
+        """The default version, or the one in the path, again if its files have changed."""
         _check(await _parameters(http), ())
         with answered():
-            pool = self._models.pool
-            await pool.load(pool.find(http.match_info["name"]))
+            await self._models.pool.load(self._models.find(http.match_info["name"]))
         return json_response({})
 
     async def unload(self, http: web.Request) -> web.Response:

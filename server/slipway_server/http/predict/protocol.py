@@ -65,6 +65,7 @@ class InferenceProtocol:
         return json_response(
             [
                 {"name": one.identity.name, "version": one.identity.version, "state": one.state, "reason": one.reason}
+                | ({"revision": one.revision} if one.revision else {})
                 for one in self._models.listed()
             ]
         )

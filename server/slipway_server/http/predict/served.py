@@ -17,6 +17,7 @@ class ListedModel:
     state: str
     statistics: Callable[[], dict[str, Any]]
     reason: str = ""
+    revision: str = ""  # of an entry of a pool whose version is shown by another name
 
     @property
     def ready(self) -> bool:

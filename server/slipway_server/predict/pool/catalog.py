@@ -10,21 +10,34 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from ...models.checkpoint import ENTRIES_LIMIT, CheckpointError, follow_marker
+from ...models.checkpoint import ENTRIES_LIMIT, MARKER, CheckpointError, follow_marker
 
 MAX_MODELS = 256  # entries, and so values of the labels of metrics
 MAX_FILE_BYTES = 1 << 20
+FETCH_ERROR = "slipway-fetch-error"  # beside the marker: why the files of an entry are not here
+MAX_ERROR_BYTES = 4096
 
 ModelKey: TypeAlias = tuple[str, str]  # name and version
 _Path = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
+class PoolSource(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the files of an entry come from, for slipway-pool-fetcher; the server itself downloads nothing."""
+
+    uri: Annotated[str, Meta(min_length=1, max_length=2048)]
+    revision: Annotated[str, Meta(max_length=256)] = ""
+    endpoint: Annotated[str, Meta(max_length=256)] = ""
+    region: Annotated[str, Meta(max_length=64)] = ""
+    account: Annotated[str, Meta(max_length=24)] = ""
+
+
 class PoolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One version of one model. `path`: its folder, below the pool's own."""
 
-    name: Annotated[str, Meta(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
+    name: Annotated[str, Meta(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?$")]
     path: _Path
     version: Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] = "unversioned"
+    shown_version: Annotated[str, Meta(max_length=128)] = ""  # in answers, in place of `version`; "": that one
     default: bool = False  # the version of requests that name none
     task: Literal["predict", "classify"] = "predict"
     format: Literal["auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"] = "auto"
@@ -32,6 +45,7 @@ class PoolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_in_flight: Annotated[int, Meta(ge=1, le=65_536)] = 64
     max_memory_bytes: Annotated[int, Meta(ge=0, le=2**62)] = 0  # 0: the server's --max-model-memory-bytes
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
+    source: PoolSource | None = None  # a fetcher brings the files, and its marker says that they are whole
 
     @property
     def key(self) -> ModelKey:
@@ -110,6 +124,8 @@ def fingerprint(root: Path, entry: PoolEntry) -> Fingerprint:
     folder = root / entry.path
     if not folder.resolve().is_relative_to(root.resolve()):
         raise CheckpointError(f"The folder {entry.path} of {entry.name} is a link that leads out of the pool's folder.")
+    if entry.source and not (folder / MARKER).is_file():
+        raise CheckpointError(_why_missing(folder))
     folder, found, size_bytes = follow_marker(folder), list[str](), 0
     for parent, folders, files in os.walk(folder):
         folders.sort()
@@ -124,3 +140,11 @@ def fingerprint(root: Path, entry: PoolEntry) -> Fingerprint:
             raise CheckpointError(f"{folder.name} has more than {ENTRIES_LIMIT} files: it is no model folder.")
     digest = hashlib.sha256("\n".join(found).encode("utf-8", "surrogateescape")).hexdigest()
     return Fingerprint(digest, size_bytes)
+
+
+def _why_missing(folder: Path) -> str:
+    try:
+        with (folder / FETCH_ERROR).open("rb") as file:
+            return file.read(MAX_ERROR_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return "The files of the model are not here yet: they are being downloaded."

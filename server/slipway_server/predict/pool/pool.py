@@ -19,7 +19,7 @@ log = logging.getLogger("slipway.pool")
 POLL_S = 1.0  # between two looks at the file, the folders and the sizes
 
 
-class ModelPool:
+class ProcessPool:
     def __init__(
         self,
         file: Path,
@@ -209,7 +209,7 @@ class ModelPool:
     def _compare(self, slot: ModelSlot, found: Fingerprint) -> None:
         """Other files are loaded when two looks saw the same ones: what is being copied is not whole."""
         if slot.resident is None:
-            if slot.failure and slot.failure.fingerprint not in (None, found):
+            if slot.failure and slot.failure.fingerprint != found:
                 slot.forgive()
             return
         if found == slot.resident.fingerprint or slot.load:

@@ -1,0 +1,304 @@
+"""Looks at all ModelPools: makes their pods and the file of their entries, reads both, writes the status.
+
+What it knows it keeps for the reconciles of members, which it queues when that changes. It decides nothing about them.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import aiohttp
+
+from slipway_operator.api.fitting import fitted
+from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
+from slipway_operator.api.reading import UnreadableObject, encoded, read
+from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
+from slipway_operator.kube.ownership import is_controlled_by, is_leaving
+from slipway_operator.kube.reading import pod_trouble
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.resources import (
+    CONFIG_MAPS,
+    DISRUPTION_BUDGETS,
+    MODEL_POOLS,
+    NETWORK_POLICIES,
+    PODS,
+    STATEFUL_SETS,
+    Resource,
+)
+from slipway_operator.kube.secrets.certificates import Certificates
+from slipway_operator.manifests.network_policy import NetworkPolicySettings, pool_policy
+from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pools import entries, stateful_set
+from slipway_operator.manifests.pools.entries import PoolMemberRevision
+from slipway_operator.model import labels
+from slipway_operator.model.pool_views import EntryState, PoolPod, PoolView
+from slipway_operator.model.wire import to_json
+from slipway_operator.planning import pools as planning
+from slipway_operator.pools import serving
+from slipway_operator.pools.members import Members, members
+from slipway_operator.pools.reports import PoolTarget, load, read_pod
+
+LOOK_S, ABSENT_S = 2.0, 60.0
+APPLY_AGAIN_S = 240.0  # manual changes are reverted within this time
+USE_EACH_S = 30.0  # memory alone is written that often at most
+CONCURRENCY = 16
+MAX_LOADS = 8  # that are requested of a pod in one look
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """What the installation adds to every pool."""
+
+    server_image: str
+    namespaces: Sequence[str] = ()
+    tls: bool = False
+    network_policy: NetworkPolicySettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAccess:
+    """What a runner reads and writes with. `session`: to pods."""
+
+    client: Client
+    cache: ObjectCache
+    session: aiohttp.ClientSession
+    certificates: Certificates | None = None
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What this process knows of one pool."""
+
+    applied: dict[Resource, tuple[str, float]] = field(default_factory=dict)  # digest of a manifest, and when
+    uid: str = ""  # of the StatefulSet
+    loaded: set[tuple[str, str]] = field(default_factory=set)  # uid of a pod and a revision that it had in memory
+    written_s: float = float("-inf")
+
+
+class PoolRunner:
+    """`may_write`: whether this operator has the lease. `changed` is called with each member of a pool that changed."""
+
+    def __init__(
+        self,
+        access: PoolAccess,
+        settings: PoolSettings,
+        may_write: Callable[[], bool],
+        changed: Callable[[ObjectKey], None],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client, self._cache, self._session = access.client, access.cache, access.session
+        self._certificates, self._settings = access.certificates, settings
+        self._may_write, self._changed, self._now = may_write, changed, now
+        self._pools: dict[ObjectKey, _Pool] = {}
+        self._files: dict[str, tuple[str, float]] = {}  # digest of the ConfigMap of a namespace, and when
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._trouble = ""
+        self._facts: dict[ObjectKey, set[Hashable]] = {}  # what members were reconciled for last
+        self.views: dict[ObjectKey, PoolView] | None = None  # None before the first look
+
+    async def run(self) -> None:
+        """Look every LOOK_S until cancelled."""
+        while True:
+            pause_s = LOOK_S
+            try:
+                if self._may_write():
+                    await self.look()
+            except (NotFound, Refused) as error:
+                pause_s = ABSENT_S  # without the CRD, or without the right
+                self.views = self.views or {}
+                self._warn(str(error))
+            except Fenced:
+                pass  # another operator has the lease and does this
+            except ApiError as error:
+                self._warn(str(error))
+            await asyncio.sleep(pause_s)
+
+    async def look(self) -> None:
+        """Bring all pools one step nearer to their specs, and know what their pods report.
+
+        Raises:
+            ApiError: pools cannot be read. What keeps a single pool from its state is logged.
+        """
+        namespaces = self._settings.namespaces or (None,)
+        lists = [await self._client.list(MODEL_POOLS, namespace, cached=True) for namespace in namespaces]
+        found = [one for listed in lists for one in listed if not is_leaving(one)]
+        wanted, named = members(self._cache)
+        keys = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found}
+        self._pools = {key: self._pools.get(key, _Pool()) for key in keys}
+        chosen = {key: entries.chosen(wanted.get(key, ())) for key in keys}
+        troubles = await self._write_files({key: entries.pool_file(listed) for key, (listed, _) in chosen.items()})
+        views: dict[ObjectKey, PoolView] = {}
+        for obj in found:
+            key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+            try:
+                views[key] = await self._keep(key, obj, *chosen[key])
+            except Fenced:
+                raise
+            except ApiError as error:
+                # What was known of it still counts: it must not look as if it were gone.
+                views[key] = (self.views or {}).get(key) or PoolView(self._pools[key].uid, problem=str(error))
+                troubles.append(f"{'/'.join(key)}: {error}")
+        self._warn("; ".join(troubles))
+        self._know(views, wanted, named)
+
+    def _know(self, views: dict[ObjectKey, PoolView], wanted: Members, named: Mapping[ObjectKey, set[str]]) -> None:
+        """Queue the ModelDeployments for which something changed, and no others: a pool has many."""
+        fresh: dict[ObjectKey, set[Hashable]] = {}
+        for pool, deployments in named.items():
+            for name in deployments:
+                fresh.setdefault((pool[0], name), set()).add((pool, pool in views))
+        for pool, listed in wanted.items():
+            for one in listed:
+                known = fresh.setdefault((pool[0], one.deployment), set())
+                known.add((one.snapshot.revision, serving.facts(views.get(pool), one.snapshot.revision)))
+        former, self._facts, self.views = self._facts, fresh, views
+        for key in sorted(fresh):
+            if former.get(key) != fresh[key]:
+                self._changed(key)
+
+    async def _write_files(self, files: dict[ObjectKey, str]) -> list[str]:
+        """The ConfigMap of each namespace, whole: what a pool that is gone had in it goes. Returns what went wrong."""
+        troubles: list[str] = []
+        by_namespace: dict[str, dict[str, str]] = defaultdict(dict)
+        for (namespace, name), text in files.items():
+            by_namespace[namespace][name] = text
+        marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: "pool"}
+        for namespace, of_pools in by_namespace.items():
+            manifest = entries.config_map(namespace, of_pools, marks)
+            try:
+                self._files[namespace] = await self._applied(CONFIG_MAPS, manifest, self._files.get(namespace))
+            except Fenced:
+                raise
+            except ApiError as error:
+                troubles.append(f"ConfigMap {entries.CONFIG_MAP} of {namespace}: {error}")
+        self._files = {name: known for name, known in self._files.items() if name in by_namespace}
+        return troubles
+
+    async def _applied(
+        self, resource: Resource, manifest: Object, known: tuple[str, float] | None
+    ) -> tuple[str, float]:
+        """Apply what was not applied lately."""
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        if known and known[0] == digest and time.monotonic() - known[1] < APPLY_AGAIN_S:
+            return known
+        await self._client.apply(resource, manifest)
+        return digest, time.monotonic()
+
+    async def _keep(self, key: ObjectKey, obj: Object, listed: list[PoolMemberRevision], beyond: int) -> PoolView:
+        known, former = self._pools[key], _former(obj)
+        generation = obj["metadata"].get("generation", 0)
+        try:
+            spec = read(ModelPoolSpec, encoded(obj.get("spec") or {}), "spec")
+            image = spec.image or former.image or self._settings.server_image
+            manifest = stateful_set.stateful_set(Owner.of(obj), spec, image, tls=self._settings.tls)
+        except (UnreadableObject, ValueError) as error:
+            await self._write(known, obj, former, planning.refused(generation, str(error), former, self._now()))
+            return (self.views or {}).get(key) or PoolView(known.uid, problem=str(error))
+        refusal = await self._make(known, Owner.of(obj), manifest)
+        view = await self._view(key, known, refusal, listed)
+        fresh = planning.status(
+            generation, spec, view, (len(listed), beyond), replace(former, image=image), self._now()
+        )
+        await self._write(known, obj, former, fresh)
+        return view
+
+    async def _make(self, known: _Pool, owner: Owner, manifest: Object) -> str:
+        """Apply the objects of a pool; returns why the API server refuses its pods."""
+        if self._certificates and self._settings.tls:
+            await self._certificates.keep(owner.namespace)
+        around: list[tuple[Resource, Object]] = [(DISRUPTION_BUDGETS, stateful_set.disruption_budget(owner))]
+        if self._settings.network_policy:
+            metadata = stateful_set.metadata(owner, "fence")
+            around.append((NETWORK_POLICIES, pool_policy(metadata, owner.name, self._settings.network_policy)))
+        for resource, item in around:
+            try:
+                known.applied[resource] = await self._applied(resource, item, known.applied.get(resource))
+            except Refused as error:
+                log.warning("%s of the ModelPool %s is not applied: %s", resource.kind, owner.name, error)
+        before = known.applied.get(STATEFUL_SETS)
+        try:
+            known.applied[STATEFUL_SETS] = await self._applied(STATEFUL_SETS, manifest, before)
+            if known.applied[STATEFUL_SETS] != before or not known.uid:
+                name = manifest["metadata"]["name"]
+                live = await self._client.get(STATEFUL_SETS, owner.namespace, name)
+                known.uid = str(live["metadata"]["uid"]) if is_controlled_by(live, owner.uid) else ""
+        except Refused as error:
+            return f"the pods cannot be created: {error}"
+        return "" if known.uid else f"StatefulSet {manifest['metadata']['name']} belongs to another controller"
+
+    async def _view(self, key: ObjectKey, known: _Pool, refusal: str, listed: list[PoolMemberRevision]) -> PoolView:
+        found = await self._client.list(PODS, key[0], f"{labels.MODEL_POOL}={key[1]}", cached=True)
+        own = [pod for pod in found if known.uid and is_controlled_by(pod, known.uid)]
+        ready = [pod for pod in own if pod_trouble.is_ready(pod) and not is_leaving(pod) and _address(pod)]
+        reports = await asyncio.gather(*(self._report(known, pod, listed) for pod in ready))
+        uids = {pod["metadata"]["uid"] for pod in ready}
+        known.loaded = {one for one in known.loaded if one[0] in uids}
+        troubles = [one for one in pod_trouble.of_pods(own) if one]
+        problem = refusal or (f"pod {troubles[0].pod}: {troubles[0].reason}: {troubles[0].message}" if troubles else "")
+        return PoolView(known.uid, len(own), tuple(reports), problem)
+
+    async def _report(self, known: _Pool, pod: Object, listed: list[PoolMemberRevision]) -> PoolPod:
+        """What a pod says of its entries; one that does not serve yet, and is not in memory, is to be loaded."""
+        metadata = pod["metadata"]
+        target = PoolTarget.of(pod)
+        async with self._slots:
+            found = await read_pod(self._session, target)
+            if found.entries is None:
+                return found
+            known.loaded |= {(metadata["uid"], name) for name, one in found.entries.items() if one.was_loaded}
+            seen = {name for uid, name in known.loaded if uid == metadata["uid"]}
+            unproved = [one for one in listed if not one.stable and one.snapshot.revision in found.entries]
+            due = [one for one in unproved if one.snapshot.revision not in seen][:MAX_LOADS]
+            await asyncio.gather(
+                *(load(self._session, target, one.snapshot.inputs.model.name, one.snapshot.revision) for one in due)
+            )
+        states = {
+            name: EntryState(one.state, one.reason, one.was_loaded or name in seen)
+            for name, one in found.entries.items()
+        }
+        return PoolPod(found.name, states, found.loaded, found.memory_bytes, found.memory_limit_bytes)
+
+    async def _write(self, known: _Pool, obj: Object, former: ModelPoolStatus, fresh: ModelPoolStatus) -> None:
+        """What is news at once, memory alone at a bounded rate."""
+        if fresh == former:
+            return
+        news = (fresh.conditions, fresh.ready, fresh.models, fresh.loaded, fresh.observed_generation) != (
+            former.conditions, former.ready, former.models, former.loaded, former.observed_generation,
+        )  # fmt: skip
+        if not news and time.monotonic() - known.written_s < USE_EACH_S:
+            return
+        kind = {"apiVersion": MODEL_POOLS.api_version, "kind": MODEL_POOLS.kind}
+        try:
+            status = fitted(ModelPoolStatus, to_json(fresh))
+            await self._client.put_status(MODEL_POOLS, {**kind, **obj, "status": status})
+            known.written_s = time.monotonic()
+        except (Stale, NotFound):
+            return  # the next look reads it again
+
+    def _warn(self, trouble: str) -> None:
+        """Each is logged once, and not at each look."""
+        if trouble and trouble != self._trouble:
+            log.warning("ModelPools are not kept: %s", trouble)
+        self._trouble = trouble
+
+
+def _address(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("podIP") or "")
+
+
+def _former(obj: Object) -> ModelPoolStatus:
+    """The status as it was written; one that cannot be read counts as none."""
+    try:
+        return read(ModelPoolStatus, encoded(obj.get("status") or {}))
+    except UnreadableObject:
+        return ModelPoolStatus()

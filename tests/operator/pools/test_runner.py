@@ -1,0 +1,152 @@
+"""The looks at ModelPools: what goes wrong with one of them, and which members are reconciled."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from slipway_operator.kube.errors import NotFound, Refused, Unavailable
+from slipway_operator.kube.reading.cache import ObjectCache
+from slipway_operator.kube.resources import (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    MODEL_DEPLOYMENTS,
+    MODEL_POOLS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+)
+from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+class Server:
+    """An API server with pools and no pods; `refuses` maps a kind to what its writes raise."""
+
+    def __init__(self, *pools: str) -> None:
+        self.pools = {name: {"metadata": _metadata(name, "uid"), "spec": {}} for name in pools}
+        self.refuses: dict[Any, Exception] = {}
+        self.listing: Exception | None = None
+        self.applied: list[Any] = []
+
+    async def list(self, resource: Any, namespace: str | None, *_: Any, **__: Any) -> list[Any]:
+        if resource is MODEL_POOLS and self.listing:
+            raise self.listing
+        return list(self.pools.values()) if resource is MODEL_POOLS else []
+
+    async def apply(self, resource: Any, manifest: Any, **_: Any) -> Any:
+        if resource in self.refuses:
+            raise self.refuses[resource]
+        self.applied.append((resource, manifest))
+        return manifest
+
+    async def get(self, resource: Any, namespace: str, name: str) -> Any:
+        owner = {"uid": "uid", "controller": True}
+        return {"metadata": _metadata(name, f"set-of-{name}") | {"ownerReferences": [owner]}}
+
+    async def put_status(self, resource: Any, body: Any) -> Any:
+        self.pools[body["metadata"]["name"]] = body
+        return body
+
+
+def _metadata(name: str, uid: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "namespace": "team", "uid": uid, "resourceVersion": "1", "generation": 1} | more
+
+
+def runner_of(server: Server, cache: ObjectCache | None = None) -> tuple[PoolRunner, list[Any]]:
+    changed: list[Any] = []
+    access = PoolAccess(server, cache or ObjectCache(), None)  # type: ignore[arg-type]
+    settings = PoolSettings("slipway-server:1")
+    return PoolRunner(access, settings, lambda: True, changed.append, lambda: NOW), changed
+
+
+def member(cache: ObjectCache, name: str, pool: str) -> None:
+    """A ModelDeployment whose only revision is an entry of a pool."""
+    model = {"uri": "file:///m", "task": "predict"}
+    cache.update(MODEL_DEPLOYMENTS, {"metadata": _metadata(name, name), "spec": {"pool": {"name": pool}}})
+    labels = {"slipway.dev/modeldeployment": name, "slipway.dev/revision": f"r-{name}"}
+    owned = {"labels": labels, "ownerReferences": [{"uid": name, "controller": True}]}
+    owned["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    marks = {"annotations": {"slipway.dev/pool-replicas": "1"}}
+    cache.update(REPLICA_SETS, {"metadata": _metadata(f"{name}-r", f"{name}-rs", **owned, **marks), "spec": {}})
+    data = {"inputs": {"model": model, "pool": {"name": pool}}, "image": "", "drainTimeoutSeconds": 1}
+    record = {"data": data | {"templateVersion": 3}, "revision": 1}
+    cache.update(CONTROLLER_REVISIONS, {"metadata": _metadata(f"{name}-r", f"{name}-cr", **owned), **record})
+
+
+async def test_an_entry_of_each_member_is_in_the_file_of_its_pool() -> None:
+    server, cache = Server("one", "two"), ObjectCache()
+    for name, pool in (("a", "one"), ("b", "two"), ("c", "gone")):
+        member(cache, name, pool)
+    runner, changed = runner_of(server, cache)
+    await runner.look()
+    [made] = [manifest for resource, manifest in server.applied if resource is CONFIG_MAPS]
+    assert set(made["data"]) == {"one.json", "two.json"}
+    assert '"version":"r-a"' in made["data"]["one.json"] and "r-b" not in made["data"]["one.json"]
+    assert changed == [("team", "a"), ("team", "b"), ("team", "c")]
+    assert server.pools["one"]["status"]["models"] == 1
+    await runner.look()
+    assert len(changed) == 3, "nothing changed"
+    assert len([one for one in server.applied if one[0] is STATEFUL_SETS]) == 2, "applied once each"
+
+
+async def test_what_goes_wrong_with_one_pool_leaves_what_is_known_and_the_others() -> None:
+    server, cache = Server("one", "two"), ObjectCache()
+    member(cache, "a", "one")
+    runner, changed = runner_of(server, cache)
+    await runner.look()
+    assert runner.views is not None
+    before, changed[:] = dict(runner.views), []
+    for error in (Unavailable("away"), NotFound("no namespace")):
+        server.refuses = {CONFIG_MAPS: error}
+        member(cache, "b", "two")
+        await runner.look()
+        assert runner.views == before
+    assert ("team", "a") not in changed
+
+
+@pytest.mark.parametrize("error", [NotFound("no such kind"), Refused(403, "forbidden"), Unavailable("away")])
+async def test_pools_that_cannot_be_read_are_not_taken_for_gone(error: Exception) -> None:
+    server = Server("one")
+    runner, _ = runner_of(server)
+    await runner.look()
+    server.listing = error
+    with pytest.raises(type(error)):
+        await runner.look()
+    assert runner.views and ("team", "one") in runner.views
+
+
+async def test_pods_that_are_refused_are_the_reason_of_the_pool() -> None:
+    server = Server("one")
+    server.refuses = {STATEFUL_SETS: Refused(403, "exceeded quota")}
+    runner, _ = runner_of(server)
+    await runner.look()
+    [ready] = [one for one in server.pools["one"]["status"]["conditions"] if one["type"] == "Ready"]
+    assert (ready["status"], ready["reason"]) == ("False", "PoolNotReady") and "exceeded quota" in ready["message"]
+
+
+async def test_a_spec_that_cannot_be_read_keeps_the_pods() -> None:
+    server = Server("one")
+    runner, _ = runner_of(server)
+    await runner.look()
+    server.applied.clear()
+    server.pools["one"]["spec"] = {"replicas": "many"}
+    await runner.look()
+    assert not [one for one in server.applied if one[0] is STATEFUL_SETS]
+    [accepted] = [one for one in server.pools["one"]["status"]["conditions"] if one["type"] == "Accepted"]
+    assert accepted["reason"] == "InvalidSpec" and "spec.replicas" in accepted["message"]
+
+
+async def test_an_upgrade_of_the_operator_restarts_no_pool() -> None:
+    server = Server("one")
+    await runner_of(server)[0].look()
+    access = PoolAccess(server, ObjectCache(), None)  # type: ignore[arg-type]
+    upgraded = PoolRunner(access, PoolSettings("slipway-server:2"), lambda: True, lambda key: None, lambda: NOW)
+    await upgraded.look()
+    images = {
+        container["image"]
+        for resource, manifest in server.applied
+        if resource is STATEFUL_SETS
+        for container in manifest["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {"slipway-server:1"}
