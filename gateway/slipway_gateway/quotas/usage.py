@@ -1,7 +1,6 @@
 """Tokens that a response reports, found in its bytes."""
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -34,8 +33,7 @@ _OBJECT = msgspec.json.Decoder(_Usage)
 _MAX_TOKENS = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """`cached_tokens` are part of `input_tokens`."""
 
     input_tokens: int = 0
