@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from slipway_gateway.identity import api_keys
 from slipway_gateway.identity.authenticate import AuthReason, AuthRefusal, RequestIdentity, authenticate
 from slipway_gateway.identity.failures import FailureDelays
-from slipway_gateway.identity.tenants import KnownTenant, UnreadableTenant, build, parse
+from slipway_gateway.identity.tenants import KnownTenant, UnreadableTenant, VerifiedKeys, build, parse
 from slipway_gateway.routing.table import RevisionEndpoints, RouteTable
 from slipway_gateway.routing.table import build as build_routes
 from testkit.until import until_async
@@ -68,6 +68,25 @@ def test_a_key_expires_at_its_second() -> None:
     expiring = KnownTenant("team-a", keys=(entry(KEY, expires_s=NOW),))
     assert isinstance(found(f"Bearer {KEY}", tenants=(expiring,), now=NOW - 0.001), RequestIdentity)
     assert found(f"Bearer {KEY}", tenants=(expiring,), now=NOW) == AuthRefusal(AuthReason.EXPIRED)
+
+
+def test_a_key_that_was_verified_still_expires_and_the_next_table_knows_nothing_of_it() -> None:
+    headers = CIMultiDict({"Authorization": f"Bearer {KEY}"})
+    first = build((KnownTenant("team-a", keys=(entry(KEY, expires_s=NOW),)),), PEPPER)
+    for _ in range(2):
+        assert isinstance(authenticate(headers, first, NOW - 1), RequestIdentity)
+    assert authenticate(headers, first, NOW) == AuthRefusal(AuthReason.EXPIRED)
+    assert authenticate(headers, build((tenant("team-a", OTHER),), PEPPER), NOW - 1) == AuthRefusal(AuthReason.INVALID)
+    assert authenticate(headers, build((tenant("team-a", KEY),), b"q" * 32), NOW) == AuthRefusal(AuthReason.INVALID)
+
+
+def test_verified_keys_are_bounded_and_kept_by_a_hash_alone() -> None:
+    verified, found = VerifiedKeys(most=2), (tenant("team-a", KEY), entry(KEY))
+    keys = [make_key(f"k00000{n}") for n in range(3)]
+    for key in keys:
+        verified.add(key, found)
+    assert [verified.find(key) for key in keys] == [None, found, found]
+    assert not any(key.encode() in kept for key in keys for kept in verified.kept)
 
 
 def test_two_keys_of_a_tenant_are_valid_at_once() -> None:

@@ -538,6 +538,27 @@ async def test_whole_request_timeout() -> None:
         assert gate.outcomes() == {"timeout": 1}
 
 
+async def test_each_of_several_requests_has_the_whole_time() -> None:
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async def took_s() -> float:
+        began_s = time.monotonic()
+        async with await gate.post() as answer:
+            assert answer.status == 504
+        return time.monotonic() - began_s
+
+    async with upstream(slow) as server, gateway(request_timeout_s=0.3) as gate:
+        gate.route(("rev", 100, [server.url]))
+        first = asyncio.create_task(took_s())
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(took_s())
+        # One timer serves them all: it looks at the second one when the first one is over, and begins again after both.
+        assert min(await first, await second, await took_s()) >= 0.29
+        assert gate.outcomes() == {"timeout": 3}
+
+
 # -- routing
 
 

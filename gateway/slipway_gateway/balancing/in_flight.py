@@ -42,7 +42,10 @@ class InFlight:
         counts.requests += first
         self._by_url[endpoint.url] += 1
         if tenant:
-            self._by_tenant.setdefault(tenant, Counter())[endpoint.url] += 1
+            own = self._by_tenant.get(tenant)
+            if own is None:
+                own = self._by_tenant[tenant] = Counter()
+            own[endpoint.url] += 1
         self._metrics.inflight_changed(endpoint.model, endpoint.revision, 1)
         return counts
 

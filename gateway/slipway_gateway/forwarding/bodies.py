@@ -63,13 +63,13 @@ async def read(request: web.Request, account: Account, settings: GatewaySettings
     """
     limit_bytes = min(most_bytes or settings.max_body_bytes, settings.max_body_bytes)
     check_length(request, limit_bytes)
-    now = asyncio.get_running_loop().time
-    reading = _BodyReader(account, settings, now() + settings.body_timeout_s, limit_bytes)
     if request.content.is_eof():
         # Most bodies came with their head: nothing to wait for.
-        if chunk := request.content.read_nowait():
-            reading.take(chunk)
-        return reading.body()
+        body = request.content.read_nowait()
+        _check_room(account, len(body), len(body), limit_bytes)
+        return body
+    now = asyncio.get_running_loop().time
+    reading = _BodyReader(account, settings, now() + settings.body_timeout_s, limit_bytes)
     try:
         async with asyncio.timeout_at(reading.due_s(now())) as limit:
             account.waits(reading.evicted_by(limit))
@@ -110,10 +110,7 @@ class _BodyReader:
     def take(self, chunk: bytes) -> bool:
         """Whether a window is full."""
         self._size += len(chunk)
-        if self._size > self._limit_bytes:
-            raise errors.too_large(self._limit_bytes)
-        if refused := self._account.grow(len(chunk) + _PIECE_BYTES):
-            raise _no_room(refused)
+        _check_room(self._account, len(chunk), self._size, self._limit_bytes)
         self._pieces.append(chunk)
         self._in_window += len(chunk)
         if self._in_window < self._window_bytes:
@@ -142,6 +139,14 @@ class _Eviction:
     def __call__(self) -> None:
         self._reading.drop()
         self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+def _check_room(account: Account, size_bytes: int, whole_bytes: int, limit_bytes: int) -> None:
+    """Takes the room of a piece of a body. Raises RequestError: there is none, or the body is too long with it."""
+    if whole_bytes > limit_bytes:
+        raise errors.too_large(limit_bytes)
+    if size_bytes and (refused := account.grow(size_bytes + _PIECE_BYTES)):
+        raise _no_room(refused)
 
 
 def _no_room(reason: str) -> errors.RequestError:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from types import TracebackType
 
 import aiohttp
 from aiohttp import web
@@ -42,10 +43,8 @@ class Proxy:
     ) -> None:
         self._settings = settings
         self._balancer = balancer
-        self._cut = False
-        # The time limit of each running request; `cut` ends requests by it.
-        self._limits: set[asyncio.Timeout] = set()
-        clock = self._clock = asyncio.get_running_loop().time
+        self._limits = _TimeLimits(settings.request_timeout_s)
+        clock = self._clock = time.monotonic  # the event loop's
         self.budget = _budget(settings, metrics, clock)
         signer = TenantSigner(settings.tenant_keys_file)
         self.feedback = FeedbackTokens(settings.tenant_keys_file)
@@ -77,32 +76,31 @@ class Proxy:
     async def forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
     ) -> web.StreamResponse:
-        limit = asyncio.timeout_at(self._clock() + self._settings.request_timeout_s)
+        limit = asyncio.timeout(None)
         state = RetryState(self._clock(), self._settings.max_attempts)
         activity, every_s = self._balancer.enter(outgoing.whose), self._settings.wake_comment_s
         held_request = HeldRequest(request, outgoing, record, activity, began_s=self._clock(), every_s=every_s)
         relay: Relay | None = None
         try:
             async with limit:
-                self._limit(limit)
-                self._crashes.check(outgoing, record, state)
-                response = await self._retries.first_response(outgoing, record, state, held_request)
-                if (ended := await held_request.refuse_response(response)) is not None:
-                    return ended
-                token = self._feedback_token(outgoing, response, state, record)
-                opened = held_request.out
-                relay = Relay(self._shared, request, outgoing, response, record, opened=opened, feedback=token)
-                return await relay.run()
+                with self._limits.bound(limit):
+                    self._crashes.check(outgoing, record, state)
+                    response = await self._retries.first_response(outgoing, record, state, held_request)
+                    if (ended := await held_request.refuse_response(response)) is not None:
+                        return ended
+                    token = self._feedback_token(outgoing, response, state, record)
+                    opened = held_request.out
+                    relay = Relay(self._shared, request, outgoing, response, record, opened=opened, feedback=token)
+                    return await relay.run()
         except TimeoutError:
             if relay is None:
-                if state.recorder and not self._cut:
+                if state.recorder and not self._limits.cut:
                     state.recorder.fail(self._clock())
-                return await held_request.refuse(errors.draining() if self._cut else errors.timed_out())
-            return await relay.end("drained" if self._cut else "timeout")
+                return await held_request.refuse(errors.draining() if self._limits.cut else errors.timed_out())
+            return await relay.end("drained" if self._limits.cut else "timeout")
         except errors.RequestError as refusal:
             return await held_request.refuse(refusal)
         finally:
-            self._limits.discard(limit)
             if relay:
                 relay.close()
             if state.recorder:
@@ -126,14 +124,73 @@ class Proxy:
 
     def cut(self) -> None:
         """Ends running requests: a stream with an error event, any other one with an error response."""
-        self._cut = True
-        for limit in self._limits:
-            self._limit(limit)
+        self._limits.end_all()
 
-    def _limit(self, limit: asyncio.Timeout) -> None:
-        self._limits.add(limit)
-        if self._cut and not limit.expired():
-            limit.reschedule(self._clock())
+
+class _TimeLimits:
+    """Bounds the time of all running requests by one timer: one for each request costs more than it does.
+
+    `cut`: requests are ended before their time.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._due_s: dict[asyncio.Timeout, float] = {}  # the first one is due first: all have the same time
+        self._timer: asyncio.TimerHandle | None = None
+        self.cut = False
+
+    def __len__(self) -> int:
+        """Requests that run."""
+        return len(self._due_s)
+
+    def bound(self, limit: asyncio.Timeout) -> "_Bound":
+        return _Bound(self, limit)
+
+    def enter(self, limit: asyncio.Timeout) -> None:
+        now_s = self._loop.time()
+        due_s = self._due_s[limit] = now_s + self._limit_s
+        if self.cut:
+            limit.reschedule(now_s)
+        elif self._timer is None:
+            self._timer = self._loop.call_at(due_s, self._look)
+
+    def leave(self, limit: asyncio.Timeout) -> None:
+        del self._due_s[limit]
+
+    def end_all(self) -> None:
+        self.cut = True
+        for limit in self._due_s:
+            self._end(limit)
+
+    def _look(self) -> None:
+        self._timer = None
+        for limit, due_s in self._due_s.items():
+            if due_s > self._loop.time():
+                self._timer = self._loop.call_at(due_s, self._look)
+                return
+            self._end(limit)
+
+    def _end(self, limit: asyncio.Timeout) -> None:
+        if not limit.expired():
+            limit.reschedule(self._loop.time())
+
+
+class _Bound:
+    """Of one request, while it runs inside of its `limit`."""
+
+    __slots__ = ("_limit", "_limits")
+
+    def __init__(self, limits: _TimeLimits, limit: asyncio.Timeout) -> None:
+        self._limits, self._limit = limits, limit
+
+    def __enter__(self) -> None:
+        self._limits.enter(self._limit)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limits.leave(self._limit)
 
 
 def _budget_bytes(settings: GatewaySettings) -> int:

@@ -152,6 +152,9 @@ class Relay:
         return outgoing.meter
 
     async def _stream(self) -> None:
+        if self._aligner is None and self._answer.rest is None and len(self._answer.start) <= SLICE_BYTES:
+            await self._send_whole(self._answer.start)
+            return
         while gone := await self._copy():
             try:
                 resumed = await self._resume()
@@ -167,6 +170,17 @@ class Relay:
                 self._meter.add_events(rest)
             await self._send(self._out.write(rest), len(rest))
         await self._send(self._out.write_eof())
+        self._ended()
+
+    async def _send_whole(self, body: bytes) -> None:
+        """A short response that is here: its head, its body and its end are one write."""
+        if body and (recorder := self._answer.recorder):
+            recorder.server_sent(self._clock())
+        self._complete()
+        await self._send(self._out.write_eof(self._ready(body)), len(body))
+        self._ended()
+
+    def _ended(self) -> None:
         self._done = True
         self._record.end(self._answer.outcome, self._answer.status)
         if self._answer.status == 200:

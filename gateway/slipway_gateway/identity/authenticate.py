@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
 from multidict import MultiMapping
 
 from ..wire.request_fields import PLACEHOLDER_KEYS
@@ -40,8 +41,7 @@ class AuthReason(StrEnum):
     NOT_READY = "not_ready"  # the pepper is not there yet
 
 
-@dataclass(frozen=True, slots=True)
-class RequestIdentity:
+class RequestIdentity(msgspec.Struct, frozen=True):
     """Who sends a request. `key_id`: of its API key; it is no secret. `subject`: of its token or certificate."""
 
     tenant: KnownTenant
@@ -93,16 +93,19 @@ def authenticate(
 
 
 def by_key(key: str, table: TenantTable, now: float) -> RequestIdentity | AuthRefusal:
-    key_id = api_keys.key_id(key)
     if not table.pepper:
         return AuthRefusal(AuthReason.NOT_READY)
-    found = _find(api_keys.digest(key, table.pepper), table.keys.get(key_id, ()))
-    if found is None or not key_id:
-        return AuthRefusal(AuthReason.INVALID)
+    found = table.verified.find(key)
+    if found is None:
+        key_id = api_keys.key_id(key)
+        found = _find(api_keys.digest(key, table.pepper), table.keys.get(key_id, ()))
+        if found is None or not key_id:
+            return AuthRefusal(AuthReason.INVALID)
+        table.verified.add(key, found)
     tenant, entry = found
     if entry.expires_s is not None and now >= entry.expires_s:
         return AuthRefusal(AuthReason.EXPIRED)
-    return AuthRefusal(AuthReason.DISABLED) if tenant.disabled else RequestIdentity(tenant, Method.KEY, key_id)
+    return AuthRefusal(AuthReason.DISABLED) if tenant.disabled else RequestIdentity(tenant, Method.KEY, entry.id)
 
 
 def by_token(

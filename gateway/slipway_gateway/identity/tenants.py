@@ -1,6 +1,7 @@
 """Tenants as gateways see them, and the table by which keys are found (pure)."""
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,7 @@ from ..quotas.tenant import Limits
 from .certificates import COMMON_NAME, DNS, URI, key_of
 
 EVERY_MODEL = "*"
+_MAX_VERIFIED = 4096  # keys, some 150 bytes each
 # Of contentCapture: scorers of analyses may get contents of the tenant's requests. Any other value is a refusal.
 SCORERS = "Scorers"
 
@@ -145,6 +147,33 @@ class KnownTenant:
         return any(_matches(pattern, name) for name in names for pattern in self.models)
 
 
+class VerifiedKeys:
+    """Whose the keys are that were verified by one table: a request then needs neither the HMAC nor the checksum.
+
+    By SHA-256 of a key, so that no key is kept. The next table begins without them.
+    """
+
+    def __init__(self, most: int = _MAX_VERIFIED) -> None:
+        self._most = most
+        self._of: dict[bytes, tuple[KnownTenant, KeyHash]] = {}
+
+    @property
+    def kept(self) -> Collection[bytes]:
+        return self._of.keys()
+
+    def find(self, key: str) -> tuple[KnownTenant, KeyHash] | None:
+        return self._of.get(_fingerprint(key))
+
+    def add(self, key: str, found: tuple[KnownTenant, KeyHash]) -> None:
+        if len(self._of) >= self._most:
+            del self._of[next(iter(self._of))]
+        self._of[_fingerprint(key)] = found
+
+
+def _fingerprint(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class TenantTable:
     """One immutable state of all tenants; a request is authenticated by exactly one of them.
@@ -162,6 +191,7 @@ class TenantTable:
     service_accounts: Mapping[str, KnownTenant] = field(default_factory=dict, repr=False)
     # By a name in a client certificate, in the same way.
     certificates: Mapping[str, KnownTenant] = field(default_factory=dict, repr=False)
+    verified: VerifiedKeys = field(default_factory=VerifiedKeys, repr=False, compare=False)
 
 
 def build(tenants: Iterable[KnownTenant], pepper: bytes = b"") -> TenantTable:

@@ -22,6 +22,9 @@ class OwnSpending:
         return self.month_nano + self.unwritten_nano
 
 
+_NOTHING = Spent()
+
+
 class Spending:
     """Of all tenants, in one process."""
 
@@ -53,7 +56,9 @@ class Spending:
 
     def of(self, tenant: str, hour: int) -> Spent:
         """In the day and the month of this hour."""
-        found, unwritten = self._spent.get(tenant, Spent()), self._unwritten.get(tenant, 0)
+        found, unwritten = self._spent.get(tenant, _NOTHING), self._unwritten.get(tenant, 0)
+        if hour == self._hour:
+            return Spent(found.day_nano + unwritten, found.month_nano + unwritten) if unwritten else found
         same_day, same_month = (begin(hour) == begin(self._hour) for begin in (day_begin, month_begin))
         return Spent(found.day_nano * same_day + unwritten, found.month_nano * same_month + unwritten)
 
@@ -65,6 +70,8 @@ class Spending:
 
     def exhausted(self, tenant: str, budget: Budget, hour: int) -> str:
         """`day` or `month` where nothing of it is left, else empty."""
+        if not budget.any:
+            return ""
         spent = self.of(tenant, hour)
         if budget.month_nano is not None and spent.month_nano >= budget.month_nano:
             return "month"

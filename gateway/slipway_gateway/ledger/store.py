@@ -2,9 +2,9 @@
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, Integer, bindparam, delete, func, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -25,8 +25,7 @@ class UnusableLedger(Exception):
     """The database belongs to another release."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(msgspec.Struct, frozen=True):
     """Of one tenant, in billionths of the currency."""
 
     day_nano: int = 0
@@ -76,17 +75,34 @@ class LedgerStore:
     def _apply_part(
         self, connection: Connection, charges: Sequence[Charge], totals: dict[tuple[Any, ...], list[int]]
     ) -> None:
-        # A new row counts nothing yet; then the rows are locked, so that two gateways add what is new to a row once.
-        fresh = [{"id": charge.id, "hour": charge.hour} | dict.fromkeys(COUNTS, 0) for charge in charges]
-        connection.execute(self._insert(responses).on_conflict_do_nothing(), fresh)
-        chosen = select(responses).where(responses.c.id.in_([charge.id for charge in charges]))
-        rows = connection.execute(chosen.order_by(responses.c.id).with_for_update()).mappings()
-        known: dict[str, Mapping[str, int]] = {row["id"]: {name: row[name] for name in COUNTS} for row in rows}
-        changed = []
+        wanted: dict[str, tuple[Charge, Mapping[str, int]]] = {}
         for charge in charges:
-            former, now = known[charge.id], _counts(charge)
+            # Two requests that are one response may be in one batch.
+            former, now = wanted.get(charge.id), _counts(charge)
+            wanted[charge.id] = charge, _merged(former[1], now) if former else now
+        rows = [{"id": id_, "hour": charge.hour, **counts} for id_, (charge, counts) in wanted.items()]
+        insert = self._insert(responses).on_conflict_do_nothing().returning(responses.c.id)
+        # Nearly all are new: those need no other statement. A row that another gateway writes now is waited for.
+        for id_ in connection.execute(insert, rows).scalars():
+            charge, counts = wanted.pop(id_)
+            _add(totals, _hour_key(charge), counts.values())
+        if wanted:
+            self._merge_part(connection, wanted, totals)
+
+    def _merge_part(
+        self,
+        connection: Connection,
+        wanted: Mapping[str, tuple[Charge, Mapping[str, int]]],
+        totals: dict[tuple[Any, ...], list[int]],
+    ) -> None:
+        """Of responses that have a row. The rows are locked, so that two gateways add what is new to a row once."""
+        chosen = select(responses).where(responses.c.id.in_(list(wanted)))
+        rows = connection.execute(chosen.order_by(responses.c.id).with_for_update()).mappings()
+        changed = []
+        for row in rows.all():
+            charge, now = wanted[row["id"]]
+            former = {name: row[name] for name in COUNTS}
             grown = _merged(former, now)
-            known[charge.id] = grown  # two requests that are one response may be in one batch
             if any(more := [grown[name] - former[name] for name in COUNTS]):
                 changed.append({"row": charge.id, **grown})
                 _add(totals, _hour_key(charge), more)
@@ -172,7 +188,7 @@ def _hour_key(charge: Charge) -> tuple[Any, ...]:
     return (charge.hour, charge.tenant, charge.key, charge.model, charge.revision)
 
 
-def _add(totals: dict[tuple[Any, ...], list[int]], key: tuple[Any, ...], more: Sequence[int]) -> None:
+def _add(totals: dict[tuple[Any, ...], list[int]], key: tuple[Any, ...], more: Iterable[int]) -> None:
     sums = totals.setdefault(key, [0] * len(COUNTS))
     for place, value in enumerate(more):
         sums[place] += value

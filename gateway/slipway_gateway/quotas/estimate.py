@@ -1,7 +1,8 @@
 """What a request may cost, before its server counted it."""
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from .tenant import INPUT, OUTPUT, REQUESTS
 
@@ -12,8 +13,7 @@ _MAX_TOKENS = 1 << 31
 _MAX_CHOICES = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """Tokens that a request may take."""
 
     input_tokens: int = 0

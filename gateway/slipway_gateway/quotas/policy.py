@@ -21,6 +21,8 @@ class Budget:
 
     def part(self, parts: int) -> "Budget":
         """That of one gateway, where so many of them know only their own spending."""
+        if parts <= 1:
+            return self
         day, month = (None if amount is None else amount // parts for amount in (self.day_nano, self.month_nano))
         return Budget(day, month)
 

@@ -34,8 +34,16 @@ FREE = Price("*")
 
 def price_of(prices: Sequence[Price], *names: str) -> Price:
     """The one that matches best: a whole name before a beginning, a longer beginning before a shorter one."""
-    matching = [price for price in prices if any(_matches(price.model, name) for name in names)]
-    return max(matching, key=lambda price: (not price.model.endswith("*"), len(price.model)), default=FREE)
+    best = FREE
+    for price in prices:
+        for name in names:
+            if _matches(price.model, name) and (best is FREE or _rank(price) > _rank(best)):
+                best = price
+    return best
+
+
+def _rank(price: Price) -> tuple[bool, int]:
+    return not price.model.endswith("*"), len(price.model)
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -15,6 +15,10 @@ REQUESTS, INPUT, OUTPUT, CONCURRENCY, SPEND = LIMITS = (
     "spend",
 )
 TOKENS = (INPUT, OUTPUT)
+_REQUEST_HEADERS, _TOKEN_HEADERS = (
+    (f"x-ratelimit-limit-{what}", f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}")
+    for what in ("requests", "tokens")
+)
 # A request that waits for another one of its tenant to end cannot know when that is.
 _CONCURRENCY_WAIT_S = 1.0
 
@@ -98,13 +102,15 @@ class TenantQuota:
         """`amounts`: by the name of the limit. A refusal changes nothing: who tries too often waits no longer."""
         if self.limits.concurrency and self.running >= self.limits.concurrency:
             return LimitReached(CONCURRENCY, _CONCURRENCY_WAIT_S)
-        wanted = {name: amounts.get(name, 0) for name in self._buckets}
-        waits = {name: self._buckets[name].wait_s(amount, now_s) for name, amount in wanted.items()}
-        longest = max(waits, key=waits.__getitem__, default="")
-        if longest and waits[longest] > 0:
-            return LimitReached(longest, waits[longest])
+        longest, longest_s = "", 0.0
+        for name, bucket in self._buckets.items():
+            wait_s = bucket.wait_s(amounts.get(name, 0), now_s)
+            if wait_s > longest_s:
+                longest, longest_s = name, wait_s
+        if longest:
+            return LimitReached(longest, longest_s)
         self.running += 1
-        return Reservation({name: self._buckets[name].take(amount, now_s) for name, amount in wanted.items()})
+        return Reservation({name: bucket.take(amounts.get(name, 0), now_s) for name, bucket in self._buckets.items()})
 
     def settle(self, reservation: Reservation, used: Mapping[str, int], now_s: float) -> None:
         """`used`: by the name of the limit; what is not in it keeps what was reserved. The second call does nothing."""
@@ -149,18 +155,23 @@ def headers(buckets: Mapping[str, tuple[Rate, float]]) -> dict[str, str]:
 
     `buckets`: by the name of the limit its rate, and the seconds until all of it remains.
     """
-    found = {name: _remaining(*bucket) for name, bucket in buckets.items()}
-    scarcer = min((found[name] for name in TOKENS if name in found), key=lambda one: one[1] / one[0], default=None)
     shown: dict[str, str] = {}
-    for name, state in (("requests", found.get(REQUESTS)), ("tokens", scarcer)):
-        if state:
-            limit, remaining, reset_s = state
-            shown |= {
-                f"x-ratelimit-limit-{name}": str(limit),
-                f"x-ratelimit-remaining-{name}": str(min(remaining, limit)),
-                f"x-ratelimit-reset-{name}": duration(reset_s),
-            }
+    if bucket := buckets.get(REQUESTS):
+        _show(shown, _REQUEST_HEADERS, *_remaining(*bucket))
+    scarcer = None
+    for name in TOKENS:
+        if bucket := buckets.get(name):
+            found = _remaining(*bucket)
+            if scarcer is None or found[1] / found[0] < scarcer[1] / scarcer[0]:
+                scarcer = found
+    if scarcer:
+        _show(shown, _TOKEN_HEADERS, *scarcer)
     return shown
+
+
+def _show(shown: dict[str, str], names: tuple[str, str, str], limit: int, remaining: int, reset_s: float) -> None:
+    for name, value in zip(names, (str(limit), str(min(remaining, limit)), duration(reset_s)), strict=True):
+        shown[name] = value
 
 
 def _remaining(rate: Rate, full_in_s: float) -> tuple[int, int, float]:

@@ -1,7 +1,6 @@
 """Tokens that a response reports, found in its bytes."""
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -53,8 +52,7 @@ _MAX_TOKENS = 1 << 40
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """`cached_tokens` are part of `input_tokens`."""
 
     input_tokens: int = 0

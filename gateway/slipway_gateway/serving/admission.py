@@ -33,6 +33,7 @@ _USAGE_ON_REQUEST = ("/v1/chat/completions", "/v1/completions")
 _LEFT = "client_closed"
 _NOTHING = RecentUse()
 _UNLIMITED = contextlib.nullcontext()
+_ONE_REQUEST = {REQUESTS: 1}
 
 
 class Admission:
@@ -104,7 +105,7 @@ class Admission:
 
     def _refuse(self, meter: Meter, limit: str) -> None:
         self._metrics.quota_refused(meter.tenant, limit)
-        self._recent.setdefault(meter.tenant, RecentUse()).refused.add({limit: 1}, self._clock())
+        self._recent_of(meter.tenant).refused.add({limit: 1}, self._clock())
 
     def admitted(
         self, meter: Meter | None, record: RequestRecord
@@ -137,7 +138,7 @@ class Admission:
             self._charge(meter)
             raise
         meter.limit_headers = taken.headers
-        self._recent.setdefault(meter.tenant, RecentUse()).used.add({REQUESTS: 1}, self._clock())
+        self._recent_of(meter.tenant).used.add(_ONE_REQUEST, self._clock())
         return taken
 
     def settle(self, meter: Meter, taken: Taken, *, left: bool) -> None:
@@ -145,10 +146,16 @@ class Admission:
         try:
             used = meter.used(left=left)
             self._limiter.settle(taken, used)
-            recent = self._recent.setdefault(meter.tenant, RecentUse())
-            recent.used.add({name: used[name] for name in TOKENS if name in used}, self._clock())
+            tokens = {name: used[name] for name in TOKENS if name in used}
+            self._recent_of(meter.tenant).used.add(tokens, self._clock())
         finally:
             self._charge(meter)
+
+    def _recent_of(self, tenant: str) -> RecentUse:
+        found = self._recent.get(tenant)
+        if found is None:
+            found = self._recent[tenant] = RecentUse()
+        return found
 
     def _charge(self, meter: Meter) -> None:
         self.ledger.close(meter)

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from ..quotas.registry import Quotas
 from ..quotas.tenant import (
     CONCURRENCY,
@@ -23,8 +25,7 @@ GRACE_S = 0.05
 _NOTHING = {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """A request that was taken. `headers`: what clients see of its tenant's limits."""
 
     tenant: str

@@ -38,6 +38,7 @@ FREE_FORMATS = (None, "text", "json_object")
 # Any limit of the client's may cut an answer short; one below this may leave no text at all.
 TINY_LIMIT_TOKENS = 16
 _ABSENT = msgspec.Raw()
+_NOTHING_EXCUSED: frozenset[str] = frozenset()
 _NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
 
 
@@ -108,7 +109,10 @@ class RequestFields(msgspec.Struct):
         text, a loop, or text that is no JSON. A schema or a grammar may demand a text without end, a loop, or (a
         grammar) none.
         """
-        limit = min((limit for limit in self.output_limits if isinstance(limit, int)), default=math.inf)
+        limits = self.output_limits
+        if limits == (None, None, None) and self._shaping.count(_ABSENT) == len(self._shaping):
+            return _NOTHING_EXCUSED
+        limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
         ends = _given(self.stop, self.stop_token_ids)
         steers = _given(self.logit_bias, self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens)
         grammar = _given(
@@ -123,6 +127,15 @@ class RequestFields(msgspec.Struct):
             (INVALID_JSON, ends or steers),
         )
         return frozenset(kind for kind, holds in found if holds)
+
+    @property
+    def _shaping(self) -> tuple[msgspec.Raw, ...]:
+        """All fields that may shape the text of the response."""
+        return (
+            self.response_format, self.text, self.stop, self.stop_token_ids, self.logit_bias, self.allowed_token_ids,
+            self.bad_words, self.ignore_eos, self.min_tokens, self.structured_outputs, self.guided_json,
+            self.guided_regex, self.guided_choice, self.guided_grammar, self.tools, self.tool_choice,
+        )  # fmt: skip
 
     @property
     def _dictates_calls(self) -> bool:
