@@ -67,7 +67,8 @@ async def rated(keys: str, *, weight: int = 50, **settings: Any) -> AsyncIterato
 
 
 async def predict(gate: Gateway, **options: Any) -> tuple[str, str]:
-    """The token of a prediction, and its revision."""
+    """The token of a prediction, and its revision. By itself it is of a session that canary gets at a weight of 99."""
+    options.setdefault("headers", {"X-Session-Id": "s1"})
     async with await gate.post(PREDICT, "/api/v1/predict", **options) as answer:
         assert answer.status == 200, await answer.text()
         return answer.headers.get(FEEDBACK, ""), answer.headers["X-Slipway-Revision"]
@@ -100,7 +101,7 @@ def sample(gate: Gateway, name: str, **labels: str) -> float | None:
 
 async def test_feedback_counts_for_the_revision_that_answered(keys: str) -> None:
     async with rated(keys) as gate:
-        seen = [await predict(gate) for _ in range(40)]
+        seen = [await predict(gate, headers={}) for _ in range(40)]
         entries = [{"id": token, "correct": revision == "stable"} for token, revision in seen]
         assert await statuses(gate, *entries) == ["accepted"] * 40
         by_revision = {name: sum(revision == name for _, revision in seen) for name in ("canary", "stable")}
@@ -249,7 +250,7 @@ async def test_feedback_expires_with_its_age_and_with_its_generation(keys: str) 
 
 async def test_feedback_on_a_former_generation_counts_there_while_it_is_reported(keys: str) -> None:
     async with rated(keys, weight=99) as gate:
-        seen = [(await predict(gate))[0] for _ in range(2)]
+        seen = [(await predict(gate, headers={"X-Session-Id": name}))[0] for name in ("s1", "s2")]
         made = gate.balancer.published.current
         ((_, route),) = made.routes.items()
         for generation in range(2, 6):
