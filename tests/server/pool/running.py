@@ -60,7 +60,8 @@ class Recorder:
 class RunningPool:
     def __init__(self, root: Path, limits: PoolLimits, **rules: Any) -> None:
         self.root, self.recorder = root, Recorder()
-        made = replace(PoolRules(root, limits, log_level="error"), **rules)
+        # A slow machine takes long to load a model; who tests the limit itself gives another one.
+        made = replace(PoolRules(root, limits, log_level="error"), **{"load_timeout_s": 120.0, **rules})
         self.pool = ProcessPool(root / "pool.json", made, self._host, self.recorder)
 
     def _host(self, entry: PoolEntry) -> BareHost:

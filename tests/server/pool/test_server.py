@@ -136,7 +136,8 @@ def test_thirty_models_share_a_pod_and_give_their_memory_back(tmp_path: Path) ->
     trained.save_all(tmp_path)
     kinds = [FORMATS[index % len(FORMATS)] for index in range(30)]
     write(tmp_path, *({"name": f"m{index}", "path": kind} for index, kind in enumerate(kinds)))
-    with pool_server(tmp_path, "--pool-max-loaded", "10", "--pool-min-residency", "0") as process:
+    slow = ("--pool-load-timeout", "55")  # less than what a request of this test waits for
+    with pool_server(tmp_path, "--pool-max-loaded", "10", "--pool-min-residency", "0", *slow) as process:
         process.wait_ready()
         pool = psutil.Process(process.process.pid)
         warm_up(process)
