@@ -130,7 +130,7 @@ async def test_ejected_endpoint_is_used_when_there_is_no_other() -> None:
 
 @pytest.mark.parametrize("attempts", [1, 3])
 async def test_retries_are_the_attempts_after_the_first_one(attempts: int) -> None:
-    async with upstream(answering(503)) as server, gateway(max_attempts=attempts) as gate:
+    async with upstream(answering(503)) as server, gateway(max_attempts=attempts, hold_timeout_s=60) as gate:
         gate.route(("rev", 100, [server.url]))
         async with await gate.post() as answer:
             assert answer.status == 503

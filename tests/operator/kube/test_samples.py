@@ -15,7 +15,7 @@ from slipway_operator.kube.reading.samples import (
     bounds,
     samples,
 )
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Pairs, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import BINS, Discordance, PairedTimes, Pairs, Sample, Side, Twins
 from tests.support.report import as_report
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
@@ -44,7 +44,9 @@ def side(**fields: Any) -> dict[str, Any]:
 def test_a_sample_is_read() -> None:
     slow = {"ttft": {"b<4k,stream": (100, 15, 5)}, "itl": {}, "e2e": {}}
     late = {"ttft": {"b<4k,stream": (0, 0, 2)}, "itl": {}, "e2e": {}}
-    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": Side(120, 90, {"errors": 3, "empty": 0}, slow, late, 122)})
+    events = {"errors": 3, "empty": 0}
+    side_read = Side(120, 90, events, slow, late, 122, predicted=(0,) * BINS)
+    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": side_read})
     assert samples([SAMPLE], bounds(BOUNDS)) == (expected,)
 
 
