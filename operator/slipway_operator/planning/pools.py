@@ -16,15 +16,21 @@ def status(
     counts: tuple[int, int],
     former: ModelPoolStatus,
     now: datetime,
+    *,
+    unwritten: str = "",
 ) -> ModelPoolStatus:
-    """`counts`: entries, and members that the file has no room for. `former` has the image in use."""
+    """`counts`: entries, and members that the file has no room for. `former` has the image in use. `unwritten`: why the
+    pods do not get the entries."""
     models, beyond = counts
     ready = len(view.pods)
+    accepted = (True, "Valid", "the spec is valid")
     full = f"{beyond} more revisions want to be entries, and a pool has {MAX_ENTRIES} at most: make another ModelPool"
+    if unwritten:
+        accepted = (False, "EntriesNotWritten", unwritten)
+    elif beyond:
+        accepted = (False, "PoolFull", full)
     fresh = (
-        condition(
-            ACCEPTED, not beyond, "PoolFull" if beyond else "Valid", full if beyond else "the spec is valid", now
-        ),
+        condition(ACCEPTED, *accepted, now),
         condition(READY, *_readiness(spec, view), now),
     )
     return ModelPoolStatus(

@@ -136,12 +136,13 @@ class PoolRunner:
         keys = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found}
         self._pools = {key: self._pools.get(key, _Pool()) for key in keys}
         chosen = {key: entries.chosen(wanted.get(key, ())) for key in keys}
-        troubles = await self._write_files({key: entries.pool_file(listed) for key, (listed, _) in chosen.items()})
+        files = {key: entries.pool_file(listed) for key, (listed, _) in chosen.items()}
+        unwritten, troubles = await self._write_files(files)
         views: dict[ObjectKey, PoolView] = {}
         for obj in found:
             key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
             try:
-                views[key] = await self._keep(key, obj, *chosen[key])
+                views[key] = await self._keep(key, obj, chosen[key], unwritten.get(key[0], ""))
             except Fenced:
                 raise
             except ApiError as error:
@@ -166,8 +167,12 @@ class PoolRunner:
             if former.get(key) != fresh[key]:
                 self._changed(key)
 
-    async def _write_files(self, files: dict[ObjectKey, str]) -> list[str]:
-        """The ConfigMap of each namespace, whole: what a pool that is gone had in it goes. Returns what went wrong."""
+    async def _write_files(self, files: dict[ObjectKey, str]) -> tuple[dict[str, str], list[str]]:
+        """The ConfigMap of each namespace, whole: what a pool that is gone had in it goes.
+
+        Returns by namespace why the API server refuses it, such as for its size, and all that went wrong.
+        """
+        refused: dict[str, str] = {}
         troubles: list[str] = []
         by_namespace: dict[str, dict[str, str]] = defaultdict(dict)
         for (namespace, name), text in files.items():
@@ -180,9 +185,11 @@ class PoolRunner:
             except Fenced:
                 raise
             except ApiError as error:
-                troubles.append(f"ConfigMap {entries.CONFIG_MAP} of {namespace}: {error}")
+                troubles.append(f"ConfigMap {entries.CONFIG_MAP} of {namespace} cannot be written: {error}")
+                if isinstance(error, Refused):
+                    refused[namespace] = troubles[-1]
         self._files = {name: known for name, known in self._files.items() if name in by_namespace}
-        return troubles
+        return refused, troubles
 
     async def _applied(
         self, resource: Resource, manifest: Object, known: tuple[str, float] | None
@@ -194,8 +201,11 @@ class PoolRunner:
         await self._client.apply(resource, manifest)
         return digest, time.monotonic()
 
-    async def _keep(self, key: ObjectKey, obj: Object, listed: list[PoolMemberRevision], beyond: int) -> PoolView:
-        known, former = self._pools[key], _former(obj)
+    async def _keep(
+        self, key: ObjectKey, obj: Object, chosen: tuple[list[PoolMemberRevision], int], unwritten: str
+    ) -> PoolView:
+        """`unwritten`: why the pods do not get the entries."""
+        (listed, beyond), known, former = chosen, self._pools[key], _former(obj)
         generation = obj["metadata"].get("generation", 0)
         try:
             spec = read(ModelPoolSpec, encoded(obj.get("spec") or {}), "spec")
@@ -205,10 +215,9 @@ class PoolRunner:
             await self._write(known, obj, former, planning.refused(generation, str(error), former, self._now()))
             return (self.views or {}).get(key) or PoolView(known.uid, problem=str(error))
         refusal = await self._make(known, Owner.of(obj), manifest)
-        view = await self._view(key, known, refusal, listed)
-        fresh = planning.status(
-            generation, spec, view, (len(listed), beyond), replace(former, image=image), self._now()
-        )
+        view = await self._view(key, known, refusal or unwritten, listed)
+        counts, former_image = (len(listed), beyond), replace(former, image=image)
+        fresh = planning.status(generation, spec, view, counts, former_image, self._now(), unwritten=unwritten)
         await self._write(known, obj, former, fresh)
         return view
 

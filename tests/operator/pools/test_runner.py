@@ -116,6 +116,23 @@ async def test_pools_that_cannot_be_read_are_not_taken_for_gone(error: Exception
     assert runner.views and ("team", "one") in runner.views
 
 
+async def test_entries_that_cannot_be_written_are_in_the_status_of_the_pool_and_its_members() -> None:
+    """For example because all pools of the namespace need more than a ConfigMap holds."""
+    server, cache = Server("shared"), ObjectCache()
+    member(cache, "iris", "shared")
+    server.refuses[CONFIG_MAPS] = Refused(413, "ConfigMap is too long")
+    runner, _ = runner_of(server, cache)
+    await runner.look()
+    assert runner.views and "ConfigMap is too long" in runner.views["team", "shared"].problem
+    accepted, _ = server.pools["shared"]["status"]["conditions"]
+    assert (accepted["type"], accepted["status"], accepted["reason"]) == ("Accepted", "False", "EntriesNotWritten")
+    assert "ConfigMap is too long" in accepted["message"]
+    del server.refuses[CONFIG_MAPS]
+    await runner.look()
+    assert not runner.views["team", "shared"].problem
+    assert server.pools["shared"]["status"]["conditions"][0]["status"] == "True"
+
+
 async def test_pods_that_are_refused_are_the_reason_of_the_pool() -> None:
     server = Server("one")
     server.refuses = {STATEFUL_SETS: Refused(403, "exceeded quota")}

@@ -9,7 +9,6 @@ from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.pool_views import MAX_ENTRIES
 
 CONFIG_MAP = "slipway-model-pools"  # in each namespace with a ModelPool: one name, which the operator's rights can have
-MAX_BYTES = 900_000  # of a ConfigMap's 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
