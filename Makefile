@@ -46,6 +46,9 @@ $(UV):
 	@$(PYTHON) -m venv $(CACHE)/uv-$(UV_VERSION) || { echo "python3 -m venv does not work: on Debian install python3-venv"; exit 1; }
 	@$(CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet uv==$(UV_VERSION)
 
+wheel: setup ## dist/slipway-*.whl, with the engine's kernels compiled for this architecture
+	$(PY) -m hatchling build -t wheel -d dist
+
 fmt: setup ## format the code
 	$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 

@@ -35,7 +35,11 @@ class InstructionSet:
 
     @property
     def library(self) -> Path:
-        return HERE / f"libslipway-{self.name}.so"
+        return HERE / self.file_name
+
+    @property
+    def file_name(self) -> str:
+        return f"libslipway-{self.name}.so"
 
 
 def _x86(name: str, needs: str, zig_cpu: str, *cc_flags: str) -> InstructionSet:
@@ -65,18 +69,34 @@ INSTRUCTION_SETS = (
 
 def main() -> int:
     """For this machine. Sets whose flags a compiler does not know are left out."""
-    wanted = [each for each in INSTRUCTION_SETS if each.machine == platform.machine()]
-    if platform.system() != "Linux" or not wanted:
+    if not wanted():
         print("the C kernels are for Linux on x86-64 and aarch64: torch computes the models here")
         BUILT.touch()
         return 0
     if compiler() is None:
         print("no compiler for the C kernels: pip install ziglang, or install cc", file=sys.stderr)
         return 1
-    built = [each.name for each in wanted if compile_library(each, each.library)]
+    built = [path.stem.removeprefix("libslipway-") for path in compile_all(HERE)]
     print(f"built the C kernels for {', '.join(built)}")
     BUILT.write_text("\n".join(built) + "\n")
     return 0 if built else 1
+
+
+def wanted() -> list[InstructionSet]:
+    """Those of this machine; none where there are no C kernels."""
+    return [each for each in INSTRUCTION_SETS if each.machine == platform.machine() and platform.system() == "Linux"]
+
+
+def compile_all(folder: Path) -> list[Path]:
+    """The libraries for this machine that could be made in a folder."""
+    return [folder / each.file_name for each in wanted() if compile_library(each, folder / each.file_name)]
+
+
+def wheel_platform() -> str:
+    """The platform tag of a wheel with these libraries (PEP 600)."""
+    if "ziglang" in (compiler() or ()):
+        return f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
+    return f"linux_{platform.machine()}"
 
 
 def compile_library(kind: InstructionSet, to: Path, *more: str) -> bool:
