@@ -123,6 +123,8 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         trace=settings.step_trace,
         gpu_memory=settings.gpu_memory_utilization,
         kernels=settings.kernels,
+        cpu_threads_bind=settings.cpu_threads_bind,
+        numa=settings.numa,
         allow_slow=settings.allow_slow,
         eager=settings.enforce_eager,
         async_scheduling=settings.async_scheduling,

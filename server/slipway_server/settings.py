@@ -25,6 +25,7 @@ from slipway_process.values import (
     Variable,
 )
 
+from .placement import parse_cpu_list
 from .telemetry.termination import Parser
 
 Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"), Flag("VERSION")]
@@ -32,6 +33,15 @@ Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"
 ToolCallParser = Literal["auto", "none", "hermes", "llama3", "mistral", "json"]
 ReasoningParser = Literal["auto", "none", "qwen3", "deepseek_r1"]
 CKernels = Literal["auto", "native", "torch", "amx", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2", "neon"]
+
+
+def _cpu_threads_bind(text: str) -> str:
+    if text not in ("auto", "nobind"):
+        parse_cpu_list(text)
+    return text
+
+
+CpuThreadsBind = Annotated[str, AfterValidator(_cpu_threads_bind), Flag("auto|nobind|LIST")]
 
 
 class ServerSettings(ProcessSettings):
@@ -120,6 +130,15 @@ class ServerSettings(ProcessSettings):
         description="on a CPU: the C kernels where they can run, else torch; native: the C kernels, or the server does "
         "not start; torch: never the C kernels; the others: those for this instruction set, or the server does not "
         "start",
+    )
+    cpu_threads_bind: CpuThreadsBind = Field(
+        "nobind",
+        description="CPUs of the engine's threads, one for each; auto: one of each physical core, where this container "
+        "has CPUs of its own; nobind: the kernel chooses",
+    )
+    numa: Literal["auto", "off"] = Field(
+        "auto",
+        description="auto: where the engine's CPUs are of several memory nodes, its memory is interleaved over them",
     )
     allow_slow: Switch = Field(
         False,

@@ -33,6 +33,8 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     async_scheduling: bool = False  # a step begins before the one before has ended
     log_level: str = "info"
     inter_token_s: float = 0.0  # target time of a step with answers of few requests; 0: what suits the device
+    cpu_threads_bind: str = "nobind"  # or auto, a list of CPUs
+    numa: str = "auto"  # or off
     stop_token_ids: tuple[int, ...] = ()  # of the model, by which an answer with a grammar ends
 
 

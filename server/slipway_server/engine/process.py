@@ -6,6 +6,7 @@ gc.disable()  # while thousands of modules are imported, none of which is garbag
 
 # ruff: noqa: E402
 import logging
+import os
 import signal
 import socket
 import sys
@@ -17,7 +18,7 @@ import torch
 
 from slipway_process import logs
 
-from .. import environment
+from .. import environment, machine, placement
 from ..models.devices import LoadError
 from ..telemetry.heartbeat import Heartbeat
 from .build import build_engine
@@ -51,18 +52,38 @@ def main() -> None:
 
 def serve(wire: Wire, heartbeat: Heartbeat, start: Start) -> None:
     began = time.monotonic()
-    threads = environment.engine_threads()
-    torch.set_num_threads(threads)
     try:
+        threads, cpus = place(start, environment.engine_threads())
+        torch.set_num_threads(threads)
         engine, ready = build_engine(start, threads)
     except LoadError as error:
         wire.send(Failed(str(error)))
         sys.exit(1)
+    placement.bind_workers(cpus)
     # These objects live as long as the process: a collection during a step must not scan all of torch.
     gc.freeze()
     gc.enable()
     wire.send(msgspec.structs.replace(ready, load_seconds=round(time.monotonic() - began, 3)))
     run_steps(wire, heartbeat, engine, Trace(start.trace))
+
+
+def place(start: Start, threads: int) -> tuple[int, tuple[int, ...]]:
+    """How many threads compute, and on which CPUs; none: the kernel chooses. Before any of them starts.
+
+    Raises:
+        LoadError: a setting names a CPU that is not there.
+    """
+    allowed = os.sched_getaffinity(0)
+    try:
+        topology = placement.read_topology()
+        chosen = placement.choose(start.cpu_threads_bind, start.numa, allowed, machine.cores(), topology)
+    except ValueError as error:
+        raise LoadError(str(error)) from None
+    for warning in filter(None, (chosen.warning, placement.apply(chosen))):
+        log.warning(warning)
+    if chosen.cpus or chosen.nodes:
+        log.info("the engine's place", extra={"cpus": list(chosen.cpus), "interleaved_nodes": list(chosen.nodes)})
+    return min(threads, len(chosen.cpus) or threads), chosen.cpus
 
 
 class Trace:

@@ -1,6 +1,7 @@
 """Clients that leave, queues that fill, engines that hang or die, and the drain."""
 
 import json
+import os
 import signal
 import socket
 import time
@@ -265,3 +266,16 @@ def test_a_missing_shard_is_reported_in_one_sentence(tiny_broken: Path, tmp_path
         assert server.wait() == 65
     assert "model-00002-of-00002.safetensors is missing" in words.read_text()
     assert server.lines[-1]["level"] == "error" and server.lines[-1]["msg"] == words.read_text()
+
+
+def test_a_cpu_that_is_not_there_is_reported_in_one_sentence(tiny_v1: Path, tmp_path: Path) -> None:
+    words = tmp_path / "last-words"
+    with ServerProcess(tiny_v1, "--cpu-threads-bind", "0,4095", termination_log=words) as server:
+        assert server.wait() == 65
+    assert "--cpu-threads-bind names CPU 4095, and this process may use " in words.read_text()
+
+
+def test_engine_computes_on_the_cpus_that_it_is_bound_to(tiny_v1: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    with ServerProcess(tiny_v1, "--cpu-threads-bind", str(cpu)).wait_ready() as server:
+        assert server.engine.cpu_affinity() == [cpu]

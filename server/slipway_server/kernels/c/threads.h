@@ -55,6 +55,7 @@ int slipway_start(int threads) {
     for (; pool.threads < threads; pool.threads++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, worker, NULL)) return -1;
+        pthread_setname_np(thread, "slipway-kernel");
         pthread_detach(thread);
     }
     return pool.threads;
