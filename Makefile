@@ -199,6 +199,9 @@ bench-predict: setup ## classic models beside MLServer, LitServe, BentoML, Ray S
 bench-gateway-memory: setup ## a gateway at its memory limit among hostile clients: sheds, is never killed (10 minutes; QUICK=1)
 	$(PY) -P bench/gateway_memory.py
 
+bench-batches: setup ## what a batch costs the requests beside it (6 minutes; QUICK=1: two; ARGS=--help)
+	$(PY) -m bench.batches $(ARGS)
+
 bench-shadow: setup ## what mirroring adds to the latency of the clients that are mirrored (a minute; QUICK=1)
 	$(PY) -m bench.shadow
 

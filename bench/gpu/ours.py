@@ -14,7 +14,8 @@ from bench.gpu.roofline import config_of
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.config import SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS, Kernels
 from slipway_server.kernels.in_triton import TritonKernels
 from slipway_server.models.configs.families import DecoderShape, shape_of

@@ -51,7 +51,7 @@ def drawing(number: int, chance: random.Random, **changes: Any) -> Request:
         }
     )
     prompt = prompts()[chance.randrange(PROMPTS)]
-    return Request(f"d{number}", prompt, params, chance.choice((0, 0, -1)), tenant=chance.choice(("", "other")))
+    return Request(f"d{number}", prompt, params, chance.choice((0, 0, -1, 1000)), tenant=chance.choice(("", "other")))
 
 
 def drawn_tokens(*, async_scheduling: bool, seed: int) -> tuple[EngineCore, dict[str, list[int]], set[FinishReason]]:
@@ -83,7 +83,7 @@ def test_greedy_answers_are_those_of_transformers_beside_requests_with_rules() -
     chance = random.Random(3)
     engine = make_engine("tiny-v1", async_scheduling=True, slots=7, step_tokens=40, kv_tokens=640)
     order = chance.sample(range(PROMPTS), 60)
-    requests = [greedy("tiny-v1", index, chance.choice((0, 0, 1, 5))) for index in order]
+    requests = [greedy("tiny-v1", index, chance.choice((0, 0, 1, 1000))) for index in order]
     found = answers(engine, requests, at_once=10, storm=Storm(engine, chance))
     assert found == [expected("tiny-v1")[index] for index in order]
     assert engine.scheduler.preemptions > 0

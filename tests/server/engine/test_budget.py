@@ -6,7 +6,8 @@ import pytest
 
 from slipway_server.engine.request import Request, Sampled, SamplingParams
 from slipway_server.engine.scheduling.budget import StepTimes, TokenBudget
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.config import SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler
 
 
 def budget_of(least: int, most: int, target_s: float) -> TokenBudget:

@@ -20,8 +20,9 @@ from slipway_server.engine.request import (
     SamplingParams,
     ScheduledSequence,
 )
+from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.outputs import NO_TOKEN
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS
 from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator

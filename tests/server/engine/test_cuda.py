@@ -14,7 +14,8 @@ from bench.gpu.ours import RandomWeights
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.config import SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels import cuda
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
 from slipway_server.kernels.in_torch import TorchKernels

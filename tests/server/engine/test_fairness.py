@@ -3,8 +3,9 @@
 import pytest
 
 from slipway_server.engine.request import Request, Sampled, SamplingParams
+from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.fairness import Fairness
-from slipway_server.engine.scheduling.scheduler import AGEING_S, Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import AGEING_S, Scheduler
 
 WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
 

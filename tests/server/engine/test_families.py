@@ -15,7 +15,8 @@ import transformers
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.config import SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.models.generator import load_generator, self_test
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

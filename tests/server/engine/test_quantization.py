@@ -10,7 +10,8 @@ import torch
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.config import SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.models import checkpoint
 from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import load_generator

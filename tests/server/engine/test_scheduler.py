@@ -17,8 +17,10 @@ from slipway_server.engine.request import (
     ScheduledSequence,
     Sequence,
 )
+from slipway_server.engine.scheduling.background import PRIORITY
 from slipway_server.engine.scheduling.block_hash import BlockHasher
-from slipway_server.engine.scheduling.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.config import SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler
 
 STOP = 7
 LOGPROBS = (Logprobs((0,), (-1.0,), 1),) * 64
@@ -389,7 +391,11 @@ def test_the_lowest_class_is_served_at_last() -> None:
 # --- everything at once -----------------------------------------------------------------------------------------------
 
 drawn_requests = st.tuples(
-    st.integers(1, 30), st.integers(1, 8), st.integers(-1, 1), st.integers(0, 2), st.integers(0, 2)
+    st.integers(1, 30),
+    st.integers(1, 8),
+    st.sampled_from((-1, 0, 1, PRIORITY)),
+    st.integers(0, 2),
+    st.integers(0, 2),
 )
 
 
@@ -449,3 +455,71 @@ def test_budgets_hold_and_every_request_ends_once(
     assert ended == Counter(f"r{number}" for number in range(submitted))
     assert len(started) == len(set(started))
     assert scheduler.kv_usage == 0
+
+
+# --- the background ---------------------------------------------------------------------------------------------------
+
+
+def names(batch: list[ScheduledSequence]) -> set[str]:
+    return {work.sequence.request.id for work in batch}
+
+
+def test_background_computes_in_every_step_while_it_is_alone() -> None:
+    scheduler = Scheduler(limits(), hash_key=bytes(32))
+    scheduler.submit(request("line", tokens=20, priority=PRIORITY))
+    scheduler.submit(request("other", tokens=20, priority=PRIORITY, first=50))
+    for _ in range(5):
+        batch = scheduler.schedule()
+        assert names(batch) == {"line", "other"}
+        complete(scheduler, batch)
+
+
+def test_background_is_in_one_of_eight_steps_that_others_have() -> None:
+    scheduler = Scheduler(limits(), hash_key=bytes(32))
+    scheduler.submit(request("line", tokens=90, priority=PRIORITY))
+    step(scheduler)
+    scheduler.submit(request("chat", tokens=33, first=50))
+    seen = []
+    while "chat" in scheduler.running or not seen:
+        batch = scheduler.schedule()
+        seen.append(names(batch))
+        complete(scheduler, batch)
+    assert len(seen) == 33 and all("chat" in each for each in seen)
+    assert [number for number, each in enumerate(seen, 1) if "line" in each] == [8, 16, 24, 32]
+    assert names(scheduler.schedule()) == {"line"}  # at once when it is alone
+
+
+@pytest.mark.parametrize("priority", [-1000, -1, 0, 1, 999])
+def test_no_other_priority_is_left_out_of_a_step(priority: int) -> None:
+    scheduler = Scheduler(limits(), hash_key=bytes(32))
+    scheduler.submit(request("late", tokens=9, priority=priority))
+    scheduler.submit(request("chat", tokens=9, priority=-1000, first=50))
+    for _ in range(8):
+        batch = scheduler.schedule()
+        assert names(batch) == {"late", "chat"}
+        complete(scheduler, batch)
+
+
+def test_background_computes_where_others_find_no_block() -> None:
+    scheduler = Scheduler(limits(slots=2, kv_tokens=40), hash_key=bytes(32))
+    scheduler.submit(request("line", prompt=20, tokens=16, priority=PRIORITY))
+    step(scheduler)
+    scheduler.submit(request("chat", prompt=24, tokens=16, first=50))
+    ended: list[str] = []
+    for _ in range(200):
+        ended += step(scheduler)
+        scheduler.check()
+        if not scheduler.busy:
+            break
+    assert sorted(ended) == ["chat", "line"] and ended[0] == "chat"
+
+
+def test_step_is_short_for_a_request_that_may_arrive_while_the_background_has_a_prompt() -> None:
+    scheduler = Scheduler(limits(), hash_key=bytes(32))
+    assert scheduler.decodes == 0
+    scheduler.submit(request("line", prompt=40, tokens=9, priority=PRIORITY))
+    complete(scheduler, scheduler.schedule())
+    assert scheduler.decodes == 1  # in the middle of its prompt
+    scheduler.submit(request("chat", prompt=40, tokens=9, first=50))
+    complete(scheduler, scheduler.schedule())
+    assert scheduler.decodes == 0  # a prompt of others is computed as fast as without it

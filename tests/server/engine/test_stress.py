@@ -83,7 +83,7 @@ class Storm:
             )
             # The same beginnings as those that are looked at: blocks are shared with who is cancelled.
             prompt = prompts()[chance.randrange(PROMPTS)]
-            priority, tenant = chance.choice((0, 0, -1)), chance.choice(("", "", "other"))
+            priority, tenant = chance.choice((0, 0, -1, 1000)), chance.choice(("", "", "other"))
             self._engine.submit(Request(self._there[-1], prompt, params, priority, tenant=tenant))
         while len(self._there) > 6 or (self._there and chance.random() < 0.2):
             self._engine.cancel(self._there.pop(chance.randrange(len(self._there))))

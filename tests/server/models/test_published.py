@@ -15,7 +15,8 @@ import transformers
 from docs.models_page import published
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
-from slipway_server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from slipway_server.engine.scheduling.config import SchedulerConfig
+from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.models.configs import architectures
 from slipway_server.models.configs.families import shape_of
 from slipway_server.models.devices import LoadError

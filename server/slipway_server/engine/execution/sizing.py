@@ -10,7 +10,8 @@ from ...machine import free_memory_bytes
 from ...models.decoder import Decoder
 from ...models.devices import LoadError
 from ..messages import Start
-from ..scheduling.scheduler import MAX_PROMPT_LOGPROBS, SchedulerConfig
+from ..scheduling.config import SchedulerConfig
+from ..scheduling.scheduler import MAX_PROMPT_LOGPROBS
 from .memory import DeviceMemory, for_cache
 
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192

@@ -5,11 +5,13 @@ Pure: no tensors, no clock, no I/O. Each step decodes first and gives the rest o
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from itertools import chain
 
 from ..request import PENDING, FinishReason, Request, RequestOutput, Sampled, ScheduledSequence, Sequence
+from .background import BackgroundTurns, num_decodes
 from .block_hash import BlockHasher
 from .block_manager import BlockManager
+from .config import SchedulerConfig
 from .fairness import Fairness
 from .outputs import advance
 
@@ -18,16 +20,6 @@ OLDEST_SHARE = 0.25  # of a step's prefill tokens, for the prefill that began fi
 # Prompt tokens of a step whose log probabilities are computed: each one needs its own row of logits.
 MAX_PROMPT_LOGPROBS = 256
 TOO_LATE = "The request's time was over."
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    slots: int
-    step_tokens: int
-    kv_tokens: int
-    block_tokens: int = 32
-    chunked: bool = True  # False for encoders: they see the whole input at once
-    prefix_cache: bool = True
 
 
 class Scheduler:
@@ -47,6 +39,7 @@ class Scheduler:
             prefix_cache=limits.prefix_cache,
         )
         self.fairness = Fairness()
+        self._background = BackgroundTurns()
         self.preemptions = 0
         self.prefix_queries = self.prefix_hits = 0  # tokens
         self._waiting: dict[str, Sequence] = {}
@@ -69,8 +62,8 @@ class Scheduler:
 
     @property
     def decodes(self) -> int:
-        """Answers that wait for their next token."""
-        return sum(sequence.decoding for sequence in self.running.values())
+        """Answers that wait for their next token, as far as the length of a step goes."""
+        return num_decodes(self.running.values())
 
     @property
     def busy(self) -> bool:
@@ -113,13 +106,18 @@ class Scheduler:
         """The batch of the next step, of at most `step_tokens` tokens. All blocks that it writes to are allocated."""
         budget = self.limits.step_tokens if step_tokens is None else step_tokens
         self._admit(now_s)
-        batch = self._decodes()
-        batch += self._prefills(budget - len(batch), alone=not batch)
+        # Where the foreground can compute nothing, the background does.
+        members = self._background.members(self.running.values())
+        batch = self._batch(members, budget) or self._batch(self.running.values(), budget)
         while not batch and len(self.running) > 1 and not self._in_flight:
             # Prefills hold all blocks together, and none of them has enough: one is preempted.
             self._preempt_victim()
-            batch = self._prefills(budget, alone=True)
+            batch = self._prefills(self.running.values(), budget, alone=True)
         return batch
+
+    def _batch(self, members: Iterable[Sequence], budget: int) -> list[ScheduledSequence]:
+        batch = self._decodes(members)
+        return batch + self._prefills(members, budget - len(batch), alone=not batch)
 
     def complete(self, batch: Iterable[ScheduledSequence], results: Iterable[Sampled]) -> list[RequestOutput]:
         """Applies a step's results: one for each sequence that samples or has prompt log probabilities, in order."""
@@ -292,9 +290,9 @@ class Scheduler:
 
     # --- batch --------------------------------------------------------------------------------------------------------
 
-    def _decodes(self) -> list[ScheduledSequence]:
+    def _decodes(self, members: Iterable[Sequence]) -> list[ScheduledSequence]:
         """One token for each sequence after its prefill. When no block is free for it, a sequence is preempted."""
-        decoding = [item for item in self.running.values() if item.decoding and not item.ends_by_length]
+        decoding = [item for item in members if item.decoding and not item.ends_by_length]
         for sequence in decoding:
             while sequence.slot >= 0 and not self.block_manager.can_append(sequence, sequence.length):
                 self._preempt_victim()
@@ -302,9 +300,9 @@ class Scheduler:
                 self.block_manager.append(sequence, sequence.length)
         return [self._schedule_tokens(sequence, 1) for sequence in decoding if sequence.slot >= 0]
 
-    def _prefills(self, budget: int, *, alone: bool) -> list[ScheduledSequence]:
+    def _prefills(self, members: Iterable[Sequence], budget: int, *, alone: bool) -> list[ScheduledSequence]:
         """Several of them share the rest of the step."""
-        waiting = [s for s in self.running.values() if not s.decoding]
+        waiting = [item for item in members if item.slot >= 0 and not item.decoding]
         return self._chunks(waiting, budget) if self.limits.chunked else self._wholes(waiting, budget, alone=alone)
 
     def _chunks(self, prefills: list[Sequence], budget: int) -> list[ScheduledSequence]:
@@ -363,8 +361,8 @@ class Scheduler:
         return max(self.running.values(), key=self._loss, default=None)
 
     def _loss(self, sequence: Sequence) -> tuple[int, float, int, int]:
-        served = self.fairness.served(sequence.request.tenant)
-        return sequence.rank, served, -sequence.num_computed_tokens, sequence.arrival
+        request, computed = sequence.request, sequence.num_computed_tokens
+        return sequence.rank, self.fairness.served(request.tenant), -computed, sequence.arrival
 
     def _preempt_victim(self) -> None:
         victim = self._victim()
@@ -393,5 +391,4 @@ class Scheduler:
         sequence.slot = -1
 
     def _all_sequences(self) -> Iterator[Sequence]:
-        yield from self.running.values()
-        yield from self._waiting.values()
+        return chain(self.running.values(), self._waiting.values())

@@ -1,0 +1,13 @@
+"""What the scheduler may use."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    slots: int
+    step_tokens: int
+    kv_tokens: int
+    block_tokens: int = 32
+    chunked: bool = True  # False for encoders: they see the whole input at once
+    prefix_cache: bool = True
