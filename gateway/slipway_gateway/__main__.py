@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ctypes
-import gc
 import logging
 import os
 import resource
@@ -19,7 +18,7 @@ from typing import Protocol
 
 from aiohttp import ClientSession, http_parser, web
 
-from slipway_process import logs
+from slipway_process import collector, logs
 from slipway_process.passes import PassKeys
 from slipway_process.settings import default_variable
 
@@ -61,7 +60,6 @@ log = logging.getLogger("slipway_gateway")
 Run = Callable[[], Coroutine[None, None, None]]
 # For error events to reach clients after the drain's time is over.
 _FAREWELL_S = 2.0
-_COLLECTED_AFTER = 10_000  # objects more, in place of 700
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10  # of mallopt
 
 
@@ -92,13 +90,6 @@ def _return_memory() -> None:
     # By default glibc keeps freed memory once it saw large blocks; this threshold returns large blocks at once.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-
-
-def _spare_collector() -> None:
-    # What the process is made of stays: the collector need not walk it again and again, and requests leave few cycles.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECTED_AFTER, 20, 50)
 
 
 def _version() -> str:
@@ -307,7 +298,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
         grpc_port = await _listen_grpc(edge, balancer, settings)
-        _spare_collector()
+        collector.spare()
         ports = dict(zip(("api", "admin", "internal"), (runner, *admin_runners), strict=False))
         log.info("listening", extra={"tls": tls is not None, **{name: one.addresses for name, one in ports.items()}})
         others = _watch_gateways(settings, gateways, metrics)

@@ -11,7 +11,7 @@ from typing import Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from slipway_process import logs
+from slipway_process import collector, logs
 
 from ..engine.client import EngineError
 from ..settings import ServerSettings
@@ -226,6 +226,7 @@ async def run_server(
     probes = ProbeServer(health, settings.host, settings.probe_port, debug)
     probes.start()
     log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port, "tls": tls is not None})
+    collector.spare()
     stop = _stop_on_signals()
     beat = asyncio.create_task(_beat(health))
     stopping = asyncio.create_task(stop.wait())

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipway_process import logs
+from slipway_process import collector, logs
 
 from ..description import CLASSIFICATION
 from ..formats import LoadedModel, ModelError, loader
@@ -85,6 +85,7 @@ def main() -> None:
         assert isinstance(start, LoadModel), "the first message says what to load"
         logs.configure(start.log_level)
         model = _load(wire, start)
+        collector.spare()
         while True:
             message, data = wire.receive()
             assert isinstance(message, Compute), "a model is started only once"
