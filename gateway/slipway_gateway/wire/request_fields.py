@@ -248,7 +248,7 @@ def client(headers: Mapping[str, str], owner: str, sources: Collection[str]) -> 
 
 
 def pseudonym(name: str, salt: str) -> str:
-    """What servers know a name by."""
+    """A tenant's or client's name as servers see it: TENANT_BYTES of a keyed hash (HMAC-SHA256), in hexadecimal."""
     return hmac.digest(salt.encode(), name.encode("utf-8", "surrogatepass"), "sha256")[:TENANT_BYTES].hex()
 
 

@@ -56,7 +56,7 @@ class AuditRunner:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Record what is new.
+        """Read all audited objects, and append to the audit log what changed since the last look.
 
         Raises:
             ApiError: objects cannot be read.

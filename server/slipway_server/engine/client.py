@@ -142,7 +142,7 @@ class EngineClient:
             self.stop()
 
     def _expect_no_steps(self) -> None:
-        """As during the first load: an engine without steps is then no reason to restart the server."""
+        """Resets the heartbeat: an engine that loads makes no steps, and the liveness probe must not fail for that."""
         self.heartbeat.beat(0.0, steps=self.heartbeat.steps)
 
     def _serve(self, ready: Ready) -> None:

@@ -113,11 +113,12 @@ def draw(
     value, token = tl.load(bound_values + row), tl.load(bound_ids + row).to(tl.int32)
     pending = (inverse > 0.0) & (tl.abs(top) < float("inf"))
     if pending:
+        # top_p is a part of what top_k leaves, whatever min_p takes of it.
+        kept = tl.sum(_mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH), 0)
+        kept = kept * top_p.to(tl.float64)
         least = top + tl.log(min_p) / inverse
         token = tl.where(least > value, size, token)
         value = tl.maximum(value, least)
-        kept = tl.sum(_mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH), 0)
-        kept = kept * top_p.to(tl.float64)
         round_ = 0
         while pending:
             chosen = _draw(

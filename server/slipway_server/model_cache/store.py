@@ -112,9 +112,10 @@ class ModelCache:
             yield work
 
     def left_pending(self, source: str, wanted: str | None, names: Collection[str]) -> CachedModel | None:
-        """Publish what a process had downloaded that died before it could.
+        """The complete download of a process that died before it published it, now published; None where there is none.
 
-        Only where it is the `wanted` digest, or one of the names was to lead to it: a source may have changed since.
+        It must have the `wanted` digest, or one of these names, for the source may have changed since. Otherwise, and
+        where files are damaged, the download is deleted.
         """
         pending = self._root / _WORK / source / _PENDING
         entry, meant = entries.read(pending), _names(pending)

@@ -100,6 +100,26 @@ def test_draws_are_those_of_torch(size: int) -> None:
     assert sum(one != other for one, other in zip(ours.tolist(), exact.tolist(), strict=True)) <= 1  # by rounding
 
 
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        # Of 0.5, 0.3, 0.12 and 0.08: top_p is a part of what top_k leaves, min_p takes from it afterwards.
+        ({"top_p": 0.55, "min_p": 0.5}, {0, 1}),
+        ({"top_p": 0.45, "min_p": 0.5}, {0}),
+        ({"top_p": 0.9, "min_p": 0.2}, {0, 1, 2}),
+        ({"top_p": 0.6, "top_k": 2, "min_p": 0.5}, {0}),
+    ],
+)
+def test_rules_together_leave_the_tokens_that_they_leave_in_torch(rules: dict[str, Any], left: set[int]) -> None:
+    rows = 48
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.12, 0.08])).expand(rows, 4).contiguous()
+    draws = Draws([draw_by(seed, 1.0, **rules) for seed in range(rows)], [9] * rows)
+    exact, _ = sample(logits, draws)
+    ours, _ = kernels().sample(logits.to(DEVICE), draws)
+    assert set(exact.tolist()) == left
+    assert ours.tolist() == exact.tolist()
+
+
 @pytest.mark.filterwarnings("ignore:divide by zero encountered in log")
 @pytest.mark.parametrize("draw", [LIKELIEST, draw_by(3, 0.01, top_k=1)])
 def test_the_likeliest_token_and_numbers_that_are_not_finite(draw: bytes) -> None:

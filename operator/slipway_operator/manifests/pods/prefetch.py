@@ -61,7 +61,8 @@ def prefetch_job(owner: Owner, snapshot: Snapshot, node: str) -> dict[str, Any]:
 
 
 def _pull(engine: dict[str, Any]) -> dict[str, Any]:
-    """A container that only has the engine's image: it ends at once, also where it cannot run."""
+    """A container whose only purpose is that the kubelet pulls the engine's image. Its command ends at once, and fails
+    where the image has no shell, which the Job does not mind: the image is on the node then."""
     return {
         "name": IMAGE,
         **{name: engine[name] for name in ("image", "imagePullPolicy", "securityContext") if name in engine},

@@ -180,7 +180,8 @@ def _flags(limits: PoolLimitsSpec, batching: BatchingSpec) -> list[str]:
 
 
 def _fetcher(spec: ModelPoolSpec, image: str, storage_mib: int) -> dict[str, Any]:
-    """It alone has credentials. It takes as much of the processor as is free, and is killed before the server is."""
+    """The container that brings the files: the only one with credentials. Its CPU is not limited, and where memory runs
+    out the kernel kills it before the server."""
     args = ["--pool-config", f"{CONFIG_DIR}/{FILE}", "--dest", MODEL_DIR, "--max-bytes", str(storage_mib * _MIB)]
     fetcher = _container("fetch", image, "slipway-pool-fetcher", args, "fetch-tmp", read_only=False)
     return {

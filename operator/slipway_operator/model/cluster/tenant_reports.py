@@ -42,7 +42,8 @@ class TenantReports:
         return [answer.tenants.get(name, TenantReport()) for answer in self.answers]
 
     def spent(self, name: str) -> tuple[int, int]:
-        """Today and this month: of each ledger once, of those that gateways share the latest."""
+        """Spent today and this month, in billionths of the currency: the sum over ledgers. Gateways that share a ledger
+        report the same sums, of which the largest one is the newest."""
         found: dict[str, tuple[int, int]] = {}
         for number, answer in enumerate(self.answers):
             one, key = answer.tenants.get(name, TenantReport()), answer.ledger or str(number)

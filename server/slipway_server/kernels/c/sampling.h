@@ -18,6 +18,7 @@ typedef struct {
     float top_p, min_p;
     int32_t top_k; // 0: all
 } Draw;
+_Static_assert(sizeof(Draw) == 24, "as draws.py packs it");
 
 typedef struct {
     const float *x; // [m, n], rows `stride` numbers apart
