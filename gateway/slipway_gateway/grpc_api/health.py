@@ -28,16 +28,14 @@ class GrpcHealth:
     def serving(self) -> bool:
         return self._published.current is not None and not self._methods.api.draining
 
-    async def check(self, context: Context) -> None:
+    async def check(self, context: Context) -> bytes:
         try:
             service = await self._service(context)
         except errors.RequestError as refusal:
-            refuse(context, refusal.status, str(refusal))
-            return
+            return refuse(context, refusal.status, str(refusal))
         if service not in _KNOWN:
-            refuse(context, 404, "There is no such service here.")
-            return
-        await context.write(protobuf.number_field(1, SERVING if self.serving else NOT_SERVING))
+            return refuse(context, 404, "There is no such service here.")
+        return protobuf.number_field(1, SERVING if self.serving else NOT_SERVING)
 
     async def watch(self, context: Context) -> None:
         """Sends the status at once and after each change, until the gateway ends."""

@@ -158,41 +158,57 @@ class _Reload:
 
 
 class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library has no annotations
-    """Finds what does a method. All methods are handled as streams of bytes, which look the same on the wire: so a call
-    begins before its message is read, and is authenticated first."""
+    """Finds what does a method. All methods take streams of bytes, which look the same on the wire: so a call begins
+    before its message is read, and is authenticated first."""
 
     def __init__(self, methods: Methods, health: GrpcHealth) -> None:
         self._methods = methods
-        self._known: dict[str, Callable[[Context], Awaitable[None]]] = {
-            f"/{HEALTH}/{CHECK}": health.check,
-            f"/{HEALTH}/{WATCH}": health.watch,
-            f"/{SERVICE}/{STREAM}": lambda context: InferStream(methods, context).run(),
+        self._known = {
+            f"/{HEALTH}/{CHECK}": _one_response(health.check),
+            f"/{HEALTH}/{WATCH}": _many_responses(health.watch),
+            f"/{SERVICE}/{STREAM}": _many_responses(lambda context: InferStream(methods, context).run()),
         }
         for name in UNARY:
-            self._known[f"/{SERVICE}/{name}"] = partial(methods.unary, name)
+            self._known[f"/{SERVICE}/{name}"] = _one_response(partial(methods.unary, name))
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         method = handler_call_details.method
-        found = self._known.get(method)
+        return self._known.get(method) or _one_response(partial(self._unimplemented, method))
 
-        async def behave(_: Any, context: Context) -> None:
-            if found is None:
-                self._unimplemented(method, context)
-                return
-            try:
-                await found(context)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                log.exception("a call failed inside of the gateway")
-                refuse(context, 500, str(errors.internal()))
-
-        return grpc.stream_stream_rpc_method_handler(behave)
-
-    def _unimplemented(self, method: str, context: Context) -> None:
+    async def _unimplemented(self, method: str, context: Context) -> bytes:
         served = ", ".join((*UNARY, STREAM))
         message = f"{method[:200]} is not served: this gateway has {SERVICE} with {served}, and {HEALTH}."
         call = self._methods.call(context, "/unimplemented")
         refusal = errors.invalid("unimplemented", message, status=501)
         self._methods.api.refuse(refusal, call.request)
-        refuse(context, refusal.status, message)
+        return refuse(context, refusal.status, message)
+
+
+def _one_response(answer: Callable[[Context], Awaitable[bytes]]) -> grpc.RpcMethodHandler:
+    """Of calls whose response goes out with their status: one operation of the library, where streams need two."""
+
+    async def behave(_: Any, context: Context) -> bytes:
+        try:
+            message = await answer(context)
+        except Exception:
+            message = _failed(context)
+        if context.code() is not None:
+            await context.abort(context.code())  # with the details that are set; there is no message before it
+        return message
+
+    return grpc.stream_unary_rpc_method_handler(behave)
+
+
+def _many_responses(run: Callable[[Context], Awaitable[None]]) -> grpc.RpcMethodHandler:
+    async def behave(_: Any, context: Context) -> None:
+        try:
+            await run(context)
+        except Exception:
+            _failed(context)
+
+    return grpc.stream_stream_rpc_method_handler(behave)
+
+
+def _failed(context: Context) -> bytes:
+    log.exception("a call failed inside of the gateway")
+    return refuse(context, 500, str(errors.internal()))

@@ -33,15 +33,17 @@ class MessageReader:
         Raises:
             RequestError: it comes too slowly (408), or there is no room for it (429).
         """
-        reading = asyncio.ensure_future(self._read())
+        wait = _Wait(account, self._settings.max_body_bytes, timeout_s, self._ending)
         try:
-            await asyncio.wait({reading}, timeout=AT_ONCE_S)
-            if not reading.done() and not await self._patiently(reading, account, timeout_s):
-                return None
-            message = reading.result()
+            message = await self._read()
+        except asyncio.CancelledError:
+            if not wait.was_ended():
+                raise
+            if wait.refusal:
+                raise wait.refusal from None
+            return None
         finally:
-            if not reading.done():
-                reading.cancel()
+            wait.close()
         if message is aio.EOF:
             return None
         assert isinstance(message, bytes)
@@ -49,24 +51,67 @@ class MessageReader:
             raise _no_room(refused)
         return message
 
-    async def _patiently(self, reading: "asyncio.Future[Any]", account: Account, timeout_s: float | None) -> bool:
-        """Whether the message came, before the gateway stops to read."""
-        largest = self._settings.max_body_bytes
-        if refused := account.grow(largest):
-            raise _no_room(refused)
-        evicted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        account.waits(lambda: evicted.set_result(None))
-        awaited: set[asyncio.Future[Any]] = {reading, evicted} | ({self._ending} if self._ending else set())
-        try:
-            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            account.goes_on()
-        if evicted.done():
-            raise errors.overloaded("The message came too slowly while the gateway was at its limit of memory.")
-        account.shrink(largest)
-        if not reading.done() and (self._ending is None or not self._ending.done()):
-            raise errors.invalid("body_timeout", "The message did not arrive in time.", status=408)
-        return reading.done()
+
+class _Wait:
+    """For one message, of the task that reads it. Most are there at once: so the wait costs them a timer and no task.
+
+    `refusal`: why it was ended; None where the gateway ends.
+    """
+
+    __slots__ = ("_account", "_before", "_ended", "_ending", "_held_bytes", "_largest", "_task", "_timeout_s", "_timer",
+                 "refusal")  # fmt: skip
+
+    def __init__(
+        self, account: Account, largest: int, timeout_s: float | None, ending: "asyncio.Future[None] | None"
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._before = task, task.cancelling()
+        self._account, self._largest, self._timeout_s, self._ending = account, largest, timeout_s, ending
+        self._held_bytes = 0
+        self._ended = False
+        self.refusal: errors.RequestError | None = None
+        self._timer: asyncio.TimerHandle | None = task.get_loop().call_later(AT_ONCE_S, self._begin)
+
+    def was_ended(self) -> bool:
+        """Whether a cancellation of the task is this one's alone, which then is over."""
+        return self._ended and self._task.uncancel() <= self._before
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        if self._held_bytes:
+            self._account.goes_on()
+            self._account.shrink(self._held_bytes)
+        if self._ending:
+            self._ending.remove_done_callback(self._stop)
+
+    def _begin(self) -> None:
+        """It was not there at once: it counts as the largest one."""
+        self._timer = None
+        if refused := self._account.grow(self._largest):
+            self._end(_no_room(refused))
+            return
+        self._held_bytes = self._largest
+        self._account.waits(self._evicted)
+        if self._ending:
+            self._ending.add_done_callback(self._stop)
+        if self._timeout_s is not None:
+            self._timer = self._task.get_loop().call_later(self._timeout_s, self._late)
+
+    def _evicted(self) -> None:
+        self._end(errors.overloaded("The message came too slowly while the gateway was at its limit of memory."))
+
+    def _late(self) -> None:
+        self._end(errors.invalid("body_timeout", "The message did not arrive in time.", status=408))
+
+    def _stop(self, _: "asyncio.Future[None]") -> None:
+        self._end(None)
+
+    def _end(self, refusal: errors.RequestError | None) -> None:
+        if not self._ended:
+            self._ended, self.refusal = True, refusal
+            self._task.cancel()
 
 
 def _no_room(reason: str) -> errors.RequestError:
