@@ -115,6 +115,21 @@ async def test_a_response_counts_until_its_client_took_it_or_left(*, reads: bool
         await until_async(lambda: budget.used_bytes == 0)
 
 
+async def test_a_client_that_does_not_read_its_response_is_left() -> None:
+    """By the library too: its calls are bounded in number."""
+
+    def running() -> int:
+        return sum("HandleExceptions" in task.get_name() for task in asyncio.all_tasks())
+
+    async with upstream(echo) as server, grpc_gateway(stall_timeout_s=0.2) as made:
+        made.gate.route(("aaaaaaaaaa", 100, [server.url]))
+        call = made.channel.unary_stream(INFER)(infer(payload=bytes(8 << 20)))
+        await until_async(lambda: made.gate.outcomes() == {"ok": 1})
+        await until_async(lambda: not running() and made.gate.budget.used_bytes == 0)
+        assert not call.done()
+        call.cancel()
+
+
 async def test_a_cancelled_read_stays_cancelled() -> None:
     with budget(LARGEST).open("c") as account:
         reading = asyncio.create_task(MessageReader(never, SETTINGS).message(account, 30.0))

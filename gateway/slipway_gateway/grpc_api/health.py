@@ -28,14 +28,14 @@ class GrpcHealth:
     def serving(self) -> bool:
         return self._published.current is not None and not self._methods.api.draining
 
-    async def check(self, context: Context) -> bytes:
+    async def check(self, context: Context) -> None:
         try:
-            service = await self._service(context)
+            if await self._service(context) not in _KNOWN:
+                refuse(context, 404, "There is no such service here.")
+                return
+            await self._methods.deliver(context, protobuf.number_field(1, SERVING if self.serving else NOT_SERVING))
         except errors.RequestError as refusal:
-            return refuse(context, refusal.status, str(refusal))
-        if service not in _KNOWN:
-            return refuse(context, 404, "There is no such service here.")
-        return protobuf.number_field(1, SERVING if self.serving else NOT_SERVING)
+            refuse(context, refusal.status, str(refusal))
 
     async def watch(self, context: Context) -> None:
         """Sends the status at once and after each change, until the gateway ends."""

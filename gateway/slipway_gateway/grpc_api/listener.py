@@ -158,57 +158,39 @@ class _Reload:
 
 
 class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library has no annotations
-    """Finds what does a method. All methods take streams of bytes, which look the same on the wire: so a call begins
-    before its message is read, and is authenticated first."""
+    """Finds what does a method. All methods are handled as streams of bytes, which look the same on the wire: so a call
+    begins before its message is read, and is authenticated first; and a client that does not read its response can be
+    left, which the library does not do with the one response of other handlers."""
 
     def __init__(self, methods: Methods, health: GrpcHealth) -> None:
         self._methods = methods
         self._known = {
-            f"/{HEALTH}/{CHECK}": _one_response(health.check),
-            f"/{HEALTH}/{WATCH}": _many_responses(health.watch),
-            f"/{SERVICE}/{STREAM}": _many_responses(lambda context: InferStream(methods, context).run()),
+            f"/{HEALTH}/{CHECK}": _handler(health.check),
+            f"/{HEALTH}/{WATCH}": _handler(health.watch),
+            f"/{SERVICE}/{STREAM}": _handler(lambda context: InferStream(methods, context).run()),
         }
         for name in UNARY:
-            self._known[f"/{SERVICE}/{name}"] = _one_response(partial(methods.unary, name))
+            self._known[f"/{SERVICE}/{name}"] = _handler(partial(methods.unary, name))
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         method = handler_call_details.method
-        return self._known.get(method) or _one_response(partial(self._unimplemented, method))
+        return self._known.get(method) or _handler(partial(self._unimplemented, method))
 
-    async def _unimplemented(self, method: str, context: Context) -> bytes:
+    async def _unimplemented(self, method: str, context: Context) -> None:
         served = ", ".join((*UNARY, STREAM))
         message = f"{method[:200]} is not served: this gateway has {SERVICE} with {served}, and {HEALTH}."
         call = self._methods.call(context, "/unimplemented")
         refusal = errors.invalid("unimplemented", message, status=501)
         self._methods.api.refuse(refusal, call.request)
-        return refuse(context, refusal.status, message)
+        refuse(context, refusal.status, message)
 
 
-def _one_response(answer: Callable[[Context], Awaitable[bytes]]) -> grpc.RpcMethodHandler:
-    """Of calls whose response goes out with their status: one operation of the library, where streams need two."""
-
-    async def behave(_: Any, context: Context) -> bytes:
-        try:
-            message = await answer(context)
-        except Exception:
-            message = _failed(context)
-        if context.code() is not None:
-            await context.abort(context.code())  # with the details that are set; there is no message before it
-        return message
-
-    return grpc.stream_unary_rpc_method_handler(behave)
-
-
-def _many_responses(run: Callable[[Context], Awaitable[None]]) -> grpc.RpcMethodHandler:
+def _handler(run: Callable[[Context], Awaitable[None]]) -> grpc.RpcMethodHandler:
     async def behave(_: Any, context: Context) -> None:
         try:
             await run(context)
         except Exception:
-            _failed(context)
+            log.exception("a call failed inside of the gateway")
+            refuse(context, 500, str(errors.internal()))
 
     return grpc.stream_stream_rpc_method_handler(behave)
-
-
-def _failed(context: Context) -> bytes:
-    log.exception("a call failed inside of the gateway")
-    return refuse(context, 500, str(errors.internal()))

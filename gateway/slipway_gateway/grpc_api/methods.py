@@ -43,14 +43,23 @@ class Methods:
         peer = Peer(address_of(context.peer()), lambda: certificate_of(context.auth_context()))
         return Call(self.settings, method, headers, peer, lambda: self.cutting)
 
-    async def unary(self, name: str, context: Context) -> bytes:
-        """One message in, one out. A refusal is set in the context."""
+    async def unary(self, name: str, context: Context) -> None:
+        """One message in, one out."""
         call = self.call(context, f"/{SERVICE}/{name}")
-        # The library sends the response in the same task after this: it counts until the client took it.
-        task = asyncio.current_task()
-        assert task is not None
-        task.add_done_callback(lambda _: call.close())
+        try:
+            await self._run(call, name, context)
+            if name == "ModelReady" and call.status in _NOT_READY:
+                call.status, call.body = 200, b""
+                await self.deliver(context, messages.truth(False))
+            elif statuses.status_of(call.status) is grpc.StatusCode.OK:
+                await self.deliver(context, self.answer(name, call))
+            end(context, call)
+        except errors.RequestError as unreadable:
+            refuse(context, unreadable.status, str(unreadable), call)
+        finally:
+            call.close()
 
+    async def _run(self, call: Call, name: str, context: Context) -> None:
         async def prepare(call: Call, record: RequestRecord) -> Work:
             account = self.hold(call, record.identity)
             message = await MessageReader(context.read, self.settings).message(account, self.settings.body_timeout_s)
@@ -61,19 +70,6 @@ class Methods:
             return self.work(name, call, message, context)
 
         await call.run(self.api, prepare)
-        return self._ended(name, call, context)
-
-    def _ended(self, name: str, call: Call, context: Context) -> bytes:
-        """The message of a call that has its response; status, text and metadata are set."""
-        context.set_trailing_metadata(statuses.trailing(call.headers))
-        if name == "ModelReady" and call.status in _NOT_READY:
-            return messages.truth(False)
-        if statuses.status_of(call.status) is not grpc.StatusCode.OK:
-            return refuse(context, call.status, statuses.details_of(call.status, call.body))
-        try:
-            return self.answer(name, call)
-        except errors.RequestError as unreadable:
-            return refuse(context, unreadable.status, str(unreadable))
 
     def hold(self, call: Call, identity: RequestIdentity | None) -> Account:
         """The account that the call counts in until it is closed."""
@@ -141,11 +137,20 @@ def check_type(call: Call) -> None:
         raise errors.RequestError(502, "bad_response", message)
 
 
-def refuse(context: Context, http_status: int, text: str) -> bytes:
-    """Sets status and text of a call; it has no message."""
+def end(context: Context, call: Call) -> None:
+    """Sets status, text and metadata of a call that has its response."""
+    context.set_trailing_metadata(statuses.trailing(call.headers))
+    code = statuses.status_of(call.status)
+    if code is not grpc.StatusCode.OK:
+        context.set_code(code)
+        context.set_details(statuses.details_of(call.status, call.body))
+
+
+def refuse(context: Context, http_status: int, text: str, call: Call | None = None) -> None:
+    if call is not None:
+        context.set_trailing_metadata(statuses.trailing(call.headers))
     context.set_code(statuses.status_of(http_status))
     context.set_details(text)
-    return b""
 
 
 def _remaining(context: Context) -> str:
