@@ -22,7 +22,7 @@ from bench.predict.load import Measured, Target, closed_loop, highest_sustained,
 from bench.predict.models import MODELS, ModelFile, protocol_body
 from bench.predict.programs import BATCH_ROWS, PEERS, Peer, gateway, prepare, started
 from bench.predict.report import Json
-from bench.processes import Cores, Program, on_core
+from bench.processes import Cores, Program, free_port, on_core
 from devcluster.steps.progress import print_line
 from testkit import ROOT
 from testkit.report import report as as_report
@@ -67,7 +67,7 @@ class Found:
     common: list[Measured] = field(default_factory=list)
 
 
-def _measure(run: Run, model: ModelFile) -> None:
+def _measure(run: Run, model: ModelFile) -> dict[str, Found]:
     file = model.make(run.folder)
     run.rows.append(_alone(run, model, file))
     found: dict[str, Found] = {}
@@ -91,6 +91,7 @@ def _measure(run: Run, model: ModelFile) -> None:
         run.rows.append(report.idle_row(model.name, name, one.idle_s))
         if one.common:
             run.rows.append(report.latency_row(model.name, name, "common", common_per_s, one.common))
+    return found
 
 
 def _alone(run: Run, model: ModelFile, file: Path) -> Json:
@@ -169,6 +170,19 @@ def _through_gateway(run: Run, model: ModelFile) -> None:
         run.note(f"{model.name} through the gateway, {protocol}: {run.rows[-1]['per_s']:,.0f}/s")
 
 
+def _grpc_of_peer(run: Run, peer: Peer, model: ModelFile, found: Found) -> None:
+    """With batches or without, whichever was faster over HTTP."""
+    file, message, port = model.make(run.folder), grpc_load.message(model), free_port()
+    core = run.cores.measured
+    with (
+        started(peer, model, file, found.batch, core, run.folder, port) as (server, target),
+        on_core(run.cores.load),
+    ):
+        turns = [_turn("grpc", server, target, port, message, run.seconds) for _ in range(2 * run.rounds + 1)]
+    run.rows.append(report.grpc_row(model.name, peer.name, turns[1:]))  # the first turn warms it up
+    run.note(f"{model.name}, {peer.name}'s own gRPC: {run.rows[-1]['per_s']:,.0f}/s")
+
+
 def _turn(
     protocol: str, both: Program, target: Target, port: int, message: bytes, seconds: float
 ) -> tuple[Measured, float]:
@@ -218,9 +232,12 @@ def main(
             if not busy_ok:
                 sys.exit(2)
         for name in models:
-            _measure(run, MODELS[name])
-            if report.OURS in run.available():
+            found = _measure(run, MODELS[name])
+            if report.OURS in found:
                 _through_gateway(run, MODELS[name])
+            for peer, one in found.items():
+                if PEERS[peer].grpc:
+                    _grpc_of_peer(run, PEERS[peer], MODELS[name], one)
     sys.exit(_conclude(run, page=not (QUICK or busy_ok) and (len(peers), len(models)) == (len(PEERS), len(MODELS))))
 
 

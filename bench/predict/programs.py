@@ -28,23 +28,26 @@ INFER = f"/v2/models/{NAME}/infer"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of a peer. `batch`: rows of a batch at the most; 1: no batches."""
+    """One start of a peer. `grpc_port`: of those that serve gRPC. `batch`: rows of a batch at most; 1: no batches."""
 
     folder: Path
     port: int
+    grpc_port: int
     file: Path
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`pins`: packages of its own environment; none: ours. `protocol`: it takes the Open Inference Protocol."""
+    """`pins`: packages of its own environment; none: ours. `protocol`: it takes the Open Inference Protocol; `grpc`: on
+    a port of its own too."""
 
     name: str
     title: str
     command: Callable[[Start], Sequence[str | Path]]
     pins: tuple[str, ...] = ()
     protocol: bool = False
+    grpc: bool = False
     batches: bool = True
     size_gb: float = 1.0
     # What it is compared with has a bar.
@@ -82,7 +85,7 @@ def _slipway(start: Start) -> Sequence[str | Path]:
 
 
 def _mlserver(start: Start) -> Sequence[str | Path]:
-    ports = {"http_port": start.port, "grpc_port": free_port(), "metrics_port": free_port()}
+    ports = {"http_port": start.port, "grpc_port": start.grpc_port, "metrics_port": free_port()}
     settings = {"host": "127.0.0.1", "parallel_workers": 0, "debug": False, **ports}
     (start.folder / "settings.json").write_text(json.dumps(settings))
     # With a time of 0 it has no batches.
@@ -103,7 +106,7 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("slipway", "Slipway", _slipway, protocol=True),
-        Peer("mlserver", "MLServer", _mlserver, ("mlserver==1.7.1",), protocol=True),
+        Peer("mlserver", "MLServer", _mlserver, ("mlserver==1.7.1",), protocol=True, grpc=True),
         Peer("litserve", "LitServe", _app("litserve", "litserve_app"), (LITSERVE,)),
         Peer("bentoml", "BentoML", _bentoml, ("bentoml==1.4.40",)),
         Peer("ray", "Ray Serve", _app("ray", "ray_app"), ("ray[serve]==2.60.0",)),
@@ -125,15 +128,15 @@ def prepare(peer: Peer, console: Console) -> None:
 
 @contextlib.contextmanager
 def started(
-    peer: Peer, model: ModelFile, file: Path, batch: int, core: int, folder: Path
+    peer: Peer, model: ModelFile, file: Path, batch: int, core: int, folder: Path, grpc_port: int = 0
 ) -> Iterator[tuple[Program, Target]]:
-    """One peer with one model. Raises Unavailable when it does not get ready."""
+    """One peer with one model. `grpc_port`: any, where it is 0. Raises Unavailable when it does not get ready."""
     own, port = folder / f"{peer.name}-{model.name}-{batch}", free_port()
     own.mkdir(exist_ok=True)
     url = f"http://127.0.0.1:{port}"
     target = Target(url + peer.path, peer.body(model))
     variables = {"BENCH_MODEL": str(file), "BENCH_BATCH": str(batch)} | ({"PYTHONPATH": str(ROOT)} if peer.pins else {})
-    command = peer.command(Start(own, port, file, batch))
+    command = peer.command(Start(own, port, grpc_port or free_port(), file, batch))
     ready = partial(is_ready, target)
     with processes.started(peer.name, command, url, core, own / "log", ready, environment=variables) as program:
         yield program, target

@@ -60,6 +60,11 @@ def gateway_row(model: str, protocol: str, rounds: Sequence[tuple[Measured, floa
     }  # fmt: skip
 
 
+def grpc_row(model: str, peer: str, rounds: Sequence[tuple[Measured, float]]) -> Json:
+    """Of a peer that serves gRPC itself, without a gateway before it."""
+    return gateway_row(model, "grpc", rounds) | {"kind": "grpc", "peer": peer}
+
+
 def bars(rows: Sequence[Json], with_bar: Sequence[str]) -> list[Bar]:
     """One for each promise that the rows have a measure of. `with_bar`: peers that we promise to exceed."""
     found = [bar for model in dict.fromkeys(row["model"] for row in rows) for bar in _of_model(rows, model, with_bar)]
@@ -153,12 +158,13 @@ def _sections(here: Sequence[Json], about: Mapping[str, Any], titles: Mapping[st
     own = f"{OWN_SHARE:.0%} of those"
     header = ["", "batches", "requests/s", "rounds", "failed", "random arrivals/s", "idle p50", own]
     yield table([*header, f"at {common}/s"], lines)
-    if routed := [row for row in here if row["kind"] == "gateway"]:
-        yield "Through the gateway, on the same core as the server:"
+    if routed := [row for row in here if row["kind"] in ("gateway", "grpc")]:
+        names = {"http": "HTTP, JSON", "grpc": "gRPC"} | {name: f"gRPC of {titles[name]} itself" for name in titles}
+        yield "Through the gateway, on the same core as the server. A peer that serves gRPC has no gateway before it:"
         yield table(
             ["", "requests/s", "requests per CPU-second", "failed"],
-            [[{"http": "HTTP, JSON", "grpc": "gRPC"}[row["protocol"]], f"{row['per_s']:,.0f}",
-              f"{row['per_cpu_s']:,.0f}", str(row["failed"])] for row in routed],
+            [[names[str(row.get("peer", row["protocol"]))], f"{row['per_s']:,.0f}", f"{row['per_cpu_s']:,.0f}",
+              str(row["failed"])] for row in routed],
         )  # fmt: skip
 
 

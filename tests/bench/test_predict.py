@@ -18,7 +18,16 @@ import pytest
 from bench.predict.load import Measured, Target, answer_end, closed_loop, highest_sustained, open_loop
 from bench.predict.models import MODELS
 from bench.predict.programs import PEERS
-from bench.predict.report import bars, gateway_row, idle_row, latency_row, markdown, saturation_row, sustained_row
+from bench.predict.report import (
+    bars,
+    gateway_row,
+    grpc_row,
+    idle_row,
+    latency_row,
+    markdown,
+    saturation_row,
+    sustained_row,
+)
 from testkit import ROOT
 
 ABOUT = {
@@ -51,6 +60,7 @@ def rows(**changes: float) -> list[dict[str, Any]]:
         latency_row("mlp", "slipway", "common", 400, [measured(400, changes.get("common_ms", 3.0))]),
         latency_row("mlp", "mlserver", "common", 400, [measured(400, 8.0)]),
         *(gateway_row("mlp", name, [(measured(per_s), 0.9)]) for name, per_s in routed.items()),
+        grpc_row("mlp", "mlserver", [(measured(per_s, failed=1), 1.0) for per_s in (300, 400, 600)]),
     ]
 
 
@@ -79,6 +89,7 @@ def test_the_page_has_every_peer_and_those_that_were_not_measured() -> None:
     page = markdown(rows(), bars(rows(), ["mlserver"]), ABOUT, TITLES)
     assert "| Slipway | yes | 2,100 | 2,000 to 2,200 | 0 | 1,850 | 1.50 | 6.0 / 6.0 | 3.0 / 3.0 |" in page
     assert "| MLServer | no | 895 | 800 to 990 | 0 | 850 | - | cannot | 8.0 / 8.0 |" in page
+    assert "| gRPC | 900 | 1,000 | 0 |\n| gRPC of MLServer itself | 399 | 399 | 3 |" in page
     assert "Ray Serve: there is no index here." in page
 
 

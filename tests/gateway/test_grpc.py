@@ -79,6 +79,19 @@ async def test_an_error_of_a_server_has_its_status_and_its_text(status: int, cod
         assert dict(raised.value.trailing_metadata())["retry-after"] == "7"
 
 
+async def test_an_error_has_no_message_before_its_status() -> None:
+    """Also for clients that take the method as a stream."""
+    expected = {INFER: grpc.StatusCode.NOT_FOUND, f"{HEALTH}Nothing": grpc.StatusCode.UNIMPLEMENTED}
+    async with upstream(echo) as server, grpc_gateway() as made:
+        made.gate.route((LEFT, 100, [server.url]))
+        for method, code in expected.items():
+            call = made.channel.unary_stream(method)(infer("absent"))
+            with pytest.raises(aio.AioRpcError) as failed:
+                await call.read()
+            assert failed.value.code() is code
+        assert not server.seen
+
+
 async def test_errors_of_the_gateway_itself_have_a_text_too() -> None:
     async with grpc_gateway() as made:
         code, text = await made.failure("ModelInfer", infer())

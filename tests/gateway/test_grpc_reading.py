@@ -1,4 +1,5 @@
-"""Messages of gRPC in the memory budget: at once, slowly, evicted, too slowly, and at the end."""
+"""Messages of gRPC in the memory budget: at once, slowly, evicted, too slowly, and at the end; responses until they are
+taken."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from slipway_gateway.limits.budget import MemoryBudget
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.wire.errors import RequestError
 from testkit.until import until_async
+
+from .grpc_gateway import INFER, echo, grpc_gateway, infer
+from .harness import upstream
 
 LARGEST = 1000
 SETTINGS = GatewaySettings(max_body_bytes=LARGEST)
@@ -92,3 +96,44 @@ async def test_a_reader_stops_when_the_gateway_ends() -> None:
         await asyncio.sleep(0)
         ending.set_result(None)
         assert await reading is None
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_response_counts_until_its_client_took_it_or_left(*, reads: bool) -> None:
+    sent = infer(payload=bytes(8 << 20))
+    async with upstream(echo) as server, grpc_gateway() as made:
+        made.gate.route(("aaaaaaaaaa", 100, [server.url]))
+        budget = made.gate.budget
+        # The library takes a message of a stream only when it is read.
+        call = made.channel.unary_stream(INFER)(sent)
+        await until_async(lambda: made.gate.outcomes() == {"ok": 1})
+        await until_async(lambda: budget.used_bytes == len(sent))
+        if reads:
+            assert await call.read() == sent and await call.read() is aio.EOF
+        else:
+            call.cancel()
+        await until_async(lambda: budget.used_bytes == 0)
+
+
+async def test_a_client_that_does_not_read_its_response_is_left() -> None:
+    """By the library too: its calls are bounded in number."""
+
+    def running() -> int:
+        return sum("HandleExceptions" in task.get_name() for task in asyncio.all_tasks())
+
+    async with upstream(echo) as server, grpc_gateway(stall_timeout_s=0.2) as made:
+        made.gate.route(("aaaaaaaaaa", 100, [server.url]))
+        call = made.channel.unary_stream(INFER)(infer(payload=bytes(8 << 20)))
+        await until_async(lambda: made.gate.outcomes() == {"ok": 1})
+        await until_async(lambda: not running() and made.gate.budget.used_bytes == 0)
+        assert not call.done()
+        call.cancel()
+
+
+async def test_a_cancelled_read_stays_cancelled() -> None:
+    with budget(LARGEST).open("c") as account:
+        reading = asyncio.create_task(MessageReader(never, SETTINGS).message(account, 30.0))
+        await until_async(lambda: account.held_bytes == LARGEST)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading

@@ -30,14 +30,12 @@ class GrpcHealth:
 
     async def check(self, context: Context) -> None:
         try:
-            service = await self._service(context)
+            if await self._service(context) not in _KNOWN:
+                refuse(context, 404, "There is no such service here.")
+                return
+            await self._methods.deliver(context, protobuf.number_field(1, SERVING if self.serving else NOT_SERVING))
         except errors.RequestError as refusal:
             refuse(context, refusal.status, str(refusal))
-            return
-        if service not in _KNOWN:
-            refuse(context, 404, "There is no such service here.")
-            return
-        await context.write(protobuf.number_field(1, SERVING if self.serving else NOT_SERVING))
 
     async def watch(self, context: Context) -> None:
         """Sends the status at once and after each change, until the gateway ends."""

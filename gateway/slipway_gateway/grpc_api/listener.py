@@ -159,40 +159,38 @@ class _Reload:
 
 class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library has no annotations
     """Finds what does a method. All methods are handled as streams of bytes, which look the same on the wire: so a call
-    begins before its message is read, and is authenticated first."""
+    begins before its message is read, and is authenticated first; and a client that does not read its response can be
+    left, which the library does not do with the one response of other handlers."""
 
     def __init__(self, methods: Methods, health: GrpcHealth) -> None:
         self._methods = methods
-        self._known: dict[str, Callable[[Context], Awaitable[None]]] = {
-            f"/{HEALTH}/{CHECK}": health.check,
-            f"/{HEALTH}/{WATCH}": health.watch,
-            f"/{SERVICE}/{STREAM}": lambda context: InferStream(methods, context).run(),
+        self._known = {
+            f"/{HEALTH}/{CHECK}": _handler(health.check),
+            f"/{HEALTH}/{WATCH}": _handler(health.watch),
+            f"/{SERVICE}/{STREAM}": _handler(lambda context: InferStream(methods, context).run()),
         }
         for name in UNARY:
-            self._known[f"/{SERVICE}/{name}"] = partial(methods.unary, name)
+            self._known[f"/{SERVICE}/{name}"] = _handler(partial(methods.unary, name))
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
         method = handler_call_details.method
-        found = self._known.get(method)
+        return self._known.get(method) or _handler(partial(self._unimplemented, method))
 
-        async def behave(_: Any, context: Context) -> None:
-            if found is None:
-                self._unimplemented(method, context)
-                return
-            try:
-                await found(context)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                log.exception("a call failed inside of the gateway")
-                refuse(context, 500, str(errors.internal()))
-
-        return grpc.stream_stream_rpc_method_handler(behave)
-
-    def _unimplemented(self, method: str, context: Context) -> None:
+    async def _unimplemented(self, method: str, context: Context) -> None:
         served = ", ".join((*UNARY, STREAM))
         message = f"{method[:200]} is not served: this gateway has {SERVICE} with {served}, and {HEALTH}."
         call = self._methods.call(context, "/unimplemented")
         refusal = errors.invalid("unimplemented", message, status=501)
         self._methods.api.refuse(refusal, call.request)
         refuse(context, refusal.status, message)
+
+
+def _handler(run: Callable[[Context], Awaitable[None]]) -> grpc.RpcMethodHandler:
+    async def behave(_: Any, context: Context) -> None:
+        try:
+            await run(context)
+        except Exception:
+            log.exception("a call failed inside of the gateway")
+            refuse(context, 500, str(errors.internal()))
+
+    return grpc.stream_stream_rpc_method_handler(behave)
