@@ -1,10 +1,12 @@
 """A ModelPool and its members on a real API server, with a real gateway, a real pool server and its fetcher.
 
-The StatefulSet controller and the kubelet are played here: they give the server's process the pool's file.
+The StatefulSet controller and the kubelet are played here: they give the server's process the pool's file, as a kubelet
+when the pod starts and whenever its annotations change. The period of a real one would hide that nothing changes them.
 """
 
 import asyncio
 import contextlib
+import json
 import shutil
 import sys
 
@@ -59,13 +61,8 @@ async def node(client, namespace, tmp_path, port):
 
 
 async def follow(client, item, file, port):
-    """What the kubelet mounts, and the pod, which is ready at once."""
+    """The pod, which is ready at once, and what the kubelet mounts."""
     metadata, template = item["metadata"], item["spec"]["template"]
-    [mounted] = [one for one in template["spec"]["volumes"] if one["name"] == "pool"]
-    [key] = [one["key"] for one in mounted["configMap"]["items"]]
-    made = await client.get(CONFIG_MAPS, metadata["namespace"], mounted["configMap"]["name"])
-    (file.parent / "new").write_text(made["data"][key])
-    (file.parent / "new").rename(file)
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": metadata["name"], "uid": metadata["uid"]}
     name = f"{metadata['name']}-0"
     body = {
@@ -79,7 +76,22 @@ async def follow(client, item, file, port):
     }
     with contextlib.suppress(ApiError):  # it is there
         await client.create(PODS, body)
-    await set_ready(client, metadata["namespace"], name, own_address())
+        await set_ready(client, metadata["namespace"], name, own_address())
+    pod = await client.get(PODS, metadata["namespace"], name)
+    await mount(client, template, metadata["namespace"], file, json.dumps(pod["metadata"].get("annotations")))
+
+
+async def mount(client, template, namespace, file, annotations):
+    """The pool's file of the ConfigMap, when the annotations are others than at the last time."""
+    synced = file.with_name("synced")
+    if synced.is_file() and synced.read_text() == annotations:
+        return
+    [mounted] = [one for one in template["spec"]["volumes"] if one["name"] == "pool"]
+    [key] = [one["key"] for one in mounted["configMap"]["items"]]
+    made = await client.get(CONFIG_MAPS, namespace, mounted["configMap"]["name"])
+    (file.parent / "new").write_text(made["data"][key])
+    (file.parent / "new").rename(file)
+    synced.write_text(annotations)
 
 
 async def deploy(client, namespace, name="chat", pool="shared", uri=f"file://{IRIS}", **spec):

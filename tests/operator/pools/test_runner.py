@@ -12,6 +12,7 @@ from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
     MODEL_DEPLOYMENTS,
     MODEL_POOLS,
+    PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
 )
@@ -21,18 +22,27 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 class Server:
-    """An API server with pools and no pods; `refuses` maps a kind to what its writes raise."""
+    """An API server with pools; `refuses` maps a kind to what its writes raise."""
 
     def __init__(self, *pools: str) -> None:
         self.pools = {name: {"metadata": _metadata(name, "uid"), "spec": {}} for name in pools}
         self.refuses: dict[Any, Exception] = {}
         self.listing: Exception | None = None
         self.applied: list[Any] = []
+        self.pods: list[Any] = []
+        self.annotated: list[str] = []
 
     async def list(self, resource: Any, namespace: str | None, *_: Any, **__: Any) -> list[Any]:
         if resource is MODEL_POOLS and self.listing:
             raise self.listing
-        return list(self.pools.values()) if resource is MODEL_POOLS else []
+        return {MODEL_POOLS: list(self.pools.values()), PODS: self.pods}.get(resource, [])
+
+    async def patch(self, resource: Any, namespace: str, name: str, body: Any) -> Any:
+        if resource in self.refuses:
+            raise self.refuses[resource]
+        [found] = [one for one in self.pods if one["metadata"]["name"] == name]
+        found["metadata"] |= {"annotations": body["metadata"]["annotations"]}
+        self.annotated.append(name)
 
     async def apply(self, resource: Any, manifest: Any, **_: Any) -> Any:
         if resource in self.refuses:
@@ -131,6 +141,29 @@ async def test_entries_that_cannot_be_written_are_in_the_status_of_the_pool_and_
     await runner.look()
     assert not runner.views["team", "shared"].problem
     assert server.pools["shared"]["status"]["conditions"][0]["status"] == "True"
+
+
+async def test_a_changed_file_of_entries_is_in_the_annotation_of_each_pod_once_it_is_written() -> None:
+    server, cache = Server("shared"), ObjectCache()
+    owner = {"ownerReferences": [{"uid": "set-of-shared-pool", "controller": True}]}
+    pods = [{"metadata": _metadata(f"shared-pool-{n}", f"p{n}", **owner)} for n in range(2)]
+    server.pods = [one | {"status": {"podIP": f"10.0.0.{n}"}} for n, one in enumerate(pods)]
+    runner, _ = runner_of(server, cache)
+    await runner.look()
+    await runner.look()
+    assert server.annotated == ["shared-pool-0", "shared-pool-1"], "once each"
+    first = {one["metadata"]["annotations"]["slipway.dev/pool-entries"] for one in server.pods}
+    member(cache, "iris", "shared")
+    server.refuses[CONFIG_MAPS] = Unavailable("away")
+    await runner.look()
+    assert len(server.annotated) == 2, "the former file would be written"
+    server.refuses = {PODS: Refused(403, "no right")}
+    await runner.look()
+    assert runner.views and not runner.views["team", "shared"].problem, "the pool is well, its pods only wait"
+    del server.refuses[PODS]
+    await runner.look()
+    second = {one["metadata"]["annotations"]["slipway.dev/pool-entries"] for one in server.pods}
+    assert len(server.annotated) == 4 and len(first) == len(second) == 1 and first != second
 
 
 async def test_pods_that_are_refused_are_the_reason_of_the_pool() -> None:
