@@ -229,8 +229,8 @@ class PoolRunner:
             return (self.views or {}).get(key) or PoolView(known.uid, problem=str(error))
         refusal = await self._make(known, Owner.of(obj), manifest)
         view = await self._view(key, known, refusal or file.unwritten, file)
-        counts, former_image = (len(file.listed), file.beyond), replace(former, image=image)
-        fresh = planning.status(generation, spec, view, counts, former_image, self._now(), unwritten=file.unwritten)
+        listed, former_image = (file.listed, file.beyond), replace(former, image=image)
+        fresh = planning.status(generation, spec, view, listed, former_image, self._now(), unwritten=file.unwritten)
         await self._write(known, obj, former, fresh)
         return view
 
@@ -303,12 +303,10 @@ class PoolRunner:
         return PoolPod(found.name, states, found.loaded, found.memory_bytes, found.memory_limit_bytes)
 
     async def _write(self, known: _Pool, obj: Object, former: ModelPoolStatus, fresh: ModelPoolStatus) -> None:
-        """What is news at once, memory alone at a bounded rate."""
+        """What is news at once, memory and which models have it alone at a bounded rate."""
         if fresh == former:
             return
-        news = (fresh.conditions, fresh.ready, fresh.models, fresh.loaded, fresh.observed_generation) != (
-            former.conditions, former.ready, former.models, former.loaded, former.observed_generation,
-        )  # fmt: skip
+        news = _news(fresh) != _news(former)
         if not news and time.monotonic() - known.written_s < USE_EACH_S:
             return
         kind = {"apiVersion": MODEL_POOLS.api_version, "kind": MODEL_POOLS.kind}
@@ -324,6 +322,11 @@ class PoolRunner:
         if trouble and trouble != self._trouble:
             log.warning("ModelPools are not kept: %s", trouble)
         self._trouble = trouble
+
+
+def _news(status: ModelPoolStatus) -> Hashable:
+    entries_ = tuple((one.model, one.revision, one.stable, one.reason) for one in status.entries)
+    return status.conditions, status.ready, status.models, status.loaded, status.observed_generation, entries_
 
 
 def _uid(pod: Object) -> str:

@@ -9,17 +9,20 @@ import contextlib
 import json
 import shutil
 import sys
+from datetime import UTC, datetime
 
 import aiohttp
 import pytest
 
 from devcluster.ports import reserve_port
+from slipway_operator import explain
 from slipway_operator.kube.errors import ApiError, NotFound
 from slipway_operator.kube.resources import CONFIG_MAPS, MODEL_DEPLOYMENTS, MODEL_POOLS, PODS, STATEFUL_SETS
 from testkit import ROOT
 from testkit.until import until_async
 from testkit.world.addresses import own_address
 from testkit.world.pods import set_ready
+from tests.operator.integration.test_hands import SETTINGS, NoGateways
 from tests.server.process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(300)]
@@ -138,12 +141,23 @@ async def test_members_wait_for_their_pool_and_roll_out_in_its_pods(cluster, cli
     paused = await cluster.reaches("it pauses", lambda now: (now.get("rollout") or {}).get("state") == "Paused")
     canary, stable = paused["canaryRevision"], paused["stableRevision"]
     assert await session_revisions(cluster) == {canary, stable}
+    await explains(client, namespace, canary)
     await cluster.edit({"rollout": {"promote": paused["rollout"]["token"]}})
     await cluster.reaches("it is promoted", lambda now: now.get("stableRevision") == canary)
     await until_async(lambda: session_revisions(cluster), "all go to it", holds=lambda seen: seen == {canary})
 
     pool = await client.get(MODEL_POOLS, namespace, "shared")
     assert pool["status"]["ready"] == "1/1" and pool["status"]["memoryBytes"] > 0
+
+
+async def explains(client, namespace, canary):
+    """`explain` sees the entries without a connection to the pods."""
+    obj = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
+    explained = await explain.from_cluster(client, NoGateways(), obj, SETTINGS, datetime.now(UTC))
+    seen = explained["observed"]["workloads"]
+    assert {revision: one["ready"] for revision, one in seen.items()} == dict.fromkeys(seen, 1)
+    entries = {one["revision"]: one for one in explained["pools"]["shared"]["entries"]}
+    assert entries.keys() == seen.keys() and entries[canary]["proved"] == 1
 
 
 async def session_revisions(cluster):

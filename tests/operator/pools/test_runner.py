@@ -134,7 +134,7 @@ async def test_entries_that_cannot_be_written_are_in_the_status_of_the_pool_and_
     runner, _ = runner_of(server, cache)
     await runner.look()
     assert runner.views and "ConfigMap is too long" in runner.views["team", "shared"].problem
-    accepted, _ = server.pools["shared"]["status"]["conditions"]
+    accepted, *_ = server.pools["shared"]["status"]["conditions"]
     assert (accepted["type"], accepted["status"], accepted["reason"]) == ("Accepted", "False", "EntriesNotWritten")
     assert "ConfigMap is too long" in accepted["message"]
     del server.refuses[CONFIG_MAPS]
