@@ -16,6 +16,8 @@ from slipway_operator.kube.resources import (
     REPLICA_SETS,
     STATEFUL_SETS,
 )
+from slipway_operator.model.pool_views import EntryState, PoolPod
+from slipway_operator.pools import runner as looks
 from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -164,6 +166,47 @@ async def test_a_changed_file_of_entries_is_in_the_annotation_of_each_pod_once_i
     await runner.look()
     second = {one["metadata"]["annotations"]["slipway.dev/pool-entries"] for one in server.pods}
     assert len(server.annotated) == 4 and len(first) == len(second) == 1 and first != second
+
+
+async def test_which_models_are_in_memory_is_written_at_a_bounded_rate_and_a_reason_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, cache = Server("shared"), ObjectCache()
+    member(cache, "iris", "shared")
+    member(cache, "churn", "shared")
+    owner = {"ownerReferences": [{"uid": "set-of-shared-pool", "controller": True}]}
+    ready = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    server.pods = [{"metadata": _metadata("shared-pool-0", "p0", **owner), "status": ready}]
+    now: dict[str, EntryState] = {}
+
+    async def report(*_: Any) -> PoolPod:
+        return PoolPod("shared-pool-0", dict(now), loaded=1)
+
+    async def no_load(*_: Any) -> None:
+        return
+
+    monkeypatch.setattr(looks, "read_pod", report)
+    monkeypatch.setattr(looks, "load", no_load)
+    runner, _ = runner_of(server, cache)
+
+    def loaded() -> dict[str, int]:
+        entries = server.pools["shared"]["status"]["entries"]
+        return {one["modelDeployment"]: one.get("loaded", 0) for one in entries}
+
+    here, away = EntryState("READY", "", True), EntryState("UNAVAILABLE", "unloaded")
+    now |= {"r-iris": here, "r-churn": away}
+    await runner.look()
+    assert loaded() == {"iris": 1, "churn": 0}
+    now |= {"r-iris": away, "r-churn": here}
+    await runner.look()
+    assert loaded() == {"iris": 1, "churn": 0}, "evictions alone"
+    now["r-iris"] = EntryState("UNAVAILABLE", "no ONNX file")
+    await runner.look()
+    assert loaded() == {"iris": 0, "churn": 1}
+    entries = server.pools["shared"]["status"]["entries"]
+    assert [one.get("reason") for one in entries if one["modelDeployment"] == "iris"] == [
+        "pod shared-pool-0: no ONNX file"
+    ]
 
 
 async def test_pods_that_are_refused_are_the_reason_of_the_pool() -> None:
