@@ -56,6 +56,14 @@ slipway analyze chat --file saved.json          # without a cluster
 ```
 [The judge](judge.md#looking-again) explains the output.
 
+## Models that share a pool
+```
+slipway pools                                   # ModelPools: ready pods, models, how many are in memory
+slipway pools shared                            # its models: which pods have them in memory, why one is not served
+slipway status iris                             # of a member: its pool beside its revisions
+```
+[Pools](predict.md#pools-in-a-cluster) explains them.
+
 ## Tenants and their API keys
 ```
 slipway keys create team-a --expires-in 90d     # prints the key, once

@@ -1,20 +1,31 @@
 """`slipway-operator explain`: shows the plan of one ModelDeployment, and executes nothing."""
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import yaml
 
 from slipway_operator.api.objects import Object
+from slipway_operator.api.pools.model_pool import ModelPoolStatus
+from slipway_operator.api.reading import encoded, read
 from slipway_operator.kube.client import Client
+from slipway_operator.kube.errors import NotFound
+from slipway_operator.kube.ownership import is_controlled_by
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.reading.observe import observe
+from slipway_operator.kube.resources import MODEL_POOLS, STATEFUL_SETS
+from slipway_operator.manifests.pools import stateful_set
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.wire import to_json
+from slipway_operator.planning import pools as planning
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import explain
+from slipway_operator.pools import serving
 
 # What the API server would add to a manifest that was never applied.
 _UNAPPLIED = {"namespace": "default", "uid": "00000000-0000-0000-0000-000000000000", "generation": 1}
@@ -54,7 +65,32 @@ async def from_cluster(
     """Explain a ModelDeployment of the cluster, with its current children."""
     obj["metadata"].pop("managedFields", None)
     children = await ObjectCache().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
-    return _explained(obj, await observe(client, gateways, obj, children), settings, now)
+    observed = await observe(client, gateways, obj, children)
+    if not serving.has_members(observed):
+        return _explained(obj, observed, settings, now)
+    namespace, stable = obj["metadata"]["namespace"], (obj.get("status") or {}).get("stableRevision")
+    statuses = await _pools(client, namespace)
+    views = {(namespace, name): planning.view_of(status, uid) for name, (status, uid) in statuses.items()}
+    explained = _explained(obj, serving.served(observed, namespace, views, stable), settings, now)
+    return explained | {"pools": {name: to_json(_own(status, obj)) for name, (status, _) in statuses.items()}}
+
+
+async def _pools(client: Client, namespace: str) -> dict[str, tuple[ModelPoolStatus, str]]:
+    """The status of each pool, and the uid of its StatefulSet: pods are read by the operator that runs, not here."""
+    found: dict[str, tuple[ModelPoolStatus, str]] = {}
+    for pool in await client.list(MODEL_POOLS, namespace):
+        name, uid = pool["metadata"]["name"], ""
+        with suppress(NotFound):
+            made = await client.get(STATEFUL_SETS, namespace, stateful_set.name_of(name))
+            uid = made["metadata"]["uid"] if is_controlled_by(made, pool["metadata"]["uid"]) else ""
+        found[name] = (read(ModelPoolStatus, encoded(pool.get("status") or {}), "status"), uid)
+    return found
+
+
+def _own(status: ModelPoolStatus, obj: Object) -> ModelPoolStatus:
+    """With the entries of one ModelDeployment alone."""
+    name = obj["metadata"]["name"]
+    return replace(status, entries=tuple(one for one in status.entries if one.model_deployment == name))
 
 
 def to_text(explained: Object) -> str:

@@ -86,6 +86,19 @@ def test_server_and_fetcher_parse_the_operators_arguments() -> None:
     assert {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN"} <= {one["name"] for one in fetcher["env"]}
 
 
+def test_with_tls_the_server_alone_has_the_certificate_and_its_probes_need_none() -> None:
+    made = stateful_set.stateful_set(OWNER, SPEC, "slipway-server:1", tls=True)
+    server, fetcher = made["spec"]["template"]["spec"]["containers"]
+    settings = parsed(parse, server["args"])
+    [folder] = [mount["mountPath"] for mount in server["volumeMounts"] if mount["name"] == "pod-tls"]
+    assert (settings.ssl_certfile, settings.ssl_ca_certs) == (f"{folder}/tls.crt", f"{folder}/ca.crt")
+    assert "pod-tls" not in {mount["name"] for mount in fetcher["volumeMounts"]}
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    assert "https" in ports and "http" not in ports
+    probed = {server[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe", "startupProbe")}
+    assert probed == {"probe"} and ports["probe"] == settings.probe_port
+
+
 @pytest.mark.integration
 def test_a_restricted_namespace_takes_the_pods_of_a_pool(api: Api, namespace: str) -> None:
     enforce_restricted(api, namespace)

@@ -4,7 +4,16 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import quote, urlencode
 
-from slipway_cli.api import COMPONENT_LABEL, GROUP_VERSION, KIND, MODEL_DEPLOYMENT_LABEL, TENANTS, Json
+from slipway_cli.api import (
+    COMPONENT_LABEL,
+    GROUP_VERSION,
+    KIND,
+    MODEL_DEPLOYMENT_LABEL,
+    POOL_LABEL,
+    POOLS,
+    TENANTS,
+    Json,
+)
 from slipway_cli.cluster.access import Access
 from slipway_cli.cluster.transport import USER_AGENT, ApiResponse, Transport
 from slipway_cli.errors import CommandError, Conflict, Forbidden, ObjectNotFound, Unreachable
@@ -86,6 +95,22 @@ class ClusterClient:
         except ObjectNotFound:
             return None
 
+    def pool(self, name: str) -> Json:
+        """One ModelPool."""
+        return self._call("GET", self._path(name, kind=POOLS))
+
+    def pools(self, everywhere: bool) -> Json:
+        """The ModelPools of the namespace, or of all, as a list object."""
+        return self._call("GET", self._path(everywhere=everywhere, kind=POOLS))
+
+    def pool_table(self, everywhere: bool) -> Json:
+        """The same as the table that kubectl prints."""
+        return self._call("GET", self._path(everywhere=everywhere, kind=POOLS), accept=_TABLE)
+
+    def pool_pods(self, pool: str) -> list[Json]:
+        """The pods of a ModelPool."""
+        return self._items("/api/v1", "pods", labelSelector=f"{POOL_LABEL}={pool}")
+
     def tenant(self, name: str) -> Json:
         """One Tenant."""
         return self._call("GET", _tenant_path(name))
@@ -148,9 +173,9 @@ class ClusterClient:
             return []
         return [item["version"] for item in group.get("versions") or ()]
 
-    def _path(self, name: str | None = None, everywhere: bool = False) -> str:
+    def _path(self, name: str | None = None, everywhere: bool = False, kind: str = KIND) -> str:
         where = "" if everywhere else f"/namespaces/{quote(self.namespace, safe='')}"
-        return f"/apis/{GROUP_VERSION}{where}/{KIND}" + (f"/{quote(name, safe='')}" if name else "")
+        return f"/apis/{GROUP_VERSION}{where}/{kind}" + (f"/{quote(name, safe='')}" if name else "")
 
     def _items(self, root: str, kind: str, **query: str) -> list[Json]:
         path = f"{root}/namespaces/{quote(self.namespace, safe='')}/{kind}?{urlencode(query)}"
@@ -199,6 +224,8 @@ class ClusterClient:
         name = details.get("name")
         if name and details.get("kind") == TENANTS:
             return ObjectNotFound(f"there is no Tenant {name}: `slipway tenants` lists all there are")
+        if name and details.get("kind") == POOLS:
+            return ObjectNotFound(f"there is no ModelPool {name} in namespace {self.namespace}: `slipway pools -A`")
         if name:
             where = f"namespace {self.namespace}"
             return ObjectNotFound(

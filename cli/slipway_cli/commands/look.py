@@ -23,8 +23,8 @@ from slipway_cli.commands.options import (
     print_data,
     with_cluster,
 )
-from slipway_cli.errors import CommandError, Forbidden
-from slipway_cli.objects import history, lease
+from slipway_cli.errors import CommandError, Forbidden, ObjectNotFound
+from slipway_cli.objects import history, lease, pool
 from slipway_cli.objects.deployment import Deployment, read_deployment
 from slipway_cli.objects.history import RevisionRecord
 from slipway_cli.objects.times import format_age
@@ -218,8 +218,18 @@ def _look(cluster: ClusterClient, name: str) -> View:
     none: list[Json] = []
     pods = readable("pods", lambda: cluster.pods(name), none)
     events = readable("events", lambda: cluster.events(obj["metadata"]["uid"]), none)
+    shared = readable("pool", lambda: _pool(cluster, obj), None)
     outdated = readable("whether an operator runs", lambda: _outdated(cluster, obj), None)
-    return build_view(obj, pods, events, cluster.now(), notes, outdated=outdated)
+    return build_view(obj, pods, events, cluster.now(), notes, outdated=outdated, pool=shared)
+
+
+def _pool(cluster: ClusterClient, obj: Json) -> pool.Pool | None:
+    """The pool that serves it. Where there is none, a condition of the ModelDeployment has that."""
+    name = pool.pool_of(obj)
+    try:
+        return pool.read_pool(cluster.pool(name), cluster.pool_pods(name)) if name else None
+    except ObjectNotFound:
+        return None
 
 
 def _outdated(cluster: ClusterClient, obj: Json) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
+from slipway_cli.api import Json
 from slipway_cli.cluster.access import Access
 from slipway_cli.cluster.client import ClusterClient
 from slipway_cli.errors import CommandError
@@ -93,11 +94,20 @@ def connect(access: Access) -> ClusterClient:
 
 def complete_name(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete a ModelDeployment's name; errors complete nothing."""
+    return _complete(context, lambda cluster: cluster.deployments(everywhere=False), incomplete)
+
+
+def complete_pool_name(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a ModelPool's name; errors complete nothing."""
+    return _complete(context, lambda cluster: cluster.pools(everywhere=False), incomplete)
+
+
+def _complete(context: click.Context, listed: Callable[[ClusterClient], Json], incomplete: str) -> list[str]:
     # Nothing is invoked while a shell completes, so the options before the command are still on their own context.
     outer = merge(None, dict(context.parent.params)) if context.parent else None
     access = replace(merge(outer, dict(context.params)), request_timeout_s=COMPLETION_TIMEOUT_S)
     try:
-        items = connect(access).deployments(everywhere=False)["items"]
+        items = listed(connect(access))["items"]
     except CommandError:
         return []
     return [name for item in items if (name := item["metadata"]["name"]).startswith(incomplete)]

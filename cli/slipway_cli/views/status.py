@@ -1,7 +1,7 @@
 """What `slipway status` shows: objects of the API become lines of a tree; pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +9,7 @@ from slipway_cli.api import Json
 from slipway_cli.objects import deployment, pods
 from slipway_cli.objects.deployment import ANALYZING, CAPACITY_WAIT, FIRST, PAUSED, Deployment
 from slipway_cli.objects.pods import PodRow
+from slipway_cli.objects.pool import Pool
 from slipway_cli.objects.times import format_age, parse_time
 from slipway_cli.views import analysis, steps
 from slipway_cli.views.analysis import AnalysisView
@@ -33,6 +34,7 @@ class RevisionView:
     inflight: int | None
     leaves_at: str | None
     pods: tuple[PodRow, ...]
+    entry: str | None = None  # of a pool: whether it is in memory, and why it is not served
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class View:
     analyses: tuple[AnalysisView, ...] = ()
     notes: tuple[str, ...] = ()  # objects that could not be read, and why
     rollback: str | None = None  # which revision runs in place of the spec's; None while no rollback holds
+    pool: Pool | None = None  # that serves it, without its entries
     outdated: str | None = None  # why the status is not kept up to date; None while an operator runs
 
 
@@ -89,6 +92,7 @@ def build_view(
     notes: Iterable[str] = (),
     *,
     outdated: str | None = None,
+    pool: Pool | None = None,
 ) -> View:
     """Build the view from the answers of the API server. Forecasts are left out while the status is `outdated`."""
     of = deployment.read_deployment(obj)
@@ -104,7 +108,7 @@ def build_view(
         endpoint=status.get("endpoint"),
         message=_message(of, now, kept=outdated is None),
         clocks=tuple(_clocks(of, now)),
-        revisions=tuple(_revisions(of, pod_items)),
+        revisions=tuple(_revisions(of, pod_items, pool)),
         steps=steps.list_steps(of),
         conditions=tuple(_conditions(status)),
         # Events expire after an hour, and need a permission of their own; the last decisions stay.
@@ -112,6 +116,7 @@ def build_view(
         analyses=tuple(analysis.read_analyses(status.get("rollout") or {}, now, kept=outdated is None)),
         notes=tuple(notes),
         rollback=_describe_rollback(of),
+        pool=replace(pool, entries=()) if pool else None,
         outdated=outdated,
     )
 
@@ -172,7 +177,7 @@ def _clocks(of: Deployment, now: datetime) -> Iterator[str]:
         yield f"last progress of pods {format_age(rollout.progress_at, now)} ago, deadline {deadline_s}s"
 
 
-def _revisions(of: Deployment, pod_items: Sequence[Json]) -> Iterator[RevisionView]:
+def _revisions(of: Deployment, pod_items: Sequence[Json], pool: Pool | None) -> Iterator[RevisionView]:
     order = {role: index for index, role in enumerate(_ROLES)}
     for item in sorted(of.revisions, key=lambda one: order.get(one.get("role", ""), len(order))):
         yield RevisionView(
@@ -185,7 +190,13 @@ def _revisions(of: Deployment, pod_items: Sequence[Json]) -> Iterator[RevisionVi
             inflight=item.get("inflight"),
             leaves_at=item.get("scaleDownAt"),
             pods=tuple(pods.list_rows(pod_items, of.name, item["revision"], item.get("replicaSetUid"))),
+            entry=_entry(pool, of.name, item["revision"]) if pool else None,
         )
+
+
+def _entry(pool: Pool, name: str, revision: str) -> str:
+    found = pool.entry(name, revision)
+    return found.describe(pool.ready_pods) if found else "not an entry of the pool"
 
 
 def _conditions(status: Json) -> Iterator[ConditionView]:

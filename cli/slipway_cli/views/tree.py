@@ -7,6 +7,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from slipway_cli.objects.pods import PodRow
+from slipway_cli.objects.pool import Pool
 from slipway_cli.objects.times import format_age
 from slipway_cli.views.status import ConditionView, EventView, RevisionView, View
 from slipway_cli.views.steps import AHEAD, DONE, NOW, REJECTED, SKIPPED, StepLine
@@ -30,6 +31,8 @@ def build_tree(view: View, now: datetime) -> Tree:
         branch = root.add(_revision(revision))
         for pod in revision.pods:
             branch.add(_pod(pod, now))
+    if view.pool:
+        _pool(root, view.pool, now)
     _branch(root, "steps", [_step(number, step) for number, step in enumerate(view.steps, 1)])
     for item in view.analyses:
         _branch(root, item.title, [Text(line) for line in item.lines])
@@ -42,6 +45,14 @@ def build_tree(view: View, now: datetime) -> Tree:
 def open_console(is_terminal: bool) -> Console:
     """Where to print: with colours and the terminal's width, or plain."""
     return Console(highlight=False) if is_terminal else Console(width=PLAIN_WIDTH, no_color=True, highlight=False)
+
+
+def _pool(root: Tree, pool: Pool, now: datetime) -> None:
+    branch = root.add(Text.assemble("pool ", (pool.name, "bold"), f"  {pool.describe()}"))
+    for row in pool.pods:
+        branch.add(_pod(row, now))
+    for problem in pool.problems:
+        branch.add(Text(problem, style="yellow"))
 
 
 def _branch(root: Tree, title: str, lines: list[Text]) -> None:
@@ -62,6 +73,7 @@ def _revision(item: RevisionView) -> Text:
     line = Text.assemble((item.role or "revision", _ROLES.get(item.role, "")), " ", (item.revision, "bold"))
     line.append(f"  {item.version}" if item.version else "")
     line.append(f"  weight {item.weight}%  ready {item.ready}/{item.replicas}")
+    line.append(f"  {item.entry}" if item.entry else "")
     line.append("" if item.inflight is None else f"  in flight {item.inflight}")
     return line.append(f"  may leave at {item.leaves_at}" if item.leaves_at else "")
 

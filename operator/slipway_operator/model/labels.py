@@ -18,6 +18,7 @@ METRICS_PATH = f"{GROUP}/metrics-path"  # annotation of pods whose engine has it
 
 MODEL_POOL = f"{GROUP}/modelpool"  # label of what belongs to a ModelPool, and of a revision's record of membership
 POOL_REPLICAS = f"{GROUP}/pool-replicas"  # annotation of a ReplicaSet without pods: whether its revision is an entry
+POOL_ENTRIES = f"{GROUP}/pool-entries"  # annotation of a pool's pod: the file of entries that its kubelet is to write
 POOL_KIND = "ModelPool"
 POOL_REVISION = "pool"  # value of the revision's label of pods that serve many
 

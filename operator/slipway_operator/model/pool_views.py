@@ -9,7 +9,8 @@ MODEL_FAILED, DATA_ERROR = "Error", 65  # reason and exit code of a server that 
 MAX_ENTRIES = 256  # of the server's file of a pool
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"  # states of the server's index
 # Reasons of entries that are no trouble: not loaded yet or any more, and files on their way.
-WAITING = ("", "unloaded", "The files of the model are not here yet: they are being downloaded.")
+NOT_LOADED = ("", "unloaded")
+WAITING = (*NOT_LOADED, "The files of the model are not here yet: they are being downloaded.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,16 @@ class EntryState:
     state: str  # of the server's index
     reason: str = ""
     was_loaded: bool = False  # it is in memory, or was since the operator and the pod run
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is there now."""
+        return self.state == READY
+
+    @property
+    def hindrance(self) -> str:
+        """Why a request for it would not be served now; empty also where it would only be loaded first."""
+        return self.reason if self.state == UNAVAILABLE and self.reason not in NOT_LOADED else ""
 
     @property
     def trouble(self) -> str:

@@ -1,27 +1,33 @@
 """The status of a ModelPool, from its pods and entries (pure)."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import itemgetter
 
-from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
-from slipway_operator.model.pool_views import MAX_ENTRIES, POOL_NOT_READY, PoolView
+from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus, PoolEntryStatus
+from slipway_operator.manifests.pools.entries import PoolMemberRevision
+from slipway_operator.model.pool_views import MAX_ENTRIES, POOL_NOT_READY, UNAVAILABLE, EntryState, PoolPod, PoolView
+from slipway_operator.model.pool_views import READY as IN_MEMORY
 from slipway_operator.planning.facts.conditions import carry_over, condition
 
-ACCEPTED, READY = "Accepted", "Ready"
+ACCEPTED, READY, REDUNDANT = "Accepted", "Ready", "Redundant"
+MAX_PODS = 1000
+NOT_THERE = "its entry is not in the pod yet"
 
 
 def status(
     generation: int,
     spec: ModelPoolSpec,
     view: PoolView,
-    counts: tuple[int, int],
+    members: tuple[Sequence[PoolMemberRevision], int],
     former: ModelPoolStatus,
     now: datetime,
     *,
     unwritten: str = "",
 ) -> ModelPoolStatus:
-    """`counts`: entries, and members that the file has no room for. `former` has the image in use. `unwritten`: why the
-    pods do not get the entries."""
-    models, beyond = counts
+    """`members`: the entries, and how many the file has no room for. `former` has the image in use. `unwritten`: why
+    the pods do not get the entries."""
+    listed, beyond = members
     ready = len(view.pods)
     accepted = (True, "Valid", "the spec is valid")
     full = f"{beyond} more revisions want to be entries, and a pool has {MAX_ENTRIES} at most: make another ModelPool"
@@ -32,16 +38,18 @@ def status(
     fresh = (
         condition(ACCEPTED, *accepted, now),
         condition(READY, *_readiness(spec, view), now),
+        condition(REDUNDANT, *_redundancy(spec, len(listed)), now),
     )
     return ModelPoolStatus(
         observed_generation=generation,
         replicas=view.present,
         ready=f"{ready}/{spec.replicas}",
-        models=models,
+        models=len(listed),
         loaded=max((pod.loaded for pod in view.pods), default=0),
         memory_bytes=max((pod.memory_bytes for pod in view.pods), default=0),
         memory_limit_bytes=max((pod.memory_limit_bytes for pod in view.pods), default=0),
         image=former.image,
+        entries=tuple(_entries(listed, view)),
         conditions=carry_over(fresh, former.conditions),
     )
 
@@ -50,8 +58,32 @@ def refused(generation: int, why: str, former: ModelPoolStatus, now: datetime) -
     """Of a spec that cannot be read: its pods stay as they are."""
     fresh = [condition(ACCEPTED, False, "InvalidSpec", why, now)]
     fresh += [one for one in former.conditions if one.type != ACCEPTED]
-    kept = {name: getattr(former, name) for name in ("replicas", "ready", "models", "loaded", "image")}
+    kept = {name: getattr(former, name) for name in ("replicas", "ready", "models", "loaded", "image", "entries")}
     return ModelPoolStatus(observed_generation=generation, **kept, conditions=carry_over(fresh, former.conditions))
+
+
+def view_of(status: ModelPoolStatus, uid: str) -> PoolView:
+    """What the status was written from, as far as members need it: for who cannot look at the pods.
+
+    Names of pods and which of them has what are lost, and no decision depends on them.
+    """
+    ready, _, _ = status.ready.partition("/")
+    count = min(int(ready), MAX_PODS) if ready.isdecimal() and len(ready) <= 4 else 0
+    problem = next((one.message for one in status.conditions if one.type == READY and one.status != "True"), "")
+    pods = (
+        {one.revision: state for one in status.entries if (state := _state_in(one, index))} for index in range(count)
+    )
+    return PoolView(
+        uid, status.replicas, tuple(PoolPod(f"{index}", found) for index, found in enumerate(pods)), problem
+    )
+
+
+def _state_in(entry: PoolEntryStatus, index: int) -> EntryState | None:
+    """In a pod: the first ones serve it, and the others have the reason; without one they did not answer."""
+    if index < entry.serving:
+        return EntryState(IN_MEMORY if index < entry.loaded else UNAVAILABLE, "", index < entry.proved)
+    why = entry.reason.partition(": ")[2]
+    return EntryState(UNAVAILABLE, why, index < entry.proved) if why not in ("", NOT_THERE) else None
 
 
 def _readiness(spec: ModelPoolSpec, view: PoolView) -> tuple[bool, str, str]:
@@ -59,3 +91,46 @@ def _readiness(spec: ModelPoolSpec, view: PoolView) -> tuple[bool, str, str]:
     if ready:
         return True, "PodsReady", f"{ready} of {spec.replicas} pods are ready"
     return False, POOL_NOT_READY, view.problem or f"0 of {spec.replicas} pods are ready"
+
+
+def _redundancy(spec: ModelPoolSpec, entries: int) -> tuple[bool, str, str]:
+    """A StatefulSet ends a pod before it starts its successor, and so does a drain of the node: it has no surge."""
+    if not spec.replicas:
+        return True, "NoReplicas", "the pool has no pods"
+    if spec.replicas > 1:
+        return True, "SeveralReplicas", f"{spec.replicas} replicas"
+    if not entries:
+        return True, "NoModels", "the pool has no models yet"
+    what = "a change of the template or a drain of the node"
+    return False, "SingleReplica", f"{entries} models are in one pod: {what} is downtime; write spec.replicas: 2"
+
+
+def _entries(listed: Iterable[PoolMemberRevision], view: PoolView) -> Iterable[PoolEntryStatus]:
+    for one in listed:
+        revision = one.snapshot.revision
+        states = [(pod.name, pod.entries.get(revision)) for pod in view.pods if pod.entries is not None]
+        reasons = sorted(((_rank(state), f"pod {name}: {_why(state)}") for name, state in states), key=itemgetter(0))
+        yield PoolEntryStatus(
+            model=one.snapshot.inputs.model.name,
+            revision=revision,
+            model_deployment=one.deployment,
+            stable=one.stable,
+            loaded=sum(state is not None and state.in_memory for _, state in states),
+            proved=sum(state is not None and state.was_loaded for _, state in states),
+            serving=sum(_rank(state) > _ABSENT for _, state in states),
+            reason=reasons[0][1] if reasons and reasons[0][0] < _WELL else "",
+        )
+
+
+_ILL, _ABSENT, _LATE, _WELL = range(4)
+
+
+def _rank(state: EntryState | None) -> int:
+    """The worst first."""
+    if state is None:
+        return _ABSENT
+    return _ILL if state.trouble else _LATE if state.hindrance else _WELL
+
+
+def _why(state: EntryState | None) -> str:
+    return NOT_THERE if state is None else state.hindrance

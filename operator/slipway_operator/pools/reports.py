@@ -61,7 +61,7 @@ async def read_pod(session: aiohttp.ClientSession, pod: PoolTarget) -> PoolPod:
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError):
         return PoolPod(pod.name)
     memory = {limit: _number(value) for limit, value in _MEMORY.findall(page.decode("ascii", "replace"))}
-    loaded = sum(one.state == READY for one in entries.values())
+    loaded = sum(one.in_memory for one in entries.values())
     return PoolPod(pod.name, entries, loaded, memory.get("", 0), memory.get("_limit", 0))
 
 

@@ -42,7 +42,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.pool_views import EntryState, PoolPod, PoolView
 from slipway_operator.model.wire import to_json
 from slipway_operator.planning import pools as planning
-from slipway_operator.pools import serving
+from slipway_operator.pools import refreshing, serving
 from slipway_operator.pools.members import Members, members
 from slipway_operator.pools.reports import PoolTarget, load, read_pod
 
@@ -83,6 +83,18 @@ class _Pool:
     uid: str = ""  # of the StatefulSet
     loaded: set[tuple[str, str]] = field(default_factory=set)  # uid of a pod and a revision that it had in memory
     written_s: float = float("-inf")
+    marks: refreshing.Marks = field(default_factory=dict)
+    late: str = ""  # why pods may see a change of their entries late
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """What the file of a pool has. `beyond`: members without room. `digest`: of the file; empty until it is written."""
+
+    listed: list[PoolMemberRevision]
+    beyond: int
+    digest: str
+    unwritten: str  # why the pods do not get it
 
 
 class PoolRunner:
@@ -141,8 +153,11 @@ class PoolRunner:
         views: dict[ObjectKey, PoolView] = {}
         for obj in found:
             key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+            written = refreshing.digest(files[key]) if key[0] in self._files else ""
             try:
-                views[key] = await self._keep(key, obj, chosen[key], unwritten.get(key[0], ""))
+                views[key] = await self._keep(key, obj, _Entries(*chosen[key], written, unwritten.get(key[0], "")))
+                late = self._pools[key].late
+                troubles += [f"{'/'.join(key)}: {late}"] if late else []
             except Fenced:
                 raise
             except ApiError as error:
@@ -185,6 +200,7 @@ class PoolRunner:
             except Fenced:
                 raise
             except ApiError as error:
+                self._files.pop(namespace, None)
                 troubles.append(f"ConfigMap {entries.CONFIG_MAP} of {namespace} cannot be written: {error}")
                 if isinstance(error, Refused):
                     refused[namespace] = troubles[-1]
@@ -201,11 +217,8 @@ class PoolRunner:
         await self._client.apply(resource, manifest)
         return digest, time.monotonic()
 
-    async def _keep(
-        self, key: ObjectKey, obj: Object, chosen: tuple[list[PoolMemberRevision], int], unwritten: str
-    ) -> PoolView:
-        """`unwritten`: why the pods do not get the entries."""
-        (listed, beyond), known, former = chosen, self._pools[key], _former(obj)
+    async def _keep(self, key: ObjectKey, obj: Object, file: _Entries) -> PoolView:
+        known, former = self._pools[key], _former(obj)
         generation = obj["metadata"].get("generation", 0)
         try:
             spec = read(ModelPoolSpec, encoded(obj.get("spec") or {}), "spec")
@@ -215,9 +228,9 @@ class PoolRunner:
             await self._write(known, obj, former, planning.refused(generation, str(error), former, self._now()))
             return (self.views or {}).get(key) or PoolView(known.uid, problem=str(error))
         refusal = await self._make(known, Owner.of(obj), manifest)
-        view = await self._view(key, known, refusal or unwritten, listed)
-        counts, former_image = (len(listed), beyond), replace(former, image=image)
-        fresh = planning.status(generation, spec, view, counts, former_image, self._now(), unwritten=unwritten)
+        view = await self._view(key, known, refusal or file.unwritten, file)
+        listed, former_image = (file.listed, file.beyond), replace(former, image=image)
+        fresh = planning.status(generation, spec, view, listed, former_image, self._now(), unwritten=file.unwritten)
         await self._write(known, obj, former, fresh)
         return view
 
@@ -245,16 +258,28 @@ class PoolRunner:
             return f"the pods cannot be created: {error}"
         return "" if known.uid else f"StatefulSet {manifest['metadata']['name']} belongs to another controller"
 
-    async def _view(self, key: ObjectKey, known: _Pool, refusal: str, listed: list[PoolMemberRevision]) -> PoolView:
+    async def _view(self, key: ObjectKey, known: _Pool, refusal: str, file: _Entries) -> PoolView:
         found = await self._client.list(PODS, key[0], f"{labels.MODEL_POOL}={key[1]}", cached=True)
         own = [pod for pod in found if known.uid and is_controlled_by(pod, known.uid)]
         ready = [pod for pod in own if pod_trouble.is_ready(pod) and not is_leaving(pod) and _address(pod)]
-        reports = await asyncio.gather(*(self._report(known, pod, listed) for pod in ready))
-        uids = {pod["metadata"]["uid"] for pod in ready}
+        reports = await asyncio.gather(*(self._report(known, pod, file.listed) for pod in ready))
+        await self._refresh(known, own, dict(zip((_uid(pod) for pod in ready), reports, strict=True)), file)
+        uids = {_uid(pod) for pod in ready}
         known.loaded = {one for one in known.loaded if one[0] in uids}
         troubles = [one for one in pod_trouble.of_pods(own) if one]
         problem = refusal or (f"pod {troubles[0].pod}: {troubles[0].reason}: {troubles[0].message}" if troubles else "")
         return PoolView(known.uid, len(own), tuple(reports), problem)
+
+    async def _refresh(
+        self, known: _Pool, pods: Sequence[Object], reports: Mapping[str, PoolPod], file: _Entries
+    ) -> None:
+        """Have kubelets write the file of entries now."""
+        if not file.digest:
+            return
+        now_s, wanted = time.monotonic(), {one.snapshot.revision for one in file.listed}
+        known.marks = refreshing.seen_marks(pods, known.marks, now_s)
+        behind = {uid: one.entries is not None and not wanted <= one.entries.keys() for uid, one in reports.items()}
+        known.late = await refreshing.refresh(self._client, pods, known.marks, file.digest, behind, now_s)
 
     async def _report(self, known: _Pool, pod: Object, listed: list[PoolMemberRevision]) -> PoolPod:
         """What a pod says of its entries; one that does not serve yet, and is not in memory, is to be loaded."""
@@ -278,12 +303,10 @@ class PoolRunner:
         return PoolPod(found.name, states, found.loaded, found.memory_bytes, found.memory_limit_bytes)
 
     async def _write(self, known: _Pool, obj: Object, former: ModelPoolStatus, fresh: ModelPoolStatus) -> None:
-        """What is news at once, memory alone at a bounded rate."""
+        """What is news at once, memory and which models have it alone at a bounded rate."""
         if fresh == former:
             return
-        news = (fresh.conditions, fresh.ready, fresh.models, fresh.loaded, fresh.observed_generation) != (
-            former.conditions, former.ready, former.models, former.loaded, former.observed_generation,
-        )  # fmt: skip
+        news = _news(fresh) != _news(former)
         if not news and time.monotonic() - known.written_s < USE_EACH_S:
             return
         kind = {"apiVersion": MODEL_POOLS.api_version, "kind": MODEL_POOLS.kind}
@@ -299,6 +322,15 @@ class PoolRunner:
         if trouble and trouble != self._trouble:
             log.warning("ModelPools are not kept: %s", trouble)
         self._trouble = trouble
+
+
+def _news(status: ModelPoolStatus) -> Hashable:
+    entries_ = tuple((one.model, one.revision, one.stable, one.reason) for one in status.entries)
+    return status.conditions, status.ready, status.models, status.loaded, status.observed_generation, entries_
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])
 
 
 def _address(pod: Object) -> str:

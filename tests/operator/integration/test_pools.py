@@ -1,23 +1,28 @@
 """A ModelPool and its members on a real API server, with a real gateway, a real pool server and its fetcher.
 
-The StatefulSet controller and the kubelet are played here: they give the server's process the pool's file.
+The StatefulSet controller and the kubelet are played here: they give the server's process the pool's file, as a kubelet
+when the pod starts and whenever its annotations change. The period of a real one would hide that nothing changes them.
 """
 
 import asyncio
 import contextlib
+import json
 import shutil
 import sys
+from datetime import UTC, datetime
 
 import aiohttp
 import pytest
 
 from devcluster.ports import reserve_port
+from slipway_operator import explain
 from slipway_operator.kube.errors import ApiError, NotFound
 from slipway_operator.kube.resources import CONFIG_MAPS, MODEL_DEPLOYMENTS, MODEL_POOLS, PODS, STATEFUL_SETS
 from testkit import ROOT
 from testkit.until import until_async
 from testkit.world.addresses import own_address
 from testkit.world.pods import set_ready
+from tests.operator.integration.test_hands import SETTINGS, NoGateways
 from tests.server.process import ServerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(300)]
@@ -59,13 +64,8 @@ async def node(client, namespace, tmp_path, port):
 
 
 async def follow(client, item, file, port):
-    """What the kubelet mounts, and the pod, which is ready at once."""
+    """The pod, which is ready at once, and what the kubelet mounts."""
     metadata, template = item["metadata"], item["spec"]["template"]
-    [mounted] = [one for one in template["spec"]["volumes"] if one["name"] == "pool"]
-    [key] = [one["key"] for one in mounted["configMap"]["items"]]
-    made = await client.get(CONFIG_MAPS, metadata["namespace"], mounted["configMap"]["name"])
-    (file.parent / "new").write_text(made["data"][key])
-    (file.parent / "new").rename(file)
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": metadata["name"], "uid": metadata["uid"]}
     name = f"{metadata['name']}-0"
     body = {
@@ -79,7 +79,22 @@ async def follow(client, item, file, port):
     }
     with contextlib.suppress(ApiError):  # it is there
         await client.create(PODS, body)
-    await set_ready(client, metadata["namespace"], name, own_address())
+        await set_ready(client, metadata["namespace"], name, own_address())
+    pod = await client.get(PODS, metadata["namespace"], name)
+    await mount(client, template, metadata["namespace"], file, json.dumps(pod["metadata"].get("annotations")))
+
+
+async def mount(client, template, namespace, file, annotations):
+    """The pool's file of the ConfigMap, when the annotations are others than at the last time."""
+    synced = file.with_name("synced")
+    if synced.is_file() and synced.read_text() == annotations:
+        return
+    [mounted] = [one for one in template["spec"]["volumes"] if one["name"] == "pool"]
+    [key] = [one["key"] for one in mounted["configMap"]["items"]]
+    made = await client.get(CONFIG_MAPS, namespace, mounted["configMap"]["name"])
+    (file.parent / "new").write_text(made["data"][key])
+    (file.parent / "new").rename(file)
+    synced.write_text(annotations)
 
 
 async def deploy(client, namespace, name="chat", pool="shared", uri=f"file://{IRIS}", **spec):
@@ -126,12 +141,23 @@ async def test_members_wait_for_their_pool_and_roll_out_in_its_pods(cluster, cli
     paused = await cluster.reaches("it pauses", lambda now: (now.get("rollout") or {}).get("state") == "Paused")
     canary, stable = paused["canaryRevision"], paused["stableRevision"]
     assert await session_revisions(cluster) == {canary, stable}
+    await explains(client, namespace, canary)
     await cluster.edit({"rollout": {"promote": paused["rollout"]["token"]}})
     await cluster.reaches("it is promoted", lambda now: now.get("stableRevision") == canary)
     await until_async(lambda: session_revisions(cluster), "all go to it", holds=lambda seen: seen == {canary})
 
     pool = await client.get(MODEL_POOLS, namespace, "shared")
     assert pool["status"]["ready"] == "1/1" and pool["status"]["memoryBytes"] > 0
+
+
+async def explains(client, namespace, canary):
+    """`explain` sees the entries without a connection to the pods."""
+    obj = await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
+    explained = await explain.from_cluster(client, NoGateways(), obj, SETTINGS, datetime.now(UTC))
+    seen = explained["observed"]["workloads"]
+    assert {revision: one["ready"] for revision, one in seen.items()} == dict.fromkeys(seen, 1)
+    entries = {one["revision"]: one for one in explained["pools"]["shared"]["entries"]}
+    assert entries.keys() == seen.keys() and entries[canary]["proved"] == 1
 
 
 async def session_revisions(cluster):

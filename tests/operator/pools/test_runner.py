@@ -12,27 +12,39 @@ from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
     MODEL_DEPLOYMENTS,
     MODEL_POOLS,
+    PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
 )
+from slipway_operator.model.pool_views import EntryState, PoolPod
+from slipway_operator.pools import runner as looks
 from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 class Server:
-    """An API server with pools and no pods; `refuses` maps a kind to what its writes raise."""
+    """An API server with pools; `refuses` maps a kind to what its writes raise."""
 
     def __init__(self, *pools: str) -> None:
         self.pools = {name: {"metadata": _metadata(name, "uid"), "spec": {}} for name in pools}
         self.refuses: dict[Any, Exception] = {}
         self.listing: Exception | None = None
         self.applied: list[Any] = []
+        self.pods: list[Any] = []
+        self.annotated: list[str] = []
 
     async def list(self, resource: Any, namespace: str | None, *_: Any, **__: Any) -> list[Any]:
         if resource is MODEL_POOLS and self.listing:
             raise self.listing
-        return list(self.pools.values()) if resource is MODEL_POOLS else []
+        return {MODEL_POOLS: list(self.pools.values()), PODS: self.pods}.get(resource, [])
+
+    async def patch(self, resource: Any, namespace: str, name: str, body: Any) -> Any:
+        if resource in self.refuses:
+            raise self.refuses[resource]
+        [found] = [one for one in self.pods if one["metadata"]["name"] == name]
+        found["metadata"] |= {"annotations": body["metadata"]["annotations"]}
+        self.annotated.append(name)
 
     async def apply(self, resource: Any, manifest: Any, **_: Any) -> Any:
         if resource in self.refuses:
@@ -124,13 +136,77 @@ async def test_entries_that_cannot_be_written_are_in_the_status_of_the_pool_and_
     runner, _ = runner_of(server, cache)
     await runner.look()
     assert runner.views and "ConfigMap is too long" in runner.views["team", "shared"].problem
-    accepted, _ = server.pools["shared"]["status"]["conditions"]
+    accepted, *_ = server.pools["shared"]["status"]["conditions"]
     assert (accepted["type"], accepted["status"], accepted["reason"]) == ("Accepted", "False", "EntriesNotWritten")
     assert "ConfigMap is too long" in accepted["message"]
     del server.refuses[CONFIG_MAPS]
     await runner.look()
     assert not runner.views["team", "shared"].problem
     assert server.pools["shared"]["status"]["conditions"][0]["status"] == "True"
+
+
+async def test_a_changed_file_of_entries_is_in_the_annotation_of_each_pod_once_it_is_written() -> None:
+    server, cache = Server("shared"), ObjectCache()
+    owner = {"ownerReferences": [{"uid": "set-of-shared-pool", "controller": True}]}
+    pods = [{"metadata": _metadata(f"shared-pool-{n}", f"p{n}", **owner)} for n in range(2)]
+    server.pods = [one | {"status": {"podIP": f"10.0.0.{n}"}} for n, one in enumerate(pods)]
+    runner, _ = runner_of(server, cache)
+    await runner.look()
+    await runner.look()
+    assert server.annotated == ["shared-pool-0", "shared-pool-1"], "once each"
+    first = {one["metadata"]["annotations"]["slipway.dev/pool-entries"] for one in server.pods}
+    member(cache, "iris", "shared")
+    server.refuses[CONFIG_MAPS] = Unavailable("away")
+    await runner.look()
+    assert len(server.annotated) == 2, "the former file would be written"
+    server.refuses = {PODS: Refused(403, "no right")}
+    await runner.look()
+    assert runner.views and not runner.views["team", "shared"].problem, "the pool is well, its pods only wait"
+    del server.refuses[PODS]
+    await runner.look()
+    second = {one["metadata"]["annotations"]["slipway.dev/pool-entries"] for one in server.pods}
+    assert len(server.annotated) == 4 and len(first) == len(second) == 1 and first != second
+
+
+async def test_which_models_are_in_memory_is_written_at_a_bounded_rate_and_a_reason_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, cache = Server("shared"), ObjectCache()
+    member(cache, "iris", "shared")
+    member(cache, "churn", "shared")
+    owner = {"ownerReferences": [{"uid": "set-of-shared-pool", "controller": True}]}
+    ready = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    server.pods = [{"metadata": _metadata("shared-pool-0", "p0", **owner), "status": ready}]
+    now: dict[str, EntryState] = {}
+
+    async def report(*_: Any) -> PoolPod:
+        return PoolPod("shared-pool-0", dict(now), loaded=1)
+
+    async def no_load(*_: Any) -> None:
+        return
+
+    monkeypatch.setattr(looks, "read_pod", report)
+    monkeypatch.setattr(looks, "load", no_load)
+    runner, _ = runner_of(server, cache)
+
+    def loaded() -> dict[str, int]:
+        entries = server.pools["shared"]["status"]["entries"]
+        return {one["modelDeployment"]: one.get("loaded", 0) for one in entries}
+
+    here, away = EntryState("READY", "", True), EntryState("UNAVAILABLE", "unloaded")
+    now |= {"r-iris": here, "r-churn": away}
+    await runner.look()
+    assert loaded() == {"iris": 1, "churn": 0}
+    now |= {"r-iris": away, "r-churn": here}
+    await runner.look()
+    assert loaded() == {"iris": 1, "churn": 0}, "evictions alone"
+    now["r-iris"] = EntryState("UNAVAILABLE", "no ONNX file")
+    await runner.look()
+    assert loaded() == {"iris": 0, "churn": 1}
+    entries = server.pools["shared"]["status"]["entries"]
+    assert [one.get("reason") for one in entries if one["modelDeployment"] == "iris"] == [
+        "pod shared-pool-0: no ONNX file"
+    ]
 
 
 async def test_pods_that_are_refused_are_the_reason_of_the_pool() -> None:

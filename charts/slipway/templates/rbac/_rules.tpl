@@ -43,7 +43,8 @@
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: [get, list, watch, create, patch, delete]
-# `patch`: the annotation by which a ReplicaSet that gets smaller removes the pods with the fewest requests first.
+# `patch`: the annotation by which a ReplicaSet that gets smaller removes the pods with the fewest requests first, and
+# the one by which the kubelet of a pool's pod writes a changed file of entries at once.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch]

@@ -8,9 +8,9 @@ from pydantic import Field
 from slipway_operator.api.inputs.model import ObjectName
 from slipway_operator.api.inputs.pod_inputs import BatchingSpec, LocalObjectReference
 from slipway_operator.api.inputs.pod_spec import Placement, ResourcesSpec
-from slipway_operator.api.markers import CelRule, Definition, ListMap, PrinterColumn, custom_resource, rule
+from slipway_operator.api.markers import AtMost, CelRule, Definition, ListMap, PrinterColumn, custom_resource, rule
 from slipway_operator.api.types import ApiType, Int32, Int64, IntOrString, strict
-from slipway_operator.api.v1alpha1.status import Condition
+from slipway_operator.api.v1alpha1.status import Condition, Word
 
 
 class PoolSecretRef(ApiType):
@@ -75,6 +75,29 @@ class ModelPoolSpec(ApiType):
 
 @strict
 @dataclass(frozen=True, slots=True)
+class PoolEntryStatus:
+    """A revision that the pool serves."""
+
+    model: Word
+    """Name of the model."""
+    revision: Word
+    """Revision of the ModelDeployment."""
+    model_deployment: Word = ""
+    """Name of the ModelDeployment."""
+    stable: bool = False
+    """Whether it is the stable revision."""
+    loaded: Int32 = 0
+    """Ready pods that have it in memory."""
+    proved: Int32 = 0
+    """Ready pods that have, or have had it in memory: a new revision waits for all of them."""
+    serving: Int32 = 0
+    """Ready pods that serve it, from memory or after they have loaded it."""
+    reason: Annotated[str, AtMost(512)] = ""
+    """Why a pod does not serve it, or not yet; empty where nothing is wrong."""
+
+
+@strict
+@dataclass(frozen=True, slots=True)
 class ModelPoolStatus:
     """State of the pool. The operator writes it."""
 
@@ -94,8 +117,11 @@ class ModelPoolStatus:
     """Memory that models of a pod may have."""
     image: str = ""
     """Image of the pods."""
+    entries: Annotated[tuple[PoolEntryStatus, ...], AtMost(256)] = ()
+    """The entries of the pool."""
     conditions: Annotated[tuple[Condition, ...], ListMap("type")] = ()
-    """Ready: a pod takes requests. Accepted: the spec can be followed, and all members have room in the pool's file."""
+    """Ready: a pod takes requests. Accepted: the spec can be followed, and all members have room in the pool's file.
+    Redundant: a pod may end, as in a change of the template or a drain of its node, and another one serves."""
 
 
 def _shown(kind: str, field: str) -> str:

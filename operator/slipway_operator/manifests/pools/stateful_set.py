@@ -49,6 +49,11 @@ def _labels(owner: Owner) -> dict[str, str]:
     return {labels.MODEL_POOL: owner.name, labels.MANAGED_BY: "slipway", labels.COMPONENT: "pool"}
 
 
+def name_of(pool: str) -> str:
+    """The name of the StatefulSet of a pool."""
+    return f"{pool}-pool"
+
+
 def stateful_set(owner: Owner, spec: ModelPoolSpec, server_image: str, *, tls: bool = False) -> dict[str, Any]:
     """All pods are alike, and start and end at once; a change of the template replaces them one by one."""
     pod = _pod_spec(owner, spec, spec.image or server_image)
@@ -58,7 +63,7 @@ def stateful_set(owner: Owner, spec: ModelPoolSpec, server_image: str, *, tls: b
         "metadata": metadata(owner, "pool"),
         "spec": {
             "replicas": spec.replicas,
-            "serviceName": f"{owner.name}-pool",
+            "serviceName": name_of(owner.name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": {labels.MODEL_POOL: owner.name}},
             "template": {
