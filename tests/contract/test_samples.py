@@ -10,7 +10,7 @@ from slipway_gateway.balancing.first_attempts import WHOLE_PATIENCE
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.judging import pairs, samples, units
 from slipway_gateway.judging.outcome import OutcomeRecorder, RequestOutcome
-from slipway_gateway.judging.predictions import BINS, LEARNED, MAX_BYTES, OTHER, PredictionBins
+from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, PredictionBins
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.mirror.shadow_request import STATELESS_PATHS
 from slipway_gateway.routing.router import assign_revision
@@ -19,6 +19,7 @@ from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinS
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
+from slipway_gateway.wire.predictions import MAX_BYTES
 from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
 from slipway_operator.kube.reading.samples import samples as read_samples
 from slipway_operator.model.cluster import samples as cluster_samples

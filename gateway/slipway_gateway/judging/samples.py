@@ -12,10 +12,11 @@ from typing import Any
 
 from ..routing.table import Route
 from ..routing.twin_shadow import TwinShadowRule
+from ..wire.predictions import Value
 from ..wire.responses import KINDS
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
 from .pairs import BAD, BAD_KINDS, TwinCounts
-from .predictions import BINS, Prediction, PredictionBins
+from .predictions import BINS, PredictionBins
 from .units import SessionMemory, Units
 
 GENERATIONS = 4
@@ -212,7 +213,7 @@ class GenerationSamples:
             counts.rated += first
             counts.wrong += wrong
 
-    def predict(self, attempt: CountedAttempt, prediction: Prediction | None, bins: PredictionBins) -> None:
+    def predict(self, attempt: CountedAttempt, prediction: Value | None, bins: PredictionBins) -> None:
         """The attempt's response has this prediction, or one that is not read: the first of its session counts."""
         if not attempt.counts or not self._units.first(attempt.key, PREDICTED):
             return
