@@ -14,6 +14,7 @@ from ..routing.table import Route
 from ..routing.twin_shadow import TwinShadowRule
 from ..wire.predictions import Value
 from ..wire.responses import KINDS
+from .agreement import Agreement, AgreementCounts
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
 from .pairs import BAD, BAD_KINDS, TwinCounts
 from .predictions import BINS, PredictionBins
@@ -21,7 +22,7 @@ from .units import SessionMemory, Units
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
-PREDICTED = "predicted"
+PREDICTED, COMPARED = "predicted", "compared"  # what a session has once
 # Sessions of all routes and generations together that are remembered.
 MAX_ENTRIES = 262_144
 ENTRY_BYTES = 96
@@ -159,12 +160,18 @@ class GenerationSamples:
         self._revisions = {backend.revision: RevisionSamples() for backend in route.backends if backend.weight}
         self._shadow: dict[str, dict[str, ShadowCounts]] = {}
         self._twins: dict[str, TwinCounts] = {}
+        self._agreements: dict[str, AgreementCounts] = {}
         self._units = Units(self._weights, begun_s, room)
         self._open: dict[OutcomeRecorder, CountedAttempt] = {}
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
         self._shadow.setdefault(revision, {}).setdefault(by, ShadowCounts()).count(canary, second)
+
+    def agreed(self, revision: str, key: str, found: Agreement) -> None:
+        """What became of a mirrored request of the session `key` whose predictions were to be compared."""
+        if self._units.first(key, COMPARED):
+            self._agreements.setdefault(revision, AgreementCounts()).count(found)
 
     def twins(self, revision: str) -> TwinCounts:
         """Counts of pairs of `revision` and a twin."""
@@ -241,6 +248,7 @@ class GenerationSamples:
             "revisions": revisions,
             "shadow": shadow,
             "twins": {name: found.report() for name, found in self._twins.items()},
+            "agreements": {name: asdict(found) for name, found in self._agreements.items()},
         }
 
 
