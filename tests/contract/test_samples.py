@@ -9,8 +9,9 @@ import pytest
 from slipway_gateway.balancing.first_attempts import WHOLE_PATIENCE
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.judging import pairs, samples, units
+from slipway_gateway.judging.agreement import Agreement
 from slipway_gateway.judging.outcome import OutcomeRecorder, RequestOutcome
-from slipway_gateway.judging.predictions import BINS, LEARNED, MAX_BYTES, OTHER, PredictionBins
+from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, PredictionBins
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.mirror.shadow_request import STATELESS_PATHS
 from slipway_gateway.routing.router import assign_revision
@@ -19,10 +20,11 @@ from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinS
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
+from slipway_gateway.wire.predictions import MAX_BYTES
 from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
 from slipway_operator.kube.reading.samples import samples as read_samples
 from slipway_operator.model.cluster import samples as cluster_samples
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality, Scores
+from slipway_operator.model.cluster.samples import Agreements, Discordance, PairedTimes, Probed, Quality, Scores
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
 from slipway_server.http.responses.delta import Delta
@@ -85,6 +87,16 @@ def test_comparisons_have_the_documented_shape() -> None:
         counters.epoch(ROUTE).compared("9d04aa31c2", measure, 1, 0)
     (reported,) = counters.report(ROUTE, 0.0)
     assert shape(reported["shadow"]) == shape(documented()["shadow"])
+
+
+def test_agreements_have_the_documented_shape_and_the_operator_reads_it() -> None:
+    counters = Samples()
+    for key, found in enumerate((Agreement.AGREED, Agreement.DISAGREED, Agreement.UNREAD, Agreement.FAILED)):
+        counters.epoch(ROUTE).agreed("9d04aa31c2", str(key), found)
+    (reported,) = counters.report(ROUTE, 0.0)
+    assert shape(reported["agreements"]) == shape(documented()["agreements"])
+    (sample,) = read_samples([reported], {})
+    assert sample.agreements == {"9d04aa31c2": Agreements(compared=2, disagreed=1, unread=1, failed=1)}
 
 
 def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:

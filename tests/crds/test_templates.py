@@ -167,7 +167,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [spec(paired(share=0.6), paired(name="b", share=0.5))],
         [spec(paired(share=0.6), metric(share=0.5))],
     ),
-    "AnswerDiffers and TokensFlip go with kind: PairedDrift": (
+    "AnswerDiffers, TokensFlip and PredictionDisagreement go with kind: PairedDrift": (
         [
             spec(metric(kind=kind, event=event))
             for kind, event in (
@@ -361,6 +361,26 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [
             spec(metric(event="PredictionDrift", maxPsi=0.2)),
             spec(metric(), metric(name="b", event="PredictionDrift", share=None, dryRun=True)),
+        ],
+    ),
+    "PredictionDisagreement is a report with dryRun: true, and decides with maxDisagreement": (
+        [
+            spec(metric(event="PredictionDisagreement")),
+            spec(metric(maxDisagreement=0.1)),
+            spec(metric(tolerance={"relative": 0.1})),
+            spec(metric(), metric(name="b", event="EmptyAnswer", share=None, dryRun=True, maxDisagreement=0.1)),
+            *(
+                spec(metric(event="PredictionDisagreement", maxDisagreement=0.1, **{margin: value}))
+                for margin, value in (("okBelow", 0.1), ("maxRatio", 3.0), ("tolerateRatio", 1.5))
+            ),
+        ],
+        [
+            spec(metric(event="PredictionDisagreement", maxDisagreement=0.1)),
+            spec(metric(event="PredictionDisagreement", maxDisagreement=0.5, kind="PairedDrift", tolerance={})),
+            spec(
+                metric(event="PredictionDisagreement", maxDisagreement=0.1, tolerance={"relative": 0, "absolute": 2.5})
+            ),
+            spec(metric(), metric(name="b", event="PredictionDisagreement", share=None, dryRun=True)),
         ],
     ),
     "the names of spec.vetoes must differ": (

@@ -14,7 +14,6 @@ from aiohttp import web
 
 from slipway_gateway.feedback.entries import MAX_BODY_BYTES, MAX_ENTRIES
 from slipway_gateway.feedback.memory import CLAIMED, RATED, FeedbackMemory
-from slipway_gateway.feedback.predicted import predicted_label
 from slipway_gateway.feedback.tokens import FeedbackTokens, Statement
 from slipway_gateway.judging.outcome import AnswerOrigin
 from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
@@ -353,45 +352,6 @@ def test_a_token_names_neither_tenant_nor_session(keys: str) -> None:
     assert b"team-a" not in written and b"user-7" not in written and b"cat" not in written
     assert FeedbackTokens(keys).read(made, "team-a").states.route == "n/m"
     assert isinstance(FeedbackTokens(keys).read(made, "team-a").states, Statement)
-
-
-# -- labels of responses
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "label"),
-    [
-        ("/api/v1/predict", {"prediction": "cat"}, "cat"),
-        ("/api/v1/predict", {"prediction": 2, "confidence": 0.5}, "2"),
-        ("/api/v1/predict", {"prediction": True}, "true"),
-        ("/api/v1/predict", {"prediction": 2.5}, None),
-        ("/api/v1/predict", {"prediction": ["cat"]}, None),
-        ("/api/v1/predict", [{"prediction": 2}], None),
-        ("/v1/models/m:predict", {"predictions": [2]}, "2"),
-        ("/v1/models/m:predict", {"predictions": [2, 2]}, None),
-        ("/v1/models/m:predict", {"predictions": [{"label": 2}]}, None),
-        ("/v1/models/m:predict", {"predictions": []}, None),
-        ("/api/v1/models/m/predict", {"predictions": ["cat"]}, "cat"),
-        ("/v2/models/m/infer", {"outputs": [{"datatype": "INT64", "data": [7]}]}, "7"),
-        (
-            "/v2/models/m/infer",
-            {"outputs": [{"datatype": "BYTES", "data": ["cat"]}, {"datatype": "FP32", "data": [0.9]}]},
-            "cat",
-        ),
-        ("/v2/models/m/infer", {"outputs": [{"datatype": "INT64", "data": [7, 8]}]}, None),
-        ("/v2/models/m/infer", {"outputs": [{"datatype": "INT64", "data": 7}]}, None),
-        ("/v2/models/m/infer", {"outputs": [{"datatype": "INT64"}, {"datatype": "BYTES"}]}, None),
-        ("/v2/models/m/infer", {"outputs": []}, None),
-        ("/v1/chat/completions", {"prediction": "cat"}, None),
-    ],
-)
-def test_the_label_of_one_row_is_read(path: str, body: object, label: str | None) -> None:
-    assert predicted_label(path, json.dumps(body).encode()) == label
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 10_000, b'{"prediction": "' + b"a" * 70_000 + b'"}'])
-def test_no_label_is_read_from_what_is_no_short_json(body: bytes) -> None:
-    assert predicted_label("/api/v1/predict", body) is None
 
 
 # -- memory

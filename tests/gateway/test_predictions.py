@@ -1,7 +1,6 @@
-"""Predictions of classic models at a gateway: what is read, which bin it gets, and what counts of it."""
+"""Predictions of classic models at a gateway: which bin each gets, and what counts of it."""
 
 import contextlib
-import json
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,69 +11,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, PredictionBins, read_prediction
+from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, PredictionBins
 from slipway_gateway.routing.table import RouteTable
 
 from .grpc_gateway import INFER, echo, grpc_gateway, infer
 from .harness import Gateway, Handler, gateway, table, upstream
 
 PREDICT = {"model": "chat", "input": {"features": [1]}}
-V2, V1, SIMPLE, NAMED = "/v2/models/m/infer", "/v1/models/m:predict", "/api/v1/predict", "/api/v1/models/m/predict"
-
-
-def outputs(*found: dict[str, Any]) -> dict[str, Any]:
-    return {"outputs": list(found)}
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "prediction"),
-    [
-        (SIMPLE, {"prediction": "cat", "confidence": 0.9}, "cat"),
-        (SIMPLE, {"prediction": 2.5}, 2.5),
-        (SIMPLE, [{"prediction": 2}, {"prediction": 3}], 2),
-        (SIMPLE, {"prediction": True}, True),
-        (SIMPLE, {"prediction": {"low": 1.5, "high": 2.0}}, 1.5),
-        (NAMED, {"predictions": [3, 4]}, 3),
-        (V1, {"predictions": [[0.1, 0.7, 0.2]]}, 1),
-        (V1, {"predictions": [[7.5], [8.5]]}, 7.5),
-        (V2, outputs({"datatype": "FP32", "shape": [2, 3], "data": [1, 5, 2, 9, 9, 0]}), 1),
-        (V2, outputs({"datatype": "FP32", "shape": [2, 1], "data": [1.5, 5]}), 1.5),
-        (V2, outputs({"datatype": "FP32", "shape": [2], "data": [1.5, 5]}), 1.5),
-        (V2, outputs({"datatype": "FP32", "shape": [1, 2], "data": [[0.9, 0.1]]}), 0),
-        (
-            V2,
-            outputs({"datatype": "FP32", "shape": [1, 2], "data": [0.1, 0.9]}, {"datatype": "BYTES", "data": ["dog"]}),
-            "dog",
-        ),
-        (V2, outputs({"datatype": "FP64", "shape": [10**18, 10**18], "data": [1.5]}), 1.5),
-    ],
-)
-def test_the_first_row_is_read_on_every_path(path: str, body: object, prediction: object) -> None:
-    assert read_prediction(path, json.dumps(body).encode()) == prediction
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (SIMPLE, {}), (SIMPLE, []), (SIMPLE, {"prediction": 10**30}), (V1, {"predictions": []}),
-        (V1, {"predictions": [["a", 1]]}), (V1, {"predictions": [[[1, 2], [3, 4]]]}), (V2, outputs()),
-        (V2, outputs({"datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}})),
-        ("/v1/chat/completions", {"prediction": 1}), (SIMPLE, {"prediction": "a" * 70_000}),
-    ],
-)  # fmt: skip
-def test_what_is_no_prediction_is_not_read(path: str, body: object) -> None:
-    assert read_prediction(path, json.dumps(body).encode()) is None
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"\xff", b"[" * 10_000, b'{"prediction": ' + b"[" * 5000 + b"]" * 5000 + b"}"]
-)
-def test_what_is_no_json_is_not_read(body: bytes) -> None:
-    assert read_prediction(SIMPLE, body) is None
-
-
-def test_null_is_a_number_that_is_not_finite() -> None:
-    assert math.isnan(read_prediction(SIMPLE, b'{"prediction": null}'))  # type: ignore[arg-type]
+SIMPLE = "/api/v1/predict"
 
 
 # -- bins

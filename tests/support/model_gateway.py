@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import Pairs, Sample, Side
+from slipway_operator.model.cluster.samples import Agreements, Pairs, Sample, Side
 from slipway_operator.model.labels import what_runs
 from tests.support.model_pairs import ModelPairs
 
@@ -149,6 +149,8 @@ class ModelGateway:
             for mirror in table.mirror_routes:
                 if chosen != mirror.revision and chance.random() * 100 < mirror.percentage:
                     self._mirror(sample, mirror.revision, world.ready(what_runs(chosen)) > 1, world, chance)
+                    if mirror.tolerance:
+                        self._agree(sample, mirror.revision, world, chance)
             if table.twin_shadow:
                 self.pairs.offer(sample, table.twin_shadow, world)
         sample.revisions.update({name: tally.side() for name, tally in tallies.items()})
@@ -173,6 +175,13 @@ class ModelGateway:
         sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(Pairs), more, strict=True)]
         sample.shadow[canary] = {"text": Pairs(*sums)}
 
+    def _agree(self, sample: Sample, canary: str, world: "World", chance: Random) -> None:
+        """One copy whose predictions are compared: whether canary's is another one."""
+        before = sample.agreements.get(canary, Agreements())
+        more = chance.random() < world.drift
+        counts = replace(before, compared=before.compared + 1, disagreed=before.disagreed + more)
+        sample.agreements[canary] = counts
+
     def look(self, now: datetime) -> None:
         """What takes too long is counted as an error, once; pairs end."""
         self.pairs.end(self.samples, now)
@@ -196,7 +205,13 @@ class ModelGateway:
                 buckets = [*side.late.get("ttft", {}).get(STRATUM, (0,) * 6)]
                 buckets[bisect_left(BOUNDS["ttft"], age_s)] += 1
                 sides[one.revision] = replace(side, late={"ttft": {STRATUM: tuple(buckets)}})
-        return replace(sample, revisions=sides, shadow=dict(sample.shadow), twins=dict(sample.twins))
+        return replace(
+            sample,
+            revisions=sides,
+            shadow=dict(sample.shadow),
+            twins=dict(sample.twins),
+            agreements=dict(sample.agreements),
+        )
 
     def seen(self, inflight: dict[str, int], now: datetime) -> Gateway:
         """As the operator sees it."""

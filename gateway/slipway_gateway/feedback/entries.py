@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from ..wire.errors import RequestError, invalid
-from .predicted import written
+from ..wire.predictions import label_text
 from .tokens import MAX_TOKEN, SignedAnswer
 
 MAX_ENTRIES = 1000
@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return not self.correct
         if self.score is not None:
             return self.score < RIGHT_FROM
-        predicted = answer.predicts(written(self.label)) if self.label is not None else None
+        predicted = answer.predicts(label_text(self.label)) if self.label is not None else None
         return None if predicted is None else not predicted
 
 

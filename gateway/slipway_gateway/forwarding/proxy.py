@@ -9,7 +9,6 @@ import aiohttp
 from aiohttp import web
 
 from ..balancing.load_balancer import LoadBalancer
-from ..feedback.predicted import predicted_label
 from ..feedback.tokens import FeedbackTokens
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
 from ..limits.budget import MemoryBudget
@@ -25,6 +24,7 @@ from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
+from ..wire.predictions import only_label
 from .crashes import CrashTracker
 from .held_request import HeldRequest
 from .relay import Relay, RelayContext
@@ -116,8 +116,8 @@ class Proxy:
         origin = state.recorder.origin if state.recorder else None
         if origin is None or response.status != 200 or not outgoing.computes:
             return ""
-        whole = response.rest is None and "Content-Encoding" not in response.headers
-        label = predicted_label(outgoing.path, response.start) if whole else None
+        whole = response.rest is None
+        label = only_label(outgoing.path, response.headers, response.start) if whole else None
         tenant = record.identity.name if record.identity else ""
         session = "" if outgoing.key.startswith(request_fields.ALONE) else outgoing.key
         return self.feedback.make(origin, response.endpoint.revision, tenant, session, label)

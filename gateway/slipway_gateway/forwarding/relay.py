@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 
-from ..judging.predictions import read_prediction
 from ..mirror.queue import MirrorQueue
 from ..quotas.meter import Meter
 from ..quotas.usage import RESPONSES, Usage, last_usage, usage_of_response
@@ -16,6 +15,7 @@ from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
 from ..wire.inference import is_predict
+from ..wire.predictions import first_prediction
 from ..wire.resume import StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
 from .bodies import SLICE_BYTES
@@ -228,7 +228,8 @@ class Relay:
             response.recorder.complete(response.start if readable else None, now_s, wants_json=wants_json)
             predicts = response.status == 200 and self._call.computes and is_predict(self._call.path)
             if predicts and (count := response.recorder.on_prediction):
-                count(read_prediction(self._call.path, response.start) if response.rest is None else None)
+                whole = response.rest is None
+                count(first_prediction(self._call.path, response.headers, response.start) if whole else None)
 
     def _ready(self, chunk: bytes) -> bytes:
         if self._aligner is None:

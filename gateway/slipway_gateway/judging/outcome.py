@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..wire import responses
+from ..wire.predictions import Value
 from ..wire.responses import ERRORS, HUNG, NON_FINITE, TAIL_BYTES
 from ..wire.sse import DONE, FOLLOWED
-from .predictions import Prediction
 
 TTFT, ITL, E2E = MEASURES = ("ttft", "itl", "e2e")
 _SLACK_BYTES = 4 << 10  # so that the tail is not cut at every token
@@ -81,7 +81,7 @@ class OutcomeRecorder:
         self._patience_s = patience_s
         self._first_s = self._last_s = 0.0
         self.outcome: RequestOutcome | None = None  # None until it is known, and where the client left before
-        self.on_prediction: Callable[[Prediction | None], None] | None = None  # None: predictions are not compared
+        self.on_prediction: Callable[[Value | None], None] | None = None  # None: predictions are not compared
         self.origin: AnswerOrigin | None = None  # None: feedback on its response is not counted
         self._events = 0  # after those that came first
         self._tail = bytearray()

@@ -12,15 +12,17 @@ from typing import Any
 
 from ..routing.table import Route
 from ..routing.twin_shadow import TwinShadowRule
+from ..wire.predictions import Value
 from ..wire.responses import KINDS
+from .agreement import Agreement, AgreementCounts
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
 from .pairs import BAD, BAD_KINDS, TwinCounts
-from .predictions import BINS, Prediction, PredictionBins
+from .predictions import BINS, PredictionBins
 from .units import SessionMemory, Units
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
-PREDICTED = "predicted"
+PREDICTED, COMPARED = "predicted", "compared"  # what a session has once
 # Sessions of all routes and generations together that are remembered.
 MAX_ENTRIES = 262_144
 ENTRY_BYTES = 96
@@ -158,12 +160,18 @@ class GenerationSamples:
         self._revisions = {backend.revision: RevisionSamples() for backend in route.backends if backend.weight}
         self._shadow: dict[str, dict[str, ShadowCounts]] = {}
         self._twins: dict[str, TwinCounts] = {}
+        self._agreements: dict[str, AgreementCounts] = {}
         self._units = Units(self._weights, begun_s, room)
         self._open: dict[OutcomeRecorder, CountedAttempt] = {}
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
         self._shadow.setdefault(revision, {}).setdefault(by, ShadowCounts()).count(canary, second)
+
+    def agreed(self, revision: str, key: str, found: Agreement) -> None:
+        """What became of a mirrored request of the session `key` whose predictions were to be compared."""
+        if self._units.first(key, COMPARED):
+            self._agreements.setdefault(revision, AgreementCounts()).count(found)
 
     def twins(self, revision: str) -> TwinCounts:
         """Counts of pairs of `revision` and a twin."""
@@ -212,7 +220,7 @@ class GenerationSamples:
             counts.rated += first
             counts.wrong += wrong
 
-    def predict(self, attempt: CountedAttempt, prediction: Prediction | None, bins: PredictionBins) -> None:
+    def predict(self, attempt: CountedAttempt, prediction: Value | None, bins: PredictionBins) -> None:
         """The attempt's response has this prediction, or one that is not read: the first of its session counts."""
         if not attempt.counts or not self._units.first(attempt.key, PREDICTED):
             return
@@ -240,6 +248,7 @@ class GenerationSamples:
             "revisions": revisions,
             "shadow": shadow,
             "twins": {name: found.report() for name, found in self._twins.items()},
+            "agreements": {name: asdict(found) for name, found in self._agreements.items()},
         }
 
 

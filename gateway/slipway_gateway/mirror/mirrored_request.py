@@ -1,12 +1,14 @@
 """One request to mirror, with the part of stable's response that is kept for a comparison."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..judging.samples import GenerationSamples
 from ..routing.router import RouteEndpoint
 from ..routing.table import MirrorRouteRule
 from ..upstream.exchange import UpstreamRequest
+from ..wire.predictions import MAX_BYTES, Predictions, read_predictions
 from .transcript import ChoiceTexts, Transcript
 
 # Some 1,300 tokens of a chat's stream; a longer answer is mirrored and not compared.
@@ -17,7 +19,10 @@ _SLICE_BYTES = 8 << 10
 
 @dataclass(slots=True)
 class MirroredRequest:
-    """A request that `endpoint` serves; `epoch` is the generation that it counts in."""
+    """A request that `endpoint` serves; `epoch` is the generation that it counts in.
+
+    `compared`: whether stable's response is kept. `headers`: of that response.
+    """
 
     outgoing: UpstreamRequest
     request_id: str
@@ -26,6 +31,7 @@ class MirroredRequest:
     epoch: GenerationSamples
     streamed: bool
     compared: bool
+    headers: Mapping[str, str]
     _kept: list[bytes] = field(default_factory=list)
     _kept_bytes: int = 0
 
@@ -42,6 +48,15 @@ class MirroredRequest:
         self._kept_bytes += len(part)
         if self._kept_bytes > MAX_KEPT_BYTES:
             self._kept, self._kept_bytes, self.compared = [], 0, False
+
+    def predictions(self) -> Predictions | None:
+        """What stable predicted; None where that cannot be read.
+
+        Of a response half as long as is read at most: canary's, with the same rows, may be somewhat longer.
+        """
+        if self._kept_bytes > MAX_BYTES // 2:
+            return None
+        return read_predictions(self.outgoing.path, self.headers, b"".join(self._kept))
 
     async def texts(self) -> ChoiceTexts | None:
         """Stable's answer; None when it has no text to compare."""

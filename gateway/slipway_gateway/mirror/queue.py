@@ -5,12 +5,13 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from yarl import URL
 
 from ..balancing.load_balancer import LoadBalancer
+from ..judging.agreement import Agreement, compare
 from ..judging.samples import TEXT, TOKENS
 from ..limits.budget import Account, unlimited
 from ..routing.mirroring import is_compared
@@ -19,6 +20,8 @@ from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..upstream.tenant_proof import TenantSigner
+from ..wire.inference import is_predict
+from ..wire.predictions import read_predictions
 from ..wire.sse import CONTENT_TYPE
 from .endpoints import BUSY_STATUSES, MirrorEndpoints
 from .mirrored_request import MirroredRequest, read
@@ -43,6 +46,7 @@ class ShadowResponse:
     result: str
     texts: ChoiceTexts | None = None
     body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class MirrorQueue:
@@ -95,12 +99,20 @@ class MirrorQueue:
         route, mirror, epoch = found
         # So many answers are kept while they pass, and no more.
         few = self._passing < self._settings.mirror_max_queue
-        compared = (
-            few and outgoing.writes_text and is_compared(route, request_id, self._settings.mirror_compare_percentage)
-        )
+        # A comparison of predictions costs no further request, so each one is compared.
+        predicts = mirror.tolerance is not None and outgoing.computes and is_predict(outgoing.path)
+        percentage = self._settings.mirror_compare_percentage
+        compared = few and (predicts or (outgoing.writes_text and is_compared(route, request_id, percentage)))
         self._passing += 1
         mirrored = MirroredRequest(
-            outgoing, request_id, response.endpoint, mirror, epoch, response.streams_events, compared
+            outgoing,
+            request_id,
+            response.endpoint,
+            mirror,
+            epoch,
+            response.streams_events,
+            compared,
+            response.headers,
         )
         if not mirrored.streamed:
             # A response that did not fit into the first read is too long to keep.
@@ -182,10 +194,24 @@ class MirrorQueue:
             ShadowRequest(mirrored.outgoing.path_qs, mirrored.outgoing.headers, mirrored.outgoing.body)
         )
         self._signer.sign(shadow.headers, mirrored.endpoint.route)
+        if mirrored.compared and is_predict(shadow.path):
+            return await self._compare_predictions(mirrored, shadow, canary)
         repeatable = make_repeatable(shadow, mirrored.request_id) if mirrored.compared else None
         if repeatable is None:
             return (await self._ask(canary, shadow, keep=False)).result
         return await self._compare(mirrored, repeatable, canary)
+
+    async def _compare_predictions(self, mirrored: MirroredRequest, shadow: ShadowRequest, canary: str) -> str:
+        """What canary predicts with what stable did. A canary that has no room has no outcome."""
+        response, tolerance = await self._ask(canary, shadow, keep=True), mirrored.mirror.tolerance
+        if response.result == REFUSED or tolerance is None:
+            return response.result
+        stable = mirrored.predictions()
+        found = compare(stable, read_predictions(shadow.path, response.headers, response.body), tolerance)
+        if response.result != ANSWERED and found is not Agreement.UNREAD:
+            found = Agreement.FAILED
+        mirrored.epoch.agreed(mirrored.mirror.revision, mirrored.outgoing.key, found)
+        return found if found in (Agreement.AGREED, Agreement.DISAGREED) else response.result
 
     async def _compare(self, mirrored: MirroredRequest, repeatable: RepeatableRequest, canary: str) -> str:
         """Canary's answer with stable's, and beside it what a second stable pod answers: the floor."""
@@ -253,7 +279,7 @@ class MirrorQueue:
                         await read(transcript, chunk)
                         self._account.force(transcript.size_bytes - counted)
                         counted = transcript.size_bytes
-                body = transcript.body
-                return ShadowResponse(ANSWERED, transcript.texts() if keep else None, body)
+                body, texts = transcript.body, keep and not is_predict(shadow.path)
+                return ShadowResponse(ANSWERED, transcript.texts() if texts else None, body, response.headers)
             finally:
                 self._account.shrink(counted)

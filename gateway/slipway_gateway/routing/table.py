@@ -12,6 +12,7 @@ import msgspec
 from slipway_process.network.host_names import host_name, pod_zone
 
 from .pool_pods import controller_uid, entry_urls
+from .tolerance import ToleranceRule
 from .twin_shadow import TwinShadowRule
 
 LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
@@ -50,15 +51,13 @@ class HeaderRouteRule(msgspec.Struct, frozen=True):
 
 
 class MirrorRouteRule(msgspec.Struct, frozen=True):
-    """The revision gets copies of this share of the requests of other revisions; its responses are dropped.
-
-    `match`: only of requests with all of these headers.
-    """
+    """The revision gets copies of this share of the requests of others that have all headers of `match`."""
 
     name: str
     revision: str
     percentage: Percent
     match: tuple[HeaderMatcher, ...] = ()
+    tolerance: ToleranceRule | None = None  # with which predictions are compared; None: they are not
 
 
 class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):

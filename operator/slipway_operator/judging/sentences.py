@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.analysis_run import Pace, Reason, Symptom
 from slipway_operator.judging.margins import shadow
+from slipway_operator.judging.predictions import agreement
 from slipway_operator.judging.predictions import row as predictions
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
@@ -28,6 +29,8 @@ def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: f
     evidence = f"evidence e={_times(total)}, {_times(threshold)} rejects"
     if metric.is_paired:
         return f"{row.name}: {shadow.rejection(metric, row, reading)}; {evidence}"
+    if row.disagreement:
+        return f"{row.name}: {agreement.sentence(metric, row.disagreement)}; {evidence}"
     if metric.kind is Kind.PAIRED_DRIFT:
         return f"{row.name}: {drifts(row)}; {evidence}"
     if row.drift:
@@ -63,10 +66,13 @@ def proofs(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
     return [*bounds, *slowdowns]
 
 
-def drifts_of(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
-    """The distributions of predictions, where a metric compares them."""
+def predictions_of(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
+    """The distributions of predictions, and the predictions for mirrored requests, where a metric compares them."""
     named = {metric.name: metric for metric in spec.metrics}
-    return [f"{row.name}: {predictions.sentence(named[row.name], row.drift)}" for row in rows if row.drift]
+    drifts = [f"{row.name}: {predictions.sentence(named[row.name], row.drift)}" for row in rows if row.drift]
+    return drifts + [
+        f"{row.name}: {agreement.sentence(named[row.name], row.disagreement)}" for row in rows if row.disagreement
+    ]
 
 
 def bound(row: MetricVerdict) -> str:
@@ -94,6 +100,8 @@ def given(reading: Reading) -> tuple[int, int]:
 
 def nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
     """The missing data where no metric can be compared yet."""
+    if rows and all(row.disagreement for row in rows):
+        return f"no mirrored request has two predictions yet; {agreement.READ}"
     for side, assigned, ended in zip(
         ("canary", "stable"), given(reading), (max(row.nc for row in rows), max(row.ns for row in rows)), strict=True
     ):
@@ -129,6 +137,8 @@ def incomparable(
     metric = next(metric for metric in spec.metrics if metric.name == name)
     if metric.of_feedback:
         return Reason.NO_DATA, f"{name} has no feedback on responses of canary, or none on those of stable", name
+    if metric.of_agreement:
+        return Reason.NO_DATA, f"{name} has no mirrored request with two predictions; {agreement.READ}", name
     if metric.of_predictions:
         return Reason.NO_DATA, f"{name} has no predictions of canary, or none of stable; {predictions.READ}", name
     text = f"{name} has no requests on canary, or none on stable"

@@ -19,6 +19,7 @@ from slipway_operator.judging.drift import log_drift_evidence
 from slipway_operator.judging.evidence import Floats, Numbers, log_combined, log_over_starts, ratio_exponents
 from slipway_operator.judging.margins import scores, shadow
 from slipway_operator.judging.margins.extra import LIVE_BAD, live_bets, live_extra_upper, log_ipw_below
+from slipway_operator.judging.predictions import agreement
 from slipway_operator.judging.predictions import row as predictions
 from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, of_slowdown, without_floor
@@ -155,7 +156,7 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
         *sentences.proofs(spec, deciding),
         *_favoured(spec, reading),
         *_reports(reading, deciding),
-        *sentences.drifts_of(spec, rows),
+        *sentences.predictions_of(spec, rows),
     ]
     return conclude(Outcome.PASS, Reason.NOT_WORSE, "; ".join(parts))
 
@@ -176,8 +177,9 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
     if metric.is_paired:
         return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
-    if metric.of_predictions:
-        return predictions.row(spec, metric, reading)
+    if metric.of_predictions or metric.of_agreement:
+        row = agreement.row if metric.of_agreement else predictions.row
+        return row(spec, metric, reading)
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
     sums = _sums(epochs)
     threshold = math.log(1 / spec.false_rollback_rate)
@@ -243,6 +245,8 @@ def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> Extra
 def _forecast(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> forecast.End:
     if metric.is_paired:
         return forecast.End(*shadow.expected(spec, metric, reading))
+    if metric.of_agreement:
+        return agreement.expected(spec, metric, reading)
     counts = (reading.by_metric.get(name, Counts(name)) for name in (metric.name, of_slowdown(metric.name)))
     epochs, slowdown = (item.epochs for item in counts)
     return forecast.expected(metric, epochs, spec.false_rollback_rate, spec.false_promote_rate, slowdown)

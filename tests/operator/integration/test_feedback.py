@@ -9,15 +9,9 @@ from random import Random
 import aiohttp
 import pytest
 
-from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, MODEL_DEPLOYMENTS, REPLICA_SETS
 from slipway_operator.model.deployment.compact import expanded
-from slipway_operator.model.labels import REVISION
-from testkit.irises import GOOD, POOR, classifier, irises
-from testkit.world.addresses import own_address
-from testkit.world.pods import MERGE, has_pod
-from testkit.world.rights import limited_kubeconfig
-from testkit.world.slipway import Cluster
-from tests.server.process import ServerProcess
+from testkit.irises import GOOD, POOR, irises
+from tests.support.classifiers import V2, save_classifiers, serving
 
 from .conftest import MANIFEST
 
@@ -36,40 +30,13 @@ STRATEGY = {
         "abortScaleDownDelaySeconds": 0,
     }
 }
-V2 = {"model": {"uri": "file:///opt/slipway/models/tiny-v2"}}
-FLAGS = ("--task", "predict", "--served-model-name", "chat")
 AT_ONCE = 10
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Right for nearly all irises, and for about half of them."""
-    root = tmp_path_factory.mktemp("models")
-    for name, features in (("good", GOOD), ("poor", POOR)):
-        (root / name).mkdir()
-        (root / name / "model.onnx").write_bytes(classifier(features))
-    return root
-
-
-class Pair(Cluster):
-    """Stable and canary have a server each."""
-
-    stable = canary = 0
-    first = ""
-
-    async def _report(self, item):
-        revision = item["metadata"]["labels"][REVISION]
-        self.first = self.first or revision
-        wanted = item["spec"].get("replicas", 1)
-        status = {"replicas": wanted, "readyReplicas": wanted, "fullyLabeledReplicas": wanted}
-        if {key: item.get("status", {}).get(key, 0) for key in status} != status:
-            path = REPLICA_SETS.path(self.namespace, item["metadata"]["name"], "status")
-            await self.client.request("PATCH", path, [], {"status": status}, MERGE)
-            await has_pod(self.client, item, own_address(), self.stable if revision == self.first else self.canary)
-
-
-def port_of(server):
-    return int(server.wait_ready().url.rpartition(":")[2])
+    return save_classifiers(tmp_path_factory.mktemp("models"), good=GOOD, poor=POOR)
 
 
 @contextlib.asynccontextmanager
@@ -112,36 +79,15 @@ async def test_labels_of_clients_decide_about_a_classifier(
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({"keys": [{"id": "k1", "key": base64.urlsafe_b64encode(b"a" * 32).decode()}]}))
     flags = ("--auth-mode=off", f"--tenant-keys-file={keys}")
-    limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
-    cluster = Pair(client, namespace, api_server, limited, tmp_path, gateway_flags=flags)
-    host = ("--host", own_address())
-    with (
-        ServerProcess(models / "good", *FLAGS, *host) as old,
-        ServerProcess(models / canary, *FLAGS, *host) as new,
-    ):
-        cluster.stable, cluster.canary = await asyncio.to_thread(port_of, old), await asyncio.to_thread(port_of, new)
-        async with cluster.running():
-            decided, results = await rolled_out(cluster, state)
+    world = client, namespace, api_server, tmp_path
+    async with serving(world, models / "good", models / canary, flags) as cluster:
+        first = await cluster.deploy(MANIFEST, TEMPLATE, STRATEGY)
+        assert "feedback" not in first["traffic"]
+        await cluster.edit(V2)
+        async with labelled(cluster.port) as results:
+            decided = await cluster.decided(state)
     verdict = (expanded(decided)[0]["rollout"]["analysis"])["verdict"]
     assert verdict["outcome"] == ("Pass" if state == "Paused" else "Fail"), verdict["message"]
     assert len(results) > 40 and set(results) <= {"accepted", "expired"} and results.count("accepted") > 40
     if state == "Aborted":
         assert verdict["metric"] == "wrong" and "bad" in verdict["message"]
-
-
-async def rolled_out(cluster, state):
-    """The status when the new revision's analysis has its verdict, and the results of the labels."""
-    metadata = {"name": "labels", "namespace": cluster.namespace}
-    kind = {"apiVersion": "slipway.dev/v1alpha1", "kind": "AnalysisTemplate"}
-    await cluster.client.create(ANALYSIS_TEMPLATES, {**kind, "metadata": metadata, "spec": TEMPLATE})
-    manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}}
-    manifest["spec"] = manifest["spec"] | {"strategy": STRATEGY}
-    await cluster.client.create(MODEL_DEPLOYMENTS, manifest)
-    first = await cluster.reaches("chat is stable", lambda status: status.get("phase") == "Healthy")
-    assert "feedback" not in first["traffic"]
-    await cluster.edit(V2)
-    async with labelled(cluster.port) as results:
-        decided = await cluster.reaches(
-            "the verdict", lambda status: ((status.get("rollout") or {}).get("state")) == state
-        )
-    return decided, results

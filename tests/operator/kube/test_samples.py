@@ -15,7 +15,16 @@ from slipway_operator.kube.reading.samples import (
     bounds,
     samples,
 )
-from slipway_operator.model.cluster.samples import BINS, Discordance, PairedTimes, Pairs, Sample, Side, Twins
+from slipway_operator.model.cluster.samples import (
+    BINS,
+    Agreements,
+    Discordance,
+    PairedTimes,
+    Pairs,
+    Sample,
+    Side,
+    Twins,
+)
 from tests.support.report import as_report
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
@@ -94,6 +103,20 @@ def test_pairs_of_twins_are_read() -> None:
 )
 def test_sample_with_malformed_pairs_is_none(odd: dict[str, Any]) -> None:
     assert samples([changed(twins={"aaa": TWINS | odd})], bounds(BOUNDS)) == ()
+
+
+def test_predictions_for_mirrored_requests_are_read_and_an_older_gateway_has_none() -> None:
+    counts = {"compared": 40, "disagreed": 3, "unread": 1, "failed": 2}
+    (found,) = samples([changed(agreements={"aaa": counts})], bounds(BOUNDS))
+    assert found.agreements == {"aaa": Agreements(40, 3, 1, 2)}
+    (older,) = samples([changed()], bounds(BOUNDS))
+    assert older.agreements == {}
+
+
+@pytest.mark.parametrize("odd", [{"compared": -1}, {"disagreed": True}, {"unread": None}, {"failed": "many"}])
+def test_a_sample_with_malformed_agreements_is_none(odd: dict[str, Any]) -> None:
+    counts = {"compared": 40, "disagreed": 3, "unread": 1, "failed": 2} | odd
+    assert samples([changed(agreements={"aaa": counts})], bounds(BOUNDS)) == ()
 
 
 def test_a_gateway_of_a_former_release_that_counts_no_units_gives_no_data() -> None:

@@ -10,21 +10,15 @@ from pydantic import Field
 
 from slipway_operator.api.markers import CelRule, Definition, PrinterColumn, custom_resource, rule
 from slipway_operator.api.types import DURATION, ApiType, Int32
-from slipway_operator.api.v1alpha1.provider import Provider, TemplateArgument, TemplateScorer, TemplateVeto
-
-
-class TemplateMinSamples(ApiType):
-    """Data that a new revision needs before it can pass. None of it delays a rejection."""
-
-    canary_requests: Annotated[Int32, Field(ge=1, le=100000000)] = 300
-    """Minimum number of requests to the new revision, for each metric."""
-    pairs: Annotated[Int32, Field(ge=1, le=100000000)] = 300
-    """Minimum number of pairs of a twin shadow."""
-    min_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 0
-    """Minimum time in seconds from the first request, or pair, until the new revision can pass."""
-    warmup_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 120
-    """Duration of the warm-up in seconds, from the first request to the new revision. Latencies are not counted during
-    the warm-up."""
+from slipway_operator.api.v1alpha1.provider import (
+    PromoteIf,
+    Provider,
+    TemplateArgument,
+    TemplateMinSamples,
+    TemplateScorer,
+    TemplateTolerance,
+    TemplateVeto,
+)
 
 
 @rule(
@@ -42,11 +36,12 @@ class TemplateMinSamples(ApiType):
 @rule(
     (
         "has(self.provider) || !has(self.kind) || (self.kind == 'PairedDrift') == (has(self.event) && self.event "
-        "in ['AnswerDiffers', 'TokensFlip']) || (self.kind == 'PairedEvent' && self.event == 'TokensFlip')"
+        "in ['AnswerDiffers', 'TokensFlip', 'PredictionDisagreement']) || (self.kind == 'PairedEvent' && "
+        "self.event == 'TokensFlip')"
     ),
     (
-        "AnswerDiffers and TokensFlip go with kind: PairedDrift, and no other event does: leave kind out; only "
-        "TokensFlip also goes with kind: PairedEvent"
+        "AnswerDiffers, TokensFlip and PredictionDisagreement go with kind: PairedDrift, and no other event does: "
+        "leave kind out; only TokensFlip also goes with kind: PairedEvent"
     ),
 )
 @rule(
@@ -93,7 +88,7 @@ class TemplateMinSamples(ApiType):
 @rule(
     (
         "!has(self.maxExtra) || (has(self.event) && !self.event.startsWith('Slower') && (!(self.event in "
-        "['AnswerDiffers', 'TokensFlip']) || (has(self.kind) && self.kind == 'PairedEvent')))"
+        "['AnswerDiffers', 'TokensFlip', 'PredictionDisagreement']) || (has(self.kind) && self.kind == 'PairedEvent')))"
     ),
     (
         "maxExtra goes with an event of split requests or of pairs that is no latency: write event: BadResponse, or "
@@ -121,6 +116,13 @@ class TemplateMinSamples(ApiType):
     "(has(self.maxPsi) || (has(self.dryRun) && self.dryRun)) && self.tolerateRatio == 1.0 && self.maxRatio == 2.0 && "
     "!has(self.maxExtra)",
     "PredictionDrift is a report with dryRun: true, and rejects with maxPsi, which no other event has: remove the rest",
+)
+@rule(
+    "!(has(self.event) && self.event == 'PredictionDisagreement') ? !has(self.maxDisagreement) && !has(self.tolerance)"
+    " : !has(self.okBelow) && (has(self.maxDisagreement) || (has(self.dryRun) && self.dryRun)) && "
+    "self.tolerateRatio == 1.0 && self.maxRatio == 2.0",
+    "PredictionDisagreement is a report with dryRun: true, and decides with maxDisagreement, which with tolerance no "
+    "other event has: remove the rest",
 )
 @rule(
     "!(has(self.okBelow) && (has(self.maxExtra) || has(self.maxSlowdown)))",
@@ -179,13 +181,13 @@ class TemplateMetric(ApiType):
                 (
                     "self in ['BadResponse', 'FirstAttemptError', 'EmptyAnswer', 'TruncatedAnswer', "
                     "'RepetitiveAnswer', 'NonFiniteLogits', 'InvalidJSON', 'HungAnswer', 'AnswerDiffers', "
-                    "'TokensFlip', 'LowerScore', 'WrongAnswer', 'PredictionDrift'] || "
+                    "'TokensFlip', 'LowerScore', 'WrongAnswer', 'PredictionDrift', 'PredictionDisagreement'] || "
                     "self.matches('^Slower\\\\((ttft|itl|e2e), *stable\\\\.p[1-9][0-9]?\\\\)$')"
                 ),
                 (
                     "event is BadResponse, FirstAttemptError, EmptyAnswer, TruncatedAnswer, RepetitiveAnswer, "
                     "NonFiniteLogits, InvalidJSON, HungAnswer, AnswerDiffers, TokensFlip, LowerScore, WrongAnswer, "
-                    "PredictionDrift or one like Slower(ttft, stable.p95)"
+                    "PredictionDrift, PredictionDisagreement or one like Slower(ttft, stable.p95)"
                 ),
             ),
         ]
@@ -199,7 +201,8 @@ class TemplateMetric(ApiType):
     is more than 1 % of them, and LowerScore a response that the scorer rates lower than the other one. Of feedback of
     clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
     Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares
-    what classic models predict, labels or numbers, by their distributions."""
+    what classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request
+    for which the new revision predicts something else than stable."""
     scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
@@ -221,6 +224,10 @@ class TemplateMetric(ApiType):
     maxRatio."""
     max_psi: Annotated[float, Field(gt=0, le=10)] | None = None
     """Population stability index, of predictions, up to which the new revision is not rejected for them."""
+    max_disagreement: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    """Share of mirrored requests up to which another prediction than stable's is acceptable: 0.05 is 5 %. The new
+    revision is rejected when its share is proved to be above it, and passes when it is proved to be below."""
+    tolerance: TemplateTolerance | None = None
     provider: Provider | None = None
     success_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Condition for a successful measurement, as an expression over result, for example result[0] < 0.05. Without
@@ -264,14 +271,6 @@ class TemplateMetric(ApiType):
     disables this limit."""
     dry_run: bool | None = None
     """When true, the metric is shown and has no effect on the verdict."""
-
-
-class PromoteIf(ApiType):
-    """What must be proved at the end of an analysis without a verdict, so that the rollout goes on."""
-
-    max_extra: Annotated[float, Field(gt=0, le=500)]
-    """Extra bad responses per 1,000, compared with stable: of the metric with maxExtra, at most as many must be
-    proved."""
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""What a template names besides comparisons: providers (Prometheus, a URL, a Job), scorers of pairs, vetoes."""
+"""What a template has besides comparisons: providers (Prometheus, a URL, a Job), scorers of pairs, limits, vetoes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -282,6 +282,38 @@ class TemplateScorer(ApiType):
     """Difference of two scores up to which neither response is worse, in steps of 0.001."""
     timeout_seconds: Annotated[Int32, Field(ge=1, le=60)] = 10
     """Timeout of a call in seconds."""
+
+
+class TemplateTolerance(ApiType):
+    """Difference of two numbers up to which they are the same prediction. One of the two is enough. Labels must be
+    equal."""
+
+    relative: Annotated[float, Field(ge=0, le=1)] = 0.001
+    """Part of the larger number, in steps of 0.000001."""
+    absolute: Annotated[float, Field(ge=0, le=1000)] = 0.000001
+    """Difference, in steps of 0.000000001."""
+
+
+class TemplateMinSamples(ApiType):
+    """Data that a new revision needs before it can pass. None of it delays a rejection."""
+
+    canary_requests: Annotated[Int32, Field(ge=1, le=100000000)] = 300
+    """Minimum number of requests to the new revision, for each metric."""
+    pairs: Annotated[Int32, Field(ge=1, le=100000000)] = 300
+    """Minimum number of pairs of a twin shadow."""
+    min_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 0
+    """Minimum time in seconds from the first request, or pair, until the new revision can pass."""
+    warmup_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 120
+    """Duration of the warm-up in seconds, from the first request to the new revision. Latencies are not counted during
+    the warm-up."""
+
+
+class PromoteIf(ApiType):
+    """What must be proved at the end of an analysis without a verdict, so that the rollout goes on."""
+
+    max_extra: Annotated[float, Field(gt=0, le=500)]
+    """Extra bad responses per 1,000, compared with stable: of the metric with maxExtra, at most as many must be
+    proved."""
 
 
 class TemplateVeto(ApiType):

@@ -51,6 +51,16 @@ class HeaderRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictionTolerance:
+    """Difference of two numbers that count as the same prediction. One of the two is enough."""
+
+    relative_millionths: Int32
+    """Millionths of the larger number."""
+    absolute_billionths: Int64
+    """Billionths of 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorRoute:
     """Mirroring to a revision: it gets copies of a share of the requests that the other revision answers."""
 
@@ -62,6 +72,7 @@ class MirrorRoute:
     """Percent of the requests of the other revision that are copied."""
     match: Annotated[tuple[HeaderMatch, ...], AtMost(8)] = ()
     """Headers of a request. All must match."""
+    tolerance: PredictionTolerance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from slipway_operator.api.objects import Json
 from slipway_operator.model.cluster.samples import (
     BINS,
+    Agreements,
     Discordance,
     PairedTimes,
     Pairs,
@@ -25,7 +26,7 @@ MOST_COMPARISONS, MOST_REASONS = 4, 16
 KINDS = ("ttft", "itl", "e2e")
 LONGEST = 64  # characters of a name
 
-T = TypeVar("T", Pairs, Discordance, PairedTimes, Probed, Quality, Scores)
+T = TypeVar("T", Pairs, Discordance, PairedTimes, Probed, Quality, Scores, Agreements)
 Bounds = dict[str, tuple[float, ...]]
 
 
@@ -57,7 +58,9 @@ def _sample(item: Any, known: Bounds) -> Sample | None:
         copied = _few(item.get("shadow") or {}, MOST_REVISIONS)
         shadow = {_name(name): _comparisons(found) for name, found in copied.items()}
         twins = {_name(name): _twins(found) for name, found in _few(item.get("twins") or {}, MOST_REVISIONS).items()}
-        return Sample(_count(item["generation"]), weights, revisions, shadow, twins)
+        agreed = _few(item.get("agreements") or {}, MOST_REVISIONS)
+        agreements = {_name(name): _counts(Agreements, found) for name, found in agreed.items()}
+        return Sample(_count(item["generation"]), weights, revisions, shadow, twins, agreements)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 

@@ -19,6 +19,7 @@ class OnInconclusive(StrEnum):
 QUALITY_EVENTS = ("TokensFlip", "LowerScore")
 WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client found that the answer was wrong
 PREDICTION_DRIFT = "PredictionDrift"  # of classic models: the distribution of predictions is another one
+PREDICTION_DISAGREEMENT = "PredictionDisagreement"  # of a mirrored request: canary predicts something else
 
 
 class Kind(StrEnum):
@@ -40,16 +41,24 @@ class ScorerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ToleranceSpec:
+    """How far apart two numbers may be that count as the same prediction; one of the two is enough."""
+
+    relative_millionths: int
+    absolute_billionths: int
+
+
+@dataclass(frozen=True, slots=True)
 class MetricSpec:
     """One metric of an AnalysisTemplate.
 
     Ratios are canary's rate of bad events divided by stable's: one up to `tolerate_ratio` is acceptable, and a canary
     passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, where they are given,
     by `max_extra` bad responses per 1,000, or by a latency of less than `max_slowdown` above stable's.
-    Predictions may have a population stability index of up to `max_psi`. `share` is the part of falseRollbackRate that
-    this metric may spend. `latency` metrics are not counted during warm-up, nor while
-    canary's pods have more load than stable's, and do not pass such a canary. `dry_run` metrics are shown and decide
-    nothing.
+    Predictions may have a population stability index of up to `max_psi`; those for mirrored requests may be others in a
+    part of up to `max_disagreement`. `share` is the part of falseRollbackRate that this metric may spend. `latency`
+    metrics are not counted during warm-up, nor while canary's pods have more load than stable's, and do not pass such a
+    canary. `dry_run` metrics are shown and decide nothing.
 
     Raises:
         ValueError: when it is invalid; the message is for the author of the template.
@@ -65,6 +74,8 @@ class MetricSpec:
     max_extra: float | None = None
     max_slowdown: float | None = None
     max_psi: float | None = None
+    max_disagreement: float | None = None
+    tolerance: ToleranceSpec | None = None
     latency: bool = False
     dry_run: bool = False
     scorer: ScorerSpec | None = None
@@ -80,6 +91,10 @@ class MetricSpec:
     @property
     def of_predictions(self) -> bool:
         return self.event == PREDICTION_DRIFT
+
+    @property
+    def of_agreement(self) -> bool:
+        return self.event == PREDICTION_DISAGREEMENT
 
     def __post_init__(self) -> None:
         who = f"metric {self.name!r}:"
@@ -184,6 +199,11 @@ class AnalysisSpec:
         return any(metric.of_predictions for metric in self.metrics)
 
     @property
+    def tolerance(self) -> ToleranceSpec | None:
+        """With which gateways compare the predictions for mirrored requests; None where no metric does."""
+        return next((metric.tolerance for metric in self.metrics if metric.of_agreement), None)
+
+    @property
     def compares_pairs(self) -> bool:
         """Whether it compares pairs of a twin shadow, and so nothing else: see `part`."""
         return any(metric.is_paired for metric in self.metrics)
@@ -283,6 +303,11 @@ def of_unsent(metric: str) -> str:
 def of_bin(metric: str, place: int) -> str:
     """The counter name of predictions, and of those in one bin."""
     return f"{metric}/bin{place:02}"
+
+
+def of_copies(metric: str) -> str:
+    """The counter name of mirrored requests whose predictions were to be compared, failed and unread ones included."""
+    return f"{metric}/copies"
 
 
 def without_floor(metric: str) -> str:

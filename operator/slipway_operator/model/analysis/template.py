@@ -10,10 +10,11 @@ from functools import cached_property, lru_cache
 from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, TemplateMetric
-from slipway_operator.api.v1alpha1.provider import TemplateVeto
+from slipway_operator.api.v1alpha1.provider import TemplateTolerance, TemplateVeto
 from slipway_operator.model import wire
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import (
+    PREDICTION_DISAGREEMENT,
     PREDICTION_DRIFT,
     QUALITY_EVENTS,
     WRONG_ANSWER,
@@ -23,6 +24,7 @@ from slipway_operator.model.analysis.spec import (
     MinSamples,
     OnInconclusive,
     ScorerSpec,
+    ToleranceSpec,
     Veto,
 )
 
@@ -110,8 +112,9 @@ def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
         _check_kind(metric)
     check_arguments(measured, arguments)
     _check_pairs([metric for metric in spec.metrics if metric.kind == Kind.PAIRED_EVENT])
-    if sum(metric.event == PREDICTION_DRIFT for metric in spec.metrics) > 1:
-        raise ValueError(f"two metrics have the event {PREDICTION_DRIFT}; one compares all predictions: remove one")
+    for event in (PREDICTION_DRIFT, PREDICTION_DISAGREEMENT):
+        if sum(metric.event == event for metric in spec.metrics) > 1:
+            raise ValueError(f"two metrics have the event {event}; one compares all predictions: remove one")
     return AnalysisSpec(
         metrics=tuple(_metric(metric) for metric in spec.metrics if not metric.provider),
         false_rollback_rate=spec.false_rollback_rate,
@@ -180,6 +183,36 @@ def _scorer(metric: TemplateMetric) -> ScorerSpec | None:
     return ScorerSpec(found.url, found.percentage, round(1000 * found.margin), found.timeout_seconds)
 
 
+def _tolerance(metric: TemplateMetric) -> ToleranceSpec | None:
+    """Gateways compare numbers by whole millionths and billionths."""
+    if metric.event != PREDICTION_DISAGREEMENT:
+        return None
+    found = metric.tolerance or TemplateTolerance()
+    millionths, billionths = 1e6 * found.relative, 1e9 * found.absolute
+    if abs(millionths - round(millionths)) > 1e-6 or abs(billionths - round(billionths)) > 1e-3:
+        raise ValueError(
+            f"metric {metric.name!r}: tolerance.relative is in steps of 0.000001 and tolerance.absolute in steps of "
+            "0.000000001; write for example relative: 0.001"
+        )
+    return ToleranceSpec(round(millionths), round(billionths))
+
+
+def _check_predictions(metric: TemplateMetric, kind: Kind) -> None:
+    """What goes with events of predictions, and with no other one."""
+    who = f"metric {metric.name!r}:"
+    if metric.event in (WRONG_ANSWER, PREDICTION_DRIFT) and kind is not Kind.BAD_EVENT:
+        raise ValueError(f"{who} {metric.event} counts split requests; leave kind out")
+    for event, name, limit in (
+        (PREDICTION_DRIFT, "maxPsi", metric.max_psi),
+        (PREDICTION_DISAGREEMENT, "maxDisagreement", metric.max_disagreement),
+    ):
+        its_own = metric.event == event
+        if (limit is not None and not its_own) or (its_own and limit is None and not metric.dry_run):
+            raise ValueError(f"{who} {name} goes with {event}, which has dryRun: true without")
+    if metric.tolerance is not None and metric.event != PREDICTION_DISAGREEMENT:
+        raise ValueError(f"{who} tolerance goes with {PREDICTION_DISAGREEMENT}; remove it")
+
+
 def _metric(metric: TemplateMetric) -> MetricSpec:
     event = metric.event or ""
     kind = _kind(metric, event)
@@ -191,14 +224,11 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         raise ValueError(f"metric {metric.name!r}: scorer goes with event {LOWER_SCORE} of kind {Kind.PAIRED_EVENT}")
     of_quality = event in (WRONG_ANSWER, PREDICTION_DRIFT) or (kind is Kind.PAIRED_EVENT and event in QUALITY_EVENTS)
     if kind is not Kind.PAIRED_DRIFT and event not in BAD_EVENTS and slower(event) is None and not of_quality:
-        known = ", ".join((*BAD_EVENTS, WRONG_ANSWER, PREDICTION_DRIFT))
+        known = ", ".join((*BAD_EVENTS, WRONG_ANSWER, PREDICTION_DRIFT, PREDICTION_DISAGREEMENT))
         raise ValueError(
             f"metric {metric.name!r}: event {event!r} is none of {known} and Slower(ttft|itl|e2e, stable.pNN)"
         )
-    if event in (WRONG_ANSWER, PREDICTION_DRIFT) and kind is not Kind.BAD_EVENT:
-        raise ValueError(f"metric {metric.name!r}: {event} counts split requests; leave kind out")
-    if (event == PREDICTION_DRIFT and not metric.dry_run) != (metric.max_psi is not None and not metric.dry_run):
-        raise ValueError(f"metric {metric.name!r}: maxPsi goes with {PREDICTION_DRIFT}, which has dryRun: true without")
+    _check_predictions(metric, kind)
     return MetricSpec(
         name=metric.name,
         event=event,
@@ -210,6 +240,8 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
         max_extra=metric.max_extra,
         max_slowdown=metric.max_slowdown,
         max_psi=metric.max_psi,
+        max_disagreement=metric.max_disagreement,
+        tolerance=_tolerance(metric),
         latency=slower(event) is not None,
         dry_run=bool(metric.dry_run),
         scorer=_scorer(metric),
@@ -218,7 +250,8 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
 
 def _kind(metric: TemplateMetric, event: str) -> Kind:
     """The kind of a metric without a provider: from its event; a written kind must match it."""
-    kind, drifts, known = metric.kind, event in DRIFT_EVENTS, ", ".join(DRIFT_EVENTS)
+    mirrored = (*DRIFT_EVENTS, PREDICTION_DISAGREEMENT)
+    kind, drifts, known = metric.kind, event in mirrored, ", ".join(mirrored)
     if kind not in (None, *Kind):
         raise ValueError(f"metric {metric.name!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
     of_pairs = kind == Kind.PAIRED_EVENT and event == TOKENS_FLIP

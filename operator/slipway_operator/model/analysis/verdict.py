@@ -58,6 +58,20 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Mirrored requests for which both revisions predicted, and those that are not compared.
+
+    `at_most`: the least share of other predictions that is proved, with failed copies among them; 1 where none is.
+    """
+
+    compared: int
+    disagreed: int
+    failed: int
+    unread: int
+    at_most: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetricVerdict:
     """One row of a verdict, with the numbers that it rests on.
 
@@ -78,6 +92,7 @@ class MetricVerdict:
     samples_needed: int | None = None
     extra: ExtraBound | None = None
     drift: PredictionDrift | None = None  # of a metric of predictions
+    disagreement: Disagreement | None = None  # of a metric of predictions for mirrored requests
 
     @property
     def canary_rate(self) -> float | None:

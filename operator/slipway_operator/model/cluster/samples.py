@@ -62,6 +62,16 @@ class PairedTimes:
     tail_both: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Agreements:
+    """Sessions by their first mirrored request whose predictions were to be compared."""
+
+    compared: int = 0  # both predictions are known
+    disagreed: int = 0  # those of them where canary's is another one
+    unread: int = 0  # stable's could not be read
+    failed: int = 0  # stable's could, and canary gave no whole response of status 200
+
+
 PROBE_FAILED = "probe_failed"  # of the reasons why there is no pair: neither side answered a probe
 
 
@@ -144,3 +154,4 @@ class Sample:
     # By the revision that got the copies, then by what was compared: text, tokens.
     shadow: dict[str, dict[str, Pairs]] = field(default_factory=dict)
     twins: dict[str, Twins] = field(default_factory=dict)  # by canary
+    agreements: dict[str, Agreements] = field(default_factory=dict)  # by the revision that got the copies

@@ -8,6 +8,7 @@ from slipway_operator.model.analysis.spec import (
     Kind,
     MetricSpec,
     of_bin,
+    of_copies,
     of_gross,
     of_marks,
     of_probes,
@@ -39,6 +40,7 @@ class ColumnPart(StrEnum):
     UNSCORED = "Unscored"  # pairs for a scorer, those without a response, those with an invalid one
     UNSENT = "Unsent"  # pairs for a scorer, those that were dropped, those that were blocked
     BIN = "Bin"  # predictions, and those in one bin
+    COPIES = "Copies"  # mirrored requests with predictions to compare, failed ones of them, unread ones
     GROSS = "Gross"  # latencies far above stable's, from the first request on
 
 
@@ -74,7 +76,15 @@ class CounterColumn:
 def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
     """Every metric in the order of the template, then further columns of mirrored prompts, pairs and latencies."""
     metrics = tuple(CounterColumn(metric.name, metric) for metric in spec.metrics)
-    unfloored = (CounterColumn(without_floor(it.name), it.metric, ColumnPart.NO_FLOOR) for it in metrics if it.drift)
+    mirrored = [it for it in metrics if it.drift]
+    unfloored = (
+        CounterColumn(without_floor(it.name), it.metric, ColumnPart.NO_FLOOR)
+        for it in mirrored
+        if not it.metric.of_agreement
+    )
+    copies = (
+        CounterColumn(of_copies(it.name), it.metric, ColumnPart.COPIES) for it in mirrored if it.metric.of_agreement
+    )
     slowdowns = (
         CounterColumn(of_slowdown(it.name), it.metric, ColumnPart.SLOWDOWN)
         for it in metrics
@@ -111,4 +121,4 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
         if it.metric.of_predictions
         for place in range(BINS)
     )
-    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *scores, *gross, *binned)
+    return (*metrics, *unfloored, *slowdowns, *tails, *withheld, *probes, *quality, *scores, *gross, *binned, *copies)

@@ -14,7 +14,7 @@ from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, COMPOSITE, DRIFT_EVENTS, slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import Pairs, Sample, Side
+from slipway_operator.model.cluster.samples import Agreements, Pairs, Sample, Side
 from slipway_operator.model.labels import baseline_of
 from slipway_operator.planning.analysis import limits, twins
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn, columns
@@ -98,6 +98,7 @@ def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
     return any(
         (weight and sides[0].assigned)
         or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
+        or sample.agreements.get(pair[0], Agreements()).compared
         or twins.are_sent(sample, pair[0])
         for _, sample, sides, weight in splits(gateways, pair)
     )
@@ -181,7 +182,7 @@ def splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple
     for gateway in gateways:
         for sample in gateway.samples if gateway.incarnation else ():
             control, weight = _control(sample.weights, pair)
-            copied = canary in sample.shadow or canary in sample.twins
+            copied = canary in sample.shadow or canary in sample.twins or canary in sample.agreements
             if weight or (copied and stable in sample.weights):
                 sides = tuple(sample.revisions.get(name, Side()) for name in (canary, control))
                 yield gateway, sample, sides, weight
@@ -209,6 +210,8 @@ def _totals(
         for column in listed:
             if column.metric.is_paired:
                 totals += twins.counted(column, sample, pair[0])
+            elif column.metric.of_agreement:
+                totals += _agreements(column, sample.agreements.get(pair[0], Agreements()))
             elif column.drift:
                 totals += _drift(column, sample.shadow.get(pair[0], {}))
             elif not weight:
@@ -225,6 +228,14 @@ def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int
     if column.part is not ColumnPart.NO_FLOOR:
         return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
     return pairs.no_floor, pairs.no_floor, pairs.no_floor_differs, 0
+
+
+def _agreements(column: CounterColumn, found: Agreements) -> tuple[int, int, int, int]:
+    """Mirrored requests with both predictions, the same for both sides, and those where canary's is another one."""
+    if column.part is not ColumnPart.COPIES:
+        return found.compared, found.compared, found.disagreed, 0
+    copies = found.compared + found.failed + found.unread
+    return copies, copies, found.failed, found.unread
 
 
 def _predicted(column: CounterColumn, side: Side) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, PredictionTolerance, Traffic
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
 from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
 from slipway_operator.model import labels
@@ -134,7 +134,14 @@ def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
     if rollout is None or rollout.state is State.PROMOTING:
         return ()
     mirrors = canary.mirrors_at(at.spec.strategy.steps, _reached(rollout))
-    return tuple(MirrorRoute(one.name, rollout.revision, one.percentage or 0, one.match) for one in mirrors)
+    tolerance = _tolerance(course, at)
+    return tuple(MirrorRoute(one.name, rollout.revision, one.percentage or 0, one.match, tolerance) for one in mirrors)
+
+
+def _tolerance(course: Course, at: Situation) -> PredictionTolerance | None:
+    """With which predictions for mirrored requests are compared: of the first template that compares them."""
+    found = next((spec.tolerance for spec in _templates(course, at) if spec.tolerance), None)
+    return PredictionTolerance(found.relative_millionths, found.absolute_billionths) if found else None
 
 
 def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:

@@ -1,0 +1,59 @@
+"""Whether canary predicts for a mirrored request what stable did, and counts of it (pure)."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..routing.tolerance import ToleranceRule
+from ..wire.predictions import PredictedRow, Predictions, label_text
+
+
+class Agreement(StrEnum):
+    """What became of a mirrored request whose predictions were to be compared."""
+
+    AGREED = "agreed"
+    DISAGREED = "disagreed"
+    UNREAD = "unread"  # stable's response has no predictions that can be read, whatever canary's has
+    FAILED = "failed"  # stable's has, and canary gave no whole response of status 200
+
+
+@dataclass(slots=True)
+class AgreementCounts:
+    """Sessions by their first mirrored request that was to be compared. `compared` are those with both predictions."""
+
+    compared: int = 0
+    disagreed: int = 0
+    unread: int = 0
+    failed: int = 0
+
+    def count(self, found: Agreement) -> None:
+        self.compared += found in (Agreement.AGREED, Agreement.DISAGREED)
+        self.disagreed += found is Agreement.DISAGREED
+        self.unread += found is Agreement.UNREAD
+        self.failed += found is Agreement.FAILED
+
+
+def compare(stable: Predictions | None, canary: Predictions | None, tolerance: ToleranceRule) -> Agreement:
+    """Of two whole responses: one observation, however many rows they have.
+
+    Whether there is a comparison follows from stable's response alone: a canary must not hide by what cannot be read.
+    """
+    if stable is None or None in stable.rows:
+        return Agreement.UNREAD
+    if canary is None or canary.count != stable.count or len(canary.rows) != len(stable.rows):
+        return Agreement.DISAGREED
+    same = all(_is_same(one, other, tolerance) for one, other in zip(stable.rows, canary.rows, strict=True))
+    return Agreement.AGREED if same else Agreement.DISAGREED
+
+
+def _is_same(one: PredictedRow | None, other: PredictedRow | None, tolerance: ToleranceRule) -> bool:
+    if one is None or other is None:
+        return False
+    if not (isinstance(one.value, float) or isinstance(other.value, float)):
+        return label_text(one.value) == label_text(other.value)
+    if isinstance(one.value, str) or isinstance(other.value, str):
+        return False
+    if math.isnan(one.value) or math.isnan(other.value):
+        return math.isnan(one.value) and math.isnan(other.value)
+    relative, absolute = tolerance.relative_millionths / 1_000_000, tolerance.absolute_billionths / 1_000_000_000
+    return math.isclose(one.value, other.value, rel_tol=relative, abs_tol=absolute)
