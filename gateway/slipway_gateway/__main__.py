@@ -54,7 +54,7 @@ from .telemetry.access_log import AccessLog, open_access_log
 from .telemetry.metrics import GatewayMetrics
 from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.jobs_process import JobsBackend
-from .upstream.session import open_session
+from .upstream.session import open_direct, open_session
 from .upstream.warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
@@ -312,7 +312,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         log.info("listening", extra={"tls": tls is not None, **{name: one.addresses for name, one in ports.items()}})
         others = _watch_gateways(settings, gateways, metrics)
         routing = asyncio.create_task(_follow(source.run, tenants, others, *(one.run for one in shared)))
-        warming = asyncio.create_task(Warmup(session, settings.warm_connections, clock).run(balancer))
+        warming = asyncio.create_task(Warmup(open_direct(session), settings.warm_connections, clock).run(balancer))
         keeping = asyncio.create_task(last.run())
         folder = settings.state_dir if tenants is not None else ""
         keeping_tenants = asyncio.create_task(LastTenants(folder, settings.state_max_age_s, known).run())
