@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import fields
@@ -162,7 +163,7 @@ def _claims(settings: GatewaySettings) -> SharedClaims | None:
 def _admission(
     settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger
 ) -> tuple[Admission, ReadyGateways, list[SharedCounters | SharedBudgets]]:
-    clock = asyncio.get_running_loop().time
+    clock = time.monotonic
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     try:
         counters, budgets = _counters(settings, metrics), _budgets(settings, metrics, ledger)
@@ -192,7 +193,7 @@ async def _accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> Async
     from .authentication.token_review import TokenReview  # for the same reason
 
     review = TokenReview(settings.kubeconfig, settings.token_review_audience)
-    clock = asyncio.get_running_loop().time
+    clock = time.monotonic
     tokens = ServiceAccountTokens(review.review, settings.token_review_audience, metrics, clock)
     try:
         yield tokens
@@ -285,7 +286,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     incarnation = uuid.uuid4().hex
     balancer = _balancer(settings, metrics, incarnation)
     async with open_session(settings, internal) as session, _accounts(settings, metrics) as accounts:
-        clock = asyncio.get_running_loop().time
+        clock = time.monotonic
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read)
         issuers = IssuerKeys(clock, settings.oidc_ca_file)
         authenticator = Authenticator(
