@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import fields
@@ -53,7 +54,7 @@ from .telemetry.access_log import AccessLog, open_access_log
 from .telemetry.metrics import GatewayMetrics
 from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.jobs_process import JobsBackend
-from .upstream.session import open_session
+from .upstream.session import open_direct, open_session
 from .upstream.warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
@@ -153,7 +154,7 @@ def _claims(settings: GatewaySettings) -> SharedClaims | None:
 def _admission(
     settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger
 ) -> tuple[Admission, ReadyGateways, list[SharedCounters | SharedBudgets]]:
-    clock = asyncio.get_running_loop().time
+    clock = time.monotonic
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     try:
         counters, budgets = _counters(settings, metrics), _budgets(settings, metrics, ledger)
@@ -183,7 +184,7 @@ async def _accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> Async
     from .authentication.token_review import TokenReview  # for the same reason
 
     review = TokenReview(settings.kubeconfig, settings.token_review_audience)
-    clock = asyncio.get_running_loop().time
+    clock = time.monotonic
     tokens = ServiceAccountTokens(review.review, settings.token_review_audience, metrics, clock)
     try:
         yield tokens
@@ -276,7 +277,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     incarnation = uuid.uuid4().hex
     balancer = _balancer(settings, metrics, incarnation)
     async with open_session(settings, internal) as session, _accounts(settings, metrics) as accounts:
-        clock = asyncio.get_running_loop().time
+        clock = time.monotonic
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read)
         issuers = IssuerKeys(clock, settings.oidc_ca_file)
         authenticator = Authenticator(
@@ -303,7 +304,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         log.info("listening", extra={"tls": tls is not None, **{name: one.addresses for name, one in ports.items()}})
         others = _watch_gateways(settings, gateways, metrics)
         routing = asyncio.create_task(_follow(source.run, tenants, others, *(one.run for one in shared)))
-        warming = asyncio.create_task(Warmup(session, settings.warm_connections, clock).run(balancer))
+        warming = asyncio.create_task(Warmup(open_direct(session), settings.warm_connections, clock).run(balancer))
         keeping = asyncio.create_task(last.run())
         folder = settings.state_dir if tenants is not None else ""
         keeping_tenants = asyncio.create_task(LastTenants(folder, settings.state_max_age_s, known).run())

@@ -73,7 +73,7 @@ async def test_an_endpoint_that_accepts_nothing_is_given_up() -> None:
 async def direct(**changes: float) -> AsyncIterator[DirectSender]:
     settings = GatewaySettings(**changes)  # type: ignore[arg-type]
     async with open_session(settings) as session:
-        yield open_direct(session, settings)
+        yield open_direct(session)
     # Raw servers learn of the closed connections, and close theirs.
     for _ in range(10):
         await asyncio.sleep(0)

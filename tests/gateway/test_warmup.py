@@ -5,13 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 import yaml
 
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.settings import GatewaySettings
-from slipway_gateway.upstream.session import open_session
+from slipway_gateway.upstream.session import open_direct, open_session
 from slipway_gateway.upstream.warmup import MAX_ENDPOINTS, RENEW_S, Warmup, cold
 from testkit.until import until_async
 
@@ -73,7 +72,7 @@ async def ask(gate: Gateway) -> None:
 async def test_first_requests_of_a_raised_weight_open_no_connection() -> None:
     async with upstream(echo) as server, counted(server.url) as wire, gateway() as gate:
         gate.route(("new", 0, [wire.url]), ("now", 100, [server.url, refused_url()]))
-        await Warmup(gate.upstreams, 2, lambda: 0.0).renew(cold(gate.balancer.published.current))
+        await Warmup(open_direct(gate.upstreams), 2, lambda: 0.0).renew(cold(gate.balancer.published.current))
         gate.route(("new", 100, [wire.url]), ("now", 0, []))
         await asyncio.gather(ask(gate), ask(gate))
         assert [seen.path for seen in server.seen] == ["/healthz"] * 2 + ["/v1/chat/completions"] * 2
@@ -83,7 +82,7 @@ async def test_first_requests_of_a_raised_weight_open_no_connection() -> None:
 async def test_warm_connections_are_renewed_and_bounded() -> None:
     times = iter((0.0, RENEW_S - 0.1, RENEW_S, 2 * RENEW_S, 2 * RENEW_S, 2 * RENEW_S))
     async with upstream(echo) as server, counted(server.url) as wire, open_session(GatewaySettings()) as session:
-        warmup = Warmup(session, 3, lambda: next(times))
+        warmup = Warmup(open_direct(session), 3, lambda: next(times))
         for touched in (3, 3, 6, 9):
             await warmup.renew([wire.url])
             assert (len(server.seen), wire.made) == (touched, 3)
@@ -108,5 +107,5 @@ async def test_gateway_process_warms_connections(tmp_path: Path) -> None:
 
 
 async def test_no_connection_is_warmed_when_disabled() -> None:
-    async with aiohttp.ClientSession() as session, gateway() as gate:
-        await Warmup(session, 0, lambda: 0.0).run(gate.balancer)
+    async with gateway() as gate:
+        await Warmup(open_direct(gate.upstreams), 0, lambda: 0.0).run(gate.balancer)

@@ -49,7 +49,7 @@ class Proxy:
         signer = TenantSigner(settings.tenant_keys_file)
         self.feedback = FeedbackTokens(settings.tenant_keys_file)
         self._crashes = CrashTracker(metrics, clock)
-        sender = Sender(balancer, session, open_direct(session, settings), signer, clock)
+        sender = Sender(balancer, session, open_direct(session), signer, clock)
         self._retries = Retries(settings, balancer, metrics, sender, self._crashes, clock=clock)
         memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, self.budget)
         metrics.remembered.set_function(lambda: memory.size_bytes)

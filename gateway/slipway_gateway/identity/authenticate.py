@@ -80,12 +80,12 @@ def authenticate(
         return AuthRefusal(AuthReason.INVALID)  # proxies before and after might each read another one
     scheme, _, credentials = (given[0] if given else "Bearer").partition(" ")
     credentials = credentials.strip()
-    if scheme.lower() == "bearer" and credentials.lower() in PLACEHOLDER_KEYS:
-        return by_certificate(certificate, table, now) if certificate else AuthRefusal(AuthReason.MISSING)
     if scheme.lower() != "bearer":
         return AuthRefusal(AuthReason.FOREIGN)
     if credentials.startswith(api_keys.PREFIX):
         return by_key(credentials, table, now)
+    if credentials.lower() in PLACEHOLDER_KEYS:
+        return by_certificate(certificate, table, now) if certificate else AuthRefusal(AuthReason.MISSING)
     token = tokens.read(credentials)
     if token is not None and (token.issuer in table.issuers or token.subject in table.service_accounts):
         return token

@@ -144,7 +144,7 @@ class KnownTenant:
 
     def may_use(self, names: Iterable[str]) -> bool:
         """Whether it may use a model that has these names: `namespace/name`, and the short one if that is its own."""
-        return any(_matches(pattern, name) for name in names for pattern in self.models)
+        return EVERY_MODEL in self.models or any(_matches(pattern, name) for name in names for pattern in self.models)
 
 
 class VerifiedKeys:

@@ -32,9 +32,11 @@ def estimate(
     """
     if not computes:
         return Estimate()
-    given = [min(value, _MAX_TOKENS) for value in limits if _is_count(value)]
-    each = min([*given, default_output]) if writes_text else 0
-    times = min(choices, _MAX_CHOICES) if _is_count(choices) and choices > 0 else 1
+    each = default_output if writes_text else 0
+    for value in limits:
+        if value is not None and _is_count(value) and value < each:
+            each = min(value, _MAX_TOKENS)
+    times = 1 if choices is None or not _is_count(choices) or choices <= 0 else min(choices, _MAX_CHOICES)
     return Estimate(-(-body_bytes // BYTES_PER_TOKEN), each * times)
 
 

@@ -1,6 +1,6 @@
 """One rate limit: GCRA with reservations that are settled later."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MINUTE_S = 60.0
 
@@ -9,17 +9,17 @@ MINUTE_S = 60.0
 class Rate:
     """`per_minute` units flow back each minute; at most `burst` units can be taken at once.
 
-    `parts`: so many buckets divide the units per minute; `burst` is of this bucket alone.
+    `parts`: so many buckets divide the units per minute; `burst` is of this bucket alone. `interval_s`: in which one
+    unit flows back.
     """
 
     per_minute: int
     burst: int
     parts: int = 1
+    interval_s: float = field(init=False)
 
-    @property
-    def interval_s(self) -> float:
-        """Seconds in which one unit flows back."""
-        return MINUTE_S * self.parts / self.per_minute
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "interval_s", MINUTE_S * self.parts / self.per_minute)
 
 
 @dataclass(slots=True)
@@ -47,16 +47,19 @@ class Bucket:
 
     def wait_s(self, amount: int, now_s: float) -> float:
         """Seconds until `amount` can be taken, 0: now. More than a full bucket waits for a full one."""
-        rate = self.rate
-        amount = min(amount, rate.burst)
-        free_at = max(self.tat_s, now_s) + (amount - rate.burst) * self._interval_s
+        if self.tat_s <= now_s:
+            return 0.0  # it is full
+        free_in_s = self.tat_s - now_s
+        if amount < self.rate.burst:
+            free_in_s += (amount - self.rate.burst) * self._interval_s
         # Rounding must refuse no request: a billionth of a unit is none.
-        return max(0.0, free_at - now_s) if free_at - now_s > self._interval_s * 1e-9 else 0.0
+        return free_in_s if free_in_s > self._interval_s * 1e-9 else 0.0
 
     def take(self, amount: int, now_s: float) -> Hold:
         """Takes `amount`, at most a full bucket, whether or not it is there: `wait_s` comes first."""
-        amount = min(amount, self.rate.burst)
-        self.tat_s = max(self.tat_s, now_s) + amount * self._interval_s
+        if amount > self.rate.burst:
+            amount = self.rate.burst
+        self.tat_s = (self.tat_s if self.tat_s > now_s else now_s) + amount * self._interval_s
         return Hold(amount, self.tat_s, self._refunded_s, self._changes)
 
     def settle(self, hold: Hold, used: int, now_s: float) -> None:

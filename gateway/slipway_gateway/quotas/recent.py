@@ -1,7 +1,7 @@
 """What was counted in the last minute, by name, within ten seconds (pure)."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 SLOT_S = 10.0
 _SLOTS = 6
@@ -13,13 +13,15 @@ class Recent:
     def __init__(self) -> None:
         self._slots: deque[tuple[int, dict[str, int]]] = deque(maxlen=_SLOTS)
 
-    def add(self, counts: Mapping[str, int], now_s: float) -> None:
+    def add(self, counts: Mapping[str, int], now_s: float, only: Sequence[str] = ()) -> None:
+        """`only`: the names that count; empty: all."""
         number = int(now_s // SLOT_S)
         if not self._slots or self._slots[-1][0] != number:
             self._slots.append((number, {}))
         slot = self._slots[-1][1]
-        for name, count in counts.items():
-            slot[name] = slot.get(name, 0) + count
+        for name in only or counts:
+            if name in counts:
+                slot[name] = slot.get(name, 0) + counts[name]
 
     def last_minute(self, now_s: float) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -156,28 +156,26 @@ def headers(buckets: Mapping[str, tuple[Rate, float]]) -> dict[str, str]:
     `buckets`: by the name of the limit its rate, and the seconds until all of it remains.
     """
     shown: dict[str, str] = {}
-    if bucket := buckets.get(REQUESTS):
-        _show(shown, _REQUEST_HEADERS, *_remaining(*bucket))
     scarcer = None
-    for name in TOKENS:
-        if bucket := buckets.get(name):
-            found = _remaining(*bucket)
-            if scarcer is None or found[1] / found[0] < scarcer[1] / scarcer[0]:
-                scarcer = found
+    for name, (rate, full_in_s) in buckets.items():
+        limit = rate.per_minute // rate.parts or 1
+        remaining = int(rate.burst - full_in_s / rate.interval_s + 1e-6)
+        if remaining < 0:
+            remaining = 0  # more is owed than a bucket
+        if name == REQUESTS:
+            _show(shown, _REQUEST_HEADERS, limit, remaining, full_in_s)
+        elif name in TOKENS and (scarcer is None or remaining / limit < scarcer[1] / scarcer[0]):
+            scarcer = limit, remaining, full_in_s
     if scarcer:
         _show(shown, _TOKEN_HEADERS, *scarcer)
     return shown
 
 
 def _show(shown: dict[str, str], names: tuple[str, str, str], limit: int, remaining: int, reset_s: float) -> None:
-    for name, value in zip(names, (str(limit), str(min(remaining, limit)), duration(reset_s)), strict=True):
-        shown[name] = value
-
-
-def _remaining(rate: Rate, full_in_s: float) -> tuple[int, int, float]:
-    """Limit per minute, what remains, and the seconds until all of it does; 0 also when more is owed than a bucket."""
-    limit = max(1, rate.per_minute // rate.parts)
-    return limit, max(0, int(rate.burst - full_in_s / rate.interval_s + 1e-6)), full_in_s
+    of_limit, of_rest, of_reset = names
+    shown[of_limit] = str(limit)
+    shown[of_rest] = str(remaining if remaining < limit else limit)
+    shown[of_reset] = duration(reset_s)
 
 
 def duration(seconds: float) -> str:

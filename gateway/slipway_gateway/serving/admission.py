@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..identity.authenticate import RequestIdentity
 from ..identity.tenants import KnownTenant
 from ..ledger.writer import Ledger
 from ..quotas.estimate import Estimate, estimate
@@ -60,16 +58,15 @@ class Admission:
         """What this gateway counts itself."""
         return self._limiter.quotas
 
-    def prepare(
-        self, outgoing: UpstreamRequest, fields: RequestFields, model: str, identity: RequestIdentity | None
-    ) -> UpstreamRequest:
-        """The request with its meter, where it has a tenant, and with its usage requested. `model`: its id."""
+    def prepare(self, outgoing: UpstreamRequest, fields: RequestFields, record: RequestRecord) -> UpstreamRequest:
+        """The request with its meter, where it has a tenant, and with its usage requested."""
+        identity, model = record.identity, record.model
         if identity is None:
             return outgoing
         policy = identity.tenant.policy
         strips_usage = outgoing.stream and outgoing.path in _USAGE_ON_REQUEST and not fields.wants_usage
         meter = Meter(
-            secrets.token_hex(16),
+            record.id,
             identity.name,
             identity.key_id,
             estimate=_estimate(outgoing, fields, policy),
@@ -124,7 +121,11 @@ class Admission:
         Raises:
             RequestError: a limit is reached or the budget is spent.
         """
-        if period := await self._exhausted(meter.tenant, policy.budget):
+        if self._budgets is None:
+            period = self.ledger.exhausted(meter.tenant, self._part(policy.budget))
+        else:
+            period = await self._exhausted(self._budgets, meter.tenant, policy.budget)
+        if period:
             self._refuse(meter, SPEND)
             raise errors.out_of_budget(period)
         # Before anything else is awaited: requests that come at once do not all see the same rest of a budget.
@@ -146,8 +147,7 @@ class Admission:
         try:
             used = meter.used(left=left)
             self._limiter.settle(taken, used)
-            tokens = {name: used[name] for name in TOKENS if name in used}
-            self._recent_of(meter.tenant).used.add(tokens, self._clock())
+            self._recent_of(meter.tenant).used.add(used, self._clock(), only=TOKENS)
         finally:
             self._charge(meter)
 
@@ -162,11 +162,10 @@ class Admission:
         if meter.begun:
             self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
 
-    async def _exhausted(self, tenant: str, budget: Budget) -> str:
+    async def _exhausted(self, budgets: SharedBudgets, tenant: str, budget: Budget) -> str:
         """`day` or `month` where nothing is left of it, else empty."""
-        budgets = self._budgets
-        if not budget.any or budgets is None:
-            return self.ledger.exhausted(tenant, self._part(budget))
+        if not budget.any:
+            return ""
         known = self.ledger.exhausted(tenant, budget)
         if known or (budgets.away and self.ledger.is_shared):
             return known
@@ -183,7 +182,8 @@ class Admission:
 
     def _part(self, budget: Budget) -> Budget:
         """That of this gateway, where each one knows only what itself wrote."""
-        return budget if self.ledger.is_shared else budget.part(self._limiter.parts)
+        parts = self._limiter.parts
+        return budget if parts <= 1 or self.ledger.is_shared else budget.part(parts)
 
 
 class _Admitted:

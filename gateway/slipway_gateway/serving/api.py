@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -61,7 +62,7 @@ class PublicApi:
         self._balancer = balancer
         self._proxy = proxy
         self._metrics = metrics
-        self._clock = asyncio.get_running_loop().time
+        self._clock = time.monotonic  # the event loop's
         self.ledger = admission.ledger
         self.access_log = AccessLog()  # writes nothing
         self.jobs: JobsBackend | None = None
@@ -191,7 +192,7 @@ class PublicApi:
             self._log(request, record)
 
     def _begin(self, request_id: str | None = None) -> RequestRecord:
-        own = _new_id()
+        own = os.urandom(16).hex()
         return RequestRecord(own, request_id or own, self._clock())
 
     def _count(self, record: RequestRecord, request: web.BaseRequest) -> None:
@@ -332,7 +333,7 @@ class PublicApi:
         last = request.headers.get(resume.LAST_EVENT_ID)
         if last is not None and outgoing.writes_text:
             outgoing = self._taken_up(outgoing, last)
-        return self._admission.prepare(outgoing, fields, record.model, identity)
+        return self._admission.prepare(outgoing, fields, record)
 
     def _pinned(self, route: Route, path: ModelPath | None, body: bytes) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""
@@ -394,7 +395,3 @@ class PublicApi:
 
     async def _unknown_url(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         raise errors.invalid("unknown_url", f"Unknown request URL: {request.method} {request.path[:200]}.", status=404)
-
-
-def _new_id() -> str:
-    return os.urandom(16).hex()

@@ -1,12 +1,13 @@
 """HTTP ports: bounded connections and heads, refusals in the shape of the API, timeouts for idle connections."""
 
 import asyncio
+import itertools
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import http_exceptions, web
+from aiohttp import hdrs, http_exceptions, web
 
 from ..limits.connections import ADDRESS, ConnectionCounts, address_owner
 from ..limits.transports import bound_buffers
@@ -224,11 +225,38 @@ def _without_request(refusal: errors.RequestError) -> bytes:
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+class _PlainPaths:
+    """Handlers of paths without parameters, found by the path as it was sent; for all else the application looks."""
+
+    def __init__(self, app: web.Application, otherwise: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
+        self._otherwise = otherwise
+        self._found: dict[tuple[str, str], web.UrlMappingMatchInfo] = {}
+        resources = app.router.resources() if not app.middlewares else ()
+        plain = [resource for resource in resources if isinstance(resource, web.PlainResource)]
+        for route in itertools.chain.from_iterable(plain):
+            if route.resource and route.method != hdrs.METH_ANY:
+                found = web.UrlMappingMatchInfo({}, route)
+                found.add_app(app)
+                found.freeze()
+                self._found.setdefault((route.method, route.resource.canonical), found)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, web.Request)
+        found = self._found.get((request.method, request.raw_path))
+        if found is None or hdrs.EXPECT in request.headers:
+            return await self._otherwise(request)
+        request._match_info = found
+        return await found.handler(request)
+
+
 class _Server(web.Server):
     """Makes our connections where aiohttp's makes its own."""
 
-    def __init__(self, made: web.Server, door: ConnectionLimiter, tls: ServerTls | None, **options: Any) -> None:
-        super().__init__(made.request_handler, request_factory=made.request_factory, **options)
+    def __init__(
+        self, made: web.Server, app: web.Application, door: ConnectionLimiter, tls: ServerTls | None, **options: Any
+    ) -> None:
+        handler = _PlainPaths(app, made.request_handler).handle
+        super().__init__(handler, request_factory=made.request_factory, **options)
         self._door = door
         self._tls = tls
         self._options = {name: value for name, value in options.items() if name not in ("handler_cancellation", "loop")}
@@ -247,4 +275,4 @@ class _Runner(web.AppRunner):
         self._tls = tls
 
     async def _make_server(self) -> web.Server:
-        return _Server(await super()._make_server(), self._door, self._tls, **self._kwargs)
+        return _Server(await super()._make_server(), self.app, self._door, self._tls, **self._kwargs)

@@ -61,17 +61,19 @@ class Limiter:
 
     async def reserve(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]) -> Taken | LimitRefusal:
         """`id_`: of this request alone. What is taken ends by `settle`, once."""
-        now_s = self._clock()
-        quota = self.quotas.of(tenant, limits.part(self._gateways.share), now_s)
-        counters = self._counters if limits.any else None
-        tried = counters is not None and not counters.away
-        if counters is not None and tried:
+        now_s, share = self._clock(), self._gateways.share
+        quota = self.quotas.of(tenant, limits if share.parts <= 1 else limits.part(share), now_s)
+        counters = self._counters
+        if counters is None or not limits.any:
+            return self._reserve_here(quota, tenant, id_, amounts, now_s)
+        tried = not counters.away
+        if tried:
             try:
                 return await self._reserve_shared(counters, quota, tenant, id_, limits, amounts)
             except CountersAway:
                 pass  # and now here, so that the request is not lost
-        found = self._reserve_here(quota, tenant, id_, amounts)
-        if counters is not None and (tried or isinstance(found, Taken)):
+        found = self._reserve_here(quota, tenant, id_, amounts, self._clock())
+        if tried or isinstance(found, Taken):
             counters.begin(tenant, id_, sent=tried)
             if isinstance(found, LimitRefusal):
                 counters.settle(tenant, id_, _NOTHING)  # the server may have taken it
@@ -111,9 +113,8 @@ class Limiter:
         return Taken(tenant, id_, quota, headers(states), None)
 
     def _reserve_here(
-        self, quota: TenantQuota, tenant: str, id_: str, amounts: Mapping[str, int]
+        self, quota: TenantQuota, tenant: str, id_: str, amounts: Mapping[str, int], now_s: float
     ) -> Taken | LimitRefusal:
-        now_s = self._clock()
         found = quota.reserve(amounts, now_s)
         if isinstance(found, LimitReached):
             return LimitRefusal(found, quota.headers(now_s))

@@ -1,8 +1,8 @@
 """Every metric of the gateway is declared here."""
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -10,7 +10,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from ..identity.authenticate import RequestIdentity
 from ..quotas.usage import Usage
 
-_Family = TypeVar("_Family", bound=MetricWrapperBase)
+# Of one child of a histogram: adds to its sum, its upper bounds, and adds to each of its buckets.
+_Measured = tuple[Callable[[float], None], Sequence[float], list[Callable[[float], None]]]
 
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
 _MAX_PAIRS = 1000
@@ -116,8 +117,9 @@ class GatewayMetrics:
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
         self._tenants: dict[str, None] = {}
-        # Looking one up in its family takes longer than counting.
-        self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
+        # Looking one up in its family takes longer than counting. Kept until a pair or a tenant is forgotten.
+        self._adders: dict[tuple[MetricWrapperBase, tuple[str, ...]], Callable[[float], None]] = {}
+        self._measured: dict[tuple[MetricWrapperBase, tuple[str, ...]], _Measured] = {}
 
     def _declare_certificates(self) -> None:
         self.internal_certificate = self._gauge(
@@ -159,18 +161,19 @@ class GatewayMetrics:
         return generate_latest(self.registry)
 
     def observe(self, record: RequestRecord, now: float) -> None:
-        self._touch(record.model, record.revision)
-        self._child(self._requests, record.model, record.revision, str(record.code), record.outcome).inc()
-        self._child(self._seconds, record.model, record.revision).observe(now - record.started)
+        model, revision = record.model, record.revision
+        self._touch(model, revision)
+        self._add(self._requests, 1, model, revision, str(record.code), record.outcome)
+        self._measure(self._seconds, now - record.started, model, revision)
         if record.first_byte is not None:
-            self._child(self._ttft, record.model, record.revision).observe(record.first_byte - record.started)
+            self._measure(self._ttft, record.first_byte - record.started, model, revision)
 
     def first_attempt(self, model: str, revision: str, bad: Iterable[str], itl_s: float | None) -> None:
         """`bad`: kinds of failure. `itl_s`: mean inter-token latency of a stream."""
         for kind in bad:
             self._bad.labels(model, revision, kind).inc()
         if itl_s is not None:
-            self._child(self._itl, model, revision).observe(itl_s)
+            self._measure(self._itl, itl_s, model, revision)
 
     def retried(self, model: str, revision: str, reason: str) -> None:
         """A further attempt begins. `revision`, `reason`: of the failed attempt before it."""
@@ -202,7 +205,7 @@ class GatewayMetrics:
         self._rated.labels(model, revision, result).inc()
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
-        self._child(self._inflight, model, revision).inc(by)
+        self._add(self._inflight, by, model, revision)
 
     def shed(self, reason: str) -> None:
         self._shed.labels(reason).inc()
@@ -224,7 +227,7 @@ class GatewayMetrics:
         self._token_reviews.labels(result).inc()
 
     def authenticated(self, method: str, result: str) -> None:
-        self._child(self._authentications, method, result).inc()
+        self._add(self._authentications, 1, method, result)
 
     def quota_refused(self, tenant: str, limit: str) -> None:
         self._touch_tenant(tenant)
@@ -232,14 +235,13 @@ class GatewayMetrics:
 
     def tokens_used(self, tenant: str, model: str, usage: Usage) -> None:
         self._touch_tenant(tenant)
-        kinds = {
-            "input": usage.input_tokens - usage.cached_tokens,
-            "cached_input": usage.cached_tokens,
-            "output": usage.output_tokens,
-        }
-        for kind, tokens in kinds.items():
-            if tokens:
-                self._child(self._tokens, tenant, model, kind).inc(tokens)
+        cached, output = usage.cached_tokens, usage.output_tokens
+        if (fresh := usage.input_tokens - cached) > 0:
+            self._add(self._tokens, fresh, tenant, model, "input")
+        if cached:
+            self._add(self._tokens, cached, tenant, model, "cached_input")
+        if output:
+            self._add(self._tokens, output, tenant, model, "output")
 
     def routes_applied(self, generations: Mapping[str, int]) -> None:
         former, self._applied = self._applied, dict(generations)
@@ -258,12 +260,23 @@ class GatewayMetrics:
     def watch_event(self, resource: str) -> None:
         self._watch.labels(resource).set_to_current_time()
 
-    def _child(self, family: _Family, *labels: str) -> _Family:
-        """`family.labels`. Kept until a pair or a tenant is forgotten."""
-        found = self._children.get((family, labels))
+    def _add(self, family: Counter | Gauge, amount: float, *labels: str) -> None:
+        """`family.labels(*labels).inc(amount)`, of every request: what those two look up and check is done once."""
+        found = self._adders.get((family, labels))
         if found is None:
-            found = self._children[family, labels] = family.labels(*labels)
-        return cast("_Family", found)
+            found = self._adders[family, labels] = family.labels(*labels)._value.inc
+        found(amount)
+
+    def _measure(self, family: Histogram, value: float, *labels: str) -> None:
+        """`family.labels(*labels).observe(value)`, in the same way."""
+        found = self._measured.get((family, labels))
+        if found is None:
+            child = family.labels(*labels)
+            adders = [bucket.inc for bucket in child._buckets]
+            found = self._measured[family, labels] = (child._sum.inc, child._upper_bounds, adders)
+        add, bounds, adders = found
+        add(value)
+        adders[bisect_left(bounds, value)](1)  # the last bound is infinite
 
     def _touch(self, model: str, revision: str) -> None:
         pair = (model, revision)
@@ -278,12 +291,13 @@ class GatewayMetrics:
         if len(self._tenants) > _MAX_TENANTS:
             gone = next(iter(self._tenants))
             del self._tenants[gone]
-            self._children.clear()
+            self._adders.clear()
             for family in self._of_tenants:
                 family.remove_by_labels({"tenant": gone})
 
     def _forget(self, pair: tuple[str, str]) -> None:
         del self._pairs[pair]
-        self._children.clear()
+        self._adders.clear()
+        self._measured.clear()
         for family in self._of_pairs:
             family.remove_by_labels({"model": pair[0], "revision": pair[1]})

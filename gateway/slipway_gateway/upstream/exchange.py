@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import aiohttp
 import msgspec
+from msgspec.structs import force_setattr
 from multidict import CIMultiDict, MultiMapping
 
 from ..balancing.attempt import Attempt
@@ -29,7 +30,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
     `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
     provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one. `batch`: the jobs
-    process sends it. `scorable`: its contents may be given to a scorer.
+    process sends it. `scorable`: its contents may be given to a scorer. `computes`: the model runs, and does not only
+    describe itself.
     """
 
     model: str
@@ -52,6 +54,16 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     method: str = "POST"
     batch: bool = False
     scorable: bool = True
+    # Made of the others: each request needs them often.
+    path: str = ""
+    computes: bool = False
+    writes_text: bool = False
+
+    def __post_init__(self) -> None:
+        path = self.path_qs.partition("?")[0]
+        force_setattr(self, "path", path)
+        force_setattr(self, "computes", self.method == "POST" and path not in WITHOUT_MODEL)
+        force_setattr(self, "writes_text", path not in WITHOUT_TEXT and not is_predict(path))
 
     @property
     def whose(self) -> str:
@@ -64,10 +76,6 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
         return self.meter.tenant if self.meter else ""
 
     @property
-    def path(self) -> str:
-        return self.path_qs.partition("?")[0]
-
-    @property
     def is_sample(self) -> bool:
         """Whether its outcome is evidence: weights alone choose its revision, and the model computes it.
 
@@ -76,17 +84,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
         return self.computes and not (self.revision or self.preferred or self.batch)
 
     @property
-    def computes(self) -> bool:
-        """Whether the model runs: not for what only describes it."""
-        return self.method == "POST" and self.path not in WITHOUT_MODEL
-
-    @property
     def stratum(self) -> str:
         return stratum(len(self.body), stream=self.stream)
-
-    @property
-    def writes_text(self) -> bool:
-        return self.path not in WITHOUT_TEXT and not is_predict(self.path)
 
 
 def classify_status(status: int) -> str:

@@ -6,8 +6,8 @@ import functools
 import math
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -17,17 +17,26 @@ from slipway_process.network.resolver import NameResolver
 from ..limits.budget import Account
 from ..limits.transports import read_in_small_pieces
 from ..settings import GatewaySettings
+from .connection import EndpointConnection, ReadLimits
 from .direct import DirectResponse, DirectSender
 from .internal_tls import InternalTls
+from .pool import IDLE_S, EndpointPool
 
 # Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
 _RECEIVE_BUFFER_BYTES = 64 << 10
 _READ_BYTES = 16 << 10
 _TICK_S = 0.1
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 
 
 async def read_at_least(response: aiohttp.ClientResponse | DirectResponse, wanted: int, account: Account) -> bytes:
     """Reads until `wanted` bytes are there, the response ended, or there is no room for more of it."""
+    if response.content.is_eof():
+        # Most responses came in one read: nothing to wait for.
+        whole = response.content.read_nowait()
+        if wanted > 1 and whole and account.grow(len(whole)):
+            account.force(len(whole))
+        return whole
     chunks: list[bytes] = []
     size = 0
     while size < wanted and (chunk := await response.content.readany()):
@@ -109,12 +118,26 @@ class EndpointProtocol(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Limits the time of a connect by `lag_free_timeout`, in place of aiohttp's `sock_connect`."""
+    """Limits the time of a connect by `lag_free_timeout`, in place of aiohttp's `sock_connect`.
 
-    def __init__(self, connect_timeout_s: float, tls: InternalTls | None, **options: Any) -> None:
-        super().__init__(resolver=NameResolver(), **options)
+    `pool`: of connections past the session, closed together with the session's own.
+    """
+
+    pool: EndpointPool | None = None
+
+    def __init__(
+        self, connect_timeout_s: float, tls: InternalTls | None, factory: Callable[..., asyncio.BaseProtocol]
+    ) -> None:
+        super().__init__(resolver=NameResolver(), limit=0, keepalive_timeout=IDLE_S, socket_factory=_keepalive_socket)
         self._connect_timeout_s, self._tls = connect_timeout_s, tls
-        self._factory = functools.partial(EndpointProtocol, loop=self._loop)  # type: ignore[assignment]
+        self._factory = functools.partial(factory, loop=self._loop)  # type: ignore[assignment, arg-type]
+
+    async def open(self, request: aiohttp.ClientRequest) -> EndpointConnection:
+        """A connection that this connector has no further part in."""
+        return cast(EndpointConnection, await self._create_connection(request, [], _NO_TIMEOUT))
+
+    def _close(self, *, abort_ssl: bool = False) -> list[Awaitable[object]]:
+        return super()._close(abort_ssl=abort_ssl) + (self.pool.close(abort_tls=abort_ssl) if self.pool else [])
 
     def _get_ssl_context(self, req: aiohttp.ClientRequest) -> ssl.SSLContext | None:
         """A new connection has the present certificate; those that are open stay."""
@@ -141,10 +164,12 @@ def open_session(settings: GatewaySettings, tls: InternalTls | None = None) -> a
 
     `tls`: for endpoints with https; without it they need a certificate that the machine trusts.
     """
+    connector = _Connector(settings.connect_timeout_s, tls, EndpointProtocol)
+    limits = ReadLimits(settings.idle_timeout_s, _READ_BYTES, settings.max_header_bytes)
+    dialer = _Connector(settings.connect_timeout_s, tls, functools.partial(EndpointConnection, limits=limits))
+    connector.pool = EndpointPool(connector._loop, dialer.open)
     return aiohttp.ClientSession(
-        connector=_Connector(
-            settings.connect_timeout_s, tls, limit=0, keepalive_timeout=15.0, socket_factory=_keepalive_socket
-        ),
+        connector=connector,
         timeout=aiohttp.ClientTimeout(total=None, sock_read=settings.idle_timeout_s),
         auto_decompress=False,
         read_bufsize=_READ_BYTES,
@@ -153,6 +178,8 @@ def open_session(settings: GatewaySettings, tls: InternalTls | None = None) -> a
     )
 
 
-def open_direct(session: aiohttp.ClientSession, settings: GatewaySettings) -> DirectSender:
-    """Sends over the connections of this session, within the same bounds."""
-    return DirectSender(session, read_bytes=_READ_BYTES, max_header_bytes=settings.max_header_bytes)
+def open_direct(session: aiohttp.ClientSession) -> DirectSender:
+    """Sends small requests within the bounds of this session, which closes its connections."""
+    assert isinstance(session.connector, _Connector)
+    assert session.connector.pool is not None
+    return DirectSender(session, session.connector.pool)

@@ -8,13 +8,14 @@ import aiohttp
 
 from ..balancing.load_balancer import LoadBalancer
 from ..routing.table import RouteTable
+from .direct import DirectSender
 
 log = logging.getLogger(__name__)
 
 PATH = "/healthz"
-# Sooner than the session gives an idle connection up.
+# Sooner than an idle connection is closed.
 RENEW_S = 10.0
-_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_TIMEOUT_S = 2.0
 MAX_ENDPOINTS = 256
 
 
@@ -34,8 +35,8 @@ def cold(table: RouteTable | None) -> list[str]:
 class Warmup:
     """`connections` to each cold endpoint, made when it appears and used often enough to stay open."""
 
-    def __init__(self, session: aiohttp.ClientSession, connections: int, clock: Callable[[], float]) -> None:
-        self._session = session
+    def __init__(self, direct: DirectSender, connections: int, clock: Callable[[], float]) -> None:
+        self._direct = direct
         self._connections = connections
         self._clock = clock
         self._due_s: dict[str, float] = {}
@@ -55,7 +56,12 @@ class Warmup:
     async def _touch(self, url: str) -> None:
         # Only the connection matters, not the response.
         try:
-            async with self._session.get(url + PATH, timeout=_TIMEOUT, allow_redirects=False) as response:
-                await response.read()
+            async with asyncio.timeout(_TIMEOUT_S):
+                response = await self._direct.get(url, PATH)
+                try:
+                    while await response.content.readany():
+                        pass
+                finally:
+                    response.close()
         except (aiohttp.ClientError, OSError) as error:
             log.debug("no connection to %s: %s", url, error)

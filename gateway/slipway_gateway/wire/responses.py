@@ -131,20 +131,31 @@ class _ChoiceText:
 
     def add(self, choice: _Choice) -> None:
         message = choice.message or choice.delta or _Message()
-        self.truncated |= choice.finish_reason == "length"
-        self.calls_tools |= bool(message.tool_calls or message.function_call) or isinstance(message.content, list)
-        self.texts += _strings(choice.text, message.reasoning_content, message.content, message.refusal)
-        self.content += _strings(choice.text, message.content)
+        content = message.content
+        if choice.finish_reason == "length":
+            self.truncated = True
+        for text in (choice.text, message.reasoning_content, content, message.refusal):
+            if isinstance(text, str):
+                self.texts.append(text)
+        for text in (choice.text, content):
+            if isinstance(text, str):
+                self.content.append(text)
+        if isinstance(content, list):
+            self.calls_tools = True
         if not (message.tool_calls or message.function_call):
             return
+        self.calls_tools = True
         for place, piece in _arguments(message):
             self.arguments.setdefault(place, []).append(piece)
 
     def breaks_json(self, *, wants_json: bool) -> bool:
         """Whether tool call arguments, or the content if JSON was requested, are no JSON. False for truncated text."""
+        if self.truncated:
+            return False
         # Beside a tool call any content is fine; a refusal or an empty response is another failure or none.
-        content = [self.content] if wants_json and not self.calls_tools else []
-        return not self.truncated and not all(is_json("".join(text)) for text in (*self.arguments.values(), *content))
+        if wants_json and not self.calls_tools and not is_json("".join(self.content)):
+            return True
+        return bool(self.arguments) and not all(is_json("".join(text)) for text in self.arguments.values())
 
 
 def find_failures(body: bytes, *, wants_json: bool = False) -> tuple[str, ...]:
@@ -178,20 +189,22 @@ def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = F
 
 
 def _find_failures(parts: list[_Part], *, complete: bool, wants_json: bool) -> tuple[str, ...]:
+    known = failed = False
     for part in parts:
         if isinstance(part.error, dict) and _is_servers_fault(part.error):
             return (ERRORS, NON_FINITE) if part.error.get("code") == NON_FINITE else (ERRORS,)
-    if not any(part.known for part in parts) or any(part.error for part in parts):
+        known, failed = known or part.known, failed or bool(part.error)
+    if failed or not known:
         return ()
-    choices_by_index = _read(parts).values()
-    texts = ["".join(one.texts) for one in choices_by_index]
-    found = (
-        (EMPTY, complete and not any(texts) and not any(one.calls_tools for one in choices_by_index)),
-        (TRUNCATED, any(one.truncated for one in choices_by_index)),
-        (REPETITION, any(map(loops, texts))),
-        (INVALID_JSON, complete and any(one.breaks_json(wants_json=wants_json) for one in choices_by_index)),
-    )
-    return tuple(kind for kind, holds in found if holds)
+    empty, truncated, repeats, breaks_json = True, False, False, False
+    for one in _read(parts).values():
+        text = "".join(one.texts)
+        empty = empty and not text and not one.calls_tools
+        truncated = truncated or one.truncated
+        repeats = repeats or loops(text)
+        breaks_json = breaks_json or one.breaks_json(wants_json=wants_json)
+    found = ((EMPTY, complete and empty), (TRUNCATED, truncated), (REPETITION, repeats))
+    return tuple(kind for kind, holds in (*found, (INVALID_JSON, complete and breaks_json)) if holds)
 
 
 def _is_servers_fault(error: Mapping[str, Any]) -> bool:
@@ -226,7 +239,10 @@ def _read(parts: list[_Part]) -> dict[int, _ChoiceText]:
             choices = [alone, _Choice(text=part.token), *choices]
         for choice in choices:
             index = choice.index if isinstance(choice.index, int) else 0
-            choices_by_index.setdefault(index, _ChoiceText()).add(choice)
+            found = choices_by_index.get(index)
+            if found is None:
+                found = choices_by_index[index] = _ChoiceText()
+            found.add(choice)
     return choices_by_index
 
 

@@ -1,0 +1,247 @@
+"""A connection to an endpoint for requests that are written at once: one at a time, read by aiohttp's parser."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import StreamReader, hdrs
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.helpers import set_exception
+from aiohttp.http import HttpResponseParser, RawResponseMessage
+from aiohttp.http_exceptions import HttpProcessingError
+
+_BLANK_LINE = b"\r\n\r\n"
+_SWITCHING_PROTOCOLS = 101
+_WITHOUT_BODY = (204, 304)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """`silence_s`: between two reads of a response. `read_bytes`: half of what waits for its reader."""
+
+    silence_s: float
+    read_bytes: int
+    header_bytes: int
+
+
+@dataclass(slots=True)
+class _Framing:
+    """Where the response ends, as its head declares it. `body_at`: bytes before its body; -1: not known."""
+
+    body_at: int
+    length: int
+    chunked: bool
+
+    def ends_at(self, received: int, last: bytes) -> bool:
+        """Whether nothing follows the response in what was received. `last`: the end of that.
+
+        The parser does not report the beginning of a further response. After the last chunk such a beginning either
+        ends with no blank line, or is a whole head, which the parser reports.
+        """
+        return last == _BLANK_LINE if self.chunked else self.body_at >= 0 and received == self.body_at + self.length
+
+
+class EndpointConnection(BaseProtocol):
+    """Sends a request and reads its response; `on_idle` gets it when the next one may follow, `on_lost` at its end.
+
+    It is given up after whatever leaves doubt where a response ends: a close that is announced, bytes that follow or
+    come before the next request, a request that was not read, an error. Errors are those of aiohttp's session.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: ReadLimits) -> None:
+        super().__init__(loop)
+        self._limits = limits
+        self.on_idle: Callable[[EndpointConnection], None] | None = None
+        self.on_lost: Callable[[EndpointConnection], None] | None = None
+        self.idle_since_s = 0.0
+        self._waiter: asyncio.Future[tuple[RawResponseMessage, StreamReader]] | None = None
+        self._payload: StreamReader | None = None
+        self._framing: _Framing | None = None  # None: the connection ends with the response
+        self._received, self._last = 0, b""
+        self._silent_since_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing()
+
+    def send(self, data: bytes) -> "asyncio.Future[tuple[RawResponseMessage, StreamReader]]":
+        """Writes a whole request; the head of its response and its body, which may be on its way still.
+
+        The future raises HttpProcessingError for what is no HTTP, else what aiohttp's session raises.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+        limits = self._limits
+        # Its own for each response: nothing of the one before can be in it.
+        self._parser = HttpResponseParser(
+            self,
+            self._loop,
+            limits.read_bytes,
+            payload_exception=aiohttp.ClientPayloadError,
+            read_until_eof=True,
+            auto_decompress=False,
+            max_field_size=limits.header_bytes,
+        )
+        self._received = 0
+        self._waiter = waiter = self._loop.create_future()
+        transport.write(data)
+        self._measure_silence()
+        return waiter
+
+    @property
+    def has_tls(self) -> bool:
+        return self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
+
+    def close(self, *, abort: bool = False) -> None:
+        """What was written leaves first, unless `abort`; what comes is not read."""
+        self._silent_since_s = math.inf
+        if self.transport is not None:
+            (self.transport.abort if abort else self.transport.close)()
+
+    def closed(self) -> "asyncio.Future[None] | None":
+        """Ends when the connection has; None: it has already."""
+        if self.transport is None:
+            return None
+        if self._closed is None:
+            self._closed = self._loop.create_future()
+        return self._closed
+
+    # -- what the transport calls
+
+    def data_received(self, data: bytes) -> None:
+        """Empty: the parser goes on with what it has."""
+        parser = self._parser
+        if parser is None:
+            if data:
+                self.close()  # no request waits for it
+            return
+        before = self._received
+        if data:
+            self._received = before + len(data)
+            self._last = data[-4:] if len(data) >= 4 else (self._last + data)[-4:]
+            self._silent_since_s = self._loop.time()
+        try:
+            messages, upgraded, _ = parser.feed_data(data)
+        except Exception as error:
+            self._malformed(error)
+            return
+        if messages:
+            self._begin(messages, data, before, upgraded=upgraded)
+        if self._payload is not None and self._payload.is_eof():
+            self._end()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        parser, payload, waiter = self._parser, self._payload, self._waiter
+        super().connection_lost(exc)
+        self._parser = self._payload = self._waiter = None
+        self._silent_since_s = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(_lost(exc))
+        if payload is not None and parser is not None:
+            try:
+                # The end of a body without a length, or an error: part of it is missing.
+                parser.feed_eof()
+            except Exception as error:
+                missing = f"Response payload is not completed: {error!r}" + (f". {exc!r}" if exc else "")
+                set_exception(payload, aiohttp.ClientPayloadError(missing), error)
+        if self._closed is not None:
+            self._closed.set_result(None)
+        if self.on_lost is not None:
+            self.on_lost(self)
+
+    def pause_reading(self) -> None:
+        super().pause_reading()
+        self._silent_since_s = math.inf
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if not self._reading_paused:
+            return  # readers call it after each read
+        super().resume_reading(resume_parser)
+        if self._parser is not None and not self._reading_paused:
+            self._measure_silence()
+
+    # -- one response
+
+    def _begin(
+        self, messages: list[tuple[RawResponseMessage, StreamReader]], data: bytes, before: int, *, upgraded: bool
+    ) -> None:
+        for message, payload in messages:
+            if self._payload is not None:
+                self._framing = None  # a response to no request
+                return
+            if 100 <= message.code <= 199 and message.code != _SWITCHING_PROTOCOLS:
+                continue
+            self._payload = payload
+            self._framing = None if message.should_close or upgraded else _framing(message, data, before)
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result((message, payload))
+
+    def _end(self) -> None:
+        framing, transport = self._framing, self.transport
+        self._parser = self._payload = self._waiter = self._framing = None
+        self._silent_since_s = math.inf
+        if (
+            framing is not None
+            and framing.ends_at(self._received, self._last)
+            and transport is not None
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+            and self.on_idle is not None
+        ):
+            self.on_idle(self)
+        else:
+            self.close()
+
+    def _malformed(self, error: Exception) -> None:
+        waiter, payload = self._waiter, self._payload
+        self._parser = None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error if isinstance(error, HttpProcessingError) else HttpProcessingError())
+        elif payload is not None and not payload.is_eof():
+            set_exception(payload, aiohttp.ClientPayloadError(str(error)), error)
+        self.close()
+
+    # -- silence: one timer, which looks again when it is due
+
+    def _measure_silence(self) -> None:
+        self._silent_since_s = self._loop.time()
+        if self._timer is None and self._limits.silence_s:
+            self._timer = self._loop.call_later(self._limits.silence_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        due_s = self._silent_since_s + self._limits.silence_s
+        if due_s <= self._loop.time():
+            self._silent()
+        elif due_s < math.inf:
+            self._timer = self._loop.call_at(due_s, self._look)
+
+    def _silent(self) -> None:
+        error = aiohttp.SocketTimeoutError("Timeout on reading data from socket")
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+        elif self._payload is not None:
+            set_exception(self._payload, error)
+        self._parser = self._payload = None  # this error is the first, and stays
+        self.close()
+
+
+def _framing(message: RawResponseMessage, data: bytes, before: int) -> _Framing:
+    """`data`: the read in which the head ended. `before`: bytes before that."""
+    length = 0 if message.code in _WITHOUT_BODY else int(message.headers.get(hdrs.CONTENT_LENGTH, 0))
+    found = data.find(_BLANK_LINE)
+    return _Framing(before + found + 4 if found >= 0 else -1, length, bool(message.chunked))
+
+
+def _lost(error: BaseException | None) -> BaseException:
+    if error is None:
+        return aiohttp.ServerDisconnectedError()
+    return aiohttp.ClientOSError(*error.args) if isinstance(error, OSError) else error
