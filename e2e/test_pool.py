@@ -19,7 +19,7 @@ POOL: dict[str, Any] = {
 }
 START_S = 240.0  # of the first pod, with its image
 # From `kubectl apply` to a served revision. The kubelet's own period is 60 to 90 s for each of several changes.
-PROMPT_S = 45.0
+PROMPT_S = 75.0
 
 
 def predict(url: str, model: str, **params: str) -> Any:
