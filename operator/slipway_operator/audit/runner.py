@@ -1,4 +1,4 @@
-"""Looks at ModelDeployments and Tenants every few seconds, and records what is new of them."""
+"""Looks at ModelDeployments and Tenants every few seconds, and appends what changed in them to the audit log."""
 
 import asyncio
 import logging
@@ -15,14 +15,14 @@ from slipway_operator.planning import audit
 from slipway_operator.planning.audit import MODEL_DEPLOYMENT, TENANT, Record, Recorded
 
 LOOK_S = 5.0
-ABSENT = timedelta(minutes=1)  # without Tenants
+ABSENT = timedelta(minutes=1)  # until Tenants are listed again, after their CRD or the right to read it was missing
 MOST = 100  # reads in one look; other objects wait for the next one
 
 log = logging.getLogger(__name__)
 
 
 class AuditRunner:
-    """`may_write`: whether this operator has the lease; others record nothing."""
+    """Appends changes to the audit log. `may_write`: whether this operator has the lease; others record nothing."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class AuditRunner:
         self._client, self._cache, self._trail = client, cache, trail
         self._may_write, self._now = may_write, now
         self._opened = False
-        self._versions: dict[str, str] = {}  # of ModelDeployments, as they are recorded
-        self._elsewhere: set[str] = set()  # those that the log has and this operator does not watch
+        self._versions: dict[str, str] = {}  # by uid of a ModelDeployment: the resourceVersion that is recorded
+        self._elsewhere: set[str] = set()  # uids of ModelDeployments in the log that this operator does not watch
         self._tenants_after = datetime.min.replace(tzinfo=UTC)
         self._trouble = ""
 
@@ -49,7 +49,7 @@ class AuditRunner:
                 else:
                     self._opened = False  # another operator may append meanwhile
                 self._trouble = ""
-            except Exception as error:  # also a bug of this: rollouts do not end for it
+            except Exception as error:  # even a bug of the audit log must not stop rollouts
                 if str(error) != self._trouble:
                     log.error("the audit log is not written; what is new is recorded later: %s", error)
                 self._trouble = str(error)
@@ -71,7 +71,10 @@ class AuditRunner:
             self._versions = versions
 
     async def _of_deployments(self, known: Mapping[str, Recorded], versions: dict[str, str]) -> list[Record]:
-        """`versions`: gets what is recorded of each with these records."""
+        """Records of what changed in ModelDeployments.
+
+        `versions`: filled with the resourceVersion, by uid, up to which each is recorded once these are written.
+        """
         found: list[Record] = []
         present, reads = set(), 0
         for key in self._cache.deployments():
@@ -83,7 +86,7 @@ class AuditRunner:
                 versions[uid] = version
                 continue
             if former is None or obj["metadata"].get("generation", 0) > former.generation:
-                # The cache lacks the managers of fields.
+                # The cache lacks managedFields, so read the object from the API server.
                 reads += 1
                 if reads > MOST or (obj := await self._read(*key)) is None or obj["metadata"]["uid"] != uid:
                     continue
@@ -100,7 +103,7 @@ class AuditRunner:
         return found
 
     async def _is_gone(self, uid: str, former: Recorded) -> bool:
-        """An object that this operator may not read, or does not watch any more, is not gone for that."""
+        """Whether an object was deleted; one that this operator may not read, or no longer watches, was not."""
         try:
             obj = await self._client.get(MODEL_DEPLOYMENTS, former.namespace, former.name)
         except NotFound:
@@ -113,7 +116,7 @@ class AuditRunner:
         try:
             return await self._client.get(MODEL_DEPLOYMENTS, namespace, name)
         except NotFound:
-            return None  # the cache learns that too
+            return None  # the cache will drop the object too
 
     async def _of_tenants(self, known: Mapping[str, Recorded]) -> list[Record]:
         if self._now() < self._tenants_after:
@@ -124,7 +127,7 @@ class AuditRunner:
                 # The API server's cache may be behind the log.
                 tenants = await self._client.list(TENANTS, None)
         except (NotFound, Refused):
-            # Without the CRD, or without the right.
+            # The CRD, or the right to read it, is missing.
             self._tenants_after = self._now() + ABSENT
             return []
         found: list[Record] = []

@@ -16,21 +16,21 @@ log = logging.getLogger("slipway.audit")
 
 
 class Trail:
-    """One log. A file may belong to several operators: each reads what others appended before it appends."""
+    """One audit log. Several operators may share its file: each reads what others appended before it appends."""
 
     def __init__(self, path: str, now: Callable[[], datetime]) -> None:
         """`path` "": the process's log alone, with a chain for each process."""
         self._path, self._now = Path(path) if path else None, now
         self._chain = Chain()
         self._size = 0  # of the file, as far as it was read
-        self.known: dict[str, Recorded] = {}
+        self.known: dict[str, Recorded] = {}  # by uid of an object
         self.since: datetime | None = None  # when the log began
 
     def open(self) -> None:
-        """Read what the file has, and make it where it is missing.
+        """Read the file, create it where it is missing, and append the record `begun` to an empty log.
 
         Raises:
-            OSError: it cannot be read or written.
+            OSError: the file cannot be read or written, or its chain is broken.
         """
         if self._path:
             with self._locked(self._path):
@@ -39,12 +39,12 @@ class Trail:
             self.append([{"action": "begun"}])
 
     def append(self, records: Sequence[Record]) -> bool:
-        """Write records, all or none; they are on disk when it returns.
+        """Write records to the file, all or none, and to the process's log; they are on disk when this returns True.
 
-        False: another operator appended meanwhile, maybe the same ones, and nothing was written.
+        Returns False, and writes nothing, if another operator appended meanwhile, maybe the same records.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the records cannot be written, or what others appended breaks the chain.
         """
         if not records:
             return True
@@ -59,7 +59,7 @@ class Trail:
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[tuple[BinaryIO, bool]]:
-        """The file at its end, and whether it had to be read until there."""
+        """Lock the file. Yields it at its end, and whether it was read because others had changed its size."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
         with open(descriptor, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -69,7 +69,13 @@ class Trail:
             yield file, is_other
 
     def _read(self, file: BinaryIO) -> None:
-        """From the beginning: another operator appended, or this one has not read it yet."""
+        """Read the file from the beginning: another operator appended, or this one has not read it yet.
+
+        Removes a last line that was not written completely.
+
+        Raises:
+            OSError: the chain is broken.
+        """
         self._chain, self.known, self.since, self._size = Chain(), {}, None, 0
         file.seek(0)
         while line := read_line(file):
@@ -93,7 +99,7 @@ class Trail:
             file.flush()
             os.fsync(file.fileno())
         except OSError:
-            # A part of them may be there: all or none.
+            # Some of the lines may be in the file: remove them, for all or none are written.
             os.ftruncate(file.fileno(), self._size)
             raise
         self._size += sum(len(line) + 1 for line in lines)

@@ -25,13 +25,13 @@ Flags = npt.NDArray[np.bool_]
 # The prior expects a healthy canary at a tenth of the limit: see `rate_nodes`.
 RATE_NODES, RATE_CURVE = 32, 5.0
 SMALLEST, LARGEST = 1e-4, 1e4
-CANDIDATES, ROUNDS = 32, 5  # narrows ln(LARGEST/SMALLEST) down to a millionth
+CANDIDATES, ROUNDS = 32, 5  # the search finds ln(ratio) between those of SMALLEST and LARGEST to a millionth
 
 
 def log_ratio_below(canary: Numbers, stable: Numbers, weights: Numbers, max_ratio: Numbers) -> Floats:
     """ln of the evidence that canary's ratio is below `max_ratio`; shapes as in `log_ratio_evidence`.
 
-    It grows with max_ratio: what is proved for one max_ratio is proved for every larger one.
+    The evidence grows with max_ratio: what is proved for one max_ratio is proved for every larger one.
     """
     return log_ratio_evidence(canary, stable, weights, max_ratio, BETTER)
 
@@ -53,16 +53,17 @@ def rate_nodes(limit: float) -> tuple[Floats, Floats]:
 
 
 def not_worse(log_ratio: Numbers, log_rate: Numbers | None, false_promote_rate: float) -> Flags:
-    """Whether a metric passes in either way, shape (...)."""
+    """Whether a metric passes by its ratio to stable, or by its own rate (None without a limit on it), shape (...)."""
     needed = math.log(2 / false_promote_rate)
     passed = np.asarray(log_ratio) >= needed
     return np.asarray(passed if log_rate is None else passed | (np.asarray(log_rate) >= needed))
 
 
 def ratio_interval(canary: Numbers, stable: Numbers, weights: Numbers, error_rate: float) -> tuple[Floats, Floats]:
-    """Ends of a confidence sequence for the ratio: it misses at any time with probability `error_rate` at most.
+    """Lower and upper ends of a confidence sequence for canary's event rate divided by stable's, shape (...) each.
 
-    An end is SMALLEST or LARGEST where the counts set none. Shape (...).
+    The true ratio is ever outside with probability `error_rate` at most. An end that the counts do not bound is
+    SMALLEST or LARGEST.
     """
     needed = math.log(2 / error_rate)
     k, others = (np.asarray(item)[..., None, :] for item in (canary, stable))
@@ -86,12 +87,15 @@ def ratio_upper(canary: Numbers, stable: Numbers, weights: Numbers, error_rate: 
 
 
 def _first(holds: Callable[[Floats], Flags], shape: tuple[int, ...]) -> Floats:
-    """The lowest ratio at which `holds` is true, as for all higher ones; (...), from (..., candidates)."""
+    """The lowest ratio at which `holds` is true, of `shape`; LARGEST where it is true at none.
+
+    `holds` takes ratios of shape (..., candidates) and is true at all higher ratios as well.
+    """
     low, high = np.full(shape, math.log(SMALLEST)), np.full(shape, math.log(LARGEST))
     steps = np.arange(CANDIDATES + 1) / CANDIDATES
     for _ in range(ROUNDS):
         candidates = low[..., None] + (high - low)[..., None] * steps
-        # Candidates where it is false come first; the last candidate stands for "at none".
+        # Candidates where `holds` is false come first; the last candidate stands for "true at none".
         place = np.minimum((~holds(np.exp(candidates))).sum(axis=-1), CANDIDATES)[..., None]
         low = np.take_along_axis(candidates, np.maximum(place - 1, 0), axis=-1)[..., 0]
         high = np.take_along_axis(candidates, place, axis=-1)[..., 0]

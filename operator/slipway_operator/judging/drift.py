@@ -1,8 +1,8 @@
 """Drift: whether canary differs from stable on mirrored prompts more often than a second stable pod does.
 
 Stable, canary and a second stable pod each answer every prompt. Even greedy decoding differs between two pods of one
-version (batches differ, and with them the order of sums), so the second pod is the floor. If nothing changed, half of
-the prompts where exactly one of the two disagrees with stable are canary's.
+version (batches differ, and with them the order of sums), so the second pod is the floor. If nothing changed, canary is
+the one that disagrees in half of the prompts where exactly one of the two disagrees with stable.
 """
 
 import numpy as np

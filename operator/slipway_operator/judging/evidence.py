@@ -71,13 +71,13 @@ def log_over_starts(
 ) -> Floats:
     """ln of the evidence of a bet spread over the epochs in which a regression may have begun, shape (...).
 
-    A bet that starts before the regression has to win back its losses first; a bet that starts later has none. A part
-    p, half of the stake, bets from the first epoch on, (1-p)/(s*(s+1)) from epoch s on, and the part for later ones
-    keeps its value: again an average of e-processes (cf. Shin, Ramdas and Rinaldo, "E-detectors", 2024). That costs
-    ln 2 where the regression was present from the start. Epochs must begin by clock or weight, never by a count.
+    A bet that starts before the regression has to win back its losses first; a bet that starts with it has none. A part
+    p of the stake bets from the first epoch on, a part (1-p)/(s*(s+1)) from epoch s on, and the part for epochs to come
+    keeps its value: again an average of e-processes (cf. Shin, Ramdas and Rinaldo, "E-detectors", 2024). The spread
+    costs -ln p where the regression was present from the start. Epochs must begin by clock or weight, never by a count.
 
     Args:
-        exponents: logs of likelihood ratios by epoch, of which there is one at least, and by alternative.
+        exponents: logs of likelihood ratios, by epoch (at least one) and by alternative.
         prior: weights of the alternatives, summing to 1; equal when left out.
         from_the_start: p above.
     """
@@ -102,7 +102,7 @@ def log_bernoulli_evidence(
     Args:
         bad: shape (...).
         trials: shape (...).
-        null_rate: between 0 and 1; the null is every rate on the other side of it, and it may vary with time.
+        null_rate: between 0 and 1; the null is every rate on its other side, even one that varies with time.
         nodes: alternatives, all below or all above null_rate, shape (nodes,).
         prior: their weights, summing to 1; equal when left out.
     """
@@ -120,7 +120,7 @@ def bernoulli_exponents(bad: Numbers, good: Numbers, null_rate: float, nodes: Fl
 
 
 def log_mean_exp(logs: Sequence[Floats], prior: Floats | None = None) -> Floats:
-    """ln of the weighted mean of exp(logs), of one shape each; equal weights when `prior` is left out."""
+    """ln of the weighted mean of exp(logs), element by element; equal weights when `prior` is left out."""
     weights = np.full(len(logs), 1 / len(logs)) if prior is None else prior
     top = np.asarray(logs[0], dtype=np.float64)
     for exponent in logs[1:]:
@@ -134,8 +134,8 @@ def log_mean_exp(logs: Sequence[Floats], prior: Floats | None = None) -> Floats:
 def log_combined(logs: Numbers, shares: Numbers) -> Floats:
     """ln of sum_m share_m * E_m: the evidence against a canary over all its metrics.
 
-    Shares sum to at most 1, so this is an e-process too, and it dominates a separate share of the error rate for each
-    metric (Vovk and Wang, "E-values: calibration, combination and applications", 2021).
+    Shares sum to at most 1, so this is an e-process too. It rejects whenever a separate test of one metric, at that
+    metric's share of the error rate, does (Vovk and Wang, "E-values: calibration, combination and applications", 2021).
 
     Args:
         logs: ln E of each metric, shape (..., metrics).

@@ -1,7 +1,7 @@
 """Forecasts: after how many requests a verdict is expected at the present rates.
 
 Wald's identity: a sum that has to reach L, and grows by the divergence D on average with each event, needs L/D events.
-Accurate to a few percent when L is large against one step; information for people, never part of a decision.
+A forecast is accurate to a few percent when L is large against one step. It informs people and decides nothing.
 """
 
 import math
@@ -13,7 +13,7 @@ from slipway_operator.judging.margins.extra import FROM_THE_START as MARGIN_FROM
 from slipway_operator.judging.margins.extra import LIVE_BAD, ON_THE_BEST, live_stakes
 from slipway_operator.model.analysis.spec import MetricSpec
 
-MIXTURE_COST = math.log(len(FACTORS))  # the cost of an unknown size of the regression
+MIXTURE_COST = math.log(len(FACTORS))  # what the evidence lacks, in nats, as the size of a regression is unknown
 FROM_THE_START = 0.5  # share of the stake on a regression from the first epoch on
 # A forecast of more than a hundred million requests is not useful.
 MOST_REQUESTS = 1e8
@@ -39,7 +39,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The expected end of a metric's analysis: total canary requests, None if none is expected; and which end."""
+    """The expected end of a metric's analysis.
+
+    `samples`: canary's requests until then in total; None if no end is expected. `fails`: the end is a rejection.
+    """
 
     samples: int | None
     fails: bool
@@ -109,7 +112,7 @@ def expected(
 ) -> End:
     """The expected end of this metric's analysis, counted from the first request.
 
-    `slowdown`: of a metric with max_slowdown, its counts by stable's median and canary's limit.
+    `slowdown`: for a metric with max_slowdown, its counts of latencies above stable's median and above canary's limit.
     """
     rates = observed(epochs)
     if rates is None:

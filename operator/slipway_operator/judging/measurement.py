@@ -26,14 +26,14 @@ _LARGEST_SHOWN = 10**18
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A metric and its run."""
+    """A metric with a provider, and its run: the measurements so far and their phase."""
 
     metric: Measure
     run: MetricRun
 
 
 def measured(metric: Measure, answer: ProviderAnswer, at: datetime) -> Measurement:
-    """The measurement from a provider's response, by the conditions of its metric."""
+    """The measurement of a provider's response, with the phase that the conditions of its metric give."""
     if answer.problem:
         return Measurement(at, AnalysisPhase.ERROR, message=_short(answer.problem, MESSAGE_LIMIT))
     value = _short(shown(answer.value), VALUE_LIMIT)
@@ -65,7 +65,7 @@ def noted(metric: Measure, run: MetricRun, one: Measurement) -> MetricRun:
 
 
 def composed(verdict: Verdict, known: Iterable[Measured]) -> Verdict:
-    """The joint verdict of the comparison and the measured metrics: the worse one; a pass needs both."""
+    """The worse of the comparison's verdict and those of the measured metrics; dry-run metrics do not count."""
     deciding = [item for item in known if not item.metric.dry_run]
     if verdict.outcome is Outcome.FAIL:
         return verdict
@@ -152,7 +152,7 @@ def _assessed(metric: Measure, run: MetricRun) -> tuple[AnalysisPhase, str]:
 
 
 def _is_good(item: Measured) -> bool:
-    """Whether a metric is complete and successful; an endless one, whether its last measurement was."""
+    """Whether a metric is complete and successful; for an endless one, whether its last measurement was successful."""
     if item.metric.endless and item.run.measurements:
         return item.run.measurements[-1].phase is AnalysisPhase.SUCCESSFUL
     return item.run.phase is AnalysisPhase.SUCCESSFUL
@@ -167,7 +167,7 @@ def _progress(item: Measured) -> str:
 
 
 def _with_outcome(verdict: Verdict, outcome: Outcome, reason: Reason, message: str, item: Measured) -> Verdict:
-    """The verdict with another outcome, its rows, and no estimate: that is for the comparison alone."""
+    """The verdict with another outcome and the same rows, without a forecast: that is about the comparison alone."""
     return dataclasses.replace(
         verdict,
         outcome=outcome,

@@ -14,12 +14,12 @@ from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Read
 
 
 def differs(row: MetricVerdict) -> str:
-    """Mirrored prompts without a floor."""
+    """How many mirrored prompts got another answer from canary, where no second stable pod gives the floor."""
     return f"{row.kc} of {row.nc} answers differ from stable's; how many would anyway needs a second stable pod"
 
 
 def drifts(row: MetricVerdict) -> str:
-    """Mirrored prompts with a floor."""
+    """How many mirrored prompts canary alone, and a second stable pod alone, answered unlike stable."""
     return f"of {row.nc} mirrored prompts {row.kc} on canary alone, {row.ks} on a second stable pod alone"
 
 
@@ -40,7 +40,7 @@ def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: f
 
 
 def _slower(metric: MetricSpec, paces: Sequence[Pace]) -> str:
-    """Milliseconds and times slower, of a latency of which both sides have a median."""
+    """Both medians of a latency, and how many times slower canary is; empty where a side has no median."""
     pace = next((pace for pace in paces if pace.metric == metric.name), None)
     if pace is None or not pace.stable_seconds:
         return ""
@@ -67,7 +67,7 @@ def proofs(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
 
 
 def predictions_of(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[str]:
-    """The distributions of predictions, and the predictions for mirrored requests, where a metric compares them."""
+    """Sentences on distributions of predictions, and on predictions for mirrored requests, of metrics with them."""
     named = {metric.name: metric for metric in spec.metrics}
     drifts = [f"{row.name}: {predictions.sentence(named[row.name], row.drift)}" for row in rows if row.drift]
     return drifts + [
@@ -99,7 +99,7 @@ def given(reading: Reading) -> tuple[int, int]:
 
 
 def nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
-    """The missing data where no metric can be compared yet."""
+    """Which data is missing where no metric can be compared yet."""
     if rows and all(row.disagreement for row in rows):
         return f"no mirrored request has two predictions yet; {agreement.READ}"
     for side, assigned, ended in zip(
@@ -122,7 +122,7 @@ def unequal(spec: AnalysisSpec, reading: Reading) -> str:
 def incomparable(
     spec: AnalysisSpec, waiting: Mapping[Finding, Sequence[MetricVerdict]]
 ) -> tuple[Reason, str, str] | None:
-    """A metric whose two sides cannot be compared; None where all can."""
+    """Reason, message and name of a metric whose two sides cannot be compared; None where all can be."""
     if waiting[Finding.NO_FLOOR]:
         row = waiting[Finding.NO_FLOOR][0]
         return Reason.NO_FLOOR, f"{row.name}: {differs(row)}", row.name
@@ -177,7 +177,7 @@ def warming(spec: AnalysisSpec, reading: Reading) -> str:
 
 
 def too_early(spec: AnalysisSpec, reading: Reading) -> tuple[Reason, str, str]:
-    """The doubt about a pass before minSeconds are over, where nothing else is open."""
+    """Why a canary does not pass where only minSeconds are not over: reason, message, and no metric."""
     text = f"all is proved; {reading.seconds:.0f} s of {spec.min_samples.min_seconds} s (minSeconds) are over"
     return Reason.UNDECIDED, text, ""
 

@@ -29,7 +29,10 @@ from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Read
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts as arrays: weights (epochs,) as fractions, the others (..., epochs); leading axes are for example runs."""
+    """Counts of canary and stable as arrays: requests (nc, ns) and those with the metric's event (kc, ks).
+
+    Weights are fractions of shape (epochs,), the others have shape (..., epochs); leading axes are for example runs.
+    """
 
     weights: Floats
     nc: Numbers
@@ -48,11 +51,12 @@ class Tally:
         )
 
 
-# A canary that is as fast as stable in the median may have a slow tail: so many more of its requests at most.
+# A canary that is as fast as stable in the median may have a slow tail: at most this part more of its requests may be
+# slow by stable's quantile.
 TAIL = 0.05
 THOUSAND = 1000
 
-# Reasons that more pairs would end.
+# Reasons of an inconclusive verdict that more pairs would remove.
 _WAITS_FOR_PAIRS = (Reason.NO_DATA, Reason.WARM_UP, Reason.UNDECIDED, Reason.SHADOW_STARVED)
 # Findings of rows that are no evidence against a canary.
 _NO_EVIDENCE = (Finding.NO_DATA, Finding.NO_FLOOR, Finding.REPORTED, Finding.UNEQUAL)
@@ -74,8 +78,8 @@ def passes(spec: MetricSpec, tally: Tally, false_promote_rate: float, slowdown: 
     Args:
         spec: the metric.
         tally: its counts.
-        false_promote_rate: the chance that it passes beyond its margin.
-        slowdown: of a metric with max_slowdown, the counts above stable's median and canary's limit.
+        false_promote_rate: the highest probability that the metric passes although canary is worse than the margin.
+        slowdown: for a metric with max_slowdown, requests of stable above its median, and of canary above its limit.
     """
     if spec.max_extra is not None:
         return _extra_below(tally, spec.max_extra / THOUSAND, false_promote_rate)
@@ -109,9 +113,9 @@ def mismatched(tally: Tally) -> Flags:
 
 
 def judge(spec: AnalysisSpec, reading: Reading) -> Verdict:
-    """The verdict at this moment. The same reading gives the same bits, in any process."""
+    """The verdict on a reading of the counters. The same reading gives the same bits, in any process."""
     verdict = _judged(spec, reading)
-    # Pairs that have not ended count against a pass. Where they alone prevent it, it is worth to wait for their end.
+    # Pairs that have not ended count against a pass. Where they alone prevent it, the rollout waits for their end.
     if verdict.outcome is Outcome.INCONCLUSIVE and shadow.open_pairs(reading):
         settled = _judged(spec, shadow.without_open(reading))
         if settled.outcome is Outcome.PASS:
@@ -162,7 +166,10 @@ def _judged(spec: AnalysisSpec, reading: Reading) -> Verdict:
 
 
 def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
-    """Of predictions, what they are like; of pairs, where they come from, and how long it takes where they are few."""
+    """The verdict with the drift of predictions, and with the sources, quality and scores of pairs.
+
+    Where pairs are few, the message has the expected time as well.
+    """
     drift = next((row.drift for row in verdict.metrics if row.drift), None)
     verdict = dataclasses.replace(verdict, predictions=drift)
     if not spec.compares_pairs:
@@ -219,7 +226,10 @@ def _row_of(metric: MetricSpec, finding: Finding, sums: dict[str, int], **number
 
 
 def _is_covered(spec: AnalysisSpec, metric: MetricSpec) -> bool:
-    """Whether it needs no proof: another metric has it, of the event which includes its own, or there is none."""
+    """Whether a metric passes without a proof of its own.
+
+    Predictions have none, and a bound on the composite event also bounds each event that it includes.
+    """
     if metric.of_predictions:
         return True
     bounds = any(one.event == COMPOSITE and one.max_extra is not None for one in spec.gating)
@@ -232,7 +242,7 @@ def _slowdown(metric: MetricSpec, reading: Reading) -> Tally | None:
 
 
 def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> ExtraBound | None:
-    """The bound of a metric with max_extra, per 1,000, rounded up: what is shown is proved."""
+    """The bound on extra bad responses per 1,000, rounded up: what is shown is proved. None without max_extra."""
     if metric.max_extra is None:
         return None
     units, bets = np.asarray(tally.nc) + np.asarray(tally.ns), live_bets(tally.weights, metric.max_extra / THOUSAND)
@@ -274,7 +284,7 @@ def _drift_finding(metric: MetricSpec, reading: Reading) -> Finding | None:
 def _doubt_of_all(
     spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
 ) -> tuple[Reason, str, str] | None:
-    """Why no comparison is valid, so that the verdict is neither pass nor fail; None if they are."""
+    """Why no comparison is valid, so that there is no pass or fail (reason, message, metric); None if they are."""
     if spec.compares_pairs:
         return shadow.doubt_of_all(spec, reading, rows)
     if not any(row.nc and row.ns for row in rows):
@@ -296,7 +306,7 @@ def _doubt_of_all(
 def _doubt_of_passing(
     spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
 ) -> tuple[Reason, str, str] | None:
-    """Why a canary that is not rejected does not pass; None if it passes."""
+    """Why a canary that is not rejected does not pass (reason, message, metric); None if it passes."""
     least = spec.min_samples
     early = reading.seconds < least.min_seconds
     if spec.compares_pairs:
@@ -345,10 +355,10 @@ def _total(logs: Iterable[float]) -> float:
 
 
 def _with_forecast(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Verdict:
-    """The verdict with its samples, and with the samples and seconds to an end, where one is expected."""
+    """The verdict with canary's samples so far and, where a decision is expected, those needed and the seconds left."""
     deciding = [metric for metric in spec.gating if not _is_covered(spec, metric)]
     if spec.compares_pairs and reading.seconds < spec.min_samples.warmup_seconds:
-        deciding = [metric for metric in deciding if not metric.latency]  # which are counted after it
+        deciding = [metric for metric in deciding if not metric.latency]  # counted after the warm-up
     counts = [reading.by_metric.get(metric.name, Counts(metric.name)) for metric in deciding]
     samples = [sum(epoch.nc for epoch in item.epochs) for item in counts]
     verdict = dataclasses.replace(verdict, samples=min(samples, default=0))

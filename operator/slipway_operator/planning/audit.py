@@ -1,6 +1,6 @@
-"""What the audit log records about ModelDeployments and Tenants (pure): the difference to what it has of them.
+"""What the audit log records about ModelDeployments and Tenants (pure): how they differ from what the log has of them.
 
-Each record has what the next difference needs, so that the log itself is the memory of the operator that writes it.
+Each record has what the next comparison needs, so that the log itself is the memory of the operator that writes it.
 """
 
 import json
@@ -18,14 +18,14 @@ Record = dict[str, Any]
 
 MODEL_DEPLOYMENT, TENANT = "ModelDeployment", "Tenant"
 INTENTS = ("promote", "promoteFull", "abort", "retry")
-REST = "spec"  # all that has no name of its own
+REST = "spec"  # all fields of a spec that are not recorded by their own path
 MAX_TEXT, MAX_NAME, MAX_MANAGERS = 1024, 128, 3
 MAX_DECISIONS = 40  # remembered of one object; its status has half as many
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the log has of one object. `fields`: digests of what is followed of its spec, by path."""
+    """What the log has of one object. `fields`: digests of the followed parts of its spec, by path."""
 
     kind: str
     namespace: str
@@ -37,14 +37,17 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class FollowedPart:
-    """A part of a spec. `managed`: where managedFields have it."""
+    """A part of a spec whose changes are recorded. `managed`: its path in the fieldsV1 of managedFields."""
 
     value: Any
     managed: tuple[str, ...]
 
 
 def records(kind: str, obj: Object, former: Recorded | None, now: datetime, since: datetime | None) -> list[Record]:
-    """What is new of an object. `since`: when the log began; what was there before was not created, but found."""
+    """Records of what changed in an object since `former`; None for an object that the log does not have yet.
+
+    `since`: when the log began; an object that existed before is recorded as found, not as created.
+    """
     about = _about(kind, obj)
     parts = _parts(kind, obj)
     if former is None:
@@ -60,13 +63,13 @@ def records(kind: str, obj: Object, former: Recorded | None, now: datetime, sinc
 
 
 def gone(uid: str, former: Recorded) -> Record:
-    """An object that the log has is not there any more. The API server does not keep who deleted it."""
+    """The record of a deleted object. `by` is empty, because the API server does not keep who deleted it."""
     about = {"kind": former.kind, "namespace": former.namespace, "name": former.name, "uid": uid}
     return about | {"generation": former.generation, "action": "deleted", "by": []}
 
 
 def remembered(known: dict[str, Recorded], record: Record) -> None:
-    """Adds a record to what the log has. Records of other releases may lack fields."""
+    """Update `known`, what the log has by uid, with a record. Records of other releases may lack fields."""
     uid, action = str(record.get("uid", "")), record.get("action")
     if not uid:
         return
@@ -159,7 +162,7 @@ def _decided(about: Record, obj: Object, known: tuple[str, ...]) -> Iterator[Rec
 
 
 def _expired(about: Record, kind: str, obj: Object, known: Mapping[str, str], now: datetime) -> list[Record]:
-    """Keys whose time is over: no client changed them."""
+    """Records of a Tenant's keys that have expired and are not recorded as such; `by` is empty: no client did it."""
     if kind != TENANT:
         return []
     keys = ((obj.get("spec") or {}).get("auth") or {}).get("keys") or ()
@@ -193,7 +196,7 @@ def _has(fields: Any, path: tuple[str, ...]) -> bool:
 
 
 def _shown(name: str, value: Any) -> str:
-    """The hash of a key is no secret, but it is of no use here."""
+    """A value as JSON for a record, cut to MAX_TEXT; "" for REST. The hash of a key, no secret, is of no use here."""
     if name.startswith("spec.auth.keys["):
         value = {field: text for field, text in value.items() if field != "hash"}
     return "" if name == REST else _canonical(value)[:MAX_TEXT]
@@ -208,7 +211,7 @@ def _canonical(value: Any) -> str:
 
 
 def moment(text: object) -> datetime | None:
-    """A time of a record; None where it is none."""
+    """An ISO 8601 time in UTC; None where the text is not one."""
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC)
     except (ValueError, OverflowError):

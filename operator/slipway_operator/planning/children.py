@@ -21,7 +21,10 @@ from slipway_operator.planning.sizing.replicas import retired
 
 
 def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSettings) -> tuple[Create, ...]:
-    """Objects to create, record first, workload last: a workload without its record could not be explained later."""
+    """Objects to create: a revision's record (ControllerRevision) first, its workload last.
+
+    A workload without its record could not be explained later.
+    """
     course = decided.course
     target = None if course.state is State.ABORTING else course.target
     wanted = [name for name in (course.stable, target) if name]
@@ -75,10 +78,10 @@ def scalings(at: Situation, desired: Mapping[str, int]) -> tuple[Scale, ...]:
 
 
 def _costs(at: Situation, item: Workload, desired: int) -> tuple[tuple[str, int], ...]:
-    """Deletion costs of pods that change before some of them go, so that those with the fewest requests go first.
+    """New pod-deletion-costs, by pod, for a ReplicaSet that is scaled down: pods with the fewest requests go first.
 
-    Pods that are not ready go before all others, whatever their cost. Where the requests are not known, nothing
-    changes. The pods of groups go by their index.
+    Kubernetes deletes pods that are not ready before all others, whatever their cost. Empty where the requests are not
+    known, where no pod or every pod goes, and for groups, which go by their index.
     """
     if not 0 < desired < item.desired or item.kind != "ReplicaSet":
         return ()
@@ -95,7 +98,7 @@ def _is_gone(at: Situation, name: str) -> bool:
 
 
 def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
-    """Empty workloads with their services, history beyond the limit, and spare objects."""
+    """Objects to delete: empty workloads with their Services, records beyond revisionHistoryLimit, spare objects."""
     course, observed = decided.course, at.observed
     gone = [name for name in retired(course, at, decided.sizes) if _is_gone(at, name)]
     in_use = {course.stable, course.previous, at.current, at.wanted, *at.observed.workloads}
@@ -116,7 +119,7 @@ def _deletion(gone: Workload) -> Delete:
 
 
 def _may_go(spare: Child, at: Situation) -> bool:
-    """Whether a spare object may be deleted: a workload once the status, as read, has the one that stays."""
+    """Whether a spare object may be deleted: a workload only once the status, as read, names the one that stays."""
     if spare.kind not in ("ReplicaSet", labels.LEADER_WORKER_SET):
         return True
     uids = {item.revision: item.replica_set_uid for item in at.status.revisions}

@@ -25,8 +25,11 @@ def status(
     *,
     unwritten: str = "",
 ) -> ModelPoolStatus:
-    """`members`: the entries, and how many the file has no room for. `former` has the image in use. `unwritten`: why
-    the pods do not get the entries."""
+    """The status of a ModelPool.
+
+    `members`: the entries, and how many more the file has no room for. `former`: the status so far, with the image in
+    use. `unwritten`: why the pods do not get the entries; empty where they do.
+    """
     listed, beyond = members
     ready = len(view.pods)
     accepted = (True, "Valid", "the spec is valid")
@@ -55,7 +58,7 @@ def status(
 
 
 def refused(generation: int, why: str, former: ModelPoolStatus, now: datetime) -> ModelPoolStatus:
-    """Of a spec that cannot be read: its pods stay as they are."""
+    """The status of a ModelPool whose spec cannot be read: Accepted is false, and its pods stay as they are."""
     fresh = [condition(ACCEPTED, False, "InvalidSpec", why, now)]
     fresh += [one for one in former.conditions if one.type != ACCEPTED]
     kept = {name: getattr(former, name) for name in ("replicas", "ready", "models", "loaded", "image", "entries")}
@@ -63,9 +66,9 @@ def refused(generation: int, why: str, former: ModelPoolStatus, now: datetime) -
 
 
 def view_of(status: ModelPoolStatus, uid: str) -> PoolView:
-    """What the status was written from, as far as members need it: for who cannot look at the pods.
+    """The view that a status was written from, as far as members need it, for callers that cannot look at the pods.
 
-    Names of pods and which of them has what are lost, and no decision depends on them.
+    The status does not have the pods' names, nor which of them has what; no decision depends on either.
     """
     ready, _, _ = status.ready.partition("/")
     count = min(int(ready), MAX_PODS) if ready.isdecimal() and len(ready) <= 4 else 0
@@ -79,7 +82,10 @@ def view_of(status: ModelPoolStatus, uid: str) -> PoolView:
 
 
 def _state_in(entry: PoolEntryStatus, index: int) -> EntryState | None:
-    """In a pod: the first ones serve it, and the others have the reason; without one they did not answer."""
+    """The entry's state in the pod of this index: the first pods serve it, the others have the reason of the status.
+
+    None for the others where the status has no reason, or the entry is not there yet.
+    """
     if index < entry.serving:
         return EntryState(IN_MEMORY if index < entry.loaded else UNAVAILABLE, "", index < entry.proved)
     why = entry.reason.partition(": ")[2]
@@ -94,7 +100,7 @@ def _readiness(spec: ModelPoolSpec, view: PoolView) -> tuple[bool, str, str]:
 
 
 def _redundancy(spec: ModelPoolSpec, entries: int) -> tuple[bool, str, str]:
-    """A StatefulSet ends a pod before it starts its successor, and so does a drain of the node: it has no surge."""
+    """The condition Redundant. A StatefulSet has no surge: it ends a pod before it starts the next, as a drain does."""
     if not spec.replicas:
         return True, "NoReplicas", "the pool has no pods"
     if spec.replicas > 1:
@@ -126,7 +132,7 @@ _ILL, _ABSENT, _LATE, _WELL = range(4)
 
 
 def _rank(state: EntryState | None) -> int:
-    """The worst first."""
+    """Rank of an entry's state in a pod, the worst first; None is an entry that the pod does not report."""
     if state is None:
         return _ABSENT
     return _ILL if state.trouble else _LATE if state.hindrance else _WELL

@@ -12,7 +12,7 @@ from slipway_operator.model.wire import format_time
 from slipway_operator.planning.facts.conditions import carry_over, condition
 
 READY, QUOTA_EXHAUSTED, KEY_EXPIRING = "Ready", "QuotaExhausted", "KeyExpiring"
-BEHIND = "NotObserved"  # for a moment after each change
+BEHIND = "NotObserved"  # gateways have not read the Tenant yet, for a moment after each change
 EXPIRING = timedelta(days=14)
 NANO = 1_000_000_000
 _BUDGETS = {"day": "perDay", "month": "perMonth"}
@@ -21,14 +21,14 @@ _BUDGETS = {"day": "perDay", "month": "perMonth"}
 def status(
     name: str, generation: int, spec: TenantSpec, reports: TenantReports, former: TenantStatus, now: datetime
 ) -> TenantStatus:
-    """The status as it is now."""
+    """The status as it is now; conditions that did not change keep the transition time of `former`."""
     found = reports.of(name)
     fresh = (_ready(generation, spec, reports, found, now), _exhausted(spec, found, now), _expiring(spec, now))
     return TenantStatus(generation, _use(name, spec, reports, found), carry_over(fresh, former.conditions))
 
 
 def events(former: TenantStatus, fresh: TenantStatus) -> tuple[Event, ...]:
-    """What became known since the former status. A new Tenant whose gateways take its requests is no news."""
+    """Events for conditions that changed since the former status; none for a new Tenant that is Ready at once."""
     return tuple(_events({one.type: one for one in former.conditions}, fresh))
 
 
@@ -45,14 +45,14 @@ def _events(former: dict[str, Condition], fresh: TenantStatus) -> Iterator[Event
 
 
 def _news(before: Condition, now: Condition) -> bool:
-    """Another key expires, or the budget is spent while a limit was reached already."""
+    """Whether a condition that stays true needs another Event: other keys expire, or its reason is another."""
     return before.message != now.message if now.type == KEY_EXPIRING else before.reason != now.reason
 
 
 def _ready(
     generation: int, spec: TenantSpec, reports: TenantReports, found: list[TenantReport], now: datetime
 ) -> Condition:
-    """The first reason why requests are not taken counts."""
+    """The condition Ready, with the first reason found why gateways do not take the Tenant's requests."""
     for holds, reason, message in (
         (spec.disabled, "Disabled", "spec.disabled is true: all requests are refused with 403"),
         *_credentials(spec, now),
@@ -138,6 +138,6 @@ def _of(used: int | str, limit: int | str | None) -> str:
 
 
 def _money(nano: int) -> str:
-    """In cents, rounded up: what is not 0 is not shown as 0."""
+    """Billionths of a currency unit as units with two decimals, rounded up: what is not 0 is not shown as 0."""
     cents = -(-nano * 100 // NANO)
     return f"{Decimal(cents) / 100:.2f}"

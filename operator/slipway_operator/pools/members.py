@@ -14,7 +14,7 @@ Members = Mapping[ObjectKey, list[PoolMemberRevision]]  # by namespace and name 
 
 
 def members(cache: ObjectCache) -> tuple[Members, Mapping[ObjectKey, set[str]]]:
-    """The entries of each pool, and the ModelDeployments that name it, also those without an entry."""
+    """Entries by pool, and by pool the names of all ModelDeployments whose spec names it, also without an entry."""
     entries: dict[ObjectKey, list[PoolMemberRevision]] = defaultdict(list)
     named: dict[ObjectKey, set[str]] = defaultdict(set)
     for key in cache.deployments():

@@ -1,7 +1,7 @@
-"""Has kubelets write a changed file of entries into the pods at once, by an annotation of each pod.
+"""Makes kubelets write a changed file of entries into the pods at once, by an annotation of each pod.
 
 A kubelet writes a ConfigMap into a pod when it syncs that pod: every 60 to 90 seconds, and at once when the pod's
-annotations change. Its watch of the ConfigMap only renews the cache that a sync reads, and starts none: kubernetes.io,
+annotations change. Its watch of the ConfigMap renews the cache that a sync reads, but starts no sync: kubernetes.io,
 "Configure a Pod to Use a ConfigMap", "Mounted ConfigMaps are updated automatically"; `podsDifferSemantically` in
 pkg/kubelet/config/config.go compares annotations, and pkg/kubelet/util/manager/watch_based_manager.go is the cache.
 """
@@ -19,16 +19,16 @@ from slipway_operator.kube.ownership import is_leaving
 from slipway_operator.kube.resources import PODS
 from slipway_operator.model import labels
 
-# A sync that reads the cache just before the watch renews it writes the old file: the next one is after AGAIN_S, and
-# each further one after twice as long. Then the period of the kubelet itself is over.
+# A sync that reads the cache just before the watch renews it writes the old file. So the annotation is changed again
+# after AGAIN_S, and each further time after twice as long; then the kubelet's own period is over.
 AGAIN_S, MAX_AGAIN = 4.0, 4
-AT_ONCE = 64  # pods of a pool in one look
+AT_ONCE = 64  # pods of a pool that are annotated in one look
 _MARK = re.compile(r"([0-9a-f]{16})(?:-([0-9]))?")
 
 
 @dataclass(frozen=True, slots=True)
 class SeenMark:
-    """The annotation of a pod, and since when this process knows it."""
+    """The annotation of a pod, and since when this process has seen that value (`time.monotonic`)."""
 
     mark: str
     since_s: float
@@ -38,12 +38,12 @@ Marks = Mapping[str, SeenMark]  # by uid of a pod
 
 
 def digest(file: str) -> str:
-    """Names the content of a pool's file."""
+    """Identity of the content of a pool's file: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(file.encode()).hexdigest()[:16]
 
 
 def seen_marks(pods: Iterable[Object], former: Marks, now_s: float) -> Marks:
-    """The marks of these pods; one that is as it was keeps its time."""
+    """The marks of these pods by uid; an unchanged mark keeps the time when it was first seen."""
     found: dict[str, SeenMark] = {}
     for pod in pods:
         uid, mark = pod["metadata"]["uid"], _mark(pod)
@@ -53,7 +53,7 @@ def seen_marks(pods: Iterable[Object], former: Marks, now_s: float) -> Marks:
 
 
 def next_mark(seen: SeenMark, wanted: str, *, behind: bool, now_s: float) -> str | None:
-    """What the annotation is to become; None while it may stay.
+    """The new value of the pod's annotation; None while the present one may stay.
 
     `behind`: the pod reports that it lacks an entry, although the annotation names the file that has it.
     """
@@ -69,15 +69,16 @@ def next_mark(seen: SeenMark, wanted: str, *, behind: bool, now_s: float) -> str
 async def refresh(
     client: Client, pods: Iterable[Object], marks: Marks, wanted: str, behind: Mapping[str, bool], now_s: float
 ) -> str:
-    """Annotate the pods that need it; returns why one could not be. Its kubelet then writes the file a minute later.
+    """Annotate the pods that need it, AT_ONCE at most.
 
+    Returns why a pod could not be annotated, or an empty string; its kubelet then writes the file a minute later.
     `behind`: by uid of a pod, as `next_mark` has it.
     """
     due: list[tuple[Object, str]] = []
     for pod in pods:
         uid = pod["metadata"]["uid"]
         if is_leaving(pod) or not (pod.get("status") or {}).get("podIP"):
-            continue  # before it has an address its volumes are mounted anyway
+            continue  # a pod without an address: its kubelet still has to mount the volumes anyway
         if mark := next_mark(marks[uid], wanted, behind=behind.get(uid, False), now_s=now_s):
             due.append((pod, mark))
     failed = await asyncio.gather(*(_annotate(client, pod, mark) for pod, mark in due[:AT_ONCE]))

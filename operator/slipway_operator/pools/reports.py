@@ -1,4 +1,7 @@
-"""What a pod of a pool reports: the index of its entries, and their memory. Bounded, because it is a tenant's pod."""
+"""What a pod of a pool reports: the index of its entries, and their memory.
+
+Size and time of an answer are bounded, because the pod belongs to a tenant.
+"""
 
 import asyncio
 import json
@@ -35,7 +38,7 @@ class PoolTarget:
 
     @classmethod
     def of(cls, pod: Object) -> "PoolTarget":
-        """The target by the ports of its containers, as gateways have it."""
+        """The address and port of a pod, by the names of its containers' ports, as gateways choose them."""
         containers = (pod.get("spec") or {}).get("containers") or ()
         ports = {one.get("name"): one.get("containerPort") for item in containers for one in item.get("ports") or ()}
         metadata, address = pod["metadata"], str((pod.get("status") or {}).get("podIP") or "")
@@ -45,14 +48,14 @@ class PoolTarget:
 
     @property
     def origin(self) -> str:
-        """Where it serves."""
+        """Scheme, host and port of the pod's server, as the start of a URL."""
         if self.tls:
             return f"https://{host_name(self.address, pod_zone(self.namespace))}:{self.port}"
         return f"http://[{self.address}]:{self.port}" if ":" in self.address else f"http://{self.address}:{self.port}"
 
 
 async def read_pod(session: aiohttp.ClientSession, pod: PoolTarget) -> PoolPod:
-    """Read a pod; one that does not answer, or not as a pool does, has no entries."""
+    """Read a pod's entries, and its memory in bytes; `entries` is None where it does not answer as a pool does."""
     try:
         index, page = await asyncio.gather(
             _body(session, "POST", f"{pod.origin}/v2/repository/index"), _body(session, "GET", f"{pod.origin}/metrics")
@@ -66,7 +69,7 @@ async def read_pod(session: aiohttp.ClientSession, pod: PoolTarget) -> PoolPod:
 
 
 async def load(session: aiohttp.ClientSession, pod: PoolTarget, name: str, revision: str) -> None:
-    """Have a pod load an entry; that goes on when the time for the answer is over, and the next look sees how."""
+    """Make a pod load an entry. Errors are ignored, and loading goes on after the timeout: the next look reads it."""
     url = URL(f"{pod.origin}/revisions/{revision}/v2/repository/models/{quote(name, safe=':')}/load", encoded=True)
     limit = aiohttp.ClientTimeout(total=LOAD_TIMEOUT_S)
     try:

@@ -1,6 +1,7 @@
 """Looks at all ModelPools: makes their pods and the file of their entries, reads both, writes the status.
 
-What it knows it keeps for the reconciles of members, which it queues when that changes. It decides nothing about them.
+The runner keeps what pods report for the reconciles of members, that is ModelDeployments with an entry in a pool, and
+queues these when it changes. It decides nothing about members.
 """
 
 import asyncio
@@ -48,9 +49,9 @@ from slipway_operator.pools.reports import PoolTarget, load, read_pod
 
 LOOK_S, ABSENT_S = 2.0, 60.0
 APPLY_AGAIN_S = 240.0  # manual changes are reverted within this time
-USE_EACH_S = 30.0  # memory alone is written that often at most
+USE_EACH_S = 30.0  # between two writes of a status where only memory changed
 CONCURRENCY = 16
-MAX_LOADS = 8  # that are requested of a pod in one look
+MAX_LOADS = 8  # loads that are requested of a pod in one look
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class PoolAccess:
-    """What a runner reads and writes with. `session`: to pods."""
+    """What a runner reads and writes with. `session`: for HTTP requests to pods."""
 
     client: Client
     cache: ObjectCache
@@ -89,7 +90,7 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """What the file of a pool has. `beyond`: members without room. `digest`: of the file; empty until it is written."""
+    """What the file of a pool has. `beyond`: number of revisions that it has no room for. `digest`: "" if unwritten."""
 
     listed: list[PoolMemberRevision]
     beyond: int
@@ -98,7 +99,11 @@ class _Entries:
 
 
 class PoolRunner:
-    """`may_write`: whether this operator has the lease. `changed` is called with each member of a pool that changed."""
+    """Makes and reads all pools, and writes their status.
+
+    `may_write`: whether this operator has the lease. `changed`: called with the key of each ModelDeployment for which
+    something about its pool changed.
+    """
 
     def __init__(
         self,
@@ -126,7 +131,7 @@ class PoolRunner:
                 if self._may_write():
                     await self.look()
             except (NotFound, Refused) as error:
-                pause_s = ABSENT_S  # without the CRD, or without the right
+                pause_s = ABSENT_S  # the CRD, or the right to read it, is missing
                 self.views = self.views or {}
                 self._warn(str(error))
             except Fenced:
@@ -161,14 +166,14 @@ class PoolRunner:
             except Fenced:
                 raise
             except ApiError as error:
-                # What was known of it still counts: it must not look as if it were gone.
+                # The former view still counts: members must not see the pool as gone.
                 views[key] = (self.views or {}).get(key) or PoolView(self._pools[key].uid, problem=str(error))
                 troubles.append(f"{'/'.join(key)}: {error}")
         self._warn("; ".join(troubles))
         self._know(views, wanted, named)
 
     def _know(self, views: dict[ObjectKey, PoolView], wanted: Members, named: Mapping[ObjectKey, set[str]]) -> None:
-        """Queue the ModelDeployments for which something changed, and no others: a pool has many."""
+        """Keep the views, and queue the ModelDeployments for which something changed; no others, as a pool has many."""
         fresh: dict[ObjectKey, set[Hashable]] = {}
         for pool, deployments in named.items():
             for name in deployments:
@@ -183,9 +188,9 @@ class PoolRunner:
                 self._changed(key)
 
     async def _write_files(self, files: dict[ObjectKey, str]) -> tuple[dict[str, str], list[str]]:
-        """The ConfigMap of each namespace, whole: what a pool that is gone had in it goes.
+        """Apply one ConfigMap for each namespace with pools: it has the files of all of them, and of no former pool.
 
-        Returns by namespace why the API server refuses it, such as for its size, and all that went wrong.
+        Returns by namespace why the API server refuses it, such as for its size; and all errors, for the log.
         """
         refused: dict[str, str] = {}
         troubles: list[str] = []
@@ -210,7 +215,7 @@ class PoolRunner:
     async def _applied(
         self, resource: Resource, manifest: Object, known: tuple[str, float] | None
     ) -> tuple[str, float]:
-        """Apply what was not applied lately."""
+        """Apply a manifest, unless the same one was applied in the last APPLY_AGAIN_S. Returns its digest and when."""
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
         if known and known[0] == digest and time.monotonic() - known[1] < APPLY_AGAIN_S:
             return known
@@ -235,7 +240,7 @@ class PoolRunner:
         return view
 
     async def _make(self, known: _Pool, owner: Owner, manifest: Object) -> str:
-        """Apply the objects of a pool; returns why the API server refuses its pods."""
+        """Apply the objects of a pool. Returns why it cannot have pods, or an empty string."""
         if self._certificates and self._settings.tls:
             await self._certificates.keep(owner.namespace)
         around: list[tuple[Resource, Object]] = [(DISRUPTION_BUDGETS, stateful_set.disruption_budget(owner))]
@@ -273,7 +278,7 @@ class PoolRunner:
     async def _refresh(
         self, known: _Pool, pods: Sequence[Object], reports: Mapping[str, PoolPod], file: _Entries
     ) -> None:
-        """Have kubelets write the file of entries now."""
+        """Annotate pods, so that kubelets write the file of entries now; notes in `known` why one could not be."""
         if not file.digest:
             return
         now_s, wanted = time.monotonic(), {one.snapshot.revision for one in file.listed}
@@ -282,7 +287,7 @@ class PoolRunner:
         known.late = await refreshing.refresh(self._client, pods, known.marks, file.digest, behind, now_s)
 
     async def _report(self, known: _Pool, pod: Object, listed: list[PoolMemberRevision]) -> PoolPod:
-        """What a pod says of its entries; one that does not serve yet, and is not in memory, is to be loaded."""
+        """Read what a pod reports, and request loads of entries that are not stable and were never in its memory."""
         metadata = pod["metadata"]
         target = PoolTarget.of(pod)
         async with self._slots:
@@ -303,7 +308,7 @@ class PoolRunner:
         return PoolPod(found.name, states, found.loaded, found.memory_bytes, found.memory_limit_bytes)
 
     async def _write(self, known: _Pool, obj: Object, former: ModelPoolStatus, fresh: ModelPoolStatus) -> None:
-        """What is news at once, memory and which models have it alone at a bounded rate."""
+        """Write the status: at once where it has news, at a bounded rate where only memory or counts changed."""
         if fresh == former:
             return
         news = _news(fresh) != _news(former)
@@ -318,7 +323,7 @@ class PoolRunner:
             return  # the next look reads it again
 
     def _warn(self, trouble: str) -> None:
-        """Each is logged once, and not at each look."""
+        """Log a trouble once, not at each look."""
         if trouble and trouble != self._trouble:
             log.warning("ModelPools are not kept: %s", trouble)
         self._trouble = trouble
@@ -338,7 +343,7 @@ def _address(pod: Object) -> str:
 
 
 def _former(obj: Object) -> ModelPoolStatus:
-    """The status as it was written; one that cannot be read counts as none."""
+    """The status in the object; an empty one where it cannot be read."""
     try:
         return read(ModelPoolStatus, encoded(obj.get("status") or {}))
     except UnreadableObject:

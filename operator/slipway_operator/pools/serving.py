@@ -21,9 +21,9 @@ from slipway_operator.model.pool_views import (
 
 
 def served(observed: Observed, namespace: str, pools: PoolViews, stable: str | None) -> Observed:
-    """With what is known of the pools of members.
+    """The observed state, in which workloads of members have the readiness, troubles and uid that their pools give.
 
-    `stable`: the revision that serves, of which one pod is enough; another one is proved in all pods first.
+    `stable`: one pod that serves it is enough. Any other revision is ready once all ready pods have loaded it.
     """
     found = {
         revision: _served(item, observed.snapshots.get(revision), namespace, pools, stable)
@@ -35,7 +35,7 @@ def served(observed: Observed, namespace: str, pools: PoolViews, stable: str | N
 
 
 def has_members(observed: Observed) -> bool:
-    """Whether a pool serves a revision, or is to."""
+    """Whether any revision is served by a pool, or will be."""
     return any(item.kind == labels.POOL_KIND for item in observed.workloads.values())
 
 
@@ -62,7 +62,7 @@ def _pool_of(snapshot: Snapshot | None) -> str:
 
 
 def _states(view: PoolView, revision: str) -> list[EntryState | None]:
-    """In each ready pod; None where it is not known there."""
+    """The state of the revision's entry in each ready pod; None where the pod does not report one."""
     return [pod.entries.get(revision) if pod.entries is not None else None for pod in view.pods]
 
 

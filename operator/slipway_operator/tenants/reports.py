@@ -15,10 +15,10 @@ _TROUBLES = (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError, U
 
 
 async def read_reports(gateways: Gateways, session: aiohttp.ClientSession) -> TenantReports:
-    """What they report now. One that is not ready and does not answer takes no requests.
+    """Read all gateways' reports. Of those without an answer, only ready ones count as silent: others get no requests.
 
     Raises:
-        ApiError: their addresses cannot be read.
+        ApiError: addresses of gateways cannot be read.
     """
     found = await gateways.endpoints()
     answers = await asyncio.gather(*(_read(session, endpoint) for endpoint in found))

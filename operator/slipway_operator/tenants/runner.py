@@ -1,4 +1,4 @@
-"""Writes the status of Tenants: what changed of their conditions at once, use at a bounded rate."""
+"""Writes the status of Tenants: at once where a condition changed, at a bounded rate where only use did."""
 
 import asyncio
 import logging
@@ -22,8 +22,8 @@ from slipway_operator.planning import tenants
 from slipway_operator.tenants.reports import read_reports
 
 LOOK_S, ABSENT_S = 10.0, 60.0
-USE_EACH_S = 30.0  # use alone is written that often at most, for each Tenant
-WRITES = 50  # in one look; the others wait for the next one
+USE_EACH_S = 30.0  # between two writes of a Tenant's status where only use changed
+WRITES = 50  # of a status in one look; the others wait for the next one
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """`written`: when its status was written last."""
+    """A Tenant whose status differs from the former one. `written`: when this process last wrote its status."""
 
     obj: Object
     former: TenantStatus
@@ -45,7 +45,7 @@ class _Change:
 
 
 class TenantRunner:
-    """`may_write`: whether this operator has the lease."""
+    """Keeps the status of all Tenants up to date. `may_write`: whether this operator has the lease."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TenantRunner:
                     await self.look()
                 self._trouble = ""
             except (NotFound, Refused) as error:
-                pause_s = ABSENT_S  # without the CRD, or without the right
+                pause_s = ABSENT_S  # the CRD, or the right to read it, is missing
                 self._warn(error)
             except Fenced:
                 pass  # another operator has the lease and does this
@@ -79,7 +79,7 @@ class TenantRunner:
             await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
-        """Read all Tenants and what gateways report, and write what is news.
+        """Read all Tenants and what gateways report; write each status that is due, with an Event for each change.
 
         Raises:
             ApiError: Tenants or gateways cannot be read, or no status can be written.
@@ -119,7 +119,7 @@ class TenantRunner:
             await events.post(self._client, obj, event, now)
 
     def _note_unreadable(self, name: str, why: str) -> None:
-        """Each is logged once, and not at each look."""
+        """Log once, not at each look, why a Tenant cannot be read."""
         if self._unreadable.get(name) != why:
             log.warning("Tenant %s cannot be read, so its status is not written: %s", name, why)
         self._unreadable[name] = why
@@ -135,7 +135,7 @@ def _spec(obj: Object) -> TenantSpec:
 
 
 def _former(obj: Object) -> TenantStatus:
-    """The status as it was written; one that cannot be read counts as none."""
+    """The status in the object; an empty one where it cannot be read."""
     try:
         return read(TenantStatus, encoded(obj.get("status") or {}))
     except UnreadableObject:

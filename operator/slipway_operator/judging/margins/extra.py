@@ -2,8 +2,8 @@
 
 Of a pair, one request that a canary pod and a stable pod both answer, D is 1 where canary alone is bad, -1 where stable
 alone is, else 0. Under the null E[D | past] >= d each factor 1 + l*(d - D) has a mean of at most 1, so their product is
-an e-process for every stake l that was chosen before (Waudby-Smith and Ramdas, "Estimating means of bounded random
-variables by betting", 2024). It grows with d: what is proved for one d is proved for every larger one.
+an e-process for every stake l that is chosen before D is known (Waudby-Smith and Ramdas, "Estimating means of bounded
+random variables by betting", 2024). It grows with d: what is proved for one d is proved for every larger one.
 
 Live requests have no twin. Of one that was split at canary's weight w, Z is 1/w where it is canary's and bad, -1/(1-w)
 where it is stable's and bad, else 0; the mean of Z is the difference of the rates (inverse probability weighting).
@@ -19,17 +19,17 @@ from slipway_operator.judging.bounds import log_rate_below
 from slipway_operator.judging.evidence import Floats, Numbers, log_mean_exp, log_over_starts
 
 GRID = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 0.9)
-# Stakes around the one that grows fastest where bad responses are as frequent as expected, as parts of it, and the part
-# of the money on each. A little less than the fastest one loses nothing in the median, and slow releases end sooner;
-# the second is for where bad responses are more frequent. The rest of the money is on the grid.
+# Stakes below the best one, with which the money grows fastest if bad responses are as frequent as expected: (stake as
+# a fraction of the best one, part of the money on it). The first loses nothing in the median, and slow releases end
+# sooner; the second is for more frequent bad responses. The rest of the money is on GRID.
 AROUND = ((0.9, 0.75), (0.4, 0.1))
 ON_THE_BEST = AROUND[0][1]
-# Of what is staked on a bet: from the first clock epoch on; the rest begins again with later epochs, because an outage
+# Part of the money that bets from the first clock epoch on. The rest begins to bet with later epochs, because an outage
 # of both sides ruins large bets.
 FROM_THE_START = 0.85
 LIVE_BAD = 0.005  # expected rate of bad responses to live requests, and to any where nothing is known of stable
 HALVINGS = 50
-FEWER_HALVINGS = 20  # a millionth is enough of a rate that is shown per 1,000, and a ramp computes it at each reading
+FEWER_HALVINGS = 20  # to a millionth: enough for a rate that is shown per 1,000, and a ramp needs it at each reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,21 @@ class Stakes:
 
 
 def stakes(p_hat: float, d: float) -> Stakes:
-    """Stakes on pairs for the margin `d`, if `p_hat` is the rate of bad responses that no prompt explains. A wrong
-    `p_hat` costs time, never validity."""
+    """Stakes on pairs for the margin `d`.
+
+    `p_hat`: the expected rate of bad responses, independently on both sides of a pair. A wrong one costs time, never
+    validity.
+    """
     alone = p_hat * (1 - p_hat)  # bad on one side alone
     return _around(_best(((alone, d - 1), (alone, d + 1), (1 - 2 * alone, d))))
 
 
 @functools.lru_cache(4096)
 def live_stakes(p_hat: float, d: float, weight: float) -> Stakes:
-    """Stakes on live requests of which canary gets the part `weight`. They are parts of that weight: the largest stake
-    at which no factor is negative is 1/(1/weight - d)."""
+    """Stakes on live requests of which canary gets the part `weight`, each as a fraction of `weight`.
+
+    The largest stake at which no factor is negative is 1/(1/weight - d).
+    """
     canary, stable = weight * p_hat, (1 - weight) * p_hat
     terms = ((canary, weight * d - 1), (stable, weight * (d + 1 / (1 - weight))), (1 - p_hat, weight * d))
     return _around(_best(terms))
@@ -89,7 +94,7 @@ def log_extra_below(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stak
 
 
 def log_extra_over_starts(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stakes) -> Floats:
-    """The same for counts by clock epoch, (..., epochs): bets begin again with each epoch."""
+    """The evidence of `log_extra_below` from counts by clock epoch, (..., epochs): bets begin at each of them."""
     canary, stable, pairs = np.asarray(a), np.asarray(b), np.asarray(n)
     epochs = range(pairs.shape[-1])
     exponents = [
@@ -114,7 +119,8 @@ def _pair_exponents(a: Numbers, b: Numbers, n: Numbers, d: Numbers, stakes: Stak
 def extra_upper(a: Numbers, b: Numbers, n: Numbers, stakes: Stakes, level: float) -> Floats:
     """The least `d` that is proved: canary gives at most so many extra bad responses for each pair, shape (...).
 
-    It is too low at any time with probability `level` at most; 1 where nothing is proved. Counts by clock epoch.
+    The bound is ever too low with probability `level` at most; 1 where nothing is proved. Counts are by clock epoch,
+    shape (..., epochs).
     """
     return _least(lambda d: log_extra_over_starts(a, b, n, d, stakes), np.asarray(n).shape[:-1], level)
 
@@ -166,14 +172,14 @@ def live_extra_upper(
 
 
 def rate_upper(bad: Numbers, units: Numbers, level: float) -> Floats:
-    """The least rate of bad responses of canary itself that is proved, whatever stable does, shape (...)."""
+    """The lowest bound on canary's own rate of bad responses that is proved at `level`, shape (...)."""
     k, n = np.asarray(bad), np.asarray(units)
     shape = np.broadcast_shapes(k.shape, n.shape)
     return _least(lambda limit: _log_rate_below(k, n, limit), shape, level, FEWER_HALVINGS)
 
 
 def _log_rate_below(bad: Numbers, units: Numbers, limits: Floats) -> Floats:
-    """`log_rate_below` at a limit for each canary."""
+    """`log_rate_below` with a limit of its own for each canary, in the shape of `limits`."""
     k, n, flat = (np.broadcast_to(item, limits.shape).ravel() for item in (bad, units, limits))
     found = [float(log_rate_below(a, b, float(limit))) for a, b, limit in zip(k, n, flat, strict=True)]
     return np.array(found, dtype=np.float64).reshape(limits.shape)

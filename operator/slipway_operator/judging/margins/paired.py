@@ -1,8 +1,8 @@
 """Pairs of a twin shadow: what they hold against canary, and what they prove about it.
 
-Of a metric's counts in an epoch, `nc` are the pairs. Of an event, `kc` are those in which canary alone is bad, `ks`
-those in which its twin alone is. Of a latency, `kc` are those in which canary is slower than its twin by more than the
-margin. Latencies above stable's quantile are counts of their own, as those of an event: the tail.
+In a metric's counts of an epoch, `nc` is the number of pairs. For an event, `kc` counts those in which canary alone is
+bad, `ks` those in which its twin alone is. For a latency, `kc` counts those in which canary is slower than its twin by
+more than the margin. Latencies above stable's quantile, the tail, have counts of their own, as an event has.
 """
 
 import math
@@ -24,12 +24,12 @@ from slipway_operator.judging.margins.extra import (
 from slipway_operator.judging.margins.slowness import FEWER, MORE, log_faster, log_slower
 from slipway_operator.model.analysis.spec import MetricSpec
 
-# A canary that is fast enough in the median may have a slow tail: so many more of its responses at most.
+# A canary that is fast enough in the median may have a slow tail: at most this part more of its responses may be slow.
 TAIL = 0.05
 THOUSAND = 1000
-# Where nothing is known of stable: one bad response in 200, as if it had been seen 100 times.
+# Added to stable's counts: half a bad response in 100, so that the rate is 1 in 200 where nothing is known of stable.
 _BAD, _UNITS = 0.5, 100
-# Of a forecast: pairs of which a third is slower by the margin, where few are counted.
+# Added to the pairs of a forecast of latencies, a third of them slower by the margin, so that few pairs mean little.
 _FEW = 10
 # A forecast of more pairs is not useful.
 _MOST = 1e8
@@ -47,14 +47,15 @@ class PairCounts:
     def of(
         cls, epochs: Sequence[Epoch], open_pairs: int = 0, *, on_failure: bool = False, unknown: bool = False
     ) -> "PairCounts":
-        """The counts of these epochs. A pair that has not ended counts as bad, and as slow, on canary alone: the bad
-        ones may be those that end late.
+        """The counts of these epochs, as arrays of shape (epochs,).
 
-        `on_failure`: there is no twin. With X 1 where a response is bad, what canary fails and the repetition does not
-        is Xc(1-Xr), which is at least Xc-Xr: so a bound of it is one of the difference. A failure that no pod of stable
-        had room to repeat (`nc` without `ns`) is canary's alone, and those of stable alone are unknown: 0.
-        `unknown`: pairs without a result (`nc` without `ns`) count as bad on canary alone, which is the worst that they
-        can be.
+        `open_pairs`: pairs that have not ended. They count as bad, and as slow, on canary alone, because bad pairs may
+        be those that end late.
+        `on_failure`: there is no twin; stable repeats what canary fails. With X = 1 for a bad response, Xc of canary
+        and Xr of the repetition, failures of canary alone are Xc(1-Xr) >= Xc-Xr: a bound on them bounds the difference.
+        A failure that no stable pod had room to repeat (in `nc`, not in `ns`) counts as canary's alone, and failures of
+        stable alone are unknown and count as 0.
+        `unknown`: pairs without a result (in `nc`, not in `ns`) count as bad on canary alone, the worst case.
         """
         rows = [
             [epoch.nc, epoch.kc + (epoch.nc - epoch.ns) * (on_failure or unknown), 0 if on_failure else epoch.ks]
@@ -67,25 +68,26 @@ class PairCounts:
 
 @dataclass(frozen=True, slots=True)
 class FormerBad:
-    """Bad sessions of stable before the first pair: they choose the bets, never whether these are fair."""
+    """Bad and all sessions of stable before the first pair: they determine stakes, never the validity of a bet."""
 
     bad: int = 0
     units: int = 0
 
     @property
     def rate(self) -> float:
-        """Their rate, towards one in 200 where there are few sessions."""
+        """The rate of bad sessions, up to 0.5; near 1 in 200 where there are few sessions."""
         return min(0.5, (self.bad + _BAD) / (self.units + _UNITS))
 
 
-# What the tail's bets expect: one in twenty above a p95.
+# What the stakes on the tail expect: about one response in twenty is above a p95.
 _AT_P95 = FormerBad(5)
 
 
 def log_against(spec: MetricSpec, counts: PairCounts) -> Floats:
     """ln of the evidence that canary is worse than its twin, or slower by more than the margin, shape (...)."""
-    # Without a twin these are what canary fails and the repetition does not, and what stable failed for its client and
-    # canary does not. Of equal versions each is a failure at one of two draws alone, so the coin is fair.
+    # Without a twin, canary_only counts what canary fails and the repetition by stable does not, and twin_only what
+    # stable failed for its client and canary does not. Of equal versions each is a failure in just one of two draws, so
+    # the coin is fair.
     if spec.latency:
         return log_slower(counts.canary_only.sum(axis=-1), counts.pairs.sum(axis=-1))
     return log_drift_evidence(counts.canary_only, counts.twin_only)
@@ -103,7 +105,7 @@ def log_within_slowdown(counts: PairCounts) -> Floats:
 
 
 def log_within(spec: MetricSpec, counts: PairCounts, tail: PairCounts, former: FormerBad) -> Floats:
-    """ln of the evidence that canary is within the margin of this metric, shape (...); of a latency in both ways."""
+    """ln of the evidence that canary is within the metric's margin, shape (...); for latency in median and tail."""
     if spec.latency:
         return np.minimum(log_within_slowdown(counts), log_within_extra(tail, TAIL, _AT_P95))
     if spec.max_extra is None:
@@ -112,7 +114,7 @@ def log_within(spec: MetricSpec, counts: PairCounts, tail: PairCounts, former: F
 
 
 def bound(spec: MetricSpec, counts: PairCounts, former: FormerBad, level: float) -> ExtraBound | None:
-    """The bound of a metric with max_extra, per 1,000, rounded up: what is shown is proved."""
+    """The bound on extra bad responses per 1,000, rounded up: what is shown is proved. None without max_extra."""
     if spec.max_extra is None:
         return None
     bets = stakes(former.rate, spec.max_extra / THOUSAND)
@@ -137,7 +139,7 @@ def pairs_needed(spec: MetricSpec, counts: PairCounts, tail: PairCounts, former:
 
 
 def pairs_until_rejected(spec: MetricSpec, counts: PairCounts, level: float) -> int | None:
-    """Pairs until this metric alone is expected to reject canary; None where it does not look so."""
+    """Pairs until this metric alone is expected to reject canary; None where the counts do not point to that."""
     pairs, canary, twin = (float(item.sum()) for item in (counts.pairs, counts.canary_only, counts.twin_only))
     trials = pairs if spec.latency else canary + twin
     if not pairs or 2 * canary <= trials:
@@ -173,6 +175,6 @@ def _until_faster(counts: PairCounts, level: float) -> float:
 
 
 def _coin(share: float) -> float:
-    """Divergence of a coin with this share from a fair one, in nats."""
+    """Kullback-Leibler divergence of a coin with this share from a fair one, in nats; never 0."""
     terms = (part * math.log(2 * part) for part in (share, 1 - share) if part > 0)
     return max(1e-12, sum(terms))

@@ -1,22 +1,22 @@
-"""A weight whose possible harm fits a budget.
+"""A weight whose possible harm, in extra bad responses, fits a budget.
 
-Before each look the weight is chosen, and what the next seconds may cost at most is added to what was spent: so the
-expected number of extra bad responses stays below the budget while the bounds hold.
+The weight is chosen before each look at the counters. The most extra bad responses that it may cause until the next
+look are added to those spent: so their expected number stays below the budget while the bounds hold.
 """
 
 WEIGHTS = (1, 2, 5, 10, 25, 50)
-LOOK_S = 10.0  # what one look covers: a reading, and the time until gateways follow
-OF_THE_REST = 6.0  # a look may spend this part of what is left
-AT_ONCE = 5.0  # bad responses that one look may cost, by live requests alone
+LOOK_S = 10.0  # what one look covers: a reading, and the time until gateways apply its weight
+OF_THE_REST = 6.0  # a look may spend one sixth of the budget that is left
+AT_ONCE = 5.0  # extra bad responses that one look may cost, by the bound from live requests alone
 
 
 def next_weight(u: float, u_live: float, spent: float, budget: float, rate: float, most: int = WEIGHTS[-1]) -> int:
     """The highest weight in percent, up to `most`, whose next look fits what is left; 0 where none does.
 
     Args:
-        u: at most so many extra bad responses for each request of canary.
-        u_live: the same by live requests alone.
-        spent: what former looks may have cost.
+        u: upper bound on extra bad responses for each request to canary.
+        u_live: the same bound from live requests alone.
+        spent: extra bad responses that former looks may have cost.
         budget: extra bad responses that a promotion may cost.
         rate: requests a second to both sides.
     """
@@ -26,9 +26,10 @@ def next_weight(u: float, u_live: float, spent: float, budget: float, rate: floa
 
 
 def least_weight(u: float, spent: float, budget: float, rate: float) -> int:
-    """The weight while none fits: gateways cannot split finer than 1 percent, so that one may take all that is left.
+    """The weight in percent while `next_weight` finds none: 1, which may spend all that is left of the budget.
 
-    0 where not even that is enough. At more than 50 requests a second one look at 1 percent is more than AT_ONCE.
+    Gateways cannot split finer than 1 percent. 0 where the budget is too small even for 1 percent. At more than 50
+    requests a second, one look at 1 percent may cost more than AT_ONCE.
     """
     return WEIGHTS[0] if u * rate * LOOK_S * WEIGHTS[0] / 100 <= budget - spent else 0
 

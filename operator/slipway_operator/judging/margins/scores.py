@@ -1,7 +1,7 @@
 """What a scorer finds in pairs of a twin shadow, and the sentence about it.
 
-Whether canary's responses are worse is decided like any other event of pairs. What the scorer returned no result for
-holds nothing against canary; while it could be canary's fault, it proves nothing in its favour either.
+Whether canary's responses are worse is decided like any other event of pairs. A pair without a result of the scorer is
+no evidence against canary; where that could be canary's fault, it is no evidence in its favour either.
 """
 
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
@@ -27,7 +27,7 @@ def found(reading: Reading) -> PairScores | None:
 
 
 def sentence(scores: PairScores) -> str:
-    """The scores in words; empty where no pair was chosen yet."""
+    """The scores in words; empty where no pair was chosen for the scorer yet."""
     parts = []
     if scores.pairs:
         means = f" (means {scores.canary_mean:g} and {scores.twin_mean:g})" if scores.canary_mean is not None else ""

@@ -21,17 +21,17 @@ from slipway_operator.model.analysis.template import TOKENS_FLIP
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
 
 MOST_WITHHELD = (
-    0.01  # of the pairs: more were withheld while pods or gateways were busy, and the rest is no fair sample
+    0.01  # of the pairs: if more of them are withheld because pods or gateways are busy, the rest is no fair sample
 )
-FIRST_PAIR_S = 60  # without a pair for so long, none is expected soon
-OFFER_S = 30  # after so long the rate of pairs shows how long it takes
-SLOW_S = 1800  # with pairs at that rate: longer than people wait
+FIRST_PAIR_S = 60  # after so long without a pair, none is expected soon
+OFFER_S = 30  # after so long the rate of pairs shows how long a verdict takes
+SLOW_S = 1800  # an expected wait that is longer than people accept
 
 Doubt = tuple[Reason, str, str]
 
 
 def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading, *, covered: bool) -> MetricVerdict:
-    """The row of one metric. `covered`: the proof of another one includes it."""
+    """The row of one metric in the verdict. `covered`: the proof of another metric includes this one."""
     epochs = _epochs(reading, metric.name)
     nc, ns, kc, ks = (sum(getattr(epoch, name) for epoch in epochs) for name in ("nc", "ns", "kc", "ks"))
     threshold = math.log(1 / spec.false_rollback_rate)
@@ -72,7 +72,7 @@ def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> tuple[
 
 
 def doubt_of_all(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> Doubt | None:
-    """Why there is neither a pass nor a fail; None where there may be."""
+    """Why the verdict can be neither pass nor fail; None where it can be one of them."""
     if any(row.nc for row in rows):
         if reading.age_seconds > spec.stale_seconds:
             text = f"the counters are {reading.age_seconds:.0f} s old; {spec.stale_seconds} s are allowed"
@@ -133,7 +133,7 @@ def open_pairs(reading: Reading) -> int:
 
 
 def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> str:
-    """What the pairs show: the numbers behind a pass, and so far."""
+    """What the pairs show: the numbers behind a pass, or those so far."""
     metrics, sure = {metric.name: metric for metric in spec.metrics}, f"{1 - spec.false_promote_rate:.0%}"
     probes = sources(reading).probes
     parts = [f"{_most(rows):,} prompts {_how(reading)}" + (f", {probes:,} of them probes" if probes else "")]
@@ -145,7 +145,7 @@ def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
 
 
 def sources(reading: Reading) -> PairSources:
-    """Pairs by their source."""
+    """Numbers of pairs from clients' requests and from probes, and of probes that are bad on one side alone."""
     probes = _further(reading, of_probes(""))
     metrics = (name.removesuffix(of_probes("")) for name in reading.by_metric if name.endswith(of_probes("")))
     pairs, sent = (sum(epoch.nc for epoch in found) for found in (_epochs(reading, next(metrics, "")), probes))
@@ -164,7 +164,10 @@ def quality(reading: Reading) -> PairQuality | None:
 
 
 def offer(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]) -> str:
-    """How long it takes where pairs are few, with the remedy; empty where they are not, or where there are probes."""
+    """How long a verdict takes where pairs are few, and probes as the remedy.
+
+    Empty where the wait is short or its length not known yet, and where there are probes or no twin.
+    """
     shadow, waited_s, pairs = _shadow(reading), reading.running_seconds, _most(rows)
     if shadow.probed or shadow.no_twin or waited_s < OFFER_S:
         return ""
@@ -243,7 +246,7 @@ def _long(seconds: float) -> str:
 
 
 def _most(rows: Sequence[MetricVerdict]) -> int:
-    """Pairs of the metric with the most."""
+    """Number of pairs of the metric that has the most."""
     return max((row.nc for row in rows), default=0)
 
 
@@ -254,13 +257,13 @@ def _withheld(reading: Reading) -> tuple[int, int, int]:
 
 
 def _known(metric: MetricSpec, reading: Reading, open_pairs: int = 0) -> PairCounts:
-    """The counts of a metric as they may speak for canary: what is not known of a pair is canary's fault."""
+    """The counts of a metric for a proof in canary's favour: an unknown outcome of a pair counts against canary."""
     epochs, on_failure = _epochs(reading, metric.name), _shadow(reading).on_failure
     return PairCounts.of(epochs, open_pairs, on_failure=on_failure, unknown=metric.scorer is not None)
 
 
 def _further(reading: Reading, suffix: str) -> list[Epoch]:
-    """Counts of a column that is no metric."""
+    """Epochs of the columns whose names end in `suffix`: counts of something else than a metric."""
     names = (name for name in reading.by_metric if name.endswith(suffix))
     return [epoch for name in names for epoch in _epochs(reading, name)]
 

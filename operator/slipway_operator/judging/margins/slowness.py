@@ -1,4 +1,4 @@
-"""How much slower canary is than stable: at most, of pairs, and so much that its weight is reduced at once.
+"""Evidence on how much slower canary is: within the margin, by pairs; or so slow that its weight is reduced at once.
 
 Of a pair, canary counts as slower where its latency is above the margin times that of its twin. A canary that is slower
 by the margin or more is so in half of the pairs, a healthy one in fewer: counts against one half, a coin.
@@ -11,7 +11,7 @@ from slipway_operator.judging.evidence import Floats, Numbers, log_bernoulli_evi
 NODES = 16
 FEWER = (np.arange(NODES) + 0.5) / (2 * NODES)
 MORE = 0.5 + FEWER
-# Grossly slow: more than one request in five takes so many times as long as stable's quantile.
+# Grossly slow: more than one request in five (GROSS_RATE) takes GROSS_TIMES as long as stable's quantile or longer.
 GROSS_TIMES, GROSS_RATE = 3.0, 0.2
 GROSSLY = GROSS_RATE + (1 - GROSS_RATE) * (np.arange(NODES) + 0.5) / NODES
 
@@ -32,5 +32,5 @@ def log_grossly_slower(bad: Numbers, units: Numbers) -> Floats:
 
 
 def log_slower_than_stable(canary: Numbers, stable: Numbers, weights: Numbers) -> Floats:
-    """ln of the evidence that such requests are canary's rather than stable's: counts (..., epochs)."""
+    """ln of the evidence that such slow requests are more frequent on canary; counts (..., epochs), result (...)."""
     return log_ratio_evidence(canary, stable, weights, 1.0)

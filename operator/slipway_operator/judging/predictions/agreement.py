@@ -26,7 +26,10 @@ NODES = 16
 
 
 def log_above(disagreed: Numbers, compared: Numbers, limit: float) -> Floats:
-    """ln of the evidence that canary's share is above `limit`, shape (...); counts of shape (..., epochs)."""
+    """ln of the evidence that canary's share of other predictions is above `limit`, shape (...).
+
+    Counts have shape (..., epochs).
+    """
     k, n = np.asarray(disagreed), np.asarray(compared)
     nodes = limit + (1 - limit) * (np.arange(NODES) + 0.5) ** 2 / NODES**2
     epochs = range(k.shape[-1])
@@ -34,13 +37,13 @@ def log_above(disagreed: Numbers, compared: Numbers, limit: float) -> Floats:
 
 
 def log_below(disagreed: Numbers, compared: Numbers, failed: Numbers, limit: float) -> Floats:
-    """ln of the evidence that canary's share is below `limit`, whatever it would have predicted where it failed."""
+    """ln of the evidence that canary's share of other predictions is below `limit`, with its failures among them."""
     more = np.asarray(failed)
     return log_rate_below(np.asarray(disagreed) + more, np.asarray(compared) + more, limit)
 
 
 def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
-    """The metric's row."""
+    """The metric's row in the verdict: counts, evidence and finding; without a limit it only reports."""
     threshold = math.log(1 / spec.false_rollback_rate)
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
     compared, disagreed, limit = [one.nc for one in epochs], [one.kc for one in epochs], metric.max_disagreement
@@ -80,7 +83,7 @@ def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> End:
 
 
 def sentence(metric: MetricSpec, found: Disagreement) -> str:
-    """The numbers, of a report or against the limit."""
+    """The counts in words, and the limit where the metric has one."""
     part = f" ({found.disagreed / found.compared:.2%})" if found.compared else ""
     text = f"of {found.compared:,} mirrored requests canary predicts something else than stable for {found.disagreed:,}"
     limit = "" if metric.max_disagreement is None else f" (maxDisagreement {metric.max_disagreement:.4g})"

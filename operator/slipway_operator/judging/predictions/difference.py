@@ -25,7 +25,7 @@ _FROM_THE_START = 0.5
 
 
 def log_difference(canary: Numbers, stable: Numbers, weights: Numbers, clocks: Sequence[int]) -> Floats:
-    """ln of the evidence, shape (...); counts have shape (..., epochs, bins), clocks name each epoch's time.
+    """ln of the evidence, shape (...), from counts of shape (..., epochs, bins) and the clock epoch of each epoch.
 
     A shift may begin at any clock epoch: stakes are spread over their starts as in `evidence.log_over_starts`.
     """
@@ -39,7 +39,7 @@ def log_difference(canary: Numbers, stable: Numbers, weights: Numbers, clocks: S
 
 
 def _since(own: Floats, other: Floats, weights: Floats) -> Floats:
-    """With one start, at the first of these epochs."""
+    """ln of the evidence of a shift that began at the first of these epochs, shape (...)."""
     grouped = [(weight, weights == weight) for weight in np.unique(weights)]
     ours = [(weight, own[..., at, :].sum(axis=-2), other[..., at, :].sum(axis=-2)) for weight, at in grouped]
     by_spread = []
@@ -55,7 +55,7 @@ def _log_ratio(log_ratio: float | Floats, weight: float, own: Floats, other: Flo
 
 
 def _largest(groups: Sequence[tuple[float, Floats, Floats]]) -> Floats:
-    """The largest ln of the likelihood with one ratio in all bins: it is concave, so its slope is halved to zero."""
+    """The largest ln of the likelihood with one ratio in all bins: it is concave, so bisection finds the maximum."""
     sums = [(weight, own.sum(axis=-1), other.sum(axis=-1)) for weight, own, other in groups]
     low = np.full(sums[0][1].shape, -_WIDEST)
     high = -low

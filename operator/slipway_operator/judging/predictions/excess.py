@@ -8,8 +8,8 @@ index. If the index is at most the bound, at each moment, no bet on more is expe
 
 h and the stakes of a clock epoch come from what earlier epochs counted, so they are fixed before the epoch's first
 prediction. Where these do not look as if the bound is exceeded, nothing is staked: an equal canary loses nothing.
-In the first epoch nothing is known yet. Half of the stake bets there that canary predicts one thing too often, each bin
-with a part, and half is kept: a canary with the same prediction for all requests is found at once.
+In the first epoch nothing is known yet. Half of the stake, shared by all bins, bets there that canary predicts that bin
+too often, and half is kept: a canary with the same prediction for all requests is found at once.
 """
 
 import math
@@ -20,26 +20,29 @@ import numpy as np
 from slipway_operator.judging.evidence import Floats, Numbers, log_mean_exp
 from slipway_operator.judging.predictions.index import parts
 
-# h is cut here: a canary that predicts what stable never does is found anyway, and stakes may be larger.
+# h is clipped to this range, so that stakes may be larger. A canary that predicts what stable never does is found.
 _LOWEST, _HIGHEST = -1.0, 2.0
-_PRIOR_COUNT = 10.0  # predictions, spread as stable's, that canary's part of a bin is mixed with
+_PRIOR_COUNT = 10.0  # predictions, distributed as stable's, that are added to canary's
 LEAST = 20  # predictions of each side before anything is staked
-STAKES = (0.25, 0.5, 1.0)  # of the stake that grows fastest if what was counted is the truth
-_MOST = 0.75  # of what can be lost by one prediction
+STAKES = (0.25, 0.5, 1.0)  # fractions of the stake that grows fastest if the counted distributions are the true ones
+_MOST = 0.75  # the largest part of the money that one prediction can lose
 # Of the first epoch: h in the bin that canary is suspected of, and in the others; and the part of the stake that one
 # prediction can lose.
 _SUSPECTED, _OTHERS, _RISK = (0.5, 2.0), -1.0, 0.5
 
 
 def log_excess(canary: Numbers, stable: Numbers, weights: Numbers, clocks: Sequence[int], bound: float) -> Floats:
-    """ln of the evidence, shape (...); counts have shape (..., epochs, bins), clocks name each epoch's time."""
+    """ln of the evidence that the index is above `bound`, shape (...).
+
+    Counts have shape (..., epochs, bins); `clocks` is the clock epoch of each epoch.
+    """
     own, other = np.asarray(canary, dtype=np.float64), np.asarray(stable, dtype=np.float64)
     fractions, times = np.asarray(weights, dtype=np.float64), np.asarray(clocks)
     starts = sorted(set(clocks))
     first = times == starts[0]
     begun = _first(own[..., first, :], other[..., first, :], fractions[first], bound)
     logs = []
-    # What all earlier epochs counted, or the last one alone: a shift may begin late.
+    # Bets learn from all earlier epochs, or from the last one alone: a shift may begin late.
     for alone in (False, True):
         wins = [np.zeros(own.shape[:-2]) for _ in STAKES]
         for place, clock in enumerate(starts[1:], 1):
@@ -53,7 +56,7 @@ def log_excess(canary: Numbers, stable: Numbers, weights: Numbers, clocks: Seque
 
 
 def _first(own: Floats, other: Floats, weights: Floats, bound: float) -> Floats:
-    """ln of what the first epoch makes of the stake."""
+    """ln of the factor by which the first epoch changes the money, shape (...)."""
     bins = own.shape[-1]
     logs: list[Floats] = []
     for h in _SUSPECTED:
@@ -82,7 +85,7 @@ def _of_stable(h: float) -> float:
 def _won(
     learned: tuple[Floats, Floats, Floats], own: Floats, other: Floats, weight: float, bound: float
 ) -> list[Floats]:
-    """The ln by which each stake grows in one epoch."""
+    """For each of STAKES, ln of the factor by which one epoch changes the money, shape (...)."""
     ours, theirs, n, m = parts(*learned)
     bins = np.maximum(((ours + theirs) > 0).sum(axis=-1), 1)
     theirs = ((theirs * m[..., None]) + 0.5 / bins[..., None]) / (m + 0.5 * theirs.shape[-1] / bins)[..., None]

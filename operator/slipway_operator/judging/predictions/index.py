@@ -12,7 +12,7 @@ _HALF = 0.5  # of a prediction, added to each bin that either side uses: no bin 
 
 
 def stability_index(canary: Numbers, stable: Numbers, weights: Numbers) -> tuple[Floats, Floats]:
-    """The index without the part of chance, and that part, which is subtracted; shape (...) each.
+    """The index minus what chance adds to it, and what chance adds; shape (...) each, 0 where a side has no prediction.
 
     Args:
         canary: predictions of canary, shape (..., epochs, bins).
@@ -33,10 +33,10 @@ def stability_index(canary: Numbers, stable: Numbers, weights: Numbers) -> tuple
 
 
 def parts(canary: Numbers, stable: Numbers, weights: Numbers) -> tuple[Floats, Floats, Floats, Floats]:
-    """The part of each bin on both sides, and how many predictions these parts are worth.
+    """Each bin's part of canary's and of stable's predictions, shape (..., bins); their effective numbers, shape (...).
 
-    Stable's predictions are taken in the proportions in which canary has them under each weight: if the inputs change
-    while the weight does, the two sides still face the same ones.
+    Stable's predictions are weighted by the proportions in which canary has them under each weight: if the inputs
+    change while the weight does, the two sides still face the same ones.
     """
     own, other = np.asarray(canary, dtype=np.float64), np.asarray(stable, dtype=np.float64)
     fractions = np.asarray(weights, dtype=np.float64)

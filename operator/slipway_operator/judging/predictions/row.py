@@ -21,12 +21,12 @@ from slipway_operator.model.cluster.samples import BINS
 
 READ = "gateways read JSON of up to 64 KiB, and make bins from the first 200 predictions that each of them reads"
 _DIGITS = 3
-_LARGEST = 300.0  # of a logarithm that is written out
+_LARGEST = 300.0  # a larger logarithm is shown as a power of ten
 
 
 @dataclass(frozen=True, slots=True)
 class _Binned:
-    """Predictions by epoch and bin."""
+    """Predictions of both sides, shape (epochs, bins); canary's weight and the clock epoch of each epoch."""
 
     canary: Floats
     stable: Floats
@@ -35,7 +35,7 @@ class _Binned:
 
 
 def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
-    """The metric's row."""
+    """The metric's row in the verdict: counts, index, evidence and finding; without maxPsi it only reports."""
     threshold = math.log(1 / spec.false_rollback_rate)
     found = _binned(metric.name, reading)
     made = MetricVerdict(metric.name, Finding.NO_DATA, log_threshold=threshold)
@@ -54,7 +54,7 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdi
 
 
 def sentence(metric: MetricSpec, drift: PredictionDrift) -> str:
-    """The numbers, of a report or against the bound."""
+    """The index and the numbers of predictions in words, and maxPsi where the metric has it."""
     bound = "" if metric.max_psi is None else f" (maxPsi {metric.max_psi:g})"
     text = (
         f"population stability index {drift.psi:g}{bound}, by {drift.canary:,} predictions of canary and "
@@ -96,7 +96,7 @@ def _is_unequal(found: _Binned) -> bool:
 
 
 def _binned(metric: str, reading: Reading) -> _Binned | None:
-    """None where a side has no prediction."""
+    """The metric's predictions by epoch and bin; None where a side has none."""
     bins = [reading.by_metric.get(of_bin(metric, place), Counts("")).epochs for place in range(BINS)]
     if not bins[0] or any(len(epochs) != len(bins[0]) for epochs in bins):
         return None
