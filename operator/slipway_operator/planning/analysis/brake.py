@@ -1,7 +1,7 @@
 """The brake: a canary that is grossly slow during its warm-up gets the least weight until the warm-up is over.
 
-Its latencies do not count yet, because a cold pod is slow. One whose requests take many times as long as stable's harms
-users for as long as the verdict waits, so its weight is reduced at once. That is no verdict: the rollout goes on.
+Latencies do not count during the warm-up, because a cold pod is slow. But a canary whose requests take many times as
+long as stable's harms users until a verdict, so its weight is reduced at once. That is no verdict: the rollout goes on.
 """
 
 import math
@@ -12,7 +12,7 @@ from slipway_operator.model.analysis.spec import AnalysisSpec, of_gross
 
 
 def is_grossly_slow(run: AnalysisRun, spec: AnalysisSpec) -> bool:
-    """Whether a latency that decides is far above stable's, and only on canary."""
+    """Whether a gating latency is often far above stable's quantile on canary, and more often than on stable."""
     needed = math.log(1 / spec.false_rollback_rate)
     counts = {item.metric: item for item in run.counts}
     names = (of_gross(metric.name) for metric in spec.gating if metric.latency)

@@ -35,7 +35,7 @@ class ColumnPart(StrEnum):
     WITHHELD = "Withheld"  # pairs that were sent or withheld, those withheld because something was busy, failed probes
     PROBES = "Probes"  # pairs that are probes, and those of them with a bad response
     TEXTS = "Texts"  # pairs whose texts were compared, and those that differ
-    TOKENS = "Tokens"  # tokens that both sides scored, and those that are not the first choice
+    TOKENS = "Tokens"  # tokens that both sides scored, and those that are not a side's first choice
     MARKS = "Marks"  # thousandths of pairs with scores, and the sums of the scores of both sides
     UNSCORED = "Unscored"  # pairs for a scorer, those without a response, those with an invalid one
     UNSENT = "Unsent"  # pairs for a scorer, those that were dropped, those that were blocked
@@ -46,7 +46,7 @@ class ColumnPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CounterColumn:
-    """The metric of four counters."""
+    """Four counters of a metric: requests of canary and of stable, bad ones of each; or what `part` describes."""
 
     name: str
     metric: MetricSpec
@@ -64,7 +64,7 @@ class CounterColumn:
 
     @property
     def limited(self) -> bool:
-        """Whether limits from stable's latencies apply to it; those of pairs apply at the gateways."""
+        """Whether it needs limits from stable's latencies; those of pairs are applied by the gateways."""
         return self.metric.latency and self.part not in (ColumnPart.TAIL, ColumnPart.WITHHELD, ColumnPart.PROBES)
 
     @property

@@ -49,7 +49,7 @@ def add(
     comparable: bool,
     seconds: float,
 ) -> AnalysisRun:
-    """The run with the counts since it was last written, `seconds` after its start.
+    """The run with what gateways counted since it was last written; now is `seconds` after its start.
 
     Latencies that are not `comparable`, because the canary is cold or has more load, are left out.
     """
@@ -69,7 +69,7 @@ def add(
     for weight, sums in sorted(added.items()):
         if any(sums):
             run = _summed(run, spec, weight, clock_epoch(seconds), sums)
-    # Chosen now, so latencies count against them from the next reading on.
+    # Limits are chosen only now, so latencies count against them from the next reading on.
     counted = {key: totals for key, _, totals in _totals(spec, known, pair, run.thresholds)}
     clock = clock_epoch(seconds) if any(map(any, added.values())) else None
     run = limits.renewed(run, listed, list(splits(known, pair)), known, pair, clock)
@@ -109,7 +109,7 @@ def _compared(pairs: Pairs) -> int:
 
 
 def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) -> tuple[str, ...]:
-    """Kinds of latency of any response of either revision so far: traffic without streams has no itl."""
+    """Kinds of latency that any response of either revision had so far: traffic without streams has no itl."""
     sides = (
         sample.revisions[name]
         for gateway in gateways
@@ -177,7 +177,10 @@ def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
 
 
 def splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, Sides, int]]:
-    """Generations that split requests between canary and stable or baseline, with canary's percent; 0 with copies."""
+    """Samples of generations that compare canary with stable or a baseline, each with both sides and canary's percent.
+
+    The percent is 0 where no request is split and canary gets copies only.
+    """
     canary, stable = pair
     for gateway in gateways:
         for sample in gateway.samples if gateway.incarnation else ():
@@ -191,7 +194,7 @@ def splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple
 def _control(weights: Mapping[str, int], pair: tuple[str, str]) -> tuple[str, int]:
     """The revision that canary is compared with under these weights, and canary's percent of the requests of both.
 
-    0 where there is no comparison.
+    The percent is 0 where these weights allow no comparison.
     """
     canary, stable = pair
     baseline, weight = baseline_of(stable), weights.get(canary, 0)
@@ -223,7 +226,7 @@ def _totals(
 
 
 def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
-    """Mirrored prompts, the same for canary and a second stable pod, and those where only one of them differs."""
+    """Mirrored prompts, for canary and again for a second stable pod, and those where only the one or other differs."""
     pairs = shadow.get(DRIFT_EVENTS[column.metric.event], Pairs())
     if column.part is not ColumnPart.NO_FLOOR:
         return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
@@ -231,7 +234,10 @@ def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int
 
 
 def _agreements(column: CounterColumn, found: Agreements) -> tuple[int, int, int, int]:
-    """Mirrored requests with both predictions, the same for both sides, and those where canary's is another one."""
+    """Mirrored requests with two predictions, the number twice, those where canary's is another one, and 0.
+
+    Of copies: all, the number twice, those that failed on canary, and those that could not be read.
+    """
     if column.part is not ColumnPart.COPIES:
         return found.compared, found.compared, found.disagreed, 0
     copies = found.compared + found.failed + found.unread
@@ -239,7 +245,7 @@ def _agreements(column: CounterColumn, found: Agreements) -> tuple[int, int, int
 
 
 def _predicted(column: CounterColumn, side: Side) -> tuple[int, int]:
-    """Sessions with a prediction: those that could not be read among them, or those of one bin among the others."""
+    """Sessions with a prediction, and those that could not be read; for a bin, readable ones, and those in the bin."""
     read = sum(side.predicted)
     if column.part is ColumnPart.BIN:
         return read, side.predicted[column.place] if side.predicted else 0

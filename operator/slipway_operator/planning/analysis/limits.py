@@ -1,7 +1,7 @@
 """Latency limits of an analysis: chosen from stable's own latencies, and renewed by the clock.
 
-A comparison is fair by any limit that was chosen before the requests which it counts. One from a busy minute makes it
-slow: so each clock epoch renews it, from what stable served since.
+A comparison is fair by any limit that was chosen before the requests which it counts. A limit from a busy minute makes
+the judge slow: so each clock epoch renews limits, from the latencies that stable had since.
 """
 
 from bisect import bisect_right
@@ -60,12 +60,12 @@ def renewed(
             if fresh := _limit(column, kind, stratum, histogram, histogram):
                 known[column.name, stratum] = fresh
     run = replace(run, thresholds=tuple(known.values())[:MOST_THRESHOLDS])
-    # Without enough news the renewal stays due, and nothing is written.
+    # Without enough new latencies the renewal stays due, and the run records nothing about it.
     return _noted(run, beside, recent, clock or 0) if due and (recent or run.renewed_epoch is None) else run
 
 
 def paces(listed: Iterable[CounterColumn], split: Splits) -> tuple[Pace, ...]:
-    """Medians of both sides of each latency that decides, where both have one."""
+    """Medians in seconds of canary and of its comparison, for each deciding latency for which both have one."""
     found = []
     for column in listed:
         latency = slower(column.metric.event)
@@ -84,8 +84,11 @@ def paces(listed: Iterable[CounterColumn], split: Splits) -> tuple[Pace, ...]:
 def _limit(
     column: CounterColumn, kind: str, stratum: str, beside: Histogram | None, ever: Histogram
 ) -> LatencyThreshold | None:
-    """The limit of a column, from the latencies beside canary where there are enough, because earlier ones had another
-    load and hour; else from all that gateways still have of stable."""
+    """The limit of a column in one stratum; None where stable has too few latencies, or the kind is not the column's.
+
+    It comes from the latencies `beside` canary where there are enough, because earlier ones had another load and hour;
+    else from `ever`, all that gateways still have of stable.
+    """
     latency = slower(column.metric.event)
     if latency is None or latency.kind != kind:
         return None
@@ -102,14 +105,14 @@ def _limit(
 
 def _bound_below(bounds: Sequence[float], seconds: float) -> float:
     """The largest bound up to `seconds`: canary's limit is never above the margin."""
-    # 0.1 of a bound is not exactly the next one.
+    # A product that should equal a bound may be slightly below it in floating point.
     return bounds[max(0, bisect_right(bounds, seconds * (1 + 1e-9)) - 1)]
 
 
 def _noted(
     run: AnalysisRun, beside: Mapping[Key, Histogram], recent: Mapping[Key, Histogram], clock: int
 ) -> AnalysisRun:
-    """The run with stable's latencies as they are now, where they gave a limit or never were noted."""
+    """The run after a renewal: it notes stable's present latencies, where they gave a limit or were never noted."""
     known = {(item.kind, item.stratum): item for item in run.former_times}
     for key, histogram in beside.items():
         if key not in known or key in recent:
@@ -118,7 +121,10 @@ def _noted(
 
 
 def _since(beside: Mapping[Key, Histogram], former: Iterable[FormerTimes]) -> dict[Key, Histogram]:
-    """Stable's latencies since they were noted, where there are enough. Counters that were lost begin at zero."""
+    """Stable's latencies since `_noted` recorded them, where there are LEAST_SAMPLES or more.
+
+    Counters that are now lower were lost with a gateway, and count from zero.
+    """
     noted = {(item.kind, item.stratum): item.counts for item in former}
     found = {}
     for key, histogram in beside.items():
@@ -134,7 +140,7 @@ def _since(beside: Mapping[Key, Histogram], former: Iterable[FormerTimes]) -> di
 def _of_stable(
     split: Splits, gateways: Iterable[Gateway], pair: tuple[str, str]
 ) -> tuple[dict[Key, Histogram], dict[Key, Histogram]]:
-    """Latencies of the side that canary is compared with, and all that gateways have of stable."""
+    """Latencies of the side that canary is compared with, and all that gateways have of stable, by kind and stratum."""
     beside = [(gateway, sides[1]) for gateway, _, sides, weight in split if weight]
     known = [(gateway, sample.revisions.get(pair[1], Side())) for gateway in gateways for sample in gateway.samples]
     kinds = sorted({kind for gateway, _ in (*beside, *known) for kind in gateway.bounds})
@@ -159,7 +165,7 @@ def _summed(sides: Iterable[tuple[Gateway, Side]], kind: str) -> dict[str, Histo
 
 
 def _whole(strata: Mapping[str, Histogram]) -> Histogram | None:
-    """All strata together."""
+    """One histogram of all strata; None without any."""
     found = list(strata.values())
     if not found:
         return None

@@ -76,7 +76,10 @@ def _is_due(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) ->
 
 
 def _due_at(run: AnalysisRun, metric: Measure, one: MetricRun) -> datetime:
-    """An interval after the last one; without an interval an error is retried soon, as in Argo."""
+    """When the next measurement is due: an interval after the last one; the first one after initialDelay.
+
+    Without an interval an error is retried after ERROR_RETRY_S, as in Argo.
+    """
     if not one.measurements:
         return run.started_at + timedelta(seconds=metric.initial_delay_s)
     return one.measurements[-1].at + timedelta(seconds=metric.interval_s or ERROR_RETRY_S)

@@ -22,13 +22,14 @@ from slipway_operator.model.deployment.strategy import Ramp
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 
 THOUSAND = 1000
-FADES = 0.8  # of the rate at each reading with fewer requests: gateways forget old generations, and restart
+FADES = 0.8  # of the former rate is kept at least: counters decrease as gateways forget old generations, or restart
 
 
 def proved(run: AnalysisRun, spec: AnalysisSpec) -> float | None:
-    """The bound of a twin shadow per 1,000, for a ramp; None where the template has none for all bad responses.
+    """The bound on extra bad responses per 1,000 that a twin shadow has proved, for a later ramp.
 
-    Probes count for the verdict and not here: the ramp may harm clients, and probes are none.
+    None where the template has no bound on all bad responses. Probes count for the verdict and not here: the ramp may
+    harm clients, and probes are no clients' requests.
     """
     metric = _of_bad(spec)
     if metric is None or run.shadow is None:
@@ -60,8 +61,10 @@ def lacks(spec: AnalysisSpec) -> str:
 
 
 def begun(course: Course, at: Situation, step: Ramp) -> RampRun:
-    """A ramp at its start: the least weight, until the rate of requests is known. One that begins again, because its
-    template changed, has spent what it had."""
+    """A ramp at its start, with the least weight until the rate of requests is known.
+
+    A ramp that begins again, because its template changed, keeps what it has spent.
+    """
     rollout = rollout_of(course)
     shadow, least = rollout.shadow_at_most, min(WEIGHTS[0], step.max_weight)
     bound = float(THOUSAND) if shadow is None else shadow
@@ -112,8 +115,11 @@ def has_passed(rollout: Rollout) -> bool:
 
 
 def is_over(at: Situation, run: AnalysisRun | None, step: Ramp, *, late: bool) -> bool:
-    """Whether the revision has passed and baked. `late`: the time of the step is over, so a bake that could not begin,
-    because pods for its weight are missing, is not waited for."""
+    """Whether the revision has passed the ramp and baked.
+
+    `late`: the time of the step is over, so a bake that could not begin, because pods for its weight are missing, is
+    not waited for.
+    """
     ramp = run.ramp if run else None
     if ramp is None or ramp.passed_at is None:
         return False
@@ -121,7 +127,7 @@ def is_over(at: Situation, run: AnalysisRun | None, step: Ramp, *, late: bool) -
 
 
 def spent_up(verdict: Verdict, run: AnalysisRun) -> Verdict:
-    """The verdict, or the reason why the ramp ends without one."""
+    """The verdict; with the reason HarmSpent where it is inconclusive and no weight fits the rest of maxHarm."""
     ramp = run.ramp
     if ramp is None or ramp.weight or verdict.outcome is not Outcome.INCONCLUSIVE:
         return verdict
@@ -137,7 +143,7 @@ def sentence(ramp: RampRun) -> str:
 
 
 def _weighted(at: Situation, ramp: RampRun, step: Ramp) -> RampRun:
-    """The ramp with its next weight. It decreases at once; it increases when the last one was in force for a look."""
+    """The ramp with its next weight: a lower one at once, a higher one when the present one was in force for a look."""
     u, live, spent = ramp.at_most / THOUSAND, ramp.live_at_most / THOUSAND, ramp.spent
     least = min(least_weight(u, spent, step.max_harm, ramp.rate), step.max_weight)
     fits = max(least, next_weight(u, live, spent, step.max_harm, ramp.rate, step.max_weight))
@@ -149,14 +155,14 @@ def _weighted(at: Situation, ramp: RampRun, step: Ramp) -> RampRun:
 
 
 def _baking(course: Course, at: Situation, ramp: RampRun, step: Ramp) -> RampRun:
-    """The bake begins when all gateways route by its weight."""
+    """The ramp, with the end of its bake as soon as all gateways route by the weight of the bake."""
     if ramp.bake_until or not at.traffic_synced or at.weight(course.target) < ramp.weight:
         return ramp
     return replace(ramp, bake_until=at.now + timedelta(seconds=step.bake_s))
 
 
 def _bounded(ramp: RampRun, run: AnalysisRun, spec: AnalysisSpec) -> RampRun:
-    """The ramp with the bounds of the counts, rounded up: what is shown is proved."""
+    """The ramp with the bounds per 1,000 that the counts prove, rounded up: what is shown is proved."""
     metric = _of_bad(spec)
     epochs = next((item.epochs for item in run.counts if metric and item.metric == metric.name), ())
     bad, units = sum(epoch.kc for epoch in epochs), sum(epoch.nc for epoch in epochs)
@@ -168,7 +174,7 @@ def _bounded(ramp: RampRun, run: AnalysisRun, spec: AnalysisSpec) -> RampRun:
 
 
 def _rate(at: Situation, ramp: RampRun, before: AnalysisRun) -> float:
-    """Requests per second to all revisions since the last reading, or somewhat fewer than before."""
+    """Requests per second to all revisions since the last reading, but at least FADES of the former rate."""
     seconds = max(1.0, at.elapsed_s(before.read_at))
     return round(max((_assigned(at) - ramp.assigned) / seconds, FADES * ramp.rate), 3)
 
@@ -184,5 +190,5 @@ def _units(run: AnalysisRun) -> int:
 
 
 def _of_bad(spec: AnalysisSpec) -> MetricSpec | None:
-    """The metric that bounds all bad responses."""
+    """The gating metric that bounds all bad responses; None where the template has none."""
     return next((one for one in spec.gating if one.event == COMPOSITE and one.max_extra is not None), None)

@@ -31,9 +31,9 @@ class Look:
 class Retrial:
     """A run and the verdict on it over time; `verdict` is the last one in the form of the status, with thresholds.
 
-    `looks` are the judge's alone; the last one is at the run's last reading. Only the counts of earlier readings are
-    known: they are judged as if pods had equal load and no veto applied. `notes`: why this verdict may differ from the
-    one in the status.
+    `looks` have the judge's verdicts alone, without metrics with a provider; the last look is at the run's last
+    reading. Of earlier readings only the counts are known: they are judged as if pods had equal load and no veto
+    applied. `notes`: why this verdict may differ from the one in the status.
     """
 
     run: AnalysisRun
@@ -41,7 +41,7 @@ class Retrial:
     verdict: Json
     notes: tuple[str, ...] = ()
     measured: tuple[Json, ...] = ()  # metrics with a provider, as the status has them
-    ramp: str = ""  # what the ramp may have cost, of one
+    ramp: str = ""  # what a ramp may have cost; empty for a run without one
 
 
 def runs(obj: Json) -> dict[str, AnalysisRun]:

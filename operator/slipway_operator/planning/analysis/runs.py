@@ -37,7 +37,7 @@ THOUSANDTHS = 1000
 BUSY = 1000  # thousandths of a request in progress at a pod of stable: up to this, load explains no latency
 MINUTE_S = 60
 
-# A bound from stale counters, or of a split that is doubted, promotes nothing.
+# Reasons with which PromoteIf may decide by a bound: not by one from stale counters or a doubtful split.
 DECIDED_BY_BOUND = frozenset({Reason.UNDECIDED, Reason.NO_DATA, Reason.LOAD_MISMATCH, Reason.PAIRS_OPEN})
 # Nothing more will be counted: onInconclusive decides at once.
 ENDED = frozenset({Reason.METRIC_INCONCLUSIVE, Reason.NO_TWIN, Reason.HARM_SPENT})
@@ -114,7 +114,7 @@ def _chosen(course: Course, at: Situation, one: Ongoing) -> Template:
 
 
 def holds(course: Course, at: Situation) -> str | None:
-    """Why the rollout waits for its background analysis, no template or an inconclusive metric; None if it does not."""
+    """Why a rollout waits for its background analysis: no template, or an inconclusive metric; None if it does not."""
     for one in ongoing(course, at):
         if one.field == "background":
             return _chosen(course, at, one).problem or _undecided(at, one, OnInconclusive.PAUSE)
@@ -218,7 +218,7 @@ def next_reading(course: Course, at: Situation) -> tuple[Ongoing, AnalysisRun] |
 
 
 def _is_due_by_time(at: Situation, run: AnalysisRun, spec: AnalysisSpec) -> bool:
-    """Whether time alone may change the verdict: a time that it depends on is over since the last reading."""
+    """Whether time alone may change the verdict: a period that it depends on ended since the last reading."""
     times = [
         (run.first_request_at, spec.min_samples.min_seconds),
         *((run.started_at, seconds) for seconds in (OFFER_S, FIRST_PAIR_S) if run.shadow),
@@ -242,7 +242,7 @@ def _judged(
 
 
 def concluded(run: AnalysisRun, spec: AnalysisSpec) -> Verdict:
-    """The joint verdict of the judge and the measured metrics; computed from the status, as below."""
+    """The joint verdict of the judge and the measured metrics, computed from the status alone."""
     verdict = ruled(run, spec)
     if run.weight is not None and not spec.compares_mirrored and not spec.compares_pairs:
         verdict = findings.without_split(verdict, run.weight)
@@ -297,7 +297,7 @@ def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> An
     facts = replace(facts, measured=measuring.with_answers(at, run, spec))
     if not spec.metrics:
         return facts
-    # By the warm-up at the last reading: the counts since then came after it.
+    # If the warm-up was over at the last reading, all counts since then came after it.
     comparable = run.warm and not _has_more_to_do(course, at, run, spec)
     facts = counting.add(facts, spec, gateways, pair, comparable=comparable, seconds=at.elapsed_s(run.started_at))
     if one.twins:
@@ -308,7 +308,7 @@ def _read(course: Course, at: Situation, one: Ongoing, spec: AnalysisSpec) -> An
 
 
 def _away(at: Situation, run: AnalysisRun, pair: tuple[str, str]) -> Away:
-    """Since when canary and stable have no ready pod; None where they have."""
+    """Since when canary, by its own fault, and stable have no ready pod; None where that is not so."""
     canary, stable = pair
     return (
         (run.canary_away_since or at.now) if _has_failed(at, run, canary) else None,

@@ -1,4 +1,4 @@
-"""The twin shadow of an analysis of pairs: what gateways counted of it, and the table by which they make it."""
+"""The twin shadow of an analysis of pairs: what gateways counted of it, and their table for copying requests."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -40,8 +40,10 @@ MICROSECONDS = 1_000_000
 
 
 def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, int, int, int]:
-    """The counters of a column: pairs, those of which stable's outcome is known where it has to be, then those that
-    count against canary and against its twin."""
+    """The four counters of a column: pairs, pairs with a known outcome, those against canary, those against its twin.
+
+    Columns of other parts than WHOLE count what `ColumnPart` describes.
+    """
     found, latency = sample.twins.get(canary, Twins()), slower(column.metric.event)
     if column.part is ColumnPart.WITHHELD:
         offered = found.pairs + sum(found.withheld.values())
@@ -70,7 +72,10 @@ def _quality(column: CounterColumn, found: Quality) -> tuple[int, int, int, int]
 
 
 def _scores(column: CounterColumn, found: Scores) -> tuple[int, int, int, int]:
-    """What has no result for a reason that its texts may have is a pair of the metric whose outcome is not known."""
+    """The four counters of a column about scores.
+
+    A pair without a result, for a reason that may lie in its texts, counts as a pair with an unknown outcome.
+    """
     chosen = found.scored + found.unknown + found.dropped + found.blocked
     if column.part is ColumnPart.MARKS:
         return 1000 * found.rated, 1000 * found.rated, found.canary_thousandths, found.twin_thousandths
@@ -82,7 +87,7 @@ def _scores(column: CounterColumn, found: Scores) -> tuple[int, int, int, int]:
 
 
 def are_sent(sample: Sample, canary: str) -> bool:
-    """Whether a pair was sent."""
+    """Whether a gateway sent any pair with a copy to canary, by this sample."""
     found = sample.twins.get(canary, Twins())
     return found.pairs + found.open > 0
 
@@ -94,13 +99,13 @@ def _open(gateways: Iterable[Gateway], canary: str) -> int:
 
 
 def _scoring(gateways: Iterable[Gateway], canary: str) -> int:
-    """Pairs that a scorer has."""
+    """Pairs that were sent to a scorer and have no result yet, as far as gateways respond."""
     samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
     return sum(sample.twins.get(canary, Twins()).scores.open for sample in samples)
 
 
 def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tuple[FormerRate, ...]:
-    """Bad events of stable so far, of each metric of pairs that is no latency."""
+    """Bad and all sessions of stable so far, for each metric of bad events."""
     sides = [sample.revisions.get(stable, Side()) for gateway in gateways for sample in gateway.samples]
     units = sum(side.units for side in sides)
     names = {metric.name: BAD_EVENTS[metric.event] for metric in spec.metrics if metric.event in BAD_EVENTS}
@@ -114,7 +119,10 @@ def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tup
 
 
 def is_on_failure(course: Course, at: Situation, run: AnalysisRun | None, step: TwinAnalysis) -> bool:
-    """Whether a run has no twin and makes do without: decided at its start, because the counts mean another thing."""
+    """Whether a run goes without a twin, and stable repeats what canary fails.
+
+    That is decided at the run's start, because the counts then mean something else.
+    """
     if run and run.shadow:
         return run.shadow.on_failure
     missing = not at.spec.strategy.baseline_pod or bool(baseline.absence(course, at, sizes_of(course, at)))
@@ -129,8 +137,10 @@ def begun(
     spec: AnalysisSpec,
     step: TwinAnalysis,
 ) -> AnalysisRun:
-    """A run of pairs at its start. The rates of stable are noted once, before the first pair. `before`: a run of the
-    same step that a change of the template ends."""
+    """A run of pairs at its start. It notes stable's rates of bad sessions once, before the first pair.
+
+    `before`: a run of the same step that ends because its template changed.
+    """
     former = _former(spec, at.observed.gateways, course.stable or "")
     on_failure = is_on_failure(course, at, before, step)
     started = replace(run, shadow=ShadowRun(former, probed=step.probes is not None, on_failure=on_failure))
@@ -143,7 +153,7 @@ def read(
     """The run with its shadow as it is now. `complete`: all ready gateways responded."""
     canary, before = rollout_of(course).revision, run.shadow or ShadowRun()
     now, rated = _open(at.observed.gateways, canary), _scoring(at.observed.gateways, canary)
-    # A gateway that does not respond may still have those that it had.
+    # A gateway that does not respond may still have the open pairs that it had.
     shadow = replace(before, open=now, scoring=rated)
     if not complete:
         shadow = replace(before, open=max(now, before.open), scoring=max(rated, before.scoring))
@@ -151,7 +161,7 @@ def read(
 
 
 def _continued(course: Course, at: Situation, run: AnalysisRun, spec: AnalysisSpec, step: TwinAnalysis) -> ShadowRun:
-    """The shadow with the table for gateways, by the verdict as it was written before."""
+    """The shadow with its table for gateways; without one while there is no twin, or a verdict waits for open pairs."""
     shadow = run.shadow or ShadowRun()
     missing = "" if shadow.on_failure else baseline.absence(course, at, sizes_of(course, at))
     settling = run.verdict is not None and run.verdict.reason is Reason.PAIRS_OPEN
@@ -164,7 +174,7 @@ def _table(
 ) -> TwinShadow | None:
     """The twin shadow of the routing table; None while a side has no ready pod."""
     canary, on_failure = rollout_of(course).revision, run.shadow is not None and run.shadow.on_failure
-    # As busy as a pod of stable is each that gets copies alone: canary's, and as many twins as there are.
+    # By default, pods that get only copies (canary's, and as many twins) are each as busy as a pod of stable.
     pods = at.ready(canary if on_failure else baseline.name(course))
     if not pods or not at.ready(canary) or not at.ready(course.stable):
         return None
@@ -172,7 +182,7 @@ def _table(
     percentage = step.percentage or min(100, max(1, round(100 * pods / max(1, at.replicas))))
     before = run.shadow.published if run.shadow else None
     kept = before.latencies if before and before.epoch == epoch else ()
-    # Each change is a new table for all gateways: so limits follow with the clock.
+    # Each change is a new table for all gateways: so limits change with the clock epoch only.
     latencies = kept if any(one.tail for one in kept) else _latencies(run, spec)
     quality = True if any(metric.event == TOKENS_FLIP for metric in spec.metrics) else None
     table = TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)

@@ -1,7 +1,7 @@
-"""How far pods are that download a model: what the status shows of it, and the sentence.
+"""The progress of pods that download a model: what the status shows of it, and the sentence for messages.
 
-A new status wakes all who watch it. So numbers change when the percentage does, when a download stalls or goes on, and
-when another size is known; between that they stay as they were written.
+Each new status wakes every client that watches it. So numbers change only when the percentage does, when a download
+stalls or goes on, and when another size is known; otherwise they stay as they were written.
 """
 
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def shown(at: Situation, revision: str) -> tuple[FetchingPod, ...]:
-    """What the status has of a revision's pods."""
+    """The pods of a revision that download a model, as the status shows them."""
     former = {pod.pod: pod for item in at.status.revisions if item.revision == revision for pod in item.fetching}
     found = [_pod(at, pod, former.get(pod.name)) for of, pod in downloads.fetching(at.observed) if of == revision]
     return tuple(pod for pod in found if pod)
 
 
 def nodes(at: Situation, revision: str) -> tuple[NodeModel, ...]:
-    """Where the model of a revision with a cache on the nodes is, or is on its way to."""
+    """Nodes whose cache has the model of a revision or downloads it, MOST_NODES at most; none without such a cache."""
     snapshot = at.observed.snapshots.get(labels.what_runs(revision))
     if snapshot is None or snapshot.inputs.model.cache != NODE_CACHE:
         return ()
     found = {
         node: NodeModel(node, state) for (of, node), state in at.observed.prefetches.items() if of == snapshot.revision
     }
-    # The one that downloads for others on its node comes last.
+    # Of the pods on a node, the one that downloads comes last, so its numbers count; the others wait for it.
     by_pod = sorted(shown(at, revision), key=lambda pod: (not pod.waiting, pod.percent or 0))
     read = {pod.node: pod for pod in by_pod if pod.node}
     workload = at.workload(revision)
@@ -56,7 +56,7 @@ def _on_its_way(node: str, pod: FetchingPod | None) -> NodeModel:
 
 
 def word(at: Situation) -> str | None:
-    """Fetching, with the percentage of the pod that has least; None where no pod is known to download."""
+    """`Fetching`, with the percentage of the pod that has downloaded least; None where no pod is known to download."""
     pods = [pod for revision in sorted(at.observed.workloads) for pod in shown(at, revision)]
     if not pods:
         return None
@@ -65,7 +65,7 @@ def word(at: Situation) -> str | None:
 
 
 def sentence(at: Situation, revision: str | None) -> str:
-    """The pod of a revision that has least, with its numbers; empty where none is known to download."""
+    """The pod of a revision that has downloaded least, with its numbers; empty where none is known to download."""
     pods = shown(at, revision or "")
     if not pods:
         return ""
@@ -110,7 +110,10 @@ def _two_digits(number: int) -> int:
 
 
 def _least(pods: Sequence[FetchingPod]) -> FetchingPod:
-    """Of those that have a percentage, where there are any: others wait for them, or nothing is known of them."""
+    """The pod that has downloaded least, of those with a percentage where there are any.
+
+    Pods without one wait for these, or nothing is known of them.
+    """
     counted = [pod for pod in pods if pod.percent is not None and not pod.waiting]
     return min(counted or pods, key=lambda pod: (pod.percent or 0, pod.downloaded_bytes, pod.pod))
 

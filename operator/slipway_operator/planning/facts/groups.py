@@ -1,4 +1,4 @@
-"""Replicas of several pods: whether there are any, and whether the cluster has what makes them."""
+"""Replicas that are groups of pods: whether there are any, and whether the cluster has LeaderWorkerSet to make them."""
 
 from slipway_operator.model.cluster.observed import FORBIDDEN, NOT_INSTALLED, Observed, Pod
 from slipway_operator.model.deployment.spec import Invalid, Spec
@@ -31,14 +31,14 @@ def used(spec: Spec, observed: Observed) -> bool:
 
 
 def index_of(pod: Pod) -> int:
-    """The index of a group by its leader; labels of pods can be edited, and then it is 0."""
+    """The index of a group, by the label of its leader pod; 0 where that was edited and is no number."""
     return int(pod.group) if pod.group.isdecimal() else 0
 
 
 def kept_pods(groups: int, desired: int, size: int) -> int:
-    """The pods that must stay where so many of the `desired` groups must.
+    """The number of pods that must stay so that `groups` of the `desired` groups stay, each of `size` pods.
 
-    Pods are evicted one by one, and each takes its whole group along: so one may leave while all others are there.
+    Pods are evicted one by one, and each takes its whole group along: so one pod may leave while all others are there.
     """
     if size == 1 or groups == 0:
         return groups

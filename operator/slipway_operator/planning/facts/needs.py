@@ -6,12 +6,12 @@ from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.planning.facts import groups
 
 CLAIMS_NOT_SERVED = "ResourceClaimsNotServed"
-REASONS = (*groups.REASONS, CLAIMS_NOT_SERVED)  # it may be installed, or come with an upgrade
+REASONS = (*groups.REASONS, CLAIMS_NOT_SERVED)  # what is missing may be installed, or come with an upgrade
 LOOK_AGAIN_S = 30.0  # no event reports that it is there
 
 
 def problem(spec: Spec, current: str, observed: Observed, policy: AdminPolicy, namespace: str) -> Invalid | None:
-    """Why no revision can be made of the spec now; None when it can, or when it exists and what it needs does, too."""
+    """Why no revision can be made of the spec now; None when one can, or when it and what it needs exist already."""
     missing = groups.problem(spec, observed)
     if current in observed.snapshots:
         return missing
@@ -19,7 +19,10 @@ def problem(spec: Spec, current: str, observed: Observed, policy: AdminPolicy, n
 
 
 def _claims(spec: Spec, observed: Observed) -> Invalid | None:
-    """An API server without ResourceClaims drops them without a word, and pods would run without their devices."""
+    """Why the spec's claim of devices cannot be met; None when it can, or there is none.
+
+    An API server without ResourceClaims drops them silently, and pods would run without their devices.
+    """
     template = spec.inputs.resources.claim_template
     if template is None or observed.serves_claims:
         return None

@@ -27,7 +27,7 @@ from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.wire import camel
 from slipway_operator.planning.facts.revision import steps_hash
 
-# Of tables: one per change never reaches it in practice, and the number has room above it for later tables.
+# Bound on a table's generation: one per change never reaches it, and the integer has room above it for later tables.
 MAX_GENERATION = 1 << 40
 MOST_PATHS = 5  # paths in one Event
 MAX_ATTEMPT = 1 << 31

@@ -4,7 +4,7 @@ from slipway_operator.api.v1alpha1.status import SleepState
 from slipway_operator.model.cluster.observed import Gateway, Service
 from slipway_operator.planning.facts.situation import Course, Situation
 
-# Requests fail when so many got no response, and this share of those of the last 10 to 20 seconds.
+# Requests count as failing when this many of those of the last 10 to 20 seconds, and this share, got no response.
 LEAST, SHARE = 3, 0.9
 # Gateways see a ready pod after about a second; until then they may not have its endpoint.
 NO_ENDPOINT_S = 5.0
@@ -32,7 +32,7 @@ def trouble(course: Course, at: Situation) -> tuple[str, str] | None:
 
 
 def sentence(course: Course, at: Situation) -> str:
-    """The same at the end of a message; without a ready gateway another part of the message reports it."""
+    """The trouble as the end of a message; empty without one. That no gateway is ready is in another part of it."""
     found = trouble(course, at)
     return f"; {found[1]}" if found and found[0] != NO_GATEWAY else ""
 
@@ -45,7 +45,7 @@ def look_again_s(course: Course, at: Situation) -> float | None:
 
 
 def _is_to_serve(course: Course, at: Situation) -> bool:
-    """Whether it should have pods and has ready ones: a lack of pods has its own condition, with the cause."""
+    """Whether the deployment should have pods and has ready ones: a lack of pods has its own condition and cause."""
     serving = course.stable or course.target
     awake = at.sleep is None or at.sleep.state is SleepState.AWAKE
     return awake and at.replicas > 0 and at.ready(serving) > 0 and at.status.traffic is not None

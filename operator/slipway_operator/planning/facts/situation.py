@@ -62,13 +62,13 @@ class Situation:
 
     @cached_property
     def asleep(self) -> bool:
-        """Whether it should have no pods: decided now, and in the status before."""
+        """Whether the deployment should have no pods: asleep in the status as read, and by what is decided now."""
         written, decided = self.status.sleep, self.sleep
         return bool(written and decided and written.state is decided.state is SleepState.ASLEEP)
 
     @cached_property
     def replicas(self) -> int:
-        """Pods that serve all traffic."""
+        """Pods that should serve all traffic: spec.replicas, or 0 while asleep."""
         return 0 if self.asleep else self.spec.replicas
 
     @property
@@ -98,7 +98,7 @@ class Situation:
         return self.status.traffic.weight(revision) if self.status.traffic else 0
 
     def share(self, revision: str | None) -> int:
-        """The weight of all pods that run it: its baseline's included, which it carries when the baseline leaves."""
+        """Weight in percent of all pods that run a revision: with its baseline's, which it carries when that leaves."""
         return self.weight(revision) + self.weight(labels.baseline_of(revision or ""))
 
     def ready(self, revision: str | None) -> int:
@@ -106,7 +106,7 @@ class Situation:
         return self.observed.ready(revision)
 
     def workload(self, revision: str) -> Workload | None:
-        """The revision's ReplicaSet."""
+        """The revision's ReplicaSet or LeaderWorkerSet; None where there is none."""
         return self.observed.workloads.get(revision)
 
     def resources(self, revision: str) -> Resources:
@@ -121,7 +121,7 @@ class Situation:
         return found or (causes.of_refusal(refusal) if refusal else None)
 
     def trouble(self, revision: str | None) -> str:
-        """The same as a message; empty when no cause is known."""
+        """The message of `cause`; empty when no cause is known."""
         found = self.cause(revision)
         return found.message if found else ""
 

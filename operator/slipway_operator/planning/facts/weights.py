@@ -1,8 +1,8 @@
 """Every pod of a revision serves the same bytes: those that its first pod reported.
 
 The weights of that pod are kept with the revision's record and given to later pods as a ConfigMap, so their fetchers
-load exactly that commit and refuse other bytes. Only pods that started before it existed can have others: such a pod
-counts as not ready, and one that reads the ConfigMap replaces it.
+load exactly that commit and refuse other bytes. Only pods that started before the ConfigMap existed can have loaded
+other bytes: such a pod counts as not ready, and is evicted so that a pod that reads the ConfigMap replaces it.
 """
 
 from dataclasses import replace
@@ -72,7 +72,7 @@ def _others(workload: Workload, wanted: Weights | None) -> list[Pod]:
 
 
 def _replica(pod: Pod) -> str:
-    """What serves with a pod: itself, or its group."""
+    """Name of the replica that a pod belongs to: its group, or the pod itself."""
     return pod.group or pod.name
 
 

@@ -47,7 +47,7 @@ def _progress_reason(course: Course, at: Situation, sizes: Sizes) -> tuple[str, 
 
 
 def _readiness(course: Course, at: Situation, traffic: Traffic | None) -> tuple[bool, str, str]:
-    """Readiness. A newer table without acknowledgement changes nothing: the former one routes to the same pods."""
+    """The condition Ready. A newer table without acknowledgement changes nothing: the former one has the same pods."""
     if at.asleep:
         return True, "Asleep", "the next request waits until it is awake"
     if at.sleep and at.sleep.state is SleepState.WAKING and not sleep.is_late(at):
@@ -78,7 +78,7 @@ def _availability(revision: str | None, at: Situation) -> tuple[bool, str, str]:
 
 
 def _canary_health(course: Course, at: Situation, sizes: Sizes) -> tuple[bool, str, str]:
-    """The problem of the revision under test; and that the former one still serves, where it does."""
+    """The condition CanaryHealthy: the problem of the revision under test, and whether stable still serves."""
     cause = at.cause(course.target) if at.ready(course.target) < sizes.needed else None
     if cause is None or cause.reason == causes.PLAIN:
         return True, "AsExpected", f"no pod of revision {course.target} is in trouble"

@@ -11,7 +11,7 @@ from slipway_operator.planning.facts.situation import Situation
 
 
 def condition(standing: Standing | None, before: Iterable[Condition], now: datetime) -> list[Condition]:
-    """NameConflict where there is one. Where that is unknown: the former condition."""
+    """The condition NameConflict while there is a conflict; the former one while it is unknown who owns the name."""
     if standing is None:
         return [item for item in before if item.type == NAME_CONFLICT]
     if not standing.lost:
@@ -20,7 +20,7 @@ def condition(standing: Standing | None, before: Iterable[Condition], now: datet
 
 
 def model(at: Situation) -> str:
-    """The "model" of requests that reach it: the name itself, or namespace/name while another one owns the name."""
+    """The "model" of requests that reach this deployment: its name, or namespace/name while another owns the name."""
     standing = at.observed.standing
     if standing is None:
         return at.status.model or at.spec.inputs.model.name
@@ -28,12 +28,12 @@ def model(at: Situation) -> str:
 
 
 def is_elsewhere(at: Situation) -> bool:
-    """Whether it is certain that requests for its model name do not reach it."""
+    """Whether it is certain that requests for the deployment's model name do not reach it."""
     return any(item.status == "True" for item in _conflicts(at))
 
 
 def sentence(at: Situation) -> str:
-    """Why requests for its model name do not, or may not, reach it; empty when they do."""
+    """Why requests for the deployment's model name do not, or may not, reach it; empty when they do."""
     return "".join(f"; {item.message}" for item in _conflicts(at))
 
 

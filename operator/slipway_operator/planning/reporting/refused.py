@@ -79,7 +79,7 @@ def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tup
 
 
 def _looked_after(course: Course, at: Situation) -> tuple[Traffic | None, tuple[Condition, ...], float | None]:
-    """Its table, the conditions about it, and the seconds until the next reconcile."""
+    """The serving revision's table, the conditions about it, and the seconds until the next reconcile, if any."""
     sizes = sizes_of(course, at)
     traffic = _table(course, at, sizes)
     shown = conditions_of(course, at, sizes, traffic)

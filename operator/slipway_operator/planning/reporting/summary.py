@@ -42,15 +42,17 @@ def step(rollout: Rollout | None) -> str | None:
 
 
 def reason(shown: Sequence[Condition], rollout: Rollout | None, at: Situation) -> str | None:
-    """The reason, for `kubectl get`: of a condition with a problem, else how far a download or an analysis is, else the
-    state."""
+    """The reason, for `kubectl get`: that of a condition with a problem.
+
+    Without one, how far a download or an analysis is, else the rollout's state; None when idle.
+    """
     ill = {item.type: item.reason for item in shown if is_ill(item) and item.reason not in _UNSAID}
     coming = downloads.word(at) if rollout is None or rollout.state in _AWAITS_PODS else None
     return next((ill[kind] for kind in _TELLING if kind in ill), coming or (_doing(rollout) if rollout else None))
 
 
 def _doing(rollout: Rollout) -> str:
-    """The state; of an analysis with the expected time, where it is known."""
+    """The rollout's state; for an analysis, with the expected time left where it is known."""
     run = rollout.analysis if rollout.state is State.ANALYZING else None
     if run is None or run.id != rollout.step_token:
         return str(rollout.state)

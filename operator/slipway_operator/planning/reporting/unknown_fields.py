@@ -42,7 +42,7 @@ def conditions(obj: Json, now: datetime) -> list[Condition]:
 
 
 def events(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
-    """One Event for each new message."""
+    """One Event for each message of the condition UnknownField that the former conditions lack."""
     former = {item.message for item in before if item.type == UNKNOWN_FIELD}
     fresh = [item for item in now if item.type == UNKNOWN_FIELD and item.message not in former]
     return tuple(Event("Warning", "UnknownField", item.message) for item in fresh)

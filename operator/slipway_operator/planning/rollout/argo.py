@@ -1,6 +1,6 @@
 """Argo Rollouts' status patches as our intents, for users of Argo's commands.
 
-The same plan reads them from the status and applies them. The status that it writes no longer has them, so each takes
+A plan reads the patches from the status and applies them. The status that it writes no longer has them, so each takes
 effect once; only the user writes the spec.
 """
 
@@ -39,7 +39,7 @@ def pause_conditions(course: Course, spec: Spec, status: Status) -> tuple[PauseC
 
 
 def controller_pause(course: Course) -> bool | None:
-    """Argo's controllerPause: missing conditions are a user's act only where they existed before."""
+    """Argo's controllerPause, true during a pause, else None: only after it, missing conditions are a user's act."""
     return True if course.state is State.PAUSED else None
 
 

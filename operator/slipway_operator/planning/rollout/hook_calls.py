@@ -17,7 +17,7 @@ from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.sizing import gates
 from slipway_operator.planning.sizing.sizes import Sizes
 
-GATE_FIRST_S, GATE_LIMIT_S = 5, 60  # a gate that holds is called again after the time that it has held, within these
+GATE_FIRST_S, GATE_LIMIT_S = 5, 60  # bounds on the wait before a gate that holds is called again
 
 
 # --- the end of a rollout ---------------------------------------------------------------------------------------------

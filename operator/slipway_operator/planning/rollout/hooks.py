@@ -27,15 +27,15 @@ def holding(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | N
 
 
 def _held_by(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | None:
-    """The same, even if spec.paused is set."""
+    """The hook of `holding`, even if spec.paused is set."""
     listens = at.replicas > 0 and gates.listens(course) is not None
     return gates.missing(course, at, _matters(course, at, sizes)) if listens else None
 
 
 def _matters(course: Course, at: Situation, sizes: Sizes) -> Iterator[gates.Matter]:
-    """The matters of possible calls at the rollout's present state: pods once they are ready, then weight."""
-    # Where revisions take turns, pods are added only as the weight moves: its calls start with the first pod.
-    # So does a ramp, whose weight increases while it is analyzed.
+    """What calls may be about in the rollout's present state: pods until enough are ready, then weight."""
+    # Where revisions take turns, pods are added only as the weight moves: calls about weight start with the first pod.
+    # So do those of a ramp, whose weight increases while it is analyzed.
     ramps = course.state is State.ANALYZING and isinstance(step_now(at.spec, rollout_of(course)), Ramp)
     turns = sizes.tight or ramps
     ready = at.ready(course.target) >= (1 if turns else max(1, sizes.enough))
@@ -164,7 +164,10 @@ def _state(rollout: Rollout, hook: Hook, about: str) -> HookState | None:
 
 
 def rollback_polls(course: Course, at: Situation) -> Iterator[tuple[Hook, str, datetime]]:
-    """(hook, key of the present call, time of the next one). The time gives the number, so a failure writes nothing."""
+    """Each rollback hook, with the key of its present call and the time of the next one.
+
+    The time gives the number of a call, so a failed call needs no write to the status.
+    """
     rollout = gates.listens(course)
     for hook in at.spec.hooks if rollout else ():
         if rollout and hook.type is HookType.ROLLBACK:

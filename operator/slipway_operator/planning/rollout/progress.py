@@ -14,7 +14,7 @@ from slipway_operator.planning.sizing import capacity
 from slipway_operator.planning.sizing.replicas import room_for_target
 from slipway_operator.planning.sizing.sizes import Sizes
 
-HELD = "held"  # the progress of a rollout that waits for others
+HELD = "held"  # the progress of a rollout that waits without a fault of its own; see `_held`
 LOST = "lost"  # the progress of an analysis without a ready pod to judge
 # An analysis of pairs and a ramp wait for their pods first: `provisioned` begins them.
 _HOLDING: dict[type, State] = {Pause: State.PAUSED, Analysis: State.ANALYZING}

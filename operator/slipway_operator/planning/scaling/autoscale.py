@@ -46,7 +46,10 @@ class Scaling:
 
 
 def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
-    """The writes that keep ours exactly when the spec has one and no other scales; never of `spec.replicas`."""
+    """The writes about our HorizontalPodAutoscaler, and the condition; `spec.replicas` is never written.
+
+    Ours exists exactly while spec.autoscaling is set and no other autoscaler scales the deployment.
+    """
     ours = _ours(at)
     others = [item for item in at.observed.autoscalers if item is not ours]
     rivals = [item for item in others if item.aims_here]

@@ -62,7 +62,7 @@ def conditions(course: Course, at: Situation) -> list[Condition]:
 
 
 def _needed(at: Situation) -> dict[str, str]:
-    """What each metric is needed for: spec.autoscaling and other autoscalers, of which the first one is named."""
+    """For each needed field of EngineMetrics, what needs it first: a metric of spec.autoscaling or another scaler."""
     found: dict[str, str] = {}
     for metric in at.spec.autoscaling.metrics if at.spec.autoscaling else ():
         for field in _NEEDS.get(OWN_NAMES.get(metric.type, ""), ()):

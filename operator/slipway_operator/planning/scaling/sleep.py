@@ -16,7 +16,7 @@ from slipway_operator.planning.sizing import replacement
 from slipway_operator.planning.sizing.sizes import sizes_of
 
 GATEWAY_POLL_S = 0.5
-LATER_S = 10.0  # when something other than requests keeps it awake
+LATER_S = 10.0  # until the next look while something other than requests keeps the deployment awake
 # Gateways report a waiting request at once; this is for reports that were lost.
 ASLEEP_POLL_S = 60.0
 # For times that are cut to whole seconds, and for a report that is slightly older than the decision.
@@ -24,7 +24,10 @@ SLACK_S = 2.0
 
 
 def next_sleep(course: Course, at: Situation) -> Sleep | None:
-    """At most one state further; None for a deployment without a stable revision or with spec.replicas 0."""
+    """The next sleep state, at most one further than in the status.
+
+    None without a stable revision, with spec.replicas 0, or while awake without an idle limit.
+    """
     former = at.status.sleep
     if course.stable is None or at.spec.replicas == 0:
         return None
@@ -46,7 +49,7 @@ def idle_s(at: Situation) -> float | None:
 
 
 def look_again_s(course: Course, at: Situation) -> float | None:
-    """Seconds until time alone may change something."""
+    """Seconds until time alone may change the sleep state; None when only an event may."""
     sleep, limit_s = at.sleep, _limit_s(at)
     if sleep is None or sleep.state is SleepState.WAKING:
         return None
@@ -167,7 +170,7 @@ def sentence(course: Course, at: Situation) -> str:
 
 
 def events(course: Course, at: Situation) -> tuple[Event, ...]:
-    """One Event for each change."""
+    """The Event for a change of the sleep state; none where it begins or ceases to fall asleep."""
     before, now = at.status.sleep, at.sleep
     if before is None or now is None or before.state is now.state:
         return ()

@@ -1,7 +1,8 @@
 """The baseline: new pods of stable beside the canary, with the same number and the same weight.
 
-Where they exist, a canary is compared with them: pods as young, as cold and as busy as its own. They are only for the
-comparison, and stable does not depend on them: it keeps pods for their share, and they leave first when room is short.
+Where they exist, a canary is compared with them: pods as young, as cold and as busy as its own. Baseline pods are only
+for the comparison, and stable does not depend on them: it keeps pods for their share of requests, and the baseline
+leaves first when room is short.
 """
 
 from datetime import datetime, timedelta
@@ -23,12 +24,12 @@ HALF = 50  # percent: from this weight on there is no second share of the same s
 
 
 def name(course: Course) -> str:
-    """The revision label of its pods: its key in the table, in counts and in the status."""
+    """The revision label of the baseline's pods: its key in the table, in counts and in the status."""
     return labels.baseline_of(course.stable or "")
 
 
 def replicas(course: Course, at: Situation, sizes: Sizes) -> int:
-    """Pods that it should have; 0 where there should be no baseline."""
+    """Pods that the baseline should have; 0 where there should be none."""
     tested = _tested(course, at)
     if tested is None or not _is_due(course, at, sizes) or _is_left_over(course, at):
         return 0
@@ -39,12 +40,12 @@ def replicas(course: Course, at: Situation, sizes: Sizes) -> int:
 
 
 def is_one(course: Course, at: Situation, sizes: Sizes, revision: str) -> bool:
-    """Whether this is the baseline, and one should exist."""
+    """Whether `revision` is the baseline's label, and a baseline should exist."""
     return revision == name(course) and replicas(course, at, sizes) > 0
 
 
 def weight(course: Course, at: Situation, sizes: Sizes, tested: int) -> int:
-    """Percent of new requests: `tested`, as the canary has, or 0 while its pods cannot carry that."""
+    """Percent of new requests for the baseline: `tested`, as for the canary, or 0 while its pods cannot carry that."""
     carried = canary.replicas_for(tested, sizes.carriers)
     there = replicas(course, at, sizes) > 0 and at.ready(name(course)) >= max(1, carried)
     return tested if there and tested < HALF else 0
@@ -56,7 +57,7 @@ def compared(course: Course, at: Situation) -> str:
 
 
 def is_awaited(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether its pods are not ready yet: both get the weight of the step at the same time."""
+    """Whether the rollout waits for baseline pods: canary and baseline get the weight of the step at the same time."""
     tested = _tested(course, at)
     if tested is None or not _is_due(course, at, sizes):
         return False
@@ -65,7 +66,7 @@ def is_awaited(course: Course, at: Situation, sizes: Sizes) -> bool:
 
 
 def given_up_at(rollout: Rollout, at: Situation) -> datetime:
-    """When the canary, whose pods are ready, stops waiting for it."""
+    """When the canary, whose pods are ready, stops waiting for the baseline."""
     return rollout.progress_at + timedelta(seconds=at.spec.strategy.capacity.surge_timeout_s)
 
 
@@ -93,7 +94,7 @@ def stands_in_the_way(course: Course, at: Situation, sizes: Sizes) -> str | None
 
 
 def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
-    """Its part of the message; empty where the spec has none, or there is nothing to compare."""
+    """The baseline's part of the message; empty where the spec has none, or there is nothing to compare."""
     rollout, tested = course.rollout, _tested(course, at)
     if rollout is None or tested is None or not _may_be(course, at):
         return ""
@@ -105,7 +106,7 @@ def sentence(course: Course, at: Situation, sizes: Sizes) -> str:
 
 
 def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list[dict[str, Any]]:
-    """The missing objects of it. It runs the recorded stable revision, under its own label."""
+    """The baseline's missing Service and workload. It runs the recorded stable revision, under its own label."""
     pods, revision = replicas(course, at, sizes), name(course)
     if not pods or course.stable is None:
         return []
@@ -117,18 +118,18 @@ def manifests(owner: Owner, course: Course, at: Situation, sizes: Sizes) -> list
 
 
 def _is_due(course: Course, at: Situation, sizes: Sizes) -> bool:
-    """Whether there should be one at the present step of the rollout."""
+    """Whether there should be a baseline at the present step of the rollout."""
     given_up = course.rollout is None or course.rollout.without_baseline is not None
     return not given_up and _may_be(course, at) and _has_room(course, at, sizes)
 
 
 def _may_be(course: Course, at: Situation) -> bool:
-    """Whether the spec has one, an analysis is ahead, and the weight leaves room for a second share of that size."""
+    """Whether the spec has a baseline, an analysis is ahead, and the weight leaves room for a second share of it."""
     rollout, strategy = course.rollout, at.spec.strategy
     if not strategy.baseline_pod or rollout is None or rollout.state not in _STEPPING or rollout.skip_steps:
         return False
     steps = strategy.steps[rollout.step_index :]
-    # Of blue-green only pairs compare the two; a ramp compares with stable itself.
+    # In a blue-green rollout only pairs compare the two revisions; a ramp compares with stable itself.
     compares = [step for step in steps if isinstance(step, TwinAnalysis if strategy.blue_green else Analysis)]
     ahead = any(not isinstance(step, Ramp) for step in compares)
     half = canary.weight_now(strategy.steps, rollout) >= HALF
@@ -142,7 +143,7 @@ def _has_room(course: Course, at: Situation, sizes: Sizes) -> bool:
 
 
 def _room(course: Course, at: Situation, sizes: Sizes) -> int:
-    """Pods that it may have now: all revisions together never exceed replicas and surge (invariant I7)."""
+    """Pods that the baseline may have now: all revisions together never exceed replicas and surge (invariant I7)."""
     others = sum(
         max(workload.desired, at.replicas) if revision == course.stable else workload.desired
         for revision, workload in at.observed.workloads.items()

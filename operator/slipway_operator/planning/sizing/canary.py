@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from slipway_operator.api.v1alpha1.status import Rollout
 from slipway_operator.model.deployment.strategy import Ramp, SetHeaderRoute, SetMirrorRoute, SetScale, SetWeight, Step
 
-BRAKED = 1  # percent of a canary that is grossly slow while it is cold: with none it would never be warm
+BRAKED = 1  # percent of requests for a canary that is grossly slow while cold: without any it would never be warm
 
 
 def is_braked(rollout: Rollout) -> bool:

@@ -63,7 +63,10 @@ def holds_weight(course: Course, at: Situation, mode: Mode) -> bool:
 
 
 def before_pods(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
-    """Calls before pods are created. Where the only pod is replaced, the new one gets all requests at once."""
+    """Calls before pods are created. Where the only pod is replaced, the new one gets all requests at once.
+
+    So calls about weight come before its pod too, except for the check of ready pods.
+    """
     if not _new(course, at):
         return
     if mode is not Mode.RECREATE:

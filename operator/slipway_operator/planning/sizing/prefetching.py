@@ -10,9 +10,9 @@ MOST_NODES = 16  # of one revision
 
 
 def jobs(owner: Owner, course: Course, at: Situation) -> tuple[Prefetch, ...]:
-    """Jobs for the nodes of the stable pods: the next pods take their place, or one beside them.
+    """Jobs that download the model on the nodes of the stable pods, where the next pods run in their place or beside.
 
-    They begin when the first pod of the revision has its model: from then on all of its pods load the same bytes.
+    Jobs begin when the first pod of the revision has its model: from then on all of its pods load the same bytes.
     """
     target, stable = course.target, course.stable
     snapshot = at.observed.snapshots.get(target or "")
@@ -26,7 +26,7 @@ def jobs(owner: Owner, course: Course, at: Situation) -> tuple[Prefetch, ...]:
 
 
 def _nodes(at: Situation, revision: str) -> set[str]:
-    """Those of its pods, without nodes that are drained."""
+    """Nodes of the revision's pods, without nodes that are drained."""
     workload = at.workload(revision)
     pods = (*workload.pods, *workload.workers) if workload else ()
     return {pod.node for pod in pods if pod.node and not pod.leaving}

@@ -1,4 +1,4 @@
-"""Pods that are replaced while nothing is rolled out: of before spec.restartAt, and on nodes that are drained.
+"""Pods that are replaced while nothing is rolled out: those older than spec.restartAt, and those on drained nodes.
 
 One pod more than usual is desired, so the service never has fewer; then old pods leave one at a time.
 """
@@ -13,15 +13,18 @@ from slipway_operator.planning.facts.situation import Course, Situation
 
 
 def extra_pods(course: Course, at: Situation, revision: str) -> int:
-    """1 while pods of the stable revision are to be replaced and no rollout is in flight; then groups that are held."""
+    """Pods or groups above the replicas that stable has for replacements.
+
+    1 while pods are to be replaced and no rollout is in flight; after that, the groups that are held.
+    """
     return 1 if _old_pods(course, at, revision) else _held_groups(course, at, revision)
 
 
 def _held_groups(course: Course, at: Situation, revision: str) -> int:
     """Groups above the replicas that stay, because a LeaderWorkerSet removes its highest ones, whichever are ready.
 
-    A group that was evicted comes again under its index, on a lost node only when that is gone for good. Until then
-    one of the highest serves in its place.
+    A group that was evicted is created again under its index; on a lost node only when that is gone for good. Until
+    then one of the highest groups serves in its place.
     """
     workload = at.workload(revision)
     if workload is None or workload.kind != labels.LEADER_WORKER_SET or course.rollout is not None:
@@ -48,8 +51,9 @@ def evictions(course: Course, at: Situation) -> tuple[Evict, ...]:
 def min_available(course: Course, at: Situation, desired: int) -> int:
     """The pods that an eviction by others must leave: all `desired` replicas of the stable revision but one.
 
-    The only pod stays until another one is ready, where drains are seen: else nothing would replace it, and its node
-    could never be drained. A replacement that is not ready within the progress deadline ends that, too.
+    Where the operator sees drains, the only pod stays until its replacement is ready. Where it does not, nothing would
+    replace that pod, and its node could never be drained, so the pod may leave. It may also leave when a replacement
+    is not ready within the progress deadline.
     """
     snapshot = at.observed.snapshots.get(course.stable or "")
     size = snapshot.inputs.engine.parallelism.nodes if snapshot else 1

@@ -38,7 +38,7 @@ def retired(course: Course, at: Situation, sizes: Sizes) -> list[str]:
 
 
 def scale_down_at(course: Course, at: Situation, sizes: Sizes, revision: str, weight: int) -> datetime | None:
-    """When the pods of a retired revision may leave: a while after every gateway stopped sending to it."""
+    """When the pods of a retired revision may leave: a while after every gateway stopped sending to it; None before."""
     if weight > 0:
         return None
     settled = at.status.scale_down_at(revision)

@@ -40,7 +40,7 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
 
 
 def _highest_generation(at: Situation) -> int:
-    """The highest in the status and of all that gateways route by or count for; 0 without any.
+    """The highest generation in the status, and of all that gateways route by or count for; 0 without any.
 
     Gateways count requests by generation. Where a status was lost or an old one restored, its number would be used
     twice, and counts of two tables would be added up. Numbers from MAX_GENERATION on are ignored: gateways report them
@@ -90,7 +90,7 @@ def _wanted_weight(course: Course, at: Situation, sizes: Sizes, present: int) ->
 
 
 def _carried(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
-    """Percent that the ready pods of the target carry; as many as the spec defines as enough count as all."""
+    """Percent that the ready pods of the target carry; pods that reach the progress threshold count as all."""
     carriers, ready = sizes.carriers, at.ready(course.target)
     counted = max(ready, sizes.needed) if ready >= sizes.enough else ready
     return canary.weight_carried(counted, carriers) if carriers and ready else 0 if carriers else present
@@ -113,7 +113,7 @@ def _goes_by_pods(course: Course, at: Situation, sizes: Sizes) -> bool:
 
 
 def _returning(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
-    """The weight that decreases only, as fast as stable pods are ready for it; 0 if the target has none (I5)."""
+    """The target's weight if it only decreases, as fast as stable has ready pods for it; 0 without a ready pod (I5)."""
     if at.ready(course.target) == 0 or at.replicas == 0 or sizes.mode is Mode.RECREATE:
         return 0
     return min(present, 100 - canary.weight_carried(at.ready(course.stable), sizes.carriers))
@@ -129,7 +129,7 @@ def _header_routes(course: Course, at: Situation) -> tuple[HeaderRoute, ...]:
 
 
 def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
-    """As header routes, and none once the steps are done: a promotion needs the pods for its own requests."""
+    """The mirror routes of the steps so far; none once the steps are done: a promotion needs pods for real requests."""
     rollout = _served_by_steps(course, at)
     if rollout is None or rollout.state is State.PROMOTING:
         return ()
@@ -139,7 +139,7 @@ def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
 
 
 def _tolerance(course: Course, at: Situation) -> PredictionTolerance | None:
-    """With which predictions for mirrored requests are compared: of the first template that compares them."""
+    """The tolerance for comparing predictions for mirrored requests, of the first template with one; None without."""
     found = next((spec.tolerance for spec in _templates(course, at) if spec.tolerance), None)
     return PredictionTolerance(found.relative_millionths, found.absolute_billionths) if found else None
 
@@ -160,7 +160,10 @@ def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
 
 
 def _templates(course: Course, at: Situation) -> list[AnalysisSpec]:
-    """By which the revision under test may be compared, in any step: feedback comes late, and bins take a while."""
+    """Templates by which the revision under test may be compared in any step.
+
+    Gateways count for all of them from the start: feedback comes late, and bins of predictions take a while.
+    """
     if _served_by_steps(course, at) is None:
         return []
     templates = (at.observed.templates.get(name) or found(name, None) for name in at.spec.strategy.templates)
