@@ -19,7 +19,7 @@ class Trail:
     """One audit log. Several operators may share its file: each reads what others appended before it appends."""
 
     def __init__(self, path: str, now: Callable[[], datetime]) -> None:
-        """`path` "": the process's log alone, with a chain for each process."""
+        """`path`: the file; "" for the process's log alone, in which each process has a chain of its own."""
         self._path, self._now = Path(path) if path else None, now
         self._chain = Chain()
         self._size = 0  # of the file, as far as it was read

@@ -176,7 +176,7 @@ def _expired(about: Record, kind: str, obj: Object, known: Mapping[str, str], no
 
 
 def _writers(obj: Object, path: tuple[str, ...]) -> list[Record]:
-    """Clients that manage this part of the spec, the latest first; else the latest that wrote the object.
+    """Clients that manage this part of the spec, the latest first; else the one that wrote the object last.
 
     A manager is the name that a client gave itself. Authenticated users are in the audit log of the API server alone.
     """

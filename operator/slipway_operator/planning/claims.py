@@ -84,7 +84,7 @@ def _next(claim: Claim, wishes: Collection[Wish], rules: ClaimRules, now: dateti
 
 
 def _beyond(kept: Mapping[str, Claim]) -> list[str]:
-    """Names without an owner beyond their namespace's limit: those that were released first."""
+    """Released names beyond the MAX_RELEASED of their namespace: those that were released first."""
     released: dict[str, list[tuple[datetime, str]]] = {}
     for name, claim in kept.items():
         if claim.released_at:
@@ -95,7 +95,7 @@ def _beyond(kept: Mapping[str, Claim]) -> list[str]:
 def _given(
     kept: Mapping[str, Claim], wishes_by_name: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
 ) -> tuple[dict[str, Claim], set[str]]:
-    """Free names with their new owners, the oldest ModelDeployment first; and owners whose name exceeds a limit."""
+    """Free names with their new owners, the oldest ModelDeployment first; and those for whose name there is no room."""
     given: dict[str, Claim] = {}
     full: set[str] = set()
     used, of_namespace = _used(kept)

@@ -141,7 +141,7 @@ class PoolRunner:
             await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
-        """Bring all pools one step nearer to their specs, and know what their pods report.
+        """Bring all pools one step nearer to their specs, read what their pods report, and queue changed members.
 
         Raises:
             ApiError: pools cannot be read. What keeps a single pool from its state is logged.

@@ -59,17 +59,17 @@ class CounterColumn:
 
     @property
     def copies(self) -> bool:
-        """Whether it counts copies of requests, which no weight splits."""
+        """Whether the column counts copies of requests, which no weight splits."""
         return self.drift or self.metric.is_paired
 
     @property
     def limited(self) -> bool:
-        """Whether it needs limits from stable's latencies; those of pairs are applied by the gateways."""
+        """Whether the column needs limits from stable's latencies; gateways apply those of pairs."""
         return self.metric.latency and self.part not in (ColumnPart.TAIL, ColumnPart.WITHHELD, ColumnPart.PROBES)
 
     @property
     def waits(self) -> bool:
-        """Whether it counts nothing while latencies are not comparable. Those of pairs always are."""
+        """Whether the column counts nothing while latencies are not comparable; those of pairs always are."""
         return self.metric.latency and not self.metric.is_paired and self.part is not ColumnPart.GROSS
 
 

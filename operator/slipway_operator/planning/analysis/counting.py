@@ -94,7 +94,7 @@ def _counted_once(before: Totals, now: Totals) -> Totals:
 
 
 def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
-    """Whether canary was assigned any request that was split between the two, or answered or got a copy of one."""
+    """Whether canary was assigned any request that was split by weight, or got or answered a copy of one."""
     return any(
         (weight and sides[0].assigned)
         or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
@@ -122,7 +122,7 @@ def timed(run: AnalysisRun, gateways: Iterable[Gateway], pair: tuple[str, str]) 
 
 
 def applicable(run: AnalysisRun, spec: AnalysisSpec) -> AnalysisSpec:
-    """The template without latencies that the traffic lacks, after enough requests; a deciding metric must remain.
+    """The template without latencies of kinds that no response has, after enough requests, if one metric still decides.
 
     A latency that stable has and canary lacks stays: that is no data, and no data is no pass.
     """

@@ -39,7 +39,7 @@ def questions(
 ) -> Iterator[Question]:
     """Every measurement that is due now. The runner knows which are in progress already.
 
-    None while scaled to zero: a bad one would not be the revision's fault.
+    No measurement is due while scaled to zero: a bad one would not be the revision's fault.
     """
     if at.replicas == 0:
         return

@@ -375,7 +375,7 @@ def its_part(strategy: Strategy, spec: AnalysisSpec) -> AnalysisSpec:
 
 
 def _weights_differ(course: Course, at: Situation) -> bool:
-    """Whether canary and stable have different weights. Unknown weights count as different: drift has no cause."""
+    """Whether canary and stable have other model weights, or unknown ones: drift is then only reported."""
     one, other = (at.observed.snapshots.get(name) for name in _pair(course))
     return one is None or other is None or not same_weights(one, other)
 

@@ -30,7 +30,7 @@ def readings(run: AnalysisRun) -> tuple[int, ...]:
 
 
 def counts_at(run: AnalysisRun, seconds: int) -> tuple[Counts, ...]:
-    """What was counted so far at one of `readings`."""
+    """The run's counts at one of `readings`, `seconds` after its start."""
     known = {moment.epoch: moment.totals for moment in run.trace if moment.seconds <= seconds}
     return tuple(_counts(item, place, known) for place, item in enumerate(run.counts))
 

@@ -132,7 +132,7 @@ def _numbers(pod: FetchingPod) -> str:
 
 
 def _amount(size: int) -> str:
-    """In decimal units, as registries and hubs count."""
+    """A number of bytes as text in decimal units, as registries and hubs count."""
     unit, name = next((item for item in _UNITS if size >= item[0]), (1, "bytes"))
     amount = size / unit
     return f"{amount:.1f} {name}" if unit > 1 and amount < 100 else f"{amount:.0f} {name}"

@@ -25,7 +25,7 @@ def problem(spec: Spec, observed: Observed) -> Invalid | None:
 
 
 def used(spec: Spec, observed: Observed) -> bool:
-    """Whether a revision's replicas are groups of pods, or are to be."""
+    """Whether the replicas of any revision are groups of pods, or those of the spec's revision will be."""
     wanted = spec.inputs.engine.parallelism.nodes > 1
     return wanted or any(snapshot.is_grouped for snapshot in observed.snapshots.values())
 

@@ -116,7 +116,7 @@ def _served(observed: Observed, wanted: str) -> str | None:
     """The stable revision from the tables that gateways route by, where the status has lost it.
 
     A rollout that was in flight starts again: the revision under test does not count as stable. None where only the
-    wanted revision serves, or none at all: it then starts as a first revision.
+    wanted revision serves, or none at all: the wanted one then starts as a first revision.
     """
     weights: dict[str, int] = {}
     for gateway in observed.gateways:
@@ -138,7 +138,7 @@ def _is_table(table: Traffic) -> bool:
 
 
 def is_shadow(shadow: TwinShadow) -> bool:
-    """Whether gateways accept it: they use no table that they cannot parse."""
+    """Whether gateways accept a twin shadow: they use no table that has a part which they cannot parse."""
     shares = 0 <= shadow.percentage <= 100 and shadow.max_pairs_per_second > 0
     latencies = all(
         one.measure in ("ttft", "itl", "e2e") and one.max_slowdown >= 0 and all(it.microseconds > 0 for it in one.tail)

@@ -39,7 +39,7 @@ def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot]) -> tuple[str,
 
 
 def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> str:
-    """A known revision with the same inputs, else a new hash: content first, so a new algorithm changes nothing."""
+    """A known revision with the same inputs, else their hash: so a new hash algorithm renames no known revision."""
     same = (item.revision for item in snapshots.values() if item.inputs.canonical == inputs.canonical)
     return next(same, None) or revision_hash(inputs)
 
@@ -63,7 +63,7 @@ def in_window(snapshots: Mapping[str, Snapshot], stable: str | None, wanted: str
 
 
 def forgotten(snapshots: Mapping[str, Snapshot], keep: Iterable[str | None], limit: int) -> list[str]:
-    """Revisions beyond the history limit, oldest first; `keep` are in use and do not count."""
+    """Revisions beyond the history limit, oldest first; revisions in `keep` are in use and do not count."""
     kept = set(keep)
     former = sorted((item for item in snapshots.values() if item.revision not in kept), key=lambda item: item.ordinal)
     return [item.revision for item in former[: max(0, len(former) - limit)]]

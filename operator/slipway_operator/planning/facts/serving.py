@@ -38,7 +38,7 @@ def sentence(course: Course, at: Situation) -> str:
 
 
 def look_again_s(course: Course, at: Situation) -> float | None:
-    """Seconds until time alone may begin or end a trouble; gateways report failing requests at once."""
+    """Seconds until time alone may begin or end a trouble; None when only a report of a gateway may."""
     unserved = _lacks_route(at) or any(item.service.unserved_s is not None for item in _reporting(at))
     found = trouble(course, at)
     return POLL_S if (unserved and _is_to_serve(course, at)) or (found and found[0] != NO_GATEWAY) else None
@@ -57,7 +57,10 @@ def _unserved(services: list[Service]) -> bool:
 
 
 def _served_before(at: Situation) -> bool:
-    """Whether pods were ready for a while: gateways count from the start of the route, before its first pod."""
+    """Whether the deployment was Ready for NO_ENDPOINT_S, or has such a trouble already.
+
+    Gateways count the time without an endpoint from the start of the route, which is before its first pod.
+    """
     ready = next((item for item in at.status.conditions if item.type == "Ready"), None)
     if ready is None or ready.status != "True":
         return ready is not None and ready.reason in REASONS

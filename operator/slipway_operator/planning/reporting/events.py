@@ -1,7 +1,7 @@
 """Events besides those of the rollout's rows: changes of pods and weights, drains, a stable revision without pods.
 
-Each comes from the difference between the former status and the present decisions, so once per change. They are no
-decisions: a crash between the status and the Event may lose one, and its content is in the status.
+Each comes from the difference between the former status and the present decisions, so once per change. Events are no
+decisions: a crash between the writes of the status and of an Event may lose it, and its content is in the status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Eve
 
 
 def _scaled_and_shifted(at: Situation, desired: Mapping[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
-    """Scalings and weight changes."""
+    """Events about changed replica counts and changed weights."""
     scaled = tuple(
         Event("Normal", "ScalingReplicaSet", f"revision {name} goes from {workload.desired} to {desired[name]} pods")
         for name, workload in sorted(at.observed.workloads.items())
@@ -119,7 +119,7 @@ def ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:
 
 
 def _already_served(at: Situation, rollout: Rollout | None, token: str) -> bool:
-    """Whether a promotion has had its effect: it stays in the spec and is no mistake."""
+    """Whether a promotion token has had its effect: it stays in the spec and is no mistake."""
     name, _, rest = token.partition("/")
     if name in (at.status.stable_revision, at.status.previous_revision):
         return True

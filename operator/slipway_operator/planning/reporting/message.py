@@ -150,7 +150,7 @@ def _without(course: Course, at: Situation, sizes: Sizes) -> str:
 
 
 def _cut_off(at: Situation, revision: str) -> str:
-    """The gateways that send the revision no requests: meanwhile nothing counts there."""
+    """How many gateways send the revision no requests, for the message: meanwhile nothing is counted there."""
     cut = sum(gateway.cut_off == revision for gateway in at.observed.gateways if gateway.ready)
     return f"; {cut} of {at.acknowledged[1]} gateways send it nothing, for it fails hard" if cut else ""
 

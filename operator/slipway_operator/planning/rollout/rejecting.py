@@ -177,7 +177,7 @@ def analysis_failed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
     ABORTING,
 )
 def weight_returned(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    """A revert leaves no rejection; any other rejection is kept until the spec changes."""
+    """A revert to stable leaves no rejection; any other rejection stays in the status until the spec changes."""
     rollout = rollout_of(course)
     if at.weight(rollout.revision) != 0 or not at.traffic_synced:
         return None

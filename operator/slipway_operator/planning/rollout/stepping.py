@@ -44,7 +44,7 @@ def promote_full(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     IN_FLIGHT,
 )
 def steps_changed(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
-    """A weight from trafficPercent may also decrease."""
+    """Steps that come from trafficPercent start again at the first one, so their weight may also decrease."""
     rollout, strategy = rollout_of(course), at.spec.strategy
     if rollout.steps_hash == steps_hash(strategy.steps):
         return None

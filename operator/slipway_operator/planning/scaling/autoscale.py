@@ -67,7 +67,7 @@ def scaling(owner: Owner, at: Situation, obj: Json) -> Scaling:
 
 
 def moments(at: Situation) -> tuple[datetime, ...]:
-    """When an autoscaler without status counts as inert, and a refused one is tried again: neither has an event."""
+    """When an autoscaler without status counts as inert, and a refused one is tried again: no event reports either."""
     inert = (
         item.created_at + timedelta(seconds=INERT_S)
         for item in at.observed.autoscalers

@@ -83,7 +83,7 @@ def _names(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unnamed(live: Iterable[str], needed: Needed, at: Situation) -> Iterator[Problem]:
-    """Custom engines whose description does not name a metric: no page can have it."""
+    """Problems of custom engines whose spec names no metric for a needed field: no metrics page can have it."""
     for revision in live:
         engine = _engine(revision, at)
         for field, why in needed.items() if engine else ():

@@ -88,7 +88,7 @@ def _falling_asleep(sleep: Sleep, course: Course, at: Situation) -> Sleep:
 
 
 def _asleep(sleep: Sleep, course: Course, at: Situation) -> Sleep:
-    """The next state. A new spec wakes it too: a rollout has to see that its revision becomes ready."""
+    """The next state. A new spec wakes the deployment too: a rollout has to see that its revision becomes ready."""
     stays = _limit_s(at) is not None and _is_settled(course, at) and not _is_called(sleep, at)
     return sleep if stays else sleep.to(SleepState.WAKING, at.now)
 

@@ -153,7 +153,7 @@ def _room(course: Course, at: Situation, sizes: Sizes) -> int:
 
 
 def _tested(course: Course, at: Situation) -> Workload | None:
-    """The canary's pods; None while it should have none."""
+    """The canary's workload; None while it should have no pods."""
     workload = at.workload(course.target or "")
     return workload if workload and workload.desired else None
 

@@ -95,7 +95,7 @@ def after_weight(course: Course, at: Situation, mode: Mode) -> Iterator[Matter]:
 
 
 def goal_weight(course: Course, at: Situation, mode: Mode) -> int:
-    """Percent of new requests that the rollout goes to where it is."""
+    """Percent of new requests that the new revision gets by the rollout's present step; 100 past the steps."""
     if course.rollout is None or past_steps(course.rollout, at):
         return 100
     weight = canary.weight_now(at.spec.strategy.steps, course.rollout)
