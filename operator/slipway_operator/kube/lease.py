@@ -85,7 +85,7 @@ class Lease:
                 await self._client.replace(LEASES, {**live, "spec": {**live["spec"], "holderIdentity": ""}})
 
     async def _acquire(self) -> None:
-        # Counted from before the request: other operators count from when they see the renewal.
+        # The time counts from before the request: other operators count from when they see the renewal, which is later.
         started = self._clock()
         try:
             live = await self._client.get(LEASES, self._terms.namespace, self._terms.name)
@@ -99,7 +99,7 @@ class Lease:
         self._held_until = started + self._terms.duration_s * HELD_FOR
 
     def _is_free(self, spec: Object) -> bool:
-        """Whether it is ours, released, or expired: by our own clock, whatever the holder's clock shows."""
+        """Whether the lease is ours, released, or expired: no renewal was seen for its duration, by our own clock."""
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._terms.identity):
             return True
