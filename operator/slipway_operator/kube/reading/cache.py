@@ -150,7 +150,7 @@ class ObjectCache:
                 self._is_listed.set()
 
     async def _list(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[ObjectKey]:
-        """List one kind into the cache, of one ModelDeployment if `name`; returns those with a deletion that was missed."""
+        """List a kind into the cache, of one ModelDeployment if `name`; returns those where a deletion was missed."""
         selector = labels.selector(name) if name else labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""
         # ControllerRevisions and ReplicaSets must be up to date; a list of pods or Services is soon outdated anyway.
         cached = bool(name) and resource in (PODS, SERVICES)

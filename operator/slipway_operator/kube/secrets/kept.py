@@ -91,8 +91,8 @@ class KeptSecret(ABC, Generic[Item, Part]):
     async def keep(self, namespace: str) -> None:
         """Write a namespace's part unless it was written lately.
 
-        Without the permission, or without items, a warning is logged. Any other ApiError is raised: reconciles call this
-        before they create pods, so none are created then.
+        Without the permission, or without items, a warning is logged. Any other ApiError is raised, so that reconciles,
+        which call this before they create pods, create none.
         """
         if not self._items:
             await self.look()

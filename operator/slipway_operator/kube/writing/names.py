@@ -206,7 +206,7 @@ class Names:
     def _notify(self, standings: dict[str, Standing]) -> None:
         before, self._standings = self._standings, standings
         for owner, standing in standings.items():
-            # An owner with its name and without a conflict in its status needs no reconcile: most owners at a cold start.
+            # An owner with its name, and no conflict in its status, needs no reconcile: most owners at a cold start.
             former = before.get(owner)
             changed = standing.lost or (former is not None and former.lost) or self._reports_conflict(_key(owner))
             if standing != former and changed:
