@@ -57,7 +57,7 @@ from slipway_operator.tenants.runner import TenantRunner
 from slipway_process import logs
 
 SPREAD_S = 2.0  # all ModelDeployments are reconciled within this time after gateways came or left
-DRAIN_S = 10.0  # shutdown waits so long for reconciles in progress; SIGKILL follows after 30 s
+DRAIN_S = 10.0  # how long shutdown waits for reconciles in progress; SIGKILL follows after 30 s
 
 log = logging.getLogger("slipway_operator")
 
@@ -332,7 +332,7 @@ def _scaling_sources(
     queue: WorkQueue[ObjectKey],
     metrics: Metrics,
 ) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
-    """Return how reconciles read autoscalers and engines' metrics; start sampler and metrics API as tasks."""
+    """Return how reconciles read autoscalers and metrics, and the started tasks of sampler and metrics API."""
     autoscalers = Autoscalers(readers.client)
     if not settings.metrics_api_service and not settings.engine_metrics_pods:
         return ScalingSources(autoscalers), []

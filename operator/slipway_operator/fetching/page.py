@@ -13,7 +13,7 @@ _SAMPLE = re.compile(r"slipway_fetch_(downloaded_bytes|size_bytes|speed_bytes_pe
 
 
 def parse(page: bytes) -> PodDownload | None:
-    """Parse a page; None if it is not one of our fetcher."""
+    """Parse a page; None if our fetcher never sends such a page."""
     values: dict[str, int] = {}
     for line in page.decode("ascii", "replace").split("\n"):
         found = _SAMPLE.fullmatch(line)

@@ -190,7 +190,7 @@ class MetricsSampler:
         return series.pages(self.clock()) if series else ()
 
     def _report(self, key: ObjectKey) -> None:
-        """Call `changed` if an autoscaler needs the pages and their state changed. Texts of problems may vary freely."""
+        """Call `changed` if an autoscaler needs the pages and their state changed, beyond the texts of problems."""
         if key not in self._series or not self._series[key].followed.scaled:
             return
         state = tuple((page.pod, bool(page.problem), page.missing) for page in self.pages(key))

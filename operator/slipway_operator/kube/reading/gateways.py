@@ -28,7 +28,7 @@ CACHE_S = 0.3
 GRACE_S = 30.0
 PORT_NAME, TLS_PORT_NAME = "admin", "internal"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
-MAX_GENERATION = 1 << 53  # JSON readers take integers up to here exactly; the next generation must be such an integer
+MAX_GENERATION = 1 << 53  # JSON numbers may be read as doubles, which are exact up to here
 MOST_AT_A_POD = 1 << 20
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
