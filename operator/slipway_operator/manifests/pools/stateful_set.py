@@ -187,7 +187,7 @@ def _flags(limits: PoolLimitsSpec, batching: BatchingSpec) -> list[str]:
 def _fetcher(spec: ModelPoolSpec, image: str, storage_mib: int) -> dict[str, Any]:
     """Return the container that downloads the files of models; only this one has credentials.
 
-    Its CPU is not limited. When the node's memory runs out, the kernel kills it before the server.
+    Its CPU is not limited. When the node's memory runs out, the kernel kills this container before the server.
     """
     args = ["--pool-config", f"{CONFIG_DIR}/{FILE}", "--dest", MODEL_DIR, "--max-bytes", str(storage_mib * _MIB)]
     fetcher = _container("fetch", image, "slipway-pool-fetcher", args, "fetch-tmp", read_only=False)

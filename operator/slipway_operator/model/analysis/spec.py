@@ -186,7 +186,7 @@ class AnalysisSpec:
 
     @property
     def compares_texts(self) -> bool:
-        """Whether a metric compares texts of responses, which differ anyway if the revisions have different weights."""
+        """Whether a metric compares texts of responses, which differ anyway if the revisions' model weights do."""
         return self.compares_mirrored or any(metric.event == "TokensFlip" for metric in self.metrics)
 
     @property

@@ -29,11 +29,11 @@ class Finding(StrEnum):
     UNDECIDED = "Undecided"
     NO_DATA = "NoData"
     NOT_COMPARED = "NotCompared"
-    UNEQUAL = "Unequal"  # counts of feedback or predictions contradict the weights: they cannot be compared
+    UNEQUAL = "Unequal"  # counts of feedback or predictions contradict the traffic weights, so they are not compared
     NO_FLOOR = "NoFloor"
     COVERED = "Covered"  # the proof for BadResponse covers this metric, which can only reject
     WITHIN = "Within"  # the predictions are within maxPsi so far, which is no proof: they may still reject
-    REPORTED = "Reported"  # drift that does not reject, because the revisions' weights differ
+    REPORTED = "Reported"  # drift that does not reject, because the revisions' model weights differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Reading:
     age_seconds: float = 0.0  # since all counters were last read
     canary_load: float = 1.0  # load per ready pod of canary, divided by that of stable
     symptoms: tuple[Symptom, ...] = ()
-    weights_differ: bool = False  # the revisions' weights differ: drift is reported and rejects nothing
+    weights_differ: bool = False  # the revisions have different model weights: drift is reported and rejects nothing
     shadow: ShadowRun | None = None  # state of the twin shadow, in an analysis of pairs
     running_seconds: float = 0.0  # since the analysis began
     assigned: tuple[Epoch, ...] = ()  # requests that gateways assigned to each revision, ended or not

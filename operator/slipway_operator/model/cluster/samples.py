@@ -42,7 +42,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Discordance:
-    """Pairs of a twin shadow with an event, by leg (canary, twin). `unanswered`: canary's, without a twin."""
+    """Pairs of a twin shadow with an event, by leg. `unanswered`: canary has it; stable had no room for a twin."""
 
     canary_only: int = 0
     twin_only: int = 0

@@ -56,7 +56,7 @@ def unpacked_run(run: Json) -> Json:
     """Return the analysis run as it was before `packed_run`. Earlier releases did not pack numbers: these stay.
 
     Raises:
-        Unpackable: when the packed text is none.
+        Unpackable: when the packed text cannot be read.
     """
     whole = with_unpacked(run, _COUNTERS)
     numbers, verdict = whole.pop(_NUMBERS, None), whole.get("verdict")

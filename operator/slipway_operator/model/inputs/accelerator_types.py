@@ -2,8 +2,8 @@
 
 A node has a type when it has one of the labels: nvidia.com/gpu.product of NVIDIA's GPU feature discovery,
 karpenter.k8s.aws/instance-gpu-name of Karpenter on AWS, cloud.google.com/gke-accelerator of GKE, or
-amd.com/gpu.product-name of AMD's GPU operator. Node autoscalers know the latter three before a node
-exists.
+amd.com/gpu.product-name of AMD's GPU operator. Node autoscalers know Karpenter's and GKE's labels
+before a node exists.
 """
 
 from collections.abc import Mapping
