@@ -35,7 +35,7 @@ class RevisionCosts(Collector):
         self._known: dict[ObjectKey, Sequence[RevisionPods]] = {}
 
     def show(self, key: ObjectKey, revisions: Sequence[RevisionPods]) -> None:
-        """Store what a reconcile observed."""
+        """Store the revisions of a ModelDeployment that a reconcile observed."""
         self._known[key] = revisions
 
     def forget(self, key: ObjectKey) -> None:

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Calls:
-    """Passes on which ModelDeployments need a reconcile because clients wait for them.
+    """Queues the ModelDeployments that gateways report, because clients wait for their reconcile.
 
-    A missed call is found anyway: a gateway repeats it until it is received, and reconciles poll gateways too.
+    No report is lost: a gateway repeats it until the operator received it, and reconciles poll gateways too.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ from slipway_operator.planning.facts import weights
 
 RESOURCE_CLAIMS = "resource.k8s.io/v1"
 MAX_TROUBLES = 8  # of one revision; a message shows the first
-MAX_FOREIGN = 8  # objects of others that have our labels; a message shows some
+MAX_FOREIGN = 8  # reported objects with our labels that other controllers own; a message shows some
 
 
 async def observe(

@@ -1,4 +1,4 @@
-"""A Secret of the release that advances by steps, and of which each namespace with model pods is given a part."""
+"""A Secret of the release whose items are rotated in steps; each namespace with model pods gets a part of them."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
 
     @abstractmethod
     def _next(self, known: tuple[Item, ...]) -> tuple[Item, ...]:
-        """The items after the step that is due; `known` itself when none is due."""
+        """The items after the next step of the rotation; `known` itself when none is due."""
 
     @abstractmethod
     def _manifest(self, items: tuple[Item, ...]) -> Object:
@@ -108,7 +108,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
         self._given[namespace] = (part, self._clock())
 
     async def run(self) -> None:
-        """Take each step when it is due, and write it to all namespaces at once, until cancelled."""
+        """Take each due step of the rotation, and write the result to all namespaces at once, until cancelled."""
         while True:
             pause_s = LOOK_S
             try:
@@ -121,7 +121,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
             await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
-        """Read the Secret, and write the step that is due.
+        """Read the Secret, and take the step of the rotation that is due.
 
         Raises:
             ApiError: when the API server is unavailable, or another writer was faster.

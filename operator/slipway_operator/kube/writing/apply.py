@@ -24,7 +24,7 @@ class CannotCreate(Refused):
 
 
 class NameTaken(CannotCreate):
-    """An object that can never be ours has the name of a child; the child needs another one."""
+    """An object that can never be ours has the name of a child; the child needs another name."""
 
 
 async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> bool:

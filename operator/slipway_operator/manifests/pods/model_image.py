@@ -1,7 +1,7 @@
 """A model in a container image that the kubelet mounts: an image volume (KEP-4639), on by default from Kubernetes 1.35.
 
-The node keeps the image as it keeps those of containers, so its pods share one copy and none is downloaded by a pod.
-The fetcher reads it where it is mounted: it checks the files and their pin as those of a claim.
+A node keeps the image like those of containers: its pods share one copy, and no pod downloads the model. The fetcher
+reads the mounted folder, and checks the files and their pin as for a model in a claim.
 """
 
 from typing import Any

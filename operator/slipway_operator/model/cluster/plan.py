@@ -96,5 +96,5 @@ class Plan:
 
     @property
     def takes_away(self) -> bool:
-        """Whether it removes anything: pods, or their records."""
+        """Whether the plan scales, deletes or evicts, and so may remove pods or their records."""
         return bool(self.scale or self.delete or self.evict)
