@@ -32,7 +32,7 @@ class LeaseTerms:
 
 
 class Lease:
-    """This process's hold on the lease. Without it the process writes nothing; its watches go on."""
+    """This process's hold on the lease. Without the lease the process writes nothing, but its watches go on."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Lease:
             await asyncio.sleep(self._terms.duration_s * RENEW_EVERY)
 
     async def renew(self) -> None:
-        """Try once to acquire or renew. `check` reports a failure; `held` becomes False when the time is over."""
+        """Try once to acquire or renew the lease. After failures `check` has the reason, and `held` soon becomes False."""
         try:
             await self._acquire()
         except (Stale, Exists):
@@ -75,7 +75,7 @@ class Lease:
         self._report_change()
 
     async def release(self) -> None:
-        """Release the lease, so that the next holder need not wait until it expires. Best effort."""
+        """Release the lease, so that the next holder need not wait until it expires; errors are ignored."""
         if not self.held():
             return
         with contextlib.suppress(ApiError):

@@ -17,7 +17,7 @@ class InvalidPath(ValueError):
 
 
 class PathNotFound(LookupError):
-    """The value has no such part."""
+    """The JSON value has nothing at the path."""
 
 
 def check(path: str) -> None:

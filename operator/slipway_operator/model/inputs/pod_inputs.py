@@ -117,7 +117,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class PodInputs:
-    """All user input that a pod depends on: the identity of a revision."""
+    """All user input that a pod depends on. It identifies a revision: equal inputs are the same revision."""
 
     model: Model
     engine: Engine = Engine()
