@@ -64,7 +64,7 @@ class Lease:
             await asyncio.sleep(self._terms.duration_s * RENEW_EVERY)
 
     async def renew(self) -> None:
-        """Try once to acquire or renew the lease. After failures `check` has the reason, and `held` soon becomes False."""
+        """Try once to acquire or renew the lease. After a failure `check` has the reason; `held` soon becomes False."""
         try:
             await self._acquire()
         except (Stale, Exists):
