@@ -56,8 +56,8 @@ from slipway_operator.telemetry.metrics import Metrics
 from slipway_operator.tenants.runner import TenantRunner
 from slipway_process import logs
 
-SPREAD_S = 2.0  # reconciles of all ModelDeployments, after gateways came or left
-DRAIN_S = 10.0  # for reconciles in progress, of the 30 s that a pod has
+SPREAD_S = 2.0  # all ModelDeployments are reconciled within this time after gateways came or left
+DRAIN_S = 10.0  # how long shutdown waits for reconciles in progress; SIGKILL follows after 30 s
 
 log = logging.getLogger("slipway_operator")
 
@@ -97,7 +97,7 @@ def _planning(settings: OperatorSettings) -> PlanSettings:
 
 
 def _names_file(target: str) -> bool:
-    """Whether the target is a file: a name of an object has neither slash nor such an ending."""
+    """Whether the target is a file, by a slash, its ending, or because it exists; else it is an object's name."""
     return "/" in target or Path(target).suffix in (".yaml", ".yml", ".json") or Path(target).is_file()
 
 
@@ -123,7 +123,7 @@ async def _explain(command: Command) -> int:
 
 
 def _as_operator_of(obj: dict[str, Any], settings: OperatorSettings) -> OperatorSettings:
-    """Return the settings of the operator of the object, as far as its status has them: `explain` runs anywhere."""
+    """Return `settings` with the namespace, Lease and endpoint in the status of `obj`: `explain` runs anywhere."""
     status = obj.get("status") or {}
     namespace, _, lease = str(status.get("lease") or "").partition("/")
     if not (namespace and lease):
@@ -203,7 +203,7 @@ def _gateways(
     *,
     tls: bool = False,
 ) -> Gateways:
-    """Return the gateways. Each request reads the token, so a rotated one counts at once. A file precedes `keys`."""
+    """Return the client of the gateways. Each request reads the current token: from a file if set, else `keys`."""
 
     def token() -> str:
         if not settings.gateway_token_file:
@@ -297,7 +297,7 @@ async def _serve(
 
 
 def _keepers(settings: OperatorSettings, readers: Readers) -> list[asyncio.Task[None]]:
-    """What keeps the Secrets of the release, and pools."""
+    """Start and return the tasks that keep ModelPools and the Secrets with keys, certificates and the pepper."""
     tasks = [asyncio.create_task(readers.keys.run(), name="keys")] if readers.keys else []
     tasks += [asyncio.create_task(readers.pools.run(), name="pools")] if readers.pools else []
     tasks += [asyncio.create_task(readers.certificates.run(), name="certificates")] if readers.certificates else []
@@ -316,7 +316,7 @@ def _auditing(settings: OperatorSettings, client: Client, cache: ObjectCache, le
 
 
 async def _may_watch_nodes(client: Client) -> bool:
-    """Whether drains of nodes are seen. With Roles of namespaces alone they are not: nodes belong to no namespace."""
+    """Whether the operator may watch nodes for drains. Namespaced Roles cannot permit it: nodes are cluster-scoped."""
     try:
         await client.metadata(NODES, None)
     except Refused as error:
@@ -332,7 +332,7 @@ def _scaling_sources(
     queue: WorkQueue[ObjectKey],
     metrics: Metrics,
 ) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
-    """Return how reconciles read autoscalers and engines, and the tasks of sampler and metrics API."""
+    """Return how reconciles read autoscalers and metrics, and the started tasks of sampler and metrics API."""
     autoscalers = Autoscalers(readers.client)
     if not settings.metrics_api_service and not settings.engine_metrics_pods:
         return ScalingSources(autoscalers), []
@@ -357,7 +357,7 @@ def _scaling_sources(
 async def _watch(
     settings: OperatorSettings, client: Client, listeners: watch.Listeners, tasks: Sequence[asyncio.Task[None]]
 ) -> int:
-    """Watch until a signal; any other end returns 1, and the next process starts clean."""
+    """Watch until a signal and return 0. Return 1 when a watch or task ends: Kubernetes restarts the container."""
     stop = asyncio.Event()
     for task in tasks:
         task.add_done_callback(lambda _: stop.set())
@@ -375,7 +375,7 @@ async def _watch(
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[ObjectKey]) -> None:
-    """Wait for reconciles in progress, then cancel all tasks; the next process repeats cancelled reconciles."""
+    """Wait up to DRAIN_S for reconciles in progress, then cancel all tasks; the next process repeats the cancelled."""
     queue.close()
     workers = [task for task in tasks if task.get_name().startswith("worker")]
     if workers:

@@ -36,7 +36,7 @@ class NotExplainable(Exception):
 
 
 def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
-    """Explain a manifest as if it were new, or replay earlier output of `explain` at its moment.
+    """Explain a manifest as a new ModelDeployment, or recompute earlier output of `explain` as of its `now`.
 
     Raises:
         NotExplainable: when the file holds neither.
@@ -76,7 +76,7 @@ async def from_cluster(
 
 
 async def _pools(client: Client, namespace: str) -> dict[str, tuple[ModelPoolStatus, str]]:
-    """The status of each pool, and the uid of its StatefulSet: pods are read by the operator that runs, not here."""
+    """Return by name each ModelPool's status and the uid of its StatefulSet, "" without one. No pod is read."""
     found: dict[str, tuple[ModelPoolStatus, str]] = {}
     for pool in await client.list(MODEL_POOLS, namespace):
         name, uid = pool["metadata"]["name"], ""
@@ -88,16 +88,16 @@ async def _pools(client: Client, namespace: str) -> dict[str, tuple[ModelPoolSta
 
 
 def _own(status: ModelPoolStatus, obj: Object) -> ModelPoolStatus:
-    """With the entries of one ModelDeployment alone."""
+    """Return a pool's status with only the entries of this ModelDeployment."""
     name = obj["metadata"]["name"]
     return replace(status, entries=tuple(one for one in status.entries if one.model_deployment == name))
 
 
 def to_text(explained: Object) -> str:
-    """Return the output as text."""
+    """Return the explained plan as indented JSON."""
     return json.dumps(explained, indent=2)
 
 
 def _explained(obj: Object, observed: Observed, settings: PlanSettings, now: datetime) -> Object:
-    # Object and moment are included: with them the rest can be computed again.
+    # The output has the object and the time, so that `from_file` can compute the rest again.
     return {"object": obj, "now": wire.format_time(now), **explain(obj, observed, settings, now)}

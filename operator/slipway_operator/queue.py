@@ -27,10 +27,10 @@ class WorkQueue(Generic[K]):
         self._heap: list[tuple[float, int, K]] = []
         self._started: dict[K, float] = {}  # keys being handled
         self._again: dict[K, float] = {}  # keys being handled that are due once more
-        self._failures: dict[K, int] = {}  # in a row
+        self._failures: dict[K, int] = {}  # consecutive failures of a key
         self._sequence = 0  # first come, first served among keys due at the same moment
         self._changed = asyncio.Event()
-        self.retries = 0  # since the start
+        self.retries = 0  # failures of all keys since the process started
         self.closed = False
         self._paused = False
 
@@ -43,11 +43,11 @@ class WorkQueue(Generic[K]):
         fresh = key not in self._ahead
         self._ahead.add(key)
         self.add(key)
-        if fresh and key in self._due:  # due since earlier, but behind others
+        if fresh and key in self._due:  # it was due already, behind others: move it forward
             self._push(key, self._due[key])
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Handle a key in some time, or earlier when it is waiting for an earlier moment."""
+        """Handle a key after `delay_s`, or earlier if it is already waiting for an earlier moment."""
         due = self._clock() + delay_s
         waiting = self._again if key in self._started else self._due
         if waiting.get(key, float("inf")) <= due:
@@ -74,7 +74,7 @@ class WorkQueue(Generic[K]):
     def failed(self, key: K) -> None:
         """Mark a key as failed; it is due again with exponential backoff.
 
-        Not a retry of tenacity's, for no call waits here: a failure sets when the key is due, as in controller-runtime.
+        No retry of tenacity, because no call waits here: a failure sets when the key is due, as in controller-runtime.
         """
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self.retries += 1
@@ -111,15 +111,15 @@ class WorkQueue(Generic[K]):
         return sum(due <= now for due in self._due.values())
 
     def oldest_wait_s(self) -> float:
-        """Return how long the oldest waiting key has been due."""
+        """Return for how many seconds the oldest waiting key has been due; 0 when none is."""
         return max(0.0, self._clock() - min(self._due.values(), default=float("inf")))
 
     def longest_run_s(self) -> float:
-        """Return how long the slowest key has been in progress."""
+        """Return for how many seconds the slowest key has been handled; 0 when none is."""
         return max((self._clock() - started for started in self._started.values()), default=0.0)
 
     async def wait(self) -> None:
-        """Return when a key may be due."""
+        """Wait until a key may be due, or the queue is closed."""
         if self.closed:
             return
         self._changed.clear()
@@ -159,7 +159,8 @@ class WorkQueue(Generic[K]):
 async def work(queue: WorkQueue[K], handle: Handle[K], on_error: Callable[[K, Exception], None]) -> None:
     """Handle keys one after the other until the queue is closed.
 
-    `handle(key, failures)` returns after how many seconds the key is due again, or None; an exception means backoff.
+    `handle(key, failures)` returns the seconds until the key is due again, None to wait until it is added. When it
+    raises, the key is retried with backoff and `on_error` gets the exception.
     """
     while not queue.closed:
         key = queue.take()

@@ -44,7 +44,8 @@ from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
 
-# A refusal is reported from this consecutive failure on: for example children of a deleted namesake go within 1 s.
+# From this consecutive failure on, the status shows why a child is refused. Earlier refusals often end by themselves:
+# for example, children of a deleted namesake go within 1 s.
 REPORTED_FROM_FAILURE = 3
 BUSY_PAUSE_S, POOLS_AWAITED_S = 5.0, 1.0
 REPORT_AGAIN_S = 5.0
@@ -55,16 +56,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ScalingSources:
-    """Autoscalers and the metrics that they read; none where we serve no metrics API."""
+    """Autoscalers and the metrics of pods that they read; `sampler` is None where nothing scrapes pods."""
 
     autoscalers: Autoscalers
     sampler: MetricsSampler | None = None
-    providers: Callable[[], dict[str, str]] = dict  # of the metrics APIs, as `Observed.metrics_providers`
+    providers: Callable[[], dict[str, str]] = dict  # who serves each metrics API, as in `Observed.metrics_providers`
 
 
 @dataclass(frozen=True, slots=True)
 class CallRunners:
-    """Runners of the calls that a plan names; they keep the responses."""
+    """Make the webhook calls and measurements that a plan names, and keep the results for later reconciles."""
 
     hooks: HookRunner
     measurements: MeasurementRunner
@@ -76,7 +77,7 @@ class CallRunners:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What a reconcile reads with; without `cache` it lists objects, without `names` it reports no conflict."""
+    """What a reconcile reads with. Without `cache` it lists children; without `names` it reports no name conflict."""
 
     client: Client
     gateways: Gateways
@@ -85,9 +86,9 @@ class Readers:
     names: Names | None = None
     keys: Keys | None = None  # by which gateways prove tenants to pods; None where the release has none
     budgets: DisruptionBudgets | None = None  # of model pods
-    nodes: Nodes = field(default_factory=Nodes)  # which are drained
-    downloads: DownloadReader | None = None  # how far pods are that download
-    pools: PoolRunner | None = None  # knows ModelPools
+    nodes: Nodes = field(default_factory=Nodes)  # drained or unreachable ones
+    downloads: DownloadReader | None = None  # download progress of pods
+    pools: PoolRunner | None = None  # state of ModelPools
     certificates: Certificates | None = None  # of pods with TLS; None where the release has no authority
 
 
@@ -110,7 +111,7 @@ class Reconciler:
         self._kubelet, self._downloads = KubeletEvents(readers.client), readers.downloads
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
         self._pins, self._prefetches = Pins(), Prefetches()
-        self._doubted: set[ObjectKey] = set()  # the cache may be stale for them: the next reconcile reads them
+        self._doubted: set[ObjectKey] = set()  # the cache may be stale for these: their next reconcile lists again
         self._settings, self._metrics, self._clock, self._runners = settings, metrics, clock, runners
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
@@ -149,7 +150,7 @@ class Reconciler:
     async def _advance(self, key: ObjectKey, obj: dict[str, Any], failures: int) -> float | None:
         observed = await self._observe(key, obj)
         if self._pools and self._pools.views is None and serving.has_members(observed):
-            return POOLS_AWAITED_S  # what is not known yet must not look as if it were gone
+            return POOLS_AWAITED_S  # pools were not read yet: their pods must not look as if they were gone
         now = self._clock()
         former, unread = status.parse_parts(obj.get("status"))
         await self._report_lost_events(key, obj, former, now)
@@ -187,7 +188,7 @@ class Reconciler:
         return again_after_s if reported else _at_latest(again_after_s, REPORT_AGAIN_S)
 
     async def _autoscale(self, obj: dict[str, Any], observed: Observed, planned: Plan, now: datetime) -> Plan:
-        """Apply the autoscaler; returns the plan, where it is refused with a status that reports that."""
+        """Apply the plan's autoscaler. When the API server refuses it, return a plan whose status reports that."""
         refusal = await apply.autoscale(self._client, planned.autoscaler) if planned.autoscaler else ""
         if not refusal:
             return planned
@@ -195,7 +196,10 @@ class Reconciler:
         return plan(obj, status.parse(obj.get("status")), refused, self._settings, now)
 
     async def _execute(self, obj: dict[str, Any], planned: Plan, now: datetime) -> bool:
-        """Execute the plan; what pods need is written before them: pins of weights, NetworkPolicy, budget and keys."""
+        """Execute the plan; returns False when only an Event could not be posted.
+
+        What pods need is written before them: pins of weights, NetworkPolicy, budget, keys and certificates.
+        """
         await self._pins.hold(self._client, obj, planned.pins)
         if self._network_policies:
             await self._network_policies.keep(obj, grouped=planned.grouped)
@@ -214,7 +218,7 @@ class Reconciler:
             raise Stale(error.message) from error
 
     async def _get(self, key: ObjectKey) -> dict[str, Any]:
-        """Return the object from the cache; read it where the cache has none, or may be stale."""
+        """Return the ModelDeployment from the cache; read the API server when the cache lacks it or may be stale."""
         obj = self._cache.get(key) if self._cache and key not in self._doubted else None
         if obj is None:
             obj = await self._client.get(MODEL_DEPLOYMENTS, *key)
@@ -269,7 +273,10 @@ class Reconciler:
         self._doubted.discard(key)
 
     def _make_calls(self, key: ObjectKey, obj: dict[str, Any], planned: Plan, now: datetime) -> float | None:
-        """Start calls, after the status write: a call is stored before it is made, a response before it is dropped."""
+        """Start the plan's calls; returns the seconds until the next reconcile, None to wait for an event.
+
+        Runs after the status write: the status has a call before it is made, and a response before it is dropped.
+        """
         self._runners.hooks.notify(key, notices(obj, planned.status, planned.events, now))
         room = [
             self._runners.hooks.follow(key, planned.calls),
@@ -285,7 +292,7 @@ class Reconciler:
             self._reported[key] = former.last_decision
 
     async def _rename(self, obj: dict[str, Any], why: str, now: datetime) -> None:
-        """Give children other names from now on, as a Deployment does after a hash collision."""
+        """Increment `collision_count` in the status, so that new children get other names, as in a Deployment."""
         former = status.parse(obj.get("status"))
         count = (former.collision_count or 0) + 1
         await apply.write_status(self._client, obj, replace(former, collision_count=count))
@@ -293,7 +300,7 @@ class Reconciler:
         await events.post(self._client, obj, Event("Warning", "NameTaken", text), now)
 
     async def _report(self, key: ObjectKey, obj: dict[str, Any], refused: Plan, why: str, now: datetime) -> None:
-        """Report what cannot be created in the status, so that its deadline runs, and as an Event."""
+        """Report a child that cannot be created: in the status, so that the progress deadline runs, and as an Event."""
         await apply.write_status(self._client, obj, refused.status)
         event = Event("Warning", "CreateFailed", why)
         await events.post(self._client, obj, event, now)

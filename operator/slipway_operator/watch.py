@@ -30,9 +30,9 @@ class Listeners:
 
     add: Add
     add_first: Add
-    on_event: Callable[[str], None]  # of a plural
+    on_event: Callable[[str], None]  # gets the plural of the event's kind
     cache: ObjectCache
-    forget: Callable[[str], None]  # of a namespace whose autoscalers changed
+    forget: Callable[[str], None]  # gets a namespace whose autoscalers changed
     nodes: Nodes = field(default_factory=Nodes)
 
 
@@ -44,7 +44,7 @@ async def wait_for_crd(client: Client, namespaces: Sequence[str], patience_s: fl
     """Return when ModelDeployments can be listed: kopf would wait for them forever, without a log line.
 
     Raises:
-        CrdMissing: when they cannot after `patience_s`; the message names the remedy.
+        CrdMissing: when they cannot be listed within `patience_s`; the message names the remedy.
     """
     problem = ""
     try:
@@ -70,7 +70,7 @@ async def _problem(client: Client, namespaces: Sequence[str]) -> str:
 async def resync(
     client: Client, cache: ObjectCache, nodes: Nodes, period_s: float, add_after: Callable[[ObjectKey, float], None]
 ) -> None:
-    """List and queue everything periodically: kopf reports no deletion that it missed."""
+    """List and queue all ModelDeployments every `period_s`: kopf reports no deletion that its watch missed."""
     while True:
         await asyncio.sleep(period_s * random.uniform(0.9, 1.1))
         try:
@@ -81,7 +81,7 @@ async def resync(
             log.warning("resync: %s", error)
             continue
         for key in {*cache.deployments(), *gone}:
-            # Spread, so that many of them are no burst.
+            # Spread over a quarter of the period, so that many ModelDeployments are no burst.
             add_after(key, random.uniform(0.0, period_s / 4))
 
 
@@ -174,7 +174,7 @@ def _on_node(registry: kopf.OperatorRegistry, listeners: Listeners) -> None:
 
 
 def _relevant(body: kopf.Body) -> str:
-    """Return what a reconcile reads: without the metrics in the status, which change every 15 s."""
+    """Return what a reconcile reads, as text to compare: not the metrics in the status, which change every 15 s."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     looked_at = [one for one in conditions if one["type"] in ("AbleToScale", "ScalingActive")]
     words = sorted(
@@ -227,7 +227,7 @@ class _NothingToCompare(kopf.DiffBaseStorage):
 
 
 async def _connection(client: Client) -> kopf.ConnectionInfo:
-    """Return address and identity of our own calls, with a token that was read again."""
+    """Return the address and credentials of our own calls for kopf, with the current token."""
     now = await client.credentials()
     return kopf.ConnectionInfo(
         server=now.server,

@@ -1,4 +1,4 @@
-"""How far pods are that download a model, as their fetchers serve it.
+"""Progress of pods that download a model, as their fetchers serve it.
 
-`page` reads what a pod sends, and `reader` gets it in the background: a reconcile never waits for a pod.
+`page` parses the answer of a pod, and `reader` requests it in the background: a reconcile never waits for a pod.
 """

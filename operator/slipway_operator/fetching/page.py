@@ -1,6 +1,6 @@
 """Parses a fetcher's page of metrics; pure.
 
-The page comes from a tenant's pod: of it there are four numbers at most, each a plain integer within bounds.
+The page comes from a tenant's pod, so at most four numbers are taken from it, each an integer within bounds.
 """
 
 import re
@@ -8,12 +8,12 @@ import re
 from slipway_operator.model.cluster.observed import PodDownload
 
 LARGEST_BYTES = 4096
-_LARGEST = 1 << 50  # bytes: above any model
+_LARGEST = 1 << 50  # bytes: more than any model has
 _SAMPLE = re.compile(r"slipway_fetch_(downloaded_bytes|size_bytes|speed_bytes_per_second|waiting) ([0-9]{1,16})")
 
 
 def parse(page: bytes) -> PodDownload | None:
-    """Parse a page; None where it is not what a fetcher sends."""
+    """Parse a page; None if our fetcher never sends such a page."""
     values: dict[str, int] = {}
     for line in page.decode("ascii", "replace").split("\n"):
         found = _SAMPLE.fullmatch(line)

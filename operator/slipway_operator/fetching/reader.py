@@ -1,4 +1,4 @@
-"""Reads in the background how far pods are that download a model, and keeps their last answers."""
+"""Reads the progress of pods that download a model, in the background, and keeps their last answers."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.model.cluster.observed import Pod, PodDownload
 
 PORT = HTTP_PORT
-EVERY_S = 4.5  # the pods of one ModelDeployment are read together, and less often than it is reconciled meanwhile
-ROUNDS_PER_S = 20  # over all ModelDeployments: each round may be a write of a status
+EVERY_S = 4.5  # between two rounds, each of all pods of a ModelDeployment; longer than between its reconciles
+ROUNDS_PER_S = 20  # rounds of all ModelDeployments: each may cause the write of a status
 TIMEOUT_S = 2.0
 CONCURRENCY = 32
-OF_A_NAMESPACE = 8  # so that pods that hang in one namespace hold up no other
-KEPT_S = 30.0  # an answer stays for so long when later ones fail
+OF_A_NAMESPACE = 8  # so that pods that hang in one namespace delay no other namespace
+KEPT_S = 30.0  # how long an answer is kept while later reads fail
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Round:
-    """The pods of one ModelDeployment."""
+    """The reads of the pods of one ModelDeployment: the one in progress, and the answers of the last one."""
 
     began_at: float = float("-inf")
     task: asyncio.Task[None] | None = None
@@ -43,13 +43,13 @@ class _Round:
 
 
 def new_session() -> aiohttp.ClientSession:
-    """Return a session with connections of its own: pods that hang hold up no other request."""
+    """Return a session with its own connections, so that pods that hang delay no other requests."""
     connector = aiohttp.TCPConnector(limit=CONCURRENCY, force_close=True)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
 
 
 class DownloadReader:
-    """Keeps an entry for each ModelDeployment with pods that download."""
+    """Keeps the last answers of each ModelDeployment with pods that download."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DownloadReader:
         changed: Callable[[ObjectKey], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`session`: from `new_session`; `changed` is called with a ModelDeployment whose pods have a new answer."""
+        """`session`: from `new_session`. `changed` is called with each ModelDeployment whose answers changed."""
         self._session, self._changed, self._clock = session, changed, clock
         self._rounds: dict[ObjectKey, _Round] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,9 +65,9 @@ class DownloadReader:
         self._slots_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def read(self, key: ObjectKey, pods: Sequence[Pod]) -> dict[str, PodDownload | None]:
-        """Return the last answers of these pods, and begin to get new ones where they are due.
+        """Return the last answers by pod name, and start a task that reads new ones when they are due.
 
-        A pod without an answer in this time has None; one that was not read yet is missing.
+        None: the pod has no answer of the last KEPT_S. A pod that was not read yet is missing.
         """
         if not pods:
             self.forget(key)
@@ -87,13 +87,13 @@ class DownloadReader:
         self._rounds.pop(key, None)
 
     async def close(self) -> None:
-        """End all reads."""
+        """Cancel all reads and wait for their end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _run(self, key: ObjectKey, item: _Round, targets: Sequence[Target]) -> None:
-        """Read all of them, and then replace what is known: between two rounds nothing changes."""
+        """Read all pods of a round, then replace their answers together and report a change."""
         try:
             own = self._slots_of.setdefault(key[0], asyncio.Semaphore(OF_A_NAMESPACE))
             found = await asyncio.gather(*(self._answer(own, address) for _, address in targets))
@@ -112,7 +112,7 @@ class DownloadReader:
     async def _answer(self, own: asyncio.Semaphore, address: str) -> PodDownload | None:
         host = f"[{address}]" if ":" in address else address
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with own, self._slots:  # the shared one last: who waits for a turn of the namespace must not hold it
+        async with own, self._slots:  # the shared semaphore last: no read holds it while it waits for the namespace's
             try:
                 async with self._session.get(
                     f"http://{host}:{PORT}/metrics",
@@ -135,7 +135,7 @@ def _kept(known: _Known | None, now: float) -> _Known | None:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """The body, and one byte more than the largest where it is longer."""
+    """Return the body; of one that is too large, a part that is longer than LARGEST_BYTES."""
     body = b""
     while len(body) <= page.LARGEST_BYTES and (more := await response.content.read(page.LARGEST_BYTES + 1)):
         body += more

@@ -1,5 +1,5 @@
 """Webhooks of rollouts: sends the calls that a plan names and keeps their responses.
 
 `post.py` is one HTTP request with its retries, `runner.py` the calls in progress.
-It knows no Kubernetes and decides nothing; `planning/rollout/hooks.py` decides.
+This folder knows no Kubernetes and decides nothing; `planning/rollout/hooks.py` decides.
 """

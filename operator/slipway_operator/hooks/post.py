@@ -1,4 +1,4 @@
-"""One signed POST to a webhook, and the result from its status; the body of a response is not shown."""
+"""One signed POST to a webhook; its result depends on the status alone, and the body is never shown."""
 
 import hashlib
 import hmac
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slipway_operator.outbound.dialer import Blocked, Dialer, NoAnswer, OutboundRequest, Response, TooLate
 
-_AGAIN = frozenset({408, 425, 429})  # besides 5xx: statuses that are worth another try
+_AGAIN = frozenset({408, 425, 429})  # statuses with which, as with 5xx, the call is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,18 @@ class Reply:
 
 
 class KeyUnreadable(Exception):
-    """A signing key is configured and cannot be read: nothing is sent unsigned."""
+    """A signing key is configured and cannot be read: the call is not sent, as it would be unsigned."""
 
 
 class Poster:
     """The HTTP client of the hooks."""
 
     def __init__(self, dialer: Dialer, key_file: Path | None, clock: Callable[[], float]) -> None:
-        """`clock` counts seconds since 1970; the key is read for every try, so a new one needs no restart."""
+        """`clock` returns Unix seconds. `key_file` is read for every try, so a new signing key needs no restart."""
         self._dialer, self._key_file, self._clock = dialer, key_file, clock
 
     async def post(self, url: str, body: bytes, key: str, timeout_s: float) -> Reply:
-        """Send one request; every failure is a Reply."""
+        """Send one request with the idempotency key `key`; every failure is a Reply, none an exception."""
         try:
             request = OutboundRequest("POST", url, headers=self._headers(body, key), body=body, timeout_s=timeout_s)
             return _meaning(await self._dialer.send(request))
@@ -58,7 +58,7 @@ class Poster:
 
 
 def signature(key: bytes, moment_s: int, body: bytes) -> str:
-    """Return the value of X-Slipway-Signature; see docs/hooks.md for its verification."""
+    """Return the value of the header X-Slipway-Signature; docs/hooks.md shows how to verify it."""
     signed = hmac.new(key, f"{moment_s}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={moment_s},v1={signed}"
 

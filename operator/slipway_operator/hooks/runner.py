@@ -18,17 +18,17 @@ from slipway_operator.model.wire import format_time
 
 Measure = Callable[[str, str, float], None]
 
-QUESTIONS_LIMIT = 4096  # in progress or waiting; above it a call waits for the next plan
-NOTICES_LIMIT = 1024  # above it an Event is not sent to event hooks
+QUESTIONS_LIMIT = 4096  # calls in progress or waiting for a turn; further ones wait for the next plan
+NOTICES_LIMIT = 1024  # event calls in progress; further ones are dropped
 CALLS_AT_A_TIME = 64
-CALLS_OF_A_NAMESPACE = 8  # so that hooks that hang in one namespace hold up no other
+CALLS_OF_A_NAMESPACE = 8  # so that hooks that hang in one namespace delay no other namespace
 RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 10.0
 
 log = logging.getLogger(__name__)
 
 
 class HookRunner:
-    """The calls of all plans. Each one is identified by its idempotency key and made once at a time."""
+    """The calls of all plans. At most one call with an idempotency key is in progress."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class HookRunner:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`wake` gets the key of a response; `measure` takes type, outcome and seconds of every try."""
+        """`wake` gets the ModelDeployment of a new response; `measure` gets type, outcome and seconds of every try."""
         self._poster, self._wake, self._measure = poster, wake, measure
         self._clock, self._sleep = clock, sleep
         self._wanted: dict[ObjectKey, frozenset[str]] = {}
@@ -49,11 +49,11 @@ class HookRunner:
         self._turns_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def answers(self, key: ObjectKey) -> dict[str, HookAnswer]:
-        """Return the responses that are still wanted, by idempotency key."""
+        """Return the responses that the last plan still needed, by idempotency key."""
         return dict(self._answers.get(key, {}))
 
     def follow(self, key: ObjectKey, calls: Iterable[HookCall]) -> bool:
-        """Start calls that are new and drop responses that are not wanted any more; False when some must wait."""
+        """Start the calls that are new, and drop responses that `calls` lacks; False when some calls must wait."""
         wanted = {call.key: call for call in calls}
         known = self._answers.get(key, {})
         self._wanted[key], self._answers[key] = frozenset(wanted), {one: known[one] for one in wanted if one in known}
@@ -77,7 +77,7 @@ class HookRunner:
             task.add_done_callback(self._notices.discard)
 
     def forget(self, key: ObjectKey) -> None:
-        """Drop the responses for this ModelDeployment; calls in progress end by themselves."""
+        """Drop the responses for this ModelDeployment; calls in progress go on, and their responses are ignored."""
         self._wanted.pop(key, None)
         self._answers.pop(key, None)
 
@@ -106,7 +106,7 @@ class HookRunner:
             log.warning("event hook %s of %s/%s was not reached: %s", call.hook.name, *key, answer.message)
 
     async def _call(self, key: ObjectKey, call: HookCall) -> HookAnswer:
-        """Make all tries of one call, with one key and one body."""
+        """Make all tries of one call, each with the same idempotency key and body."""
         called_at = format_time(self._clock())
         payload = {**call.payload, "idempotencyKey": call.key, "timestamp": called_at}
         body = json.dumps(payload, separators=(",", ":")).encode()
@@ -124,7 +124,7 @@ class HookRunner:
 
     async def _try(self, key: ObjectKey, call: HookCall, body: bytes) -> Reply:
         async with AsyncExitStack() as turn:
-            # The namespace's semaphore first: who waits for it must not hold the shared one.
+            # The namespace's semaphore first: no try holds the shared one while it waits for the namespace's.
             await turn.enter_async_context(self._turns_in(key[0]))
             await turn.enter_async_context(self._turns)
             started = time.monotonic()

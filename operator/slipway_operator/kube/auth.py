@@ -11,7 +11,7 @@ from kubernetes.aio import config as _config
 
 _BEARER = "BearerToken"
 
-kubernetes_config: Any = _config  # it has no annotations
+kubernetes_config: Any = _config  # the module has no type annotations
 
 
 class ConfigMissing(Exception):
@@ -20,7 +20,7 @@ class ConfigMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Address and identity at one moment."""
+    """Address of the API server, and credentials that are valid now; a token may be rotated later."""
 
     server: str
     ca_path: str | None
@@ -60,7 +60,7 @@ async def credentials(configuration: kubernetes_client.Configuration) -> Credent
     return Credentials(
         server=configuration.host,
         ca_path=configuration.ssl_ca_cert,
-        # The library stores the whole header value, and in varying case.
+        # The library stores the whole header value, `Bearer` or `bearer` included.
         token=token.split(" ", 1)[-1].strip() if token else None,
         certificate_path=configuration.cert_file,
         key_path=configuration.key_file,

@@ -181,7 +181,7 @@ class Client:
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def serves(self, group_version: str) -> bool:
-        """Return whether the API server has this version of an optional group, as every user may see."""
+        """Whether the API server has this version of an optional group; every user may read that."""
         try:
             await self.request("GET", f"/apis/{group_version}")
         except NotFound:
@@ -191,7 +191,7 @@ class Client:
     async def evict(self, namespace: str, pod: str, *, with_dependents: bool = False) -> None:
         """Request the eviction of a pod; raises Unavailable when a disruption budget forbids it now.
 
-        `with_dependents`: the pod is gone only when all that it owns is, as the workers of a group.
+        `with_dependents`: foreground deletion: the pod goes only after all that it owns, such as a group's workers.
         """
         body: Object = {
             "apiVersion": "policy/v1",
@@ -240,13 +240,13 @@ class Client:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Object:
-        """Send one request to a path, with retries; only the calls by resource call `on_call` and `on_write`.
+        """Send one request to a path, with retries. It calls neither `on_call` nor `on_write`: the other methods do.
 
         Raises:
             ApiError: the API server refused or did not respond.
         """
         headers = {"Content-Type": content, "Accept": accept}
-        # One for each call: it holds the state of one call.
+        # A new object for each call, because it holds the state of that call.
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._attempts),
             wait=_pause_s,

@@ -4,7 +4,7 @@ from slipway_process.pages import PageTooLarge
 
 
 class ApiError(Exception):
-    """A call failed."""
+    """A call to the API server failed; the subclass gives the kind of failure."""
 
 
 class NotFound(ApiError):

@@ -32,7 +32,7 @@ class LeaseTerms:
 
 
 class Lease:
-    """This process's hold on the lease. Without it the process writes nothing; its watches go on."""
+    """This process's hold on the lease. Without the lease the process writes nothing, but its watches go on."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Lease:
             await asyncio.sleep(self._terms.duration_s * RENEW_EVERY)
 
     async def renew(self) -> None:
-        """Try once to acquire or renew. `check` reports a failure; `held` becomes False when the time is over."""
+        """Try once to acquire or renew the lease. After a failure `check` has the reason; `held` soon becomes False."""
         try:
             await self._acquire()
         except (Stale, Exists):
@@ -75,7 +75,7 @@ class Lease:
         self._report_change()
 
     async def release(self) -> None:
-        """Release the lease, so that the next holder need not wait until it expires. Best effort."""
+        """Release the lease, so that the next holder need not wait until it expires; errors are ignored."""
         if not self.held():
             return
         with contextlib.suppress(ApiError):
@@ -85,7 +85,7 @@ class Lease:
                 await self._client.replace(LEASES, {**live, "spec": {**live["spec"], "holderIdentity": ""}})
 
     async def _acquire(self) -> None:
-        # Counted from before the request: other operators count from when they see the renewal.
+        # The time counts from before the request: other operators count from when they see the renewal, which is later.
         started = self._clock()
         try:
             live = await self._client.get(LEASES, self._terms.namespace, self._terms.name)
@@ -99,7 +99,7 @@ class Lease:
         self._held_until = started + self._terms.duration_s * HELD_FOR
 
     def _is_free(self, spec: Object) -> bool:
-        """Whether it is ours, released, or expired: by our own clock, whatever the holder's clock shows."""
+        """Whether the lease is ours, released, or expired: no renewal was seen for its duration, by our own clock."""
         holder = spec.get("holderIdentity") or ""
         if holder in ("", self._terms.identity):
             return True

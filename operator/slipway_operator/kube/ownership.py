@@ -5,18 +5,18 @@ from slipway_operator.model import labels
 
 
 def is_controlled(item: Object) -> bool:
-    """Whether it has a controller."""
+    """Whether the object has a controller."""
     return _controller(item) is not None
 
 
 def is_controlled_by(item: Object, uid: str) -> bool:
-    """Whether its controller has this uid; a former object of the same name does not count."""
+    """Whether the object's controller has this uid; a former controller of the same name does not count."""
     found = _controller(item)
     return found is not None and found.get("uid") == uid
 
 
 def foreign_controller(item: Object, obj: Object) -> str:
-    """Return kind and name of another controller; empty without a controller, or when it is the ModelDeployment.
+    """Return kind and name of the controller of `item`; empty without one, or when it is the ModelDeployment `obj`.
 
     A former ModelDeployment of the same name does not count: the garbage collector is about to delete its children.
     """
@@ -30,13 +30,13 @@ def foreign_controller(item: Object, obj: Object) -> str:
 
 
 def controller_of(item: Object) -> tuple[str, str]:
-    """Return kind and name of the controller; empty without one."""
+    """Return kind and name of the object's controller; both empty without one."""
     found = _controller(item) or {}
     return str(found.get("kind") or ""), str(found.get("name") or "")
 
 
 def is_leaving(item: Object) -> bool:
-    """Whether it is being deleted: a finalizer may delay that for long, and nothing cancels it."""
+    """Whether the object is being deleted: a finalizer may delay the end for long, but nothing cancels it."""
     return bool(item["metadata"].get("deletionTimestamp"))
 
 

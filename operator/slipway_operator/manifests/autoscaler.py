@@ -9,15 +9,15 @@ from slipway_operator.model.deployment.autoscaling import OWN_NAMES, AutoscalerR
 
 API_VERSION, KIND = "autoscaling/v2", "HorizontalPodAutoscaler"
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
-# GPU utilization in percent, by the name of NVIDIA's DCGM exporter, which Prometheus adapters keep.
+# GPU utilization in percent, under the name that NVIDIA's DCGM exporter gives it and Prometheus adapters keep.
 GPU_METRIC = "DCGM_FI_DEV_GPU_UTIL"
 
 
 def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> dict[str, Any]:
-    """An `autoscaling/v2` object that writes the ModelDeployment's scale.
+    """Return an `autoscaling/v2` object that scales the ModelDeployment through its scale subresource.
 
-    `group` is the metrics API that serves our own metrics. They measure the total demand, which is divided by the pods,
-    so they do not depend on the share of it that a rollout has moved.
+    `group` is the metrics API that serves our own metrics. These measure the demand on all revisions together, which
+    the autoscaler divides by the pods, so the weights of a rollout do not change them.
     """
     target = {"apiVersion": labels.API_VERSION, "kind": labels.KIND, "name": owner.name}
     return {
@@ -35,7 +35,8 @@ def horizontal_pod_autoscaler(owner: Owner, wanted: Autoscaling, group: str) -> 
         },
         "spec": {
             "scaleTargetRef": target,
-            # The operator scales to zero and back: it informs the gateways first. See planning/scaling/sleep.py.
+            # At least 1: the operator itself scales to zero and back, because gateways must know first. See
+            # planning/scaling/sleep.py.
             "minReplicas": max(1, wanted.min_replicas),
             "maxReplicas": wanted.max_replicas,
             "metrics": [_metric(metric, target, group) for metric in wanted.metrics],

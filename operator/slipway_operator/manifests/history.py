@@ -9,7 +9,7 @@ from slipway_operator.model.inputs.pod_inputs import inputs_to_dict
 
 
 def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
-    """Immutable record of the inputs and of what the operator added to them when the revision was made."""
+    """Return the immutable record of a revision: the user's inputs, and what the operator added at its creation."""
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -28,7 +28,7 @@ def controller_revision(owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def config_map(name: str, record: dict[str, Any], weights: Weights) -> dict[str, Any]:
-    """The immutable ConfigMap. The revision's ControllerRevision owns it, so both are deleted together."""
+    """Return the immutable ConfigMap with the weights; `record`, the ControllerRevision, owns it."""
     metadata = record["metadata"]
     return {
         "apiVersion": "v1",

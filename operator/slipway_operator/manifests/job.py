@@ -13,10 +13,10 @@ NAME_LENGTH = 10  # of the digest: with it the longest name of a ModelDeployment
 
 
 def analysis_job(owner: Owner, key: str, job: Job) -> dict[str, Any]:
-    """A Job with the closed spec of a template; its name identifies the measurement, so it is created at most once.
+    """Return a Job with the closed spec of a template; its name identifies the measurement, so it is created once.
 
-    It has a deadline and a TTL, which deletes it where no operator does. Its pods have no label of ours: an autoscaler,
-    a Service or a NetworkPolicy that selects model pods selects none of them.
+    It has a deadline, and a TTL that deletes it if the operator does not. Its pods have no label of ours, so no
+    autoscaler, Service or NetworkPolicy for model pods selects them.
     """
     metadata = owner.child_metadata(job_name(key))
     metadata["labels"] = {
@@ -29,5 +29,5 @@ def analysis_job(owner: Owner, key: str, job: Job) -> dict[str, Any]:
 
 
 def job_name(key: str) -> str:
-    """The end of a Job's name, from what identifies the Job."""
+    """Return the end of a Job's name: a digest of `key`, which identifies the Job."""
     return base64.b32encode(hashlib.sha256(key.encode()).digest()).decode().lower()[:NAME_LENGTH]

@@ -19,17 +19,17 @@ class NetworkPolicySettings:
     """The identity of a release's gateways and operator, and the other peers that may read metrics."""
 
     namespace: str  # of the release
-    release: tuple[tuple[str, str], ...]  # labels of its pods, but for the component
+    release: tuple[tuple[str, str], ...]  # labels that all of its pods share, without the component
     metrics_peers: tuple[Peer, ...] = field(default=())  # NetworkPolicyPeers
 
 
 def network_policy(owner: Owner, settings: NetworkPolicySettings, *, grouped: bool = False) -> dict[str, Any]:
-    """A policy that admits gateways to the API, and the operator and `metrics_peers` to `/metrics` on the same port.
+    """Return a policy that admits gateways, the operator and `metrics_peers` to the port of API and `/metrics`.
 
-    `grouped`: pods of a group reach each other on any port, because engines choose theirs as they start.
+    `grouped`: pods of groups also reach each other on any port, because engines choose ports when they start.
 
     Probes come from the node's kubelet, which network plugins admit to pods of their own node. Egress stays open,
-    because the user chooses where weights are.
+    because the user chooses from where weights are downloaded.
     """
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -47,7 +47,7 @@ def network_policy(owner: Owner, settings: NetworkPolicySettings, *, grouped: bo
 
 
 def pool_policy(metadata: dict[str, Any], pool: str, settings: NetworkPolicySettings) -> dict[str, Any]:
-    """The same for the pods of a ModelPool, whose entries the operator also loads. `metadata`: of the policy."""
+    """Return the same policy for the pods of a ModelPool, where the operator also loads entries."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -66,7 +66,7 @@ def _peers(settings: NetworkPolicySettings) -> list[Peer]:
 
 
 def _pods_of_groups(owner: Owner) -> Peer:
-    """Pods of the same ModelDeployment and namespace: a policy cannot distinguish its groups."""
+    """Return a peer for pods in any group of this ModelDeployment: a policy cannot distinguish single groups."""
     in_groups = {"key": labels.GROUP_SET, "operator": "Exists"}
     return {
         "podSelector": {"matchLabels": {labels.MODEL_DEPLOYMENT: owner.name}, "matchExpressions": [in_groups]},
@@ -74,7 +74,7 @@ def _pods_of_groups(owner: Owner) -> Peer:
 
 
 def _as_in_release(peer: Peer, settings: NetworkPolicySettings) -> Peer:
-    """A peer as in the release's own policies: without a namespace it means pods in the release's namespace."""
+    """Return a peer that, without a namespace, means pods in the release's namespace, as in the release's policies."""
     if "namespaceSelector" in peer or "ipBlock" in peer:
         return peer
     return {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: settings.namespace}}, **peer}

@@ -14,7 +14,7 @@ class Owner:
     name: str
     namespace: str
     uid: str
-    collision_count: int = 0  # of the names of children that do not exist yet
+    collision_count: int = 0  # for the names of children that are created from now on
 
     @classmethod
     def of(cls, obj: Json) -> "Owner":
@@ -23,7 +23,7 @@ class Owner:
         return cls(metadata["name"], metadata["namespace"], metadata["uid"])
 
     def component_metadata(self, suffix: str, component: str) -> dict[str, Any]:
-        """The metadata of an object that serves all revisions."""
+        """Return the metadata of an object that all revisions share."""
         return {
             "name": labels.child_name(self.name, suffix),
             "namespace": self.namespace,
@@ -36,7 +36,7 @@ class Owner:
         }
 
     def child_metadata(self, revision: str) -> dict[str, Any]:
-        """Name, labels and ownerReference of a revision's child: garbage collection deletes it."""
+        """Return the metadata of a revision's child; its ownerReference lets garbage collection delete it."""
         return {
             "name": labels.child_name(self.name, revision, self.collision_count),
             "namespace": self.namespace,

@@ -9,7 +9,7 @@ from slipway_operator.model import labels
 
 
 def headless_service(owner: Owner, revision: str, *, tls: bool = False) -> dict[str, Any]:
-    """The Service; Kubernetes copies its labels to the EndpointSlices, where the gateways read them."""
+    """Return the Service; Kubernetes copies its labels to the EndpointSlices, where gateways read them."""
     port = certificate.PORT_NAME if tls else "http"
     return {
         "apiVersion": "v1",

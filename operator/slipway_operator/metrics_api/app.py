@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(Exception):
-    """There is no document; the response is a Status with this code and message."""
+    """There is no document to return; the response is a Status with this HTTP code and message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Serves the values of the sampler in the form of the API."""
+    """Serves the sampler's values as documents of the custom and external metrics APIs."""
 
     sampler: MetricsSampler
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -72,7 +72,7 @@ class Api:
         return documents.external_values(metric, self._deployments(namespace, "*", metric, _selector(request)))
 
     def _deployments(self, namespace: str, name: str, metric: str, matches: selector.Matches) -> list[MetricValue]:
-        """Return fresh values of one, or of all that a selector of `slipway.dev/modeldeployment` matches."""
+        """Return fresh values of one ModelDeployment; for the name `*`, of all whose label the selector matches."""
         keys = [
             key
             for key in self.sampler.known(namespace)
@@ -119,7 +119,7 @@ def _there(series: Series | None) -> Series:
 
 
 def _fresh(found: Sequence[MetricValue | str], metric: str) -> list[MetricValue]:
-    """Return those with a value: an autoscaler handles a missing one, and must not read it as zero."""
+    """Return the items with a value, as autoscalers must not read a missing one as 0. Raises Refusal without any."""
     fresh = [item for item in found if isinstance(item, MetricValue)]
     if not fresh:
         why = next(item for item in found if isinstance(item, str))
@@ -160,7 +160,10 @@ def _json(answer: Answer) -> Handle:
 
 
 def _guard(names: Callable[[], Collection[str]]) -> Middleware:
-    """Only the API server's front proxy may read; it has authenticated and authorized the client."""
+    """Return middleware that admits only the API server's front proxy, which has authorized the client already.
+
+    It also turns refusals and errors into Status documents.
+    """
 
     @web.middleware
     async def guard(request: web.Request, handler: Handle) -> web.StreamResponse:
@@ -184,7 +187,7 @@ def _refused(code: int, message: str) -> web.Response:
 
 
 def _common_name(request: web.Request) -> str:
-    """The common name of the client's certificate, which TLS has verified; empty where there is none."""
+    """Return the common name in the client's certificate, which TLS has verified; empty if it has none."""
     certificate = request.transport.get_extra_info("peercert") if request.transport else None
     subject = (certificate or {}).get("subject") or ()
     return next((value for part in subject for key, value in part if key == "commonName"), "")

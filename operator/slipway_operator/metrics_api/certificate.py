@@ -13,7 +13,7 @@ from slipway_process.network.mutual_tls import in_memory_file
 
 DAYS = 365
 _SUBJECT = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "slipway-metrics-api")])
-_BACKDATED = timedelta(hours=1)  # for clients whose clock is slow
+_BACKDATED = timedelta(hours=1)  # the certificate is valid this long before now, for clients with a slow clock
 _USAGE = x509.KeyUsage(
     digital_signature=True,
     key_cert_sign=True,
@@ -63,7 +63,7 @@ def make(name: str, now: datetime) -> Certificate:
 
 
 def server_context(own: Certificate, clients_ca: str) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 or newer, only for clients with a certificate of this CA.
+    """Return a server context for TLS 1.2 or newer that requires client certificates of `clients_ca`.
 
     Raises:
         ssl.SSLError: when `clients_ca` holds no certificate.

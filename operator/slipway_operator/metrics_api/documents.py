@@ -15,7 +15,7 @@ from slipway_operator.model import labels, quantity
 
 Document = dict[str, Any]
 
-# The first of a group is preferred.
+# The first version of a group is the preferred one.
 VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
 DEPLOYMENTS = f"{labels.PLURAL}.{labels.GROUP}"
 _REASONS = {400: "BadRequest", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 503: "ServiceUnavailable"}
@@ -34,7 +34,7 @@ class MetricValue:
 
 
 def group(name: str) -> Document:
-    """The APIGroup of one of our groups."""
+    """Return the APIGroup document of one of our groups."""
     versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in VERSIONS[name]]
     return {
         "kind": "APIGroup",
@@ -46,7 +46,7 @@ def group(name: str) -> Document:
 
 
 def resources(name: str, version: str) -> Document:
-    """The APIResourceList of one version: a resource for each metric, as autoscalers look them up."""
+    """Return the APIResourceList of one version: a resource for each metric, as autoscalers look them up."""
     kind, names = "ExternalMetricValueList", sorted(OF_DEPLOYMENT)
     if name == CUSTOM:
         kind = "MetricValueList"
@@ -62,7 +62,7 @@ def resources(name: str, version: str) -> Document:
 
 
 def custom_values(version: str, metric: str, samples: Sequence[MetricValue]) -> Document:
-    """Return a MetricValueList, also for a single object."""
+    """Return a MetricValueList, as the API requires also for a single object."""
     return {
         "kind": "MetricValueList",
         "apiVersion": f"{CUSTOM}/{version}",
@@ -111,5 +111,5 @@ def _custom_value(version: str, metric: str, sample: MetricValue) -> Document:
 def _value(sample: MetricValue, window: str) -> Document:
     taken = sample.taken.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     span = {window: sample.window_s} if sample.window_s is not None else {}
-    # Rounded to a millionth: further digits come from floating point.
+    # Rounded to a millionth: further digits are errors of floating point.
     return {"timestamp": taken, **span, "value": quantity.render(Fraction(round(sample.value * 10**6), 10**6))}

@@ -1,4 +1,4 @@
-"""What /metrics shows of engines: one set of numbers for each revision, whatever the engine calls them; pure."""
+"""The engine metrics on the operator's /metrics: the same series for each revision and engine type; pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -9,7 +9,7 @@ Read = Callable[[Series, str, float], float | None]
 
 
 def rows(known: Iterable[tuple[ObjectKey, Series]], now: float) -> Iterator[tuple[str, str, str, Mapping[str, float]]]:
-    """Yield (namespace, name, revision, numbers by series) of each revision of which a number is known."""
+    """Yield (namespace, name, revision, values by series name) of each revision with at least one known value."""
     for (namespace, name), series in known:
         for revision in sorted({*series.followed.live, *(pod.revision for pod in series.followed.pods)}):
             if numbers := _numbers(series, revision, now):
@@ -40,7 +40,7 @@ def _counted(counter: str) -> Read:
 
 
 def _unread(series: Series, revision: str, now: float) -> float | None:
-    """Return the pods without a fresh page; None while no page of the revision was awaited long enough."""
+    """Return the number of a revision's pods without a fresh page; None while all pods are too new to count."""
     pages = [page for page in series.pages(now) if page.revision == revision]
     return sum(bool(page.problem) for page in pages) if pages else None
 

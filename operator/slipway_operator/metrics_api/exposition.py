@@ -1,8 +1,8 @@
 """Parses the load of a pod from its page of metrics, in Prometheus' text format; pure.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/. prometheus_client parses only the needed lines: a whole
-page of vLLM's takes 25 times as long. A page comes from a tenant's pod, and the library's time grows with the square of
-a line's length, so the length of lines is limited before.
+page of vLLM would take 25 times as long. A page comes from a tenant's pod, and the library's time grows with the square
+of a line's length, so the length of lines is limited before.
 """
 
 import math
@@ -17,8 +17,8 @@ from slipway_operator.model.engine_types import SINGLE, VLLM, EngineMetrics
 Buckets = tuple[tuple[float, float], ...]
 
 _MOST_LINES, _MOST_BUCKETS = 20_000, 256
-_LARGEST = 1e15  # requests or tokens: above any real value, and a sum of them is still a quantity of Kubernetes
-_LONGEST_LINE, _MOST_WANTED = 1024, 1 << 17  # characters, of one needed line and of all of them
+_LARGEST = 1e15  # requests or tokens: more than any real value, but sums of them are still valid quantities
+_LONGEST_LINE, _MOST_WANTED = 1024, 1 << 17  # characters: of one needed line, and of all together
 
 
 class Malformed(ValueError):
@@ -31,17 +31,17 @@ class ExposedSample:
 
     waiting: float | None  # requests
     running: float | None  # requests
-    tokens: float | None  # generated since the start
-    kv_usage: float | None  # held share of the KV cache, 0 to 1
-    # (upper bound in seconds, first tokens up to it since the start), rising; the last is infinite
+    tokens: float | None  # tokens generated since the engine started
+    kv_usage: float | None  # used share of the KV cache, 0 to 1
+    # (upper bound in seconds, count of first tokens up to it since the start); bounds rise, the last is infinite.
     ttft: Buckets | None = None
-    prompt_tokens: float | None = None  # since the start
-    # (field, name) of metrics that the engine should export and the page lacks. SGLang has counters only after the
-    # first request, so a missing metric makes no other one unknown.
+    prompt_tokens: float | None = None  # tokens of prompts since the engine started
+    # (field, metric name) of metrics that the engine should export and the page lacks. SGLang exports its counters only
+    # after the first request, so other metrics stay known when one is missing.
     missing: tuple[tuple[str, str], ...] = ()
 
     def missing_name(self, field: str) -> str:
-        """Return the name of the metric of a field where the page lacks it; else empty."""
+        """Return the metric name of a field that the page lacks; empty if the page has it."""
         return dict(self.missing).get(field, "")
 
 
@@ -117,5 +117,5 @@ def _bound(sample: Sample) -> float:
 
 
 def _first(found: dict[str, list[float]], names: tuple[str, ...]) -> list[float]:
-    """The numbers of the engines of a pod; empty for a metric without a name, and for a missing one."""
+    """Return a metric's values, one for each engine of a pod, by the first name that was found; empty if none was."""
     return next((found[name] for name in names if name in found), [])

@@ -25,7 +25,7 @@ PORT = 8000  # of the server: docs/contracts.md
 TIMEOUT_S = 2.0
 CONCURRENCY = 64
 LARGEST_BYTES = 2 << 20
-# How long pods without an autoscaler are scraped after a read.
+# How long pods without an autoscaler are scraped after a client read their metrics.
 IN_USE_S = 120.0
 
 State = tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...]  # (pod, unreadable, missing metrics)
@@ -37,13 +37,13 @@ class Answers(Protocol):
     """The gateways, as `kube.reading.gateways.Gateways` polls them."""
 
     async def answers(self) -> Sequence[Answer]:
-        """Return the report of each."""
+        """Return the report of each gateway."""
 
 
 def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followed:
     """Return what the sampler needs of a ModelDeployment after a reconcile."""
     stable = status.stable_revision
-    beside = labels.baseline_of(stable) if stable else None  # its requests are demand too
+    beside = labels.baseline_of(stable) if stable else None  # these pods serve clients too
     live = [name for name in (stable, status.canary_revision, beside) if name] or [
         item.revision for item in status.revisions
     ]
@@ -60,20 +60,20 @@ def followed(obj: dict[str, Any], status: Status, observed: Observed) -> Followe
 
 
 def _serve_copies(traffic: Traffic) -> tuple[str, ...]:
-    """The revisions of a twin shadow that have no weight: no client is served by their pods."""
+    """Return the revisions of a twin shadow that have no weight: their pods serve only copies, no clients."""
     shadow = traffic.twin_shadow
     sides = (shadow.revision, labels.baseline_of(shadow.twin)) if shadow else ()
     return tuple(name for name in sides if not traffic.weight(name))
 
 
 def _host(obj: dict[str, Any], observed: Observed, revision: str, address: str) -> str:
-    """The name in the certificate of a pod with TLS, else nothing."""
+    """Return the host name in the certificate of a pod with TLS; empty for a pod without TLS."""
     snapshot = observed.snapshots.get(labels.what_runs(revision))
     if snapshot is None or not snapshot.tls:
         return ""
     try:
         return host_name(address, pod_zone(obj["metadata"]["namespace"]))
-    except ValueError:  # a status that is no kubelet's
+    except ValueError:  # the podIP is no IP address, so no kubelet wrote it
         return ""
 
 
@@ -83,13 +83,13 @@ def _metrics(observed: Observed, revision: str) -> EngineMetrics:
 
 
 def _ignore(key: ObjectKey) -> None:
-    """Nothing reads the pages' state."""
+    """Do nothing: the default when no caller needs changes of the pages' state."""
 
 
 class MetricsSampler:
-    """The series of every ModelDeployment. Only pods whose numbers are in use are scraped, and `beside` others.
+    """The series of every ModelDeployment. It scrapes the pods whose numbers are in use, and up to `beside` others.
 
-    `changed` gets a ModelDeployment whose pages of metrics began or ceased to be readable.
+    `changed` gets each autoscaled ModelDeployment of which the readable pages, or their missing metrics, changed.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class MetricsSampler:
         self._series: dict[ObjectKey, Series] = {}
         self._read_at: dict[ObjectKey, float] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._new: set[ObjectKey] = set()  # with pods without a report
+        self._new: set[ObjectKey] = set()  # ModelDeployments with pods that were not scraped yet
         self._wanted_now = asyncio.Event()
 
     def follow(self, key: ObjectKey, seen: Followed) -> None:
@@ -144,11 +144,11 @@ class MetricsSampler:
         yield from sorted(self._series.items(), key=lambda item: item[0])
 
     def known(self, namespace: str = "") -> list[ObjectKey]:
-        """Return the ModelDeployments of a namespace, or all."""
+        """Return the ModelDeployments of a namespace, or of all namespaces when it is empty."""
         return sorted(key for key in self._series if namespace in ("", key[0]))
 
     async def run(self) -> None:
-        """Sample until cancelled."""
+        """Sample every PERIOD_S, and new pods at once, until cancelled."""
         due = self.clock()
         while True:
             await self._pause(due - self.clock())
@@ -173,7 +173,7 @@ class MetricsSampler:
     def wanted(self) -> list[ObjectKey]:
         """Return the ModelDeployments to sample: those in use, and as many others as `beside` pods allow.
 
-        Others come in the order of their names, so that it is the same ones each time.
+        Others are taken in the order of their names, so that they are the same ones each time.
         """
         used = [key for key in self._series if self._is_wanted(key)]
         others, left = [], self._beside
@@ -185,12 +185,12 @@ class MetricsSampler:
         return [*used, *others]
 
     def pages(self, key: ObjectKey) -> tuple[MetricsPage, ...]:
-        """Return the state of the pods' pages of metrics."""
+        """Return for each pod whether its page of metrics is readable, and what it lacks."""
         series = self._series.get(key)
         return series.pages(self.clock()) if series else ()
 
     def _report(self, key: ObjectKey) -> None:
-        """Report a new state where an autoscaler needs the pages; texts of problems are left out, they may vary."""
+        """Call `changed` if an autoscaler needs the pages and their state changed, beyond the texts of problems."""
         if key not in self._series or not self._series[key].followed.scaled:
             return
         state = tuple((page.pod, bool(page.problem), page.missing) for page in self.pages(key))
@@ -258,9 +258,9 @@ class MetricsSampler:
 
 
 def inflight(answers: Sequence[Answer], key: ObjectKey, uid: str) -> int | str:
-    """Return the requests in progress over all gateways, also terminating ones; as text why they are unknown.
+    """Return the number of requests in progress over all gateways, also terminating ones; or why it is unknown.
 
-    Requests of a gateway that died do not count: its clients repeat them through another one.
+    Requests of a gateway that died do not count: its clients repeat them through another gateway.
     """
     present = [answer for answer in answers if not answer.gone]
     if not any(answer.ready for answer in present):

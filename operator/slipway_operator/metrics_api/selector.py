@@ -23,7 +23,7 @@ class BadSelector(ValueError):
 
 
 def parse(text: str) -> Matches:
-    """Return a selector as a predicate of labels; an empty one selects all.
+    """Parse a label selector to a predicate of labels; an empty selector matches all.
 
     Raises:
         BadSelector: when a part of it cannot be read.
@@ -52,5 +52,5 @@ def _requirement(part: str) -> Matches:
 
 
 def _one_of(key: str, values: set[str], *, wanted: bool) -> Matches:
-    """Return a predicate of one label's value; `!=` and `notin` also match objects without the label."""
+    """Return a predicate on the value of one label; `!=` and `notin` also match objects without the label."""
     return lambda labels: (key in labels and labels[key] in values) is wanted

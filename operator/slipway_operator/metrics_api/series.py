@@ -17,10 +17,10 @@ from slipway_operator.model.engine_types import VLLM, EngineMetrics
 from slipway_operator.model.text import printable
 
 PERIOD_S = 10.0  # between two readings of a pod
-WINDOW_S = 60.0  # over which rates and percentiles are taken
-STALE_S = 30.0  # older readings do not count: three were missed
+WINDOW_S = 60.0  # rates and percentiles are of this time
+STALE_S = 30.0  # older readings do not count: three in a row failed
 COUNTED = ("tokens", "prompt_tokens")
-PROBLEM_LIMIT = 256  # characters of a problem that a status has room for: a pod's answer may be a part of it
+PROBLEM_LIMIT = 256  # characters of a problem in a status; the text may quote a pod's answer
 _KEPT = int(WINDOW_S / PERIOD_S) + 2
 
 
@@ -36,7 +36,7 @@ class PodTarget:
     address: str
     revision: str
     metrics: EngineMetrics = VLLM
-    host: str = ""  # the name in its certificate; empty: it has no TLS
+    host: str = ""  # host name in its certificate; empty: it has no TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Followed:
     uid: str
     pods: tuple[PodTarget, ...]
     replicas: int  # status.replicas, which autoscalers divide by
-    scaled: bool  # an autoscaler reads it
+    scaled: bool  # an autoscaler reads its metrics
     asleep: bool = False  # asleep, or waking: it has no pods, or none yet
     live: tuple[str, ...] = ()  # its live revisions, also those without a ready pod
     copies: tuple[
         str, ...
-    ] = ()  # those of a twin shadow: their pods serve copies and probes alone, which are no demand
+    ] = ()  # revisions of a twin shadow: their pods serve only copies and probes, which are no demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Number:
 
     value: float
     at: float  # when the oldest reading in it was taken
-    window_s: int | None = None  # None: at one moment
+    window_s: int | None = None  # seconds that a rate or percentile covers; None: the value of one moment
 
 
 @dataclass(slots=True)
 class _Memory:
-    """Reports of one pod, oldest first."""
+    """The readings of one pod, oldest first, and its counters."""
 
     since: float  # when the pod was first seen
     revision: str
@@ -81,14 +81,14 @@ class Series:
     def __init__(self, followed: Followed, now: float) -> None:
         self.followed = followed
         self._pods: dict[str, _Memory] = {}
-        self._counted: dict[str, dict[str, float]] = {}  # by revision: growth of its pods' counters
+        self._counted: dict[str, dict[str, float]] = {}  # by revision and counter: growth over all its pods
         self._inflight: tuple[float, int] | None = None
         self._held: tuple[float, int] = (float("-inf"), 0)
         self._inflight_problem = "the gateways were not polled yet"
         self.follow(followed, now)
 
     def follow(self, followed: Followed, now: float) -> bool:
-        """Store what a reconcile observed; True when there is a pod without a report."""
+        """Store what a reconcile observed; returns True when there are new pods, which have no reading yet."""
         self.followed = followed
         present = {pod.name for pod in followed.pods}
         new = present - self._pods.keys()
@@ -99,7 +99,7 @@ class Series:
         return bool(new)
 
     def add_reading(self, pod: str, reading: ExposedSample | str, now: float) -> None:
-        """Store a pod's reading, or as text why there is none; ignored for a pod that is no longer followed."""
+        """Store a pod's reading, or the text why there is none; ignored for a pod that is no longer followed."""
         if memory := self._pods.get(pod):
             memory.polled = True
             if isinstance(reading, str):
@@ -110,9 +110,9 @@ class Series:
                 self._count(memory, reading)
 
     def _count(self, memory: _Memory, reading: ExposedSample) -> None:
-        """Add what the pod counted since its former reading; of the first reading nothing counts.
+        """Add the growth of the pod's counters since its former reading; the first reading adds nothing.
 
-        So a pod that the operator follows late, or again after a restart of its own, adds no jump.
+        So a pod that the operator follows late, or again after a restart of the operator, adds no jump.
         """
         for name in COUNTED:
             after: float | None = getattr(reading, name)
@@ -124,7 +124,7 @@ class Series:
             memory.counts[name] = after
 
     def add_gateways(self, inflight: int | str, now: float, held: int = 0) -> None:
-        """Store requests in progress over all gateways, or as text why they are unknown; `held`: waiting there."""
+        """Store the requests in progress over all gateways, or why they are unknown. `held`: those that wait there."""
         if isinstance(inflight, str):
             self._inflight_problem = inflight
         else:
@@ -132,14 +132,14 @@ class Series:
             self._held = (now, held)
 
     def pages(self, now: float) -> tuple[MetricsPage, ...]:
-        """Return what is known of each pod's page of metrics; nothing of a pod whose first page is still awaited."""
+        """Return the state of each pod's page of metrics; a pod whose first page is still awaited is left out."""
         return tuple(page for name in sorted(self._pods) if (page := _page(name, self._pods[name], now)))
 
     def counted(self, revision: str, counter: str) -> float | None:
-        """Return the growth of a counter over a revision's pods since it is followed; None while it is unknown."""
+        """Return the growth of a counter over a revision's pods since the operator follows it; None while unknown."""
         return self._counted.get(revision, {}).get(counter)
 
-    # --- of the whole -------------------------------------------------------------------------------------------------
+    # --- values of the whole ModelDeployment --------------------------------------------------------------------------
 
     def number(self, metric: str, now: float) -> Number:
         """Return the value of a metric of the ModelDeployment.
@@ -160,22 +160,22 @@ class Series:
         return OF_POD[metric](self._pods[pod], now)
 
     def inflight(self, now: float) -> Number:
-        """Return the requests that gateways have in progress at the pods."""
+        """Return the number of requests that gateways have in progress at pods; raises Unknown if it is not fresh."""
         if self._inflight is None or now - self._inflight[0] > STALE_S:
             raise Unknown(self._inflight_problem)
         return Number(self._inflight[1], self._inflight[0])
 
     def total(self, of_pod: "OfPod", now: float) -> Number:
-        """Return the sum over the pods. A pod without a fresh reading counts as their mean, while half have one.
+        """Return the sum over pods that serve clients. Pods without a fresh value count as the mean, if half have one.
 
-        A pod that is newer than STALE_S and has no reading yet counts as zero.
+        Without a fresh value, a pod that is newer than STALE_S counts as zero.
         """
         if self._sleeps:
             return Number(0.0, self.inflight(now).at)
         return _total_of(*_known(self._serving, of_pod, now))
 
     def of_revision(self, metric: str, revision: str, now: float) -> Number:
-        """Return the value of a metric over the pods of one revision; the mean of their shares for the KV cache.
+        """Return the sum of a metric over the pods of one revision; for the KV cache, the mean of the shares.
 
         Raises:
             KeyError: when there is no such metric.
@@ -198,7 +198,7 @@ class Series:
         return _percentile([pods[name] for name in known], min(number.at for number in known.values()), now)
 
     def queue_depth(self, now: float) -> Number:
-        """Return the waiting requests: in the pods, and at gateways for a pod. Of the latter only fresh ones count."""
+        """Return the number of requests that wait: in the pods, and at gateways if their report is fresh."""
         number = self.total(OF_POD[QUEUE_DEPTH], now)
         held = self._held[1] if now - self._held[0] <= STALE_S else 0
         return Number(number.value + held, number.at)
@@ -210,11 +210,11 @@ class Series:
 
     @property
     def _sleeps(self) -> bool:
-        """Whether it is asleep and has no pods: gateways then report all waiting requests."""
+        """Whether the ModelDeployment sleeps and has no pods: then all waiting requests are at gateways."""
         return self.followed.asleep and not self._pods
 
     def ttft_p95(self, now: float) -> Number:
-        """Return the 95th percentile of the seconds to the first token; 0 only without any request."""
+        """Return the 95th percentile of the seconds to the first token; 0 only when there is no request at all."""
         if self._sleeps and self.queue_depth(now).value == 0:
             return Number(0.0, self.inflight(now).at, int(WINDOW_S))
         known, _ = _known(self._serving, _latest, now)
@@ -235,7 +235,7 @@ def _known(pods: Mapping[str, _Memory], of_pod: OfPod, now: float) -> tuple[dict
     """Return the fresh numbers by pod, and how many pods older than STALE_S have none.
 
     Raises:
-        Unknown: when there are more of those, or no number.
+        Unknown: when more such pods than fresh numbers exist, or no fresh number.
     """
     found: dict[str, Number] = {}
     problems: dict[str, str] = {}
@@ -254,7 +254,7 @@ def _known(pods: Mapping[str, _Memory], of_pod: OfPod, now: float) -> tuple[dict
 
 
 def _total_of(known: Mapping[str, Number], silent: int) -> Number:
-    """Return the sum of the known numbers, and their mean for each silent pod."""
+    """Return the sum of the known numbers plus their mean for each of the `silent` pods."""
     mean = sum(number.value for number in known.values()) / len(known)
     window = next(iter(known.values())).window_s
     return Number(mean * (len(known) + silent), min(number.at for number in known.values()), window)
@@ -280,7 +280,7 @@ def _first(memory: _Memory, now: float) -> tuple[float, ExposedSample]:
 
 
 def _value(reading: ExposedSample, metric: str) -> Any:
-    """Return the value of a field of a reading."""
+    """Return the value of a field of a reading; raises Unknown if the page lacks it."""
     value = getattr(reading, metric)
     if value is None:
         name = reading.missing_name(metric)
@@ -304,7 +304,7 @@ _latest = _gauge(lambda reading: float(_value(reading, "waiting") + _value(readi
 
 
 def _grown(before: float, after: float) -> float:
-    """Return the growth of a counter: one that fell belongs to a restarted process, and all of it is new."""
+    """Return the growth of a counter. If it fell, the process restarted, and its whole value is growth."""
     return after - before if after >= before else after
 
 
@@ -322,7 +322,7 @@ def _tokens_per_second(memory: _Memory, now: float) -> Number:
 
 
 def _growth(memory: _Memory, now: float) -> Buckets:
-    """Return the first tokens of the window by upper bound, cumulative."""
+    """Return the cumulative counts of first tokens within the window, by upper bound in seconds."""
     newest = dict(_value(_fresh(memory, now)[1], "ttft"))
     oldest = dict(_first(memory, now)[1].ttft or ())
     restarted = any(count < oldest.get(bound, 0.0) for bound, count in newest.items())
@@ -330,7 +330,7 @@ def _growth(memory: _Memory, now: float) -> Buckets:
 
 
 def _added(growths: Iterable[Buckets]) -> Buckets:
-    """Return the sum of cumulative counts, also of pods whose engines have other bounds."""
+    """Return the sum of cumulative histograms, also if engines have different bounds."""
     every = [dict(growth) for growth in growths]
     bounds = sorted({bound for growth in every for bound in growth})
     return tuple((bound, sum(_up_to(bound, growth) for growth in every)) for bound in bounds)
@@ -365,9 +365,9 @@ def _percentile(memories: Iterable[_Memory], at: float, now: float) -> Number:
 
 
 def _replica_seconds(series: Series, now: float) -> Number:
-    """Return the percentile times status.replicas: an AverageValue is divided by the replicas, which restores it.
+    """Return the percentile times status.replicas, because an autoscaler divides an AverageValue by the replicas.
 
-    So an autoscaler compares the percentile with its target, whatever pods a rollout has added.
+    So it compares the percentile itself with the target, however many pods a rollout has added.
     """
     number = series.ttft_p95(now)
     return Number(number.value * max(1, series.followed.replicas), number.at, number.window_s)

@@ -21,7 +21,7 @@ from slipway_operator.metrics_api.sampler import MetricsSampler
 LOOK_S = 60.0
 RETRY_S = 5.0
 _RENEW_AFTER_S = certificate.DAYS * 86400 / 2
-_SHUTDOWN_S = 2.0  # a response takes no time; idle connections of the API server are not waited for
+_SHUTDOWN_S = 2.0  # responses take milliseconds; shutdown does not wait longer for idle connections of the API server
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class MetricsApi:
     sampler: MetricsSampler
     host: Host
     port: int
-    changed: Callable[[dict[str, str]], None]  # gets the provider of each group whenever one changes
+    changed: Callable[[dict[str, str]], None]  # gets the provider of each API group when one of them changes
     clock: Callable[[], float] = time.monotonic
     _providers: dict[str, str] = field(default_factory=dict)
     _names: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class MetricsApi:
     _problem: str = ""
 
     def providers(self) -> dict[str, str]:
-        """Return the provider of each group, "" for us; empty while they are unknown."""
+        """Return the provider of each API group, "" for this operator; empty while they are unknown."""
         return dict(self._providers)
 
     async def run(self) -> None:
@@ -74,10 +74,10 @@ class MetricsApi:
         return LOOK_S
 
     async def keep(self) -> None:
-        """Update the port and the registrations to the current state of the API server.
+        """Serve with the API server's current front proxy and our current certificate, and update the registrations.
 
         Raises:
-            ApiError, NoFrontProxy: when it cannot be read or written.
+            ApiError, NoFrontProxy: when the API server cannot be read or written, or has no front proxy.
             OSError: when the port cannot be opened.
         """
         proxy = await front_proxy(self.client)
@@ -113,7 +113,7 @@ class MetricsApi:
             await served.runner.cleanup()
 
     def _log_once(self, problem: str) -> None:
-        """Log each problem once, not at each try."""
+        """Log a problem, unless the last try had the same one; empty: the last try had none."""
         if problem and problem != self._problem:
             log.warning("%s", problem)
         self._problem = problem

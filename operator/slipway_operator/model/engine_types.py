@@ -11,19 +11,19 @@ from slipway_operator.model.inputs.pod_inputs import SLIPWAY, Engine
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """Names in the Prometheus format. Of several for one metric the first that is there counts; none: not exported."""
+    """Prometheus names of an engine's metrics. The first name that the page has counts; no name: not exported."""
 
     path: str = "/metrics"
-    waiting: tuple[str, ...] = ()  # gauge, requests
-    running: tuple[str, ...] = ()  # gauge, requests
+    waiting: tuple[str, ...] = ()  # gauge: waiting requests
+    running: tuple[str, ...] = ()  # gauge: running requests
     tokens: tuple[str, ...] = ()  # counter of generated tokens
-    prompt_tokens: tuple[str, ...] = ()  # counter of tokens of prompts
-    kv_usage: tuple[str, ...] = ()  # gauge, 0 to 1
-    ttft: str = ""  # histogram in seconds, without _bucket
-    breakdown: str = ""  # label of samples that another one, without it, is the total of
+    prompt_tokens: tuple[str, ...] = ()  # counter of prompt tokens
+    kv_usage: tuple[str, ...] = ()  # gauge: used share of the KV cache, 0 to 1
+    ttft: str = ""  # histogram of the time to first token in seconds; name without _bucket
+    breakdown: str = ""  # label that splits a metric; the total is a sample of its own without this label
 
     def of(self, field: str) -> tuple[str, ...]:
-        """Return the names of one metric, by the name of its field here."""
+        """Return the Prometheus names of one metric; `field` is the name of its field in this class."""
         return {
             "waiting": self.waiting,
             "running": self.running,
@@ -34,8 +34,8 @@ class EngineMetrics:
         }[field]
 
 
-SINGLE = ("waiting", "running", "tokens", "prompt_tokens", "kv_usage")  # all but the histogram
-# vLLM's production metrics, which slipway-server exports too. The second name of the cache's is of 2025 and before.
+SINGLE = ("waiting", "running", "tokens", "prompt_tokens", "kv_usage")  # all metrics but the histogram
+# vLLM's production metrics, which slipway-server exports too. The second name of kv_usage is that of 2025 and before.
 VLLM = EngineMetrics(
     waiting=("vllm:num_requests_waiting",),
     running=("vllm:num_requests_running",),
@@ -57,10 +57,10 @@ SGLANG = EngineMetrics(
 
 
 STREAM_RESUME = "StreamResume"  # a stream continues at another pod when its own ends
-TENANT_FAIRNESS = "TenantFairness"  # a tenant gets its share of the engine, and no other one's cached prompts
+TENANT_FAIRNESS = "TenantFairness"  # tenants get fair shares of the engine, and no cached prompts of others
 MIRROR_TOKENS = "MirrorTokens"  # responses to mirrored requests are compared token by token
-DRAIN = "Drain"  # SIGTERM lets running requests end
-METRICS = "Metrics"  # the engine exports the requests that wait
+DRAIN = "Drain"  # after SIGTERM, running requests end normally
+METRICS = "Metrics"  # the engine exports its number of waiting requests
 _CAPABILITIES = {
     SLIPWAY: (DRAIN, METRICS, MIRROR_TOKENS, STREAM_RESUME, TENANT_FAIRNESS),
     "vllm": (DRAIN, METRICS),
@@ -69,7 +69,7 @@ _CAPABILITIES = {
 
 
 def capabilities_of(engine: Engine) -> tuple[str, ...]:
-    """Return what an engine can do, sorted. docs/engines.md has what is lost without each."""
+    """Return the sorted capabilities of an engine. docs/engines.md describes what does not work without each."""
     if engine.type in _CAPABILITIES:
         return _CAPABILITIES[engine.type]
     return (METRICS,) if metrics_of(engine).waiting else ()
@@ -87,7 +87,7 @@ def metrics_of(engine: Engine) -> EngineMetrics:
 
 def custom_of(engine: Engine) -> CustomEngine:
     """Return the description of a custom engine, with its defaults."""
-    return CustomEngine.model_validate(engine.custom, strict=False)  # lists, as in JSON
+    return CustomEngine.model_validate(engine.custom, strict=False)  # not strict: JSON has lists for tuples
 
 
 def _custom(custom: CustomEngine) -> EngineMetrics:

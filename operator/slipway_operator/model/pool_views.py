@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Reasons of members' conditions.
+# Reasons in the conditions of ModelDeployments that are members of a pool.
 POOL_NOT_FOUND, POOL_NOT_READY = "PoolNotFound", "PoolNotReady"
 MODEL_FAILED, DATA_ERROR = "Error", 65  # reason and exit code of a server that cannot load its model
-MAX_ENTRIES = 256  # of the server's file of a pool
-READY, UNAVAILABLE = "READY", "UNAVAILABLE"  # states of the server's index
-# Reasons of entries that are no trouble: not loaded yet or any more, and files on their way.
+MAX_ENTRIES = 256  # of the file of entries that a pool's server reads
+READY, UNAVAILABLE = "READY", "UNAVAILABLE"  # states in the server's model repository index
+# Reasons that are no trouble: the entry is not loaded now, or its files are being downloaded.
 NOT_LOADED = ("", "unloaded")
 WAITING = (*NOT_LOADED, "The files of the model are not here yet: they are being downloaded.")
 
@@ -17,29 +17,29 @@ WAITING = (*NOT_LOADED, "The files of the model are not here yet: they are being
 class EntryState:
     """One entry in one pod."""
 
-    state: str  # of the server's index
+    state: str  # from the server's model repository index
     reason: str = ""
-    was_loaded: bool = False  # it is in memory, or was since the operator and the pod run
+    was_loaded: bool = False  # it is in memory, or was at some time since both operator and pod started
 
     @property
     def in_memory(self) -> bool:
-        """Whether it is there now."""
+        """Whether the entry is loaded in the pod's memory now."""
         return self.state == READY
 
     @property
     def hindrance(self) -> str:
-        """Why a request for it would not be served now; empty also where it would only be loaded first."""
+        """Why a request for the entry would fail now; empty also if the server would first load the entry."""
         return self.reason if self.state == UNAVAILABLE and self.reason not in NOT_LOADED else ""
 
     @property
     def trouble(self) -> str:
-        """Why it cannot be loaded; empty where nothing is wrong."""
+        """Why the entry cannot be loaded; empty if nothing is wrong."""
         return self.reason if self.state == UNAVAILABLE and self.reason not in WAITING else ""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPod:
-    """A pod that takes requests, and its entries by revision; None where it does not answer."""
+    """A ready pod of a pool, with its entries by revision; `entries` None: it did not answer."""
 
     name: str
     entries: Mapping[str, EntryState] | None = None
@@ -50,12 +50,12 @@ class PoolPod:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """`uid`: of the StatefulSet that controls the pods. `pods`: those that are ready."""
+    """A ModelPool now. `uid`: of the StatefulSet that controls the pods. `pods`: those that are ready."""
 
     uid: str
     present: int = 0  # pods that exist
     pods: tuple[PoolPod, ...] = ()
-    problem: str = ""  # why there are no pods, or fewer
+    problem: str = ""  # why there are fewer pods than wanted, or none; else empty
 
 
 PoolViews = Mapping[tuple[str, str], PoolView]  # by namespace and name

@@ -10,16 +10,16 @@ from math import ceil
 
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-# Two digits of an exponent are beyond any quantity; more would only cost memory.
+# No quantity needs an exponent with more than two digits; a huge one would only cost memory.
 _QUANTITY = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _LONGEST = 64  # characters
 
 
 def parse(text: str) -> Fraction:
-    """The exact value of a quantity like `500m`, `1.5`, `2Gi` or `1e3`.
+    """Return the exact value of a quantity like `500m`, `1.5`, `2Gi` or `1e3`.
 
     Raises:
-        ValueError: when it is none; the message shows the format.
+        ValueError: when the text is no quantity; the message shows the format.
     """
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if not found:
@@ -31,7 +31,7 @@ def parse(text: str) -> Fraction:
 
 
 def render(value: Fraction | int) -> str:
-    """The canonical decimal form: an integer with the largest suffix that leaves one, exact to a billionth.
+    """Return the canonical decimal form: an integer with the largest possible suffix, exact to a billionth.
 
     Finer values are rounded up, as Kubernetes does: a small demand never becomes 0.
     """

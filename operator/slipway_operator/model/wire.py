@@ -23,8 +23,8 @@ def from_json(kind: type[T], value: Any) -> T:
     """Read a dataclass back; unknown fields are ignored, missing ones take their defaults.
 
     Raises:
-        TypeError: when a field without a default is missing, or one has another type than it is annotated with.
-        ValueError: when a time is malformed or beyond any calendar.
+        TypeError: when a field without a default is missing, or a value has not the annotated type.
+        ValueError: when a time is malformed or outside the range of datetime.
     """
     if not isinstance(value, dict):
         raise TypeError(f"{kind.__name__} is written as {type(value).__name__}")
@@ -34,14 +34,14 @@ def from_json(kind: type[T], value: Any) -> T:
 
 @cache
 def _readers(kind: Hashable) -> tuple[tuple[str, str, Reader], ...]:
-    """The fields of a dataclass: the Python name, the JSON name and the reader of each."""
+    """Return Python name, JSON name and reader of each field of a dataclass."""
     hints = typing.get_type_hints(cast(type, kind))
     return tuple((name, camel(name), _reader(hint)) for name, hint in hints.items())
 
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """The reader of values of this type, cached because a status holds thousands of values."""
+    """Return the reader of values of this type, cached because a status has thousands of values."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return partial(_optional, _reader(next(option for option in typing.get_args(hint) if option is not NoneType)))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -85,7 +85,7 @@ def _tuple_of(read: Reader, value: Any) -> tuple[Any, ...]:
 
 
 def _each_of(readers: list[Reader], value: Any) -> tuple[Any, ...]:
-    """A tuple whose elements have different types."""
+    """Read a tuple with one reader for each element; raises ValueError for another length."""
     return tuple(read(item) for read, item in zip(readers, _list(value), strict=True))
 
 

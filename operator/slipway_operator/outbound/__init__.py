@@ -1,5 +1,5 @@
 """Connections that the operator opens to addresses that tenants wrote.
 
 `addresses.py` decides which addresses are allowed, pure; `dialer.py` connects, with limits on size and time.
-Responses are never shown to anyone else.
+Responses are shown to no other tenant.
 """

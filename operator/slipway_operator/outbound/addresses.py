@@ -25,10 +25,10 @@ SETTINGS = "operator.outbound.allowedCIDRs or operator.outbound.allowedHosts of 
 class EgressPolicy:
     """The destinations that a cluster's admin allows."""
 
-    networks: tuple[Network, ...] = ()  # private ranges
-    hosts: tuple[str, ...] = ()  # names whose private addresses may be used: "a.b.svc", or "*.b.svc"
-    control: tuple[Address, ...] = ()  # the API server's
-    loopback: bool = False  # this machine too: for tests, no setting sets it
+    networks: tuple[Network, ...] = ()  # private ranges that may be called
+    hosts: tuple[str, ...] = ()  # host names that may be called at private addresses: "a.b.svc", or "*.b.svc"
+    control: tuple[Address, ...] = ()  # addresses of the API server, which may not be called
+    loopback: bool = False  # allow this machine: only tests do, no setting
 
     def refusal(self, host: str, address: str, port: int) -> str:
         """Return why a connection is forbidden; empty when it is allowed. `address` is what `host` resolved to.
@@ -51,7 +51,7 @@ class EgressPolicy:
         return f"it is at a private address; an admin allows it by {SETTINGS}"
 
     def _names(self, address: Address) -> bool:
-        """Whether an allowed range that is itself reserved contains it; a wider range allows no reserved address."""
+        """Whether an allowed range that is itself reserved contains the address; wider ranges allow no reserved one."""
         return any(
             address in network and reach_of(network.network_address) is Reach.RESERVED for network in self.networks
         )
@@ -66,7 +66,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """Parse the ranges of a setting.
 
     Raises:
-        ValueError: names the one that is invalid.
+        ValueError: when one is invalid; the message names it.
     """
     found = []
     for text in texts:

@@ -19,7 +19,7 @@ URL_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class OutboundRequest:
-    """A request, and how much of the response's body is read: `keep_bytes` 0 reads none of it."""
+    """A request. At most `keep_bytes` of the response's body are returned; 0: the body is not read."""
 
     method: str
     url: str
@@ -33,7 +33,7 @@ class OutboundRequest:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Status and body; a body longer than `keep_bytes` is `cut`."""
+    """Status and body; `cut`: the body was longer than `keep_bytes`."""
 
     status: int
     body: bytes = b""
@@ -53,7 +53,7 @@ class NoAnswer(Exception):
 
 
 class Blocked(NoAnswer):
-    """The guard forbids the call, or the URL is not valid: another try fails too."""
+    """The guard forbids the call, or URL or headers are not valid: another try would fail too."""
 
 
 class TooLate(NoAnswer):
@@ -87,7 +87,7 @@ class Dialer:
                 raise Blocked(f"{self._who} may not call {url.host}: {guard.refusal}") from None
             raise NoAnswer(_failure(url, error)) from error
         except ValueError as error:
-            # aiohttp raises it for a header with a line break; its message could contain the header.
+            # aiohttp raises ValueError for a header with a line break; its message could contain the header.
             raise Blocked(
                 "the request cannot be sent: a header or the URL holds a character that it must not"
             ) from error
@@ -109,7 +109,7 @@ async def _exchange(session: aiohttp.ClientSession, url: URL, request: OutboundR
 
 
 def _failure(url: URL, error: Exception) -> str:
-    """Describe a failure with nothing of the response, and of the request only host and port."""
+    """Describe a failure for users: with host and port of the request, and nothing of the response."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         why = "its certificate is not accepted"
     elif isinstance(error, aiohttp.ClientConnectorError):

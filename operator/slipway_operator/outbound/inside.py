@@ -9,12 +9,12 @@ import aiohttp
 from slipway_process.network.mutual_tls import PemIdentity, client_context
 from slipway_process.network.resolver import NameResolver
 
-# asyncio allocates this for each connection, and 256 KiB by default.
+# Size of the TLS read buffer, which asyncio allocates for each connection; its default is 256 KiB.
 _READ_BYTES = 16 << 10
 
 
 class _InsideConnector(aiohttp.TCPConnector):
-    """A new connection has the certificate of this time; open ones stay."""
+    """Opens each TLS connection with the current client certificate; open connections keep theirs."""
 
     def __init__(self, identity: Callable[[], PemIdentity | None]) -> None:
         super().__init__(resolver=NameResolver())
@@ -32,5 +32,5 @@ class _InsideConnector(aiohttp.TCPConnector):
 
 
 def open_inside(identity: Callable[[], PemIdentity | None]) -> aiohttp.ClientSession:
-    """Return a session; `identity` returns what the operator shows now, or None while it has no certificate."""
+    """Return a session; `identity` returns the operator's current client certificate, None while it has none."""
     return aiohttp.ClientSession(connector=_InsideConnector(identity))

@@ -1,5 +1,5 @@
 """Providers of analyses: Prometheus, a URL, a Job.
 
-Takes the measurements that a plan names and returns their values.
+This folder takes the measurements that a plan names and returns their values.
 It decides nothing; `planning/analysis/measuring.py` plans the measurements.
 """

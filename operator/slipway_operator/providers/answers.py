@@ -8,7 +8,7 @@ from typing import Any
 
 from slipway_operator.model.analysis import json_path
 
-# Error types of Prometheus' API; any other text is not from Prometheus.
+# Error types of Prometheus' API; a response with another one is not from Prometheus.
 _ERROR_TYPES = frozenset(
     {"timeout", "canceled", "execution", "bad_data", "internal", "unavailable", "not_found", "not_acceptable"}
 )
@@ -70,5 +70,5 @@ def _json(status: int, body: bytes) -> Any:
 
 
 def _size(body: bytes) -> str:
-    """Return the size of a body, which alone is shown: the body may be another tenant's secret."""
+    """Describe a body by its size. Its content is not shown, because it may be another tenant's secret."""
     return f"{len(body)} bytes"

@@ -13,11 +13,11 @@ from slipway_operator.providers.answers import Unanswered
 from slipway_operator.providers.secrets import is_own
 
 POLL_S = 2.0
-GRACE_S = 60.0  # beyond the Job's own deadline, for a cluster that reports the end late
+GRACE_S = 60.0  # waited beyond the Job's deadline, because a cluster may report its end late
 
 
 class Jobs:
-    """The Jobs of one API server."""
+    """Runs the Jobs of measurements at one API server."""
 
     def __init__(self, client: Client, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._client, self._sleep = client, sleep
@@ -26,11 +26,11 @@ class Jobs:
         """Create the Job, or find the one that a former operator created, and return whether it succeeded.
 
         Raises:
-            Unanswered: when it cannot be created, has another owner, was deleted, or does not end.
+            Unanswered: when the Job cannot be created, has another owner, was deleted, or does not end.
         """
         name = manifest["metadata"]["name"]
         try:
-            # Validated again: arguments were filled in since the template was read.
+            # Validated again, because arguments were filled in after the template was validated.
             closed(manifest["spec"])
         except ValueError as error:
             raise Unanswered(f"Job {name} is not run: {error}") from error
@@ -48,7 +48,7 @@ class Jobs:
             raise Unanswered(f"Job {name} cannot be run: {error}") from error
 
     async def delete(self, manifest: Object) -> None:
-        """Delete the Job and its pods if it is ours; one that stays is deleted by its ttlSecondsAfterFinished."""
+        """Delete the Job and its pods if it is ours. Errors are ignored: ttlSecondsAfterFinished deletes it later."""
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         try:
             found = await self._client.get(JOBS, namespace, name)
@@ -58,7 +58,10 @@ class Jobs:
             return
 
     async def _check_secrets(self, manifest: Object) -> None:
-        """Require that the operator may get each Secret by name: a template's author may lack that permission."""
+        """Raise Unanswered unless the operator may get each Secret of the Job, and none has Slipway's own keys.
+
+        The author of a template may lack the permission to read Secrets, so an admin must allow each one.
+        """
         namespace = manifest["metadata"]["namespace"]
         for name in sorted(set(secrets_of(manifest["spec"]))):
             if not await self._client.may("get", SECRETS, namespace, name):
@@ -72,7 +75,7 @@ class Jobs:
     async def _is_own(self, namespace: str, name: str) -> bool:
         try:
             return is_own(await self._client.get(SECRETS, namespace, name))
-        except NotFound:  # the pod fails with its own message
+        except NotFound:  # then the pod fails, and Kubernetes reports why
             return False
 
     async def _make(self, manifest: Object) -> None:
@@ -91,12 +94,12 @@ class Jobs:
                 if answer := verdict(found):
                     return answer
             except Unavailable:
-                pass  # the Job runs on meanwhile
+                pass  # the Job goes on; poll it again
             await self._sleep(POLL_S)
 
 
 def verdict(job: Object) -> ProviderAnswer | None:
-    """Return the result in a Job's conditions; None while it runs."""
+    """Return whether a Job succeeded, from its conditions; None while it runs."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("status") != "True" or condition.get("type") not in ("Complete", "Failed"):
             continue

@@ -13,10 +13,10 @@ from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 
 Observe = Callable[[str, str, float], None]
 
-QUESTIONS_LIMIT = 4096  # in progress; above it a measurement waits for the next plan
+QUESTIONS_LIMIT = 4096  # measurements in progress; further ones wait for the next plan
 AT_A_TIME = 64
-OF_A_NAMESPACE = 8  # so that providers that hang in one namespace hold up no other
-JOBS_OF_A_NAMESPACE = 32  # they take long, and delay no request
+OF_A_NAMESPACE = 8  # so that providers that hang in one namespace delay no other namespace
+JOBS_OF_A_NAMESPACE = 32  # more, because Jobs take long; they have their own turns and delay no request
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +25,17 @@ class MeasurementClient(Protocol):
     """Takes measurements."""
 
     async def measure(self, namespace: str, question: Question) -> ProviderAnswer:
-        """Take one; every failure is a ProviderAnswer."""
+        """Take one measurement; every failure is a ProviderAnswer with a problem."""
 
     async def release(self, question: Question) -> None:
-        """Delete what was created for it."""
+        """Delete what was created for a measurement: its Job."""
 
 
 class MeasurementRunner:
-    """The measurements of all plans. Each one is identified by its key and taken once at a time."""
+    """The measurements of all plans. At most one measurement with a key is in progress."""
 
     def __init__(self, client: MeasurementClient, wake: Callable[[ObjectKey], None], observe: Observe) -> None:
-        """`wake` gets the key of a result; `observe` takes provider, outcome and seconds of each."""
+        """`wake` gets the ModelDeployment of a new result; `observe` gets provider, outcome and seconds of each."""
         self._client, self._wake, self._observe = client, wake, observe
         self._wanted: dict[ObjectKey, dict[str, Question]] = {}
         self._answers: dict[ObjectKey, dict[str, ProviderAnswer]] = {}
@@ -45,11 +45,11 @@ class MeasurementRunner:
         self._turns_of: WeakValueDictionary[tuple[str, bool], asyncio.Semaphore] = WeakValueDictionary()
 
     def answers(self, key: ObjectKey) -> dict[str, ProviderAnswer]:
-        """Return the results that are still wanted, by key of their measurement."""
+        """Return the results that the last plan still needed, by key of the measurement."""
         return dict(self._answers.get(key, {}))
 
     def follow(self, key: ObjectKey, questions: Iterable[Question]) -> bool:
-        """Start measurements that are new, and drop those that are not wanted any more; False when some must wait."""
+        """Start new measurements; cancel those not in `questions` and delete their Jobs. False when some must wait."""
         wanted = {question.key: question for question in questions}
         former, known = self._wanted.get(key, {}), self._answers.get(key, {})
         for name in former.keys() - wanted.keys():
@@ -63,19 +63,19 @@ class MeasurementRunner:
         for name in new[:room]:
             task = asyncio.create_task(self._question(key, wanted[name]), name=f"measurement {name}")
             self._tasks[name] = task
-            # Not in the task itself: one that is cancelled before its first step runs none of its code.
+            # A callback, because a task that is cancelled before its first step runs none of its own code.
             task.add_done_callback(partial(self._forget_task, name))
         return len(new) <= room
 
     def forget(self, key: ObjectKey) -> None:
-        """Drop the measurements of this ModelDeployment; its Jobs are deleted by their owner reference."""
+        """Cancel the measurements of a ModelDeployment and drop its results; garbage collection deletes its Jobs."""
         for name in self._wanted.pop(key, {}):
             if task := self._tasks.get(name):
                 task.cancel()
         self._answers.pop(key, None)
 
     async def close(self) -> None:
-        """Cancel what is in progress: the next process repeats it under the same keys, and finds the same Jobs."""
+        """Cancel all measurements: the next process repeats them with the same keys, and finds the same Jobs."""
         tasks = [*self._tasks.values(), *self._releases]
         for task in tasks:
             task.cancel()
@@ -94,7 +94,7 @@ class MeasurementRunner:
 
     async def _release(self, question: Question) -> None:
         if task := self._tasks.get(question.key):
-            await asyncio.wait({task})  # so that it creates nothing after the deletion
+            await asyncio.wait({task})  # so that the task creates no Job after the deletion
         try:
             await self._client.release(question)
         except Exception:
@@ -113,7 +113,7 @@ class MeasurementRunner:
             self._wake(key)
 
     async def _in_turn(self, namespace: str, question: Question) -> ProviderAnswer:
-        # The namespace's semaphore first: who waits for it must not hold the shared one.
+        # The namespace's semaphore first: no measurement holds the shared one while it waits for the namespace's.
         is_job = question.job is not None
         async with self._turn_of(namespace, is_job), self._turns[is_job]:
             return await self._client.measure(namespace, question)

@@ -1,4 +1,4 @@
-"""Headers with values from Secrets, read for each measurement: a rotated Secret needs no restart."""
+"""Header values from Secrets, which are read for each measurement, so that a rotated Secret needs no restart."""
 
 import base64
 import binascii
@@ -14,10 +14,10 @@ from slipway_operator.providers.answers import Unanswered
 
 
 async def resolved(client: Client, namespace: str, headers: Iterable[Header]) -> dict[str, str]:
-    """Return names and values of headers.
+    """Return the values of headers by name, with those from Secrets read now.
 
     Raises:
-        Unanswered: when a Secret or its key is missing or may not be read; it names both, and no value.
+        Unanswered: when a Secret or its key is missing or may not be read; the message names both, and no value.
     """
     return {
         header.key: await _read(client, namespace, header.secret) if header.secret else header.value
@@ -26,7 +26,7 @@ async def resolved(client: Client, namespace: str, headers: Iterable[Header]) ->
 
 
 def is_own(secret: Mapping[str, Any]) -> bool:
-    """Whether it holds Slipway's own keys: the operator may read them, authors of templates may not."""
+    """Whether a Secret holds Slipway's own keys, which the operator may read, but authors of templates may not."""
     return (secret["metadata"].get("labels") or {}).get(labels.MANAGED_BY) == "slipway"
 
 

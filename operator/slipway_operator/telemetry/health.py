@@ -17,7 +17,7 @@ _BEAT_S = 0.5
 
 
 class Pulse:
-    """Measures how late the event loop is."""
+    """Measures by how many seconds the event loop runs late."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -32,13 +32,13 @@ class Pulse:
             self._lag_s = self._clock() - self._beat_at - _BEAT_S
 
     def check(self) -> str | None:
-        """Return None while the event loop is in time."""
+        """Return None while the event loop is at most LAG_LIMIT_S late, else a sentence about it."""
         lag_s = max(self._lag_s, self._clock() - self._beat_at - _BEAT_S)
         return f"the event loop is {lag_s:.1f} s late" if lag_s > LAG_LIMIT_S else None
 
 
 def run_check(longest_run_s: Callable[[], float]) -> Check:
-    """Return a check: None while no reconcile has run longer than RUN_LIMIT_S."""
+    """Return a check that fails when a reconcile has run longer than RUN_LIMIT_S."""
 
     def check() -> str | None:
         seconds = longest_run_s()
@@ -48,7 +48,7 @@ def run_check(longest_run_s: Callable[[], float]) -> Check:
 
 
 def tasks_check(tasks: Sequence[asyncio.Task[None]]) -> Check:
-    """Return a check: None while all tasks run."""
+    """Return a check that fails when a task has ended."""
 
     def check() -> str | None:
         ended = [task.get_name() for task in tasks if task.done()]
@@ -58,7 +58,7 @@ def tasks_check(tasks: Sequence[asyncio.Task[None]]) -> Check:
 
 
 def application(registry: CollectorRegistry, live: Sequence[Check], ready: Sequence[Check]) -> web.Application:
-    """Return the admin application; a check returns what is wrong, or None."""
+    """Return the admin application. A check returns what is wrong, or None; any failure gives status 503."""
     application = web.Application()
     application.router.add_get("/livez", _answer(live))
     application.router.add_get("/readyz", _answer(ready))
@@ -67,8 +67,8 @@ def application(registry: CollectorRegistry, live: Sequence[Check], ready: Seque
 
 
 async def serve(application: web.Application, port: int) -> web.AppRunner:
-    """Listen on every address; the caller cleans the runner up."""
-    # Without keep-alive, so that no idle connection of a scraper is waited for when the process ends.
+    """Listen on all addresses; the caller must clean up the returned runner."""
+    # Without keep-alive, so that shutdown does not wait for idle connections of scrapers.
     runner = web.AppRunner(application, access_log=None, keepalive_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, None, port).start()

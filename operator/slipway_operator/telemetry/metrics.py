@@ -24,10 +24,10 @@ class Queue(Protocol):
         """Return the number of keys that are due and wait."""
 
     def oldest_wait_s(self) -> float:
-        """Return how long the oldest of them has waited."""
+        """Return for how many seconds the oldest of them has waited."""
 
     def longest_run_s(self) -> float:
-        """Return how long the slowest reconcile has been running."""
+        """Return for how many seconds the slowest reconcile has been running."""
 
 
 class Metrics:
@@ -89,12 +89,12 @@ class Metrics:
         Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
 
     def reconciled(self, result: str, seconds: float) -> None:
-        """Count a reconcile."""
+        """Count a reconcile and its duration; `result` is ok, stale, error or the name of an ApiError."""
         self._reconciles.labels(result).inc()
         self._seconds.observe(seconds)
 
     def wrote(self, kind: str, result: str) -> None:
-        """Count an attempted write."""
+        """Count an attempted write to the API server; `result` is ok or the name of an ApiError."""
         self._applies.labels(kind, result).inc()
 
     def api_called(self, verb: str, resource: str) -> None:
@@ -113,7 +113,7 @@ class Metrics:
         self._measurement_seconds.labels(provider).observe(seconds)
 
     def event_received(self, kind: str) -> None:
-        """Store the time of an event of a watch."""
+        """Store the current time as that of the last watch event of a kind."""
         self._last_event.labels(kind).set(time.time())
 
     def leads(self, held: bool) -> None:
@@ -127,11 +127,11 @@ class Metrics:
             self._metrics_api.labels(group, provider or "slipway").set(1)
 
     def follow_queue(self, queue: Queue) -> None:
-        """Show the queue as it is at each scrape."""
+        """Register the series of a work queue, which each scrape reads."""
         self.registry.register(_Queue(queue))
 
     def follow_engines(self, rows: Callable[[], Iterator[EngineRow]]) -> None:
-        """Show what is known of engines at each scrape."""
+        """Register the series of engines; each scrape calls `rows`."""
         self.registry.register(EngineMetricsCollector(rows))
 
 
@@ -161,7 +161,7 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 class Rollouts(Collector):
-    """Phase and weights of every ModelDeployment; a forgotten one leaves no series behind."""
+    """Phase, weights and last wake time of every ModelDeployment; a forgotten one has no series any more."""
 
     def __init__(self) -> None:
         self._known: dict[ObjectKey, Status] = {}
@@ -175,7 +175,7 @@ class Rollouts(Collector):
         self._known.pop(key, None)
 
     def collect(self) -> Iterator[Any]:
-        """Yield the series at each scrape."""
+        """Yield the current series; the registry calls this at each scrape."""
         phase = GaugeMetricFamily(
             "slipway_rollout_phase", "1 for the phase it is in.", labels=["namespace", "name", "phase"]
         )

@@ -1,4 +1,4 @@
-"""Series of revisions: their pods, their cost, and what their engines report. Read at each scrape, so none is left."""
+"""Series of revisions: pods, cost and engine metrics. Each scrape makes them, so no series outlives its object."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -10,9 +10,9 @@ from prometheus_client.registry import Collector
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.model.cluster.cost import RevisionPods, cost_per_hour
 
-# Bounds of what one page holds: a series for each pod with a node, and up to seven for each revision.
+# Limits of one page of metrics: it has a series for each pod with a node, and up to seven for each revision.
 MOST_PODS, MOST_REVISIONS = 20_000, 5_000
-EngineRow = tuple[str, str, str, Mapping[str, float]]  # namespace, name, revision, numbers by series
+EngineRow = tuple[str, str, str, Mapping[str, float]]  # namespace, name, revision, values by series name
 _REVISION = ("namespace", "name", "revision")
 GAUGES = {
     "slipway_engine_requests_running": "Requests that the engines run.",
@@ -28,14 +28,14 @@ COUNTERS = {
 
 
 class RevisionCosts(Collector):
-    """The pods of every revision and what they cost; a forgotten ModelDeployment leaves no series behind."""
+    """The pods of every revision and what they cost; a forgotten ModelDeployment has no series any more."""
 
     def __init__(self, prices: Mapping[str, float]) -> None:
         self._prices = prices
         self._known: dict[ObjectKey, Sequence[RevisionPods]] = {}
 
     def show(self, key: ObjectKey, revisions: Sequence[RevisionPods]) -> None:
-        """Store what a reconcile observed."""
+        """Store the revisions of a ModelDeployment that a reconcile observed."""
         self._known[key] = revisions
 
     def forget(self, key: ObjectKey) -> None:
@@ -69,7 +69,7 @@ class RevisionCosts(Collector):
 
 
 class EngineMetricsCollector(Collector):
-    """What the metrics API has read of engines; a number that an engine does not export is absent."""
+    """What the sampler has read from engines; a revision has no series for a number that its engine lacks."""
 
     def __init__(self, rows: Callable[[], Iterator[EngineRow]]) -> None:
         self._rows = rows

@@ -15,7 +15,7 @@ from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
 
 CACHE_S = 1.0
 _SCALED_OBJECT = "scaledobject.keda.sh/name"
-_MOST = 8  # reported for one ModelDeployment; two are too many already
+_MOST = 8  # autoscalers that are reported for one ModelDeployment; two are too many already
 
 
 @dataclass(slots=True)
@@ -35,14 +35,14 @@ class Autoscalers:
         self._shelves: dict[str, _Shelf] = {}  # by namespace
 
     async def of(self, obj: Object) -> tuple[Autoscaler, ...]:
-        """Return those that scale a ModelDeployment, and one with another target that has the name of ours."""
+        """Return the autoscalers that scale a ModelDeployment, and one with another target but the name of ours."""
         metadata = obj["metadata"]
         name, uid = metadata["name"], metadata["uid"]
         items = (await self._found(metadata["namespace"])).get(name, [])
         return tuple(_read(item, name, uid) for item in items)
 
     def forget(self, namespace: str) -> None:
-        """Invalidate the list of a namespace where something changed, also one in progress."""
+        """Invalidate the list of a namespace where an autoscaler changed, also a list request in progress."""
         if shelf := self._shelves.get(namespace):
             shelf.fresh_until = float("-inf")
 
@@ -80,21 +80,21 @@ def _add(found: dict[str, list[Object]], item: Object) -> None:
 
 
 def about(item: Object) -> set[str]:
-    """Return names of the ModelDeployments of an autoscaler: its target, and the one that it is named after."""
+    """Return the ModelDeployments that an autoscaler concerns: its target, and the one that it is named after."""
     target = target_of(item)
     taken = item["metadata"]["name"].removesuffix(labels.autoscaler_name(""))
     return {name for name in (target, taken if taken != item["metadata"]["name"] else "") if name}
 
 
 def target_of(item: Object) -> str:
-    """Return the name of the ModelDeployment that it scales; empty when it scales something else."""
+    """Return the name of the ModelDeployment that an autoscaler scales; empty when it scales something else."""
     target = (item.get("spec") or {}).get("scaleTargetRef") or {}
     group = str(target.get("apiVersion", "")).partition("/")[0]
     return str(target.get("name", "")) if (group, target.get("kind")) == (labels.GROUP, labels.KIND) else ""
 
 
 def _is_orphan(item: Object, name: str) -> bool:
-    """Whether it was ours and lost its controller reference: controllers adopt such objects."""
+    """Whether an autoscaler was ours and lost its controller reference: we adopt such an object, as controllers do."""
     metadata = item["metadata"]
     found = metadata.get("labels") or {}
     marks = (found.get(labels.MODEL_DEPLOYMENT), found.get(labels.MANAGED_BY))

@@ -53,7 +53,7 @@ class ObjectCache:
         self._is_listed = asyncio.Event()
 
     def deployments(self) -> Iterable[ObjectKey]:
-        """Return all ModelDeployments."""
+        """Return namespace and name of all ModelDeployments."""
         return tuple(self._objects[MODEL_DEPLOYMENTS])
 
     def get(self, key: ObjectKey) -> Object | None:
@@ -68,7 +68,7 @@ class ObjectCache:
         }
 
     def deployments_on(self, node: str) -> set[ObjectKey]:
-        """Return the ModelDeployments that have a pod on a node."""
+        """Return namespace and name of the ModelDeployments that have a pod on a node."""
         pods = self._objects[PODS].values()
         return {(pod["metadata"]["namespace"], _owner(pod)) for pod in pods if pod["spec"].get("nodeName") == node}
 
@@ -110,7 +110,7 @@ class ObjectCache:
             self._names[resource].setdefault((key[0], owner), set()).add(key[1])
 
     def remove(self, resource: Resource, obj: Object, version: int = 0) -> None:
-        """Remove an object that was deleted or is no longer ours; `version` is that of the list that lacks it."""
+        """Remove an object that was deleted or is no longer ours; `version`: that of a list that lacks it."""
         metadata = obj["metadata"]
         self._gone[metadata["uid"]] = max(version, _version(obj), self._gone.get(metadata["uid"], 0))
         if len(self._gone) > GONE_KEPT:
@@ -126,7 +126,7 @@ class ObjectCache:
         return self.children(key)
 
     async def relist(self, client: Client, resources: Sequence[Resource] = KINDS) -> set[ObjectKey]:
-        """Cache lists from the API server; returns the ModelDeployments with a deletion that was missed."""
+        """List these kinds into the cache; returns the ModelDeployments with a deletion that a watch missed."""
         lost: set[ObjectKey] = set()
         for resource in resources:
             for namespace in self._namespaces:
@@ -150,9 +150,9 @@ class ObjectCache:
                 self._is_listed.set()
 
     async def _list(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[ObjectKey]:
-        """Cache a list, of all ModelDeployments or of one; returns those with a deletion that was missed."""
+        """List a kind into the cache, of one ModelDeployment if `name`; returns those where a deletion was missed."""
         selector = labels.selector(name) if name else labels.MODEL_DEPLOYMENT if resource in CHILDREN else ""
-        # Lists of revisions must be up to date; pods and services of one change all the time anyway.
+        # ControllerRevisions and ReplicaSets must be up to date; a list of pods or Services is soon outdated anyway.
         cached = bool(name) and resource in (PODS, SERVICES)
         present: set[str] = set()
         version = 0
@@ -182,7 +182,7 @@ class ObjectCache:
 
 
 def _owner(item: Object) -> str:
-    """Return the name of the ModelDeployment whose child it is; empty without one."""
+    """Return the name of the ModelDeployment in the label of a child; empty without one."""
     return str((item["metadata"].get("labels") or {}).get(labels.MODEL_DEPLOYMENT) or "")
 
 

@@ -1,6 +1,7 @@
 """Receives from each gateway which ModelDeployments to reconcile at once: one long poll per gateway.
 
-Reasons: a request for a sleeping one, its requests begin or cease to be served, or it lost its last endpoint.
+Reasons: a request came for a sleeping ModelDeployment; its requests began or ceased to be served; or its last
+endpoint is gone.
 """
 
 import asyncio
@@ -22,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Calls:
-    """Passes on which ModelDeployments need a reconcile because clients wait for them.
+    """Queues the ModelDeployments that gateways report, because clients wait for their reconcile.
 
-    A missed call is found anyway: a gateway repeats it until it is received, and reconciles poll gateways too.
+    No report is lost: a gateway repeats it until the operator received it, and reconciles poll gateways too.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Calls:
             await asyncio.gather(*listening.values(), return_exceptions=True)
 
     async def _found(self, known: Collection[tuple[str, bool]]) -> frozenset[tuple[str, bool]]:
-        """Return URL and readiness of each gateway."""
+        """Return URL and readiness of each gateway; `known` when they cannot be listed."""
         try:
             return frozenset((endpoint.url, endpoint.ready) for endpoint in await self._gateways.endpoints())
         except ApiError as error:
@@ -85,7 +86,7 @@ class Calls:
             await asyncio.sleep(PAUSE_S)
 
     async def _poll(self, url: str, mark: str) -> tuple[str, list[ObjectKey]] | None:
-        """Return the mark and the ModelDeployments called for; None without a valid response."""
+        """Poll a gateway: return the mark for the next poll and the ModelDeployments to reconcile; None on failure."""
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             request = self._session.get(f"{url}/internal/calls", params={"since": mark}, timeout=limit)

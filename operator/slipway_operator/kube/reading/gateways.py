@@ -19,7 +19,7 @@ from slipway_process.network.host_names import gateway_zone, host_name
 
 log = logging.getLogger(__name__)
 
-NOT_ALLOWED = 405  # from a gateway of a former release, whose failsafe is renewed by GET
+NOT_ALLOWED = 405  # a former release's gateway answers POST with it; there GET renews the failsafe
 _NO_POST = (401, 403, NOT_ALLOWED)
 MOST_REFUSED = 256
 TIMEOUT_S = 2.0
@@ -28,7 +28,7 @@ CACHE_S = 0.3
 GRACE_S = 30.0
 PORT_NAME, TLS_PORT_NAME = "admin", "internal"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
-MAX_GENERATION = 1 << 53  # every JSON reader takes it; the successor of a larger one could not be written
+MAX_GENERATION = 1 << 53  # JSON numbers may be read as doubles, which are exact up to here
 MOST_AT_A_POD = 1 << 20
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
@@ -43,7 +43,7 @@ class Endpoint:
 
 
 class _Report(msgspec.Struct):
-    """A response of `/internal/routes`: of thousands of routes few are read, and only those are decoded."""
+    """A response of `/internal/routes`. It may have thousands of routes: each stays encoded until it is read."""
 
     routes: dict[str, msgspec.Raw]
     incarnation: str = ""
@@ -66,7 +66,7 @@ class Answer:
     gone: bool = False  # the last report of a gateway that is gone, kept for GRACE_S
 
     def held(self, namespace: str, name: str, uid: str) -> int:
-        """Return requests of one ModelDeployment that wait there for an endpoint; 0 when they are not reported."""
+        """Return how many requests of one ModelDeployment wait at the gateway for an endpoint; 0 when not reported."""
         try:
             route = self._route(namespace, name)
             return max(0, int((route.get("activity") or {}).get("held", 0))) if route.get("uid") == uid else 0
@@ -74,7 +74,7 @@ class Answer:
             return 0
 
     def inflight(self, namespace: str, name: str, uid: str) -> int | None:
-        """Return requests in progress at one ModelDeployment; None without such a route or with a malformed one."""
+        """Return the number of requests in progress at one ModelDeployment; None without a valid route of it."""
         try:
             route = self._route(namespace, name)
             counted = (route.get("revisions") or {}).values() if route.get("uid") == uid else None
@@ -124,15 +124,15 @@ class Answer:
 
 
 def _encrypted_origin(address: str) -> str:
-    """By the name in a gateway's certificate."""
+    """Return the https origin of a gateway, by the host name in its certificate."""
     try:
         return f"https://{host_name(address, gateway_zone())}"
-    except ValueError:  # a name of DNS, which no gateway has
+    except ValueError:  # the address is a DNS name, which no gateway has
         return f"https://{address}"
 
 
 def _at_pods(pods: Object) -> dict[str, int]:
-    """Requests in progress by address, as numbers that an annotation can have."""
+    """Return requests in progress by pod address, bounded to what the deletion-cost annotation can hold."""
     return {str(address): min(max(0, int(count)), MOST_AT_A_POD) for address, count in pods.items()}
 
 
@@ -174,7 +174,7 @@ class Gateways:
     ) -> None:
         """`token` returns the bearer token that authenticates the operator at gateways; "" where they need none.
 
-        `tls`: `session` has a certificate, and gateways with a port for it are read there.
+        `tls`: `session` has a client certificate, and gateways with a TLS port are read at that port.
         """
         self._client, self._session = client, session
         self._token, self._tls = token, tls
@@ -245,7 +245,7 @@ class Gateways:
             return Answer(endpoint.name, endpoint.ready, False)
 
     async def _report(self, endpoint: Endpoint) -> bytes:
-        """Return the report of a gateway. POST also renews its failsafe; one that refuses it is read by GET."""
+        """Return a gateway's report as JSON. POST also renews its failsafe; where POST is refused, use GET."""
         url, limit = f"{endpoint.url}/internal/routes", aiohttp.ClientTimeout(total=TIMEOUT_S)
         token = self._token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -27,16 +27,16 @@ class GroupSets:
     """The LeaderWorkerSets of a ModelDeployment, with the uid of the StatefulSet of the leaders of each."""
 
     items: tuple[tuple[Object, str], ...] = ()
-    problem: str = ""  # why they cannot be read: a reason
+    problem: str = ""  # NOT_INSTALLED or FORBIDDEN when they cannot be read
 
     @property
     def objects(self) -> list[Object]:
-        """The LeaderWorkerSets themselves."""
+        """The LeaderWorkerSets without the uids."""
         return [item for item, _ in self.items]
 
 
 async def read(client: Client, namespace: str, name: str) -> GroupSets:
-    """Return those with the label of a ModelDeployment, as they are now."""
+    """Read the LeaderWorkerSets with the label of a ModelDeployment, and the StatefulSets of their leaders."""
     try:
         found = await client.list(LEADER_WORKER_SETS, namespace, labels.selector(name))
     except NotFound:
@@ -51,7 +51,8 @@ async def read(client: Client, namespace: str, name: str) -> GroupSets:
 async def _leaders_uid(client: Client, group_set: Object) -> str:
     """Return the uid of the StatefulSet that controls the leaders; empty while there is none.
 
-    It is read, and not taken from a pod: every user of the namespace can make a pod that names any controller.
+    The StatefulSet is read. A pod's reference is no proof: any user of the namespace can create a pod that names any
+    controller.
     """
     metadata = group_set["metadata"]
     try:
@@ -106,7 +107,7 @@ def _own(name: str, leaders_uid: str, pods: Iterable[Object]) -> list[Object]:
 
 
 def _is_worker(pod: Object, name: str) -> bool:
-    """Whether it is a worker of a LeaderWorkerSet: its StatefulSet has the name of the leader of its group."""
+    """Whether a pod is a worker of the LeaderWorkerSet `name`: its StatefulSet has the name of its group's leader."""
     kind, owner = controller_of(pod)
     return kind == STATEFUL_SETS.kind and bool(_index(pod)) and owner == f"{name}-{_index(pod)}"
 
@@ -116,7 +117,7 @@ def _index(pod: Object) -> str:
 
 
 def _group(leader: Object, workers: list[Object], size: int, leaving: Container[str]) -> Pod:
-    """One group: its leader, with what holds for all of its pods."""
+    """Return a group as one Pod: the leader, with readiness, restarts and leaving of all its pods together."""
     lead, others = parse_pod(leader, leaving), [parse_pod(pod, leaving) for pod in workers]
     return replace(
         lead,
@@ -128,7 +129,10 @@ def _group(leader: Object, workers: list[Object], size: int, leaving: Container[
 
 
 def _troubles(living: list[Object], own: list[Object], failures: Mapping[str, Found]) -> list[PodTrouble]:
-    """Why pods are not ready. A group whose container ended is deleted at once, so the end is read while it leaves."""
+    """Return why pods are not ready, also pods that are being deleted.
+
+    LeaderWorkerSet deletes a group as soon as one of its containers ends, so only such pods show how it ended.
+    """
     ended = (pod_trouble.of_leaving_pod(pod) for pod in own)
     return [
         *pod_trouble.of_pods(living, failures),

@@ -17,13 +17,13 @@ from slipway_operator.kube.resources import EVENTS
 REASONS = frozenset(
     {
         *("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedPrepareDynamicResources"),
-        "FailedResourceClaimCreation",  # by the controller of claims; the scheduler waits for it in silence
+        "FailedResourceClaimCreation",  # from the ResourceClaim controller; the scheduler emits none
     }
 )
 PATIENCE_S = 5.0  # most pods have their containers by then
 READ_S = 4.0  # Events of one pod are read at most this often
-MOST_PODS = 2  # of one ModelDeployment: those of a revision wait for the same
-MOST_EVENTS = 1000  # of one pod: who may create Events may create many about it
+MOST_PODS = 2  # read for one ModelDeployment: pods of one revision wait for the same thing
+MOST_EVENTS = 1000  # read for one pod: users who may create Events can create many about it
 _KEPT_S = 300.0
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class KubeletEvents:
         self._pods: dict[str, _Pod] = {}  # by uid
 
     async def failures(self, namespace: str, pods: Iterable[Object]) -> dict[str, Found]:
-        """Return by a pod's uid why it has no containers, for some of `pods`."""
+        """Return why pods have no containers, by uid; one call reads the Events of at most MOST_PODS pods."""
         now = self._clock()
         self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.seen < _KEPT_S}
         late = [str(pod["metadata"]["uid"]) for pod in pods if is_creating(pod) and self._is_late(pod, now)]
@@ -80,7 +80,7 @@ class KubeletEvents:
 def latest(events: Iterable[Object]) -> Found | None:
     """Return reason and message of the newest Event if it says why there are no containers.
 
-    An image that is pulled comes after a volume that was mounted at the second attempt.
+    Otherwise None: a newer Event, such as that of a pulled image, shows that an earlier failure is over.
     """
     newest = max(events, key=_moment, default=None)
     if newest is None or newest.get("reason") not in REASONS:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from slipway_operator.api.objects import Object
 
-# What takes a node away sets one of these before it evicts: Kubernetes' autoscalers, cloud providers, handlers of spot
-# interruptions. `kubectl drain` and most others also make the node unschedulable.
+# Programs that remove a node set one of these taints before they evict its pods: cluster autoscalers, cloud providers,
+# handlers of spot interruptions. `kubectl drain` and most of them also make the node unschedulable.
 LEAVING_TAINTS = frozenset(
     {
         "ToBeDeletedByClusterAutoscaler",
@@ -20,7 +20,7 @@ LEAVING_PREFIXES = ("aws-node-termination-handler/",)
 
 
 def is_drained(node: Object) -> bool:
-    """Whether pods should leave a node: it is unschedulable, or has a taint of what takes nodes away."""
+    """Whether pods should leave a node: it is unschedulable, or has a taint that announces its removal."""
     spec = node.get("spec") or {}
     keys = [str(taint.get("key")) for taint in spec.get("taints") or ()]
     return bool(spec.get("unschedulable")) or any(
@@ -29,7 +29,7 @@ def is_drained(node: Object) -> bool:
 
 
 def is_unreachable(node: Object) -> bool:
-    """Whether Kubernetes has lost contact with a node. It would evict its pods only minutes later."""
+    """Whether Kubernetes has lost contact with a node; it evicts the node's pods only minutes later."""
     return any(taint.get("key") == UNREACHABLE for taint in (node.get("spec") or {}).get("taints") or ())
 
 
@@ -46,13 +46,13 @@ class Nodes:
     def leaving(self) -> frozenset[str]:
         """Names of the nodes whose pods are replaced.
 
-        Where most nodes are unreachable, it is the control plane that is cut off: then no pod is lost.
+        When most nodes are unreachable, the control plane is cut off and pods still run: only drained nodes count.
         """
         most = 2 * len(self._unreachable) > len(self._all)
         return self._drained if most else self._drained | self._unreachable
 
     def on_event(self, event: str | None, node: Object) -> bool:
-        """Apply an event of the watch; returns whether the node's state changed."""
+        """Apply an event of the watch; returns whether `leaving` changed."""
         name = str(node["metadata"]["name"])
         before, there = self.leaving, event != "DELETED"
         self._all = self._all | {name} if there else self._all - {name}
@@ -61,7 +61,7 @@ class Nodes:
         return before != self.leaving
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget all other nodes: a watch may have missed that they were deleted."""
+        """Forget all nodes but these: the watch may have missed that others were deleted."""
         self._all &= set(names)
         self._drained &= self._all
         self._unreachable &= self._all

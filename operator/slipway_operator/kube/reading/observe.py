@@ -38,7 +38,7 @@ from slipway_operator.planning.facts import weights
 
 RESOURCE_CLAIMS = "resource.k8s.io/v1"
 MAX_TROUBLES = 8  # of one revision; a message shows the first
-MAX_FOREIGN = 8  # objects of others that have our labels; a message shows some
+MAX_FOREIGN = 8  # reported objects with our labels that other controllers own; a message shows some
 
 
 async def observe(
@@ -50,7 +50,7 @@ async def observe(
     nodes: Nodes | None = None,
     kubelet: KubeletEvents | None = None,
 ) -> Observed:
-    """Return the state of a ModelDeployment: `children`, with current templates, gateways and autoscalers."""
+    """Return the state of a ModelDeployment: `children` as given; templates, gateways and autoscalers as read now."""
     metadata = obj["metadata"]
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     records, records_spare = _one_each(children[CONTROLLER_REVISIONS], uid, _record_order)
@@ -94,7 +94,7 @@ async def observe(
 
 
 async def _group_sets(client: Client, obj: Object, snapshots: Iterable[Snapshot]) -> groups.GroupSets:
-    """Read LeaderWorkerSets where a revision has one, or the spec wants one: most clusters have none."""
+    """Read LeaderWorkerSets if a revision has one or the spec wants one: most clusters do not have this kind."""
     spec = parse(obj)
     wanted = not isinstance(spec, Invalid) and spec.inputs.engine.parallelism.nodes > 1
     if not wanted and not any(item.is_grouped for item in snapshots):
@@ -106,7 +106,7 @@ Order = Callable[[Object], tuple[Any, ...]]
 
 
 def _one_each(items: Iterable[Object], uid: str, order: Order) -> tuple[list[Object], list[Object]]:
-    """Return the first one of our objects of each revision, and the spare ones.
+    """Return the first of our objects of each revision by `order`, and the spare ones.
 
     A spare one exists where a foreign controller released an object after another one had replaced it.
     """
@@ -125,7 +125,7 @@ def _order(item: Object) -> tuple[Any, ...]:
 
 
 def _record_order(item: Object) -> tuple[Any, ...]:
-    """Return a sort key: readable records come first, of them those with the revision's weights."""
+    """Return a sort key: readable records come first, and among these the ones that record the weights."""
     return snapshot(item, "") is None, ANNOTATION not in (item["metadata"].get("annotations") or {}), *_order(item)
 
 
@@ -142,7 +142,7 @@ def _replica_set_order(obj: Object) -> Order:
 
 
 def _is_lost(replica_set: Object) -> bool:
-    """Whether it has no ready pod and gets none any more: it is being deleted, so its controller creates no pods."""
+    """Whether a ReplicaSet has no ready pod and gets none: while it is deleted, its controller creates no pods."""
     return is_leaving(replica_set) and not (replica_set.get("status") or {}).get("readyReplicas")
 
 
@@ -164,7 +164,7 @@ def _foreign(children: ByKind, obj: Object) -> tuple[Child, ...]:
 
 
 async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]:
-    """Return the current templates that the spec names; also before a rollout, as it may begin in this plan."""
+    """Read the AnalysisTemplates that the spec names; also before a rollout, which may begin in this plan."""
     spec = parse(obj)
     if isinstance(spec, Invalid):
         return {}
@@ -174,7 +174,7 @@ async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]
 
 
 async def _serves_claims(client: Client, obj: Object) -> bool:
-    """Whether ResourceClaims can be used, where the spec does."""
+    """Whether the API server serves ResourceClaims; True without a request when the spec names none."""
     spec = parse(obj)
     named = not isinstance(spec, Invalid) and spec.inputs.resources.claim_template
     return await client.serves(RESOURCE_CLAIMS) if named else True
@@ -208,7 +208,7 @@ def snapshot(item: Object, name: str) -> Snapshot | None:
         return None
 
 
-# Errors from parsing something else than a record.
+# Errors of parsing data that is no record of ours.
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
@@ -248,7 +248,7 @@ def workload(
 ) -> Workload:
     """Parse a ReplicaSet of ours and those of `pods` that it controls.
 
-    `leaving` are nodes that are drained, `failures` the troubles of pods that the kubelet reports in Events.
+    `leaving`: nodes that are drained or unreachable. `failures`: by pod uid, what the kubelet reports in Events.
     """
     status = replica_set.get("status") or {}
     uid = replica_set["metadata"]["uid"]

@@ -23,7 +23,7 @@ WORD_LIMIT = 64
 def of_pods(pods: list[Object], failures: Mapping[str, Found] = NO_FAILURES) -> list[PodTrouble]:
     """Return the troubles of pods, those with more detail than `not ready` first.
 
-    `failures` are those that only Events of the kubelet report, by uid.
+    `failures`: by pod uid, what only Events of the kubelet report.
     """
     found = [trouble for trouble in (of_pod(pod, failures) for pod in pods) if trouble]
     return sorted(found, key=lambda trouble: trouble.reason == NOT_READY)
@@ -58,7 +58,7 @@ def is_unschedulable(pod: Object) -> bool:
 
 
 def is_creating(pod: Object) -> bool:
-    """Whether none of a pod's containers has been created yet, and the scheduler does not say why."""
+    """Whether none of a pod's containers has been created yet, though the scheduler has not rejected the pod."""
     status = pod.get("status") or {}
     unscheduled = (_condition(status, "PodScheduled") or {}).get("status") == "False"
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
@@ -77,7 +77,7 @@ def of_pod(pod: Object, failures: Mapping[str, Found] = NO_FAILURES) -> PodTroub
 
 
 def of_leaving_pod(pod: Object) -> PodTrouble | None:
-    """Return how a container of a pod ended that restarted and is being deleted for it; None for any other pod."""
+    """Return how a container ended in a pod that is being deleted after a restart; None for any other pod."""
     metadata = pod["metadata"]
     if not metadata.get("deletionTimestamp") or not restarts(pod):
         return None
@@ -157,7 +157,7 @@ def _ended(name: str, ended: Object, word: str) -> Found:
 
 
 def _last_words(message: str) -> str:
-    """Return the last line; of a JSON log line its message: the kubelet falls back to the end of the log."""
+    """Return the last line of a termination message, which may be the end of the log; of JSON its message field."""
     line = (message.strip().splitlines() or [""])[-1]
     if line.startswith("{"):
         with contextlib.suppress(ValueError):

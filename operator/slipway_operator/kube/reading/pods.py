@@ -13,7 +13,7 @@ _COST = re.compile(r"-?[1-9][0-9]{0,9}")
 
 
 def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
-    """Parse a pod; `leaving` are nodes that are drained."""
+    """Parse a pod; `leaving`: names of nodes that are drained or unreachable."""
     metadata = pod["metadata"]
     made = wire.parse_time(metadata["creationTimestamp"])
     address = (pod.get("status") or {}).get("podIP") or ""
@@ -36,13 +36,13 @@ def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
 
 
 def _deletion_cost(annotations: Object) -> int:
-    """Return the cost as Kubernetes reads it: none for what is no number."""
+    """Return the pod deletion cost as Kubernetes reads it: 0 when the annotation is no number."""
     found = str(annotations.get(labels.DELETION_COST) or "")
     return int(found) if _COST.fullmatch(found) else 0
 
 
 def _report(pod: Object) -> str:
-    """Return the message of the fetcher of a pod when it succeeded; else nothing."""
+    """Return the termination message of a pod's fetcher if it succeeded; else an empty text."""
     ended = _fetcher_state(pod).get("terminated") or {}
     return str(ended.get("message") or "") if ended.get("exitCode") == 0 else ""
 

@@ -31,13 +31,13 @@ Bounds = dict[str, tuple[float, ...]]
 
 
 def bounds(counters: Any) -> Bounds:
-    """Return upper bounds of the buckets in seconds, of each kind with valid ones."""
+    """Return the upper bounds of latency buckets in seconds, by kind; a kind with invalid bounds is left out."""
     found = {kind: _rising(counters.get(kind)) for kind in KINDS} if isinstance(counters, dict) else {}
     return {kind: items for kind, items in found.items() if items}
 
 
 def samples(counters: Any, known: Bounds) -> tuple[Sample, ...]:
-    """Return the counters of each readable generation; none from a gateway that does not count."""
+    """Return the counters of each readable generation; empty for a gateway that sends no counters."""
     newest = counters[-MOST_GENERATIONS:] if isinstance(counters, list) else []
     return tuple(found for item in newest if (found := _sample(item, known)))
 
@@ -69,7 +69,7 @@ def _side(side: Json, known: Bounds) -> Side:
     predictions = side.get("predictions") or {}
     return Side(
         requests=_count(side["requests"]),
-        # A gateway of a former release counts no units: without this total its events are no data.
+        # A gateway of a former release counts no units: without this total its events cannot be used.
         units=_count(side.get("units", 0)),
         events={_name(name): _count(count) for name, count in _few(side.get("events") or {}, MOST_EVENTS).items()},
         slow=_times(side.get("slow") or {}, known),
@@ -92,7 +92,7 @@ def _twins(found: Json) -> Twins:
     return Twins(
         open=_count(found["open"]),
         pairs=_count(found["pairs"]),
-        # A gateway of a former release knows pairs with a twin alone.
+        # A gateway of a former release has no `unanswered`: all its pairs have a twin.
         events={_name(name): _counts(Discordance, {"unanswered": 0, **counts}) for name, counts in events.items()},
         latencies={_name(name): _counts(PairedTimes, counts) for name, counts in latencies.items()},
         withheld={_name(name): _count(count) for name, count in _few(found["withheld"], MOST_REASONS).items()},
@@ -103,7 +103,7 @@ def _twins(found: Json) -> Twins:
 
 
 def _counts(kind: type[T], counts: Json) -> T:
-    """A record of counts; all of them must be there."""
+    """Read a record of counts; raises KeyError when one is missing."""
     return kind(*(_count(counts[field.name]) for field in fields(kind)))
 
 
@@ -116,7 +116,7 @@ def _strata(strata: Json, buckets: int) -> dict[str, tuple[int, ...]]:
 
 
 def _histogram(counts: Any, buckets: int) -> tuple[int, ...]:
-    """Return one count more than bounds; a gateway omits zeros at the end."""
+    """Return `buckets` counts; zeros at the end, which a gateway omits, are filled in."""
     found = tuple(_count(count) for count in counts)
     if len(found) > buckets:
         raise ValueError("one count more than bounds at most")

@@ -14,7 +14,7 @@ from slipway_operator.model.cluster.authorities import Authority, Terms
 from slipway_operator.model.cluster.certificates import Issued, Role
 from slipway_process.network.mutual_tls import PemIdentity
 
-SOON_S = 2.0  # without its certificate no gateway starts, and the lease comes a moment after the process
+SOON_S = 2.0  # gateways wait for their certificate to start, and a new process gets the lease after a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class CertificateSecrets:
 
 
 class Certificates(KeptSecret[Authority, Issued]):
-    """What signs, and which certificate each namespace was given. Pods with TLS do not start without one."""
+    """The authorities that sign, and the certificate of each namespace: without it pods with TLS do not start."""
 
     words = Words(
         items="certificate authorities",
@@ -52,7 +52,7 @@ class Certificates(KeptSecret[Authority, Issued]):
         self._issued: dict[Role, tuple[object, Issued]] = {}
 
     def identity(self) -> PemIdentity | None:
-        """Return what the operator shows to gateways and pods; None while there is no authority."""
+        """Return the operator's client certificate for gateways and pods; None while there is no authority."""
         if not self._items:
             return None
         issued = self._issue(certificate.OPERATOR)
@@ -81,12 +81,12 @@ class Certificates(KeptSecret[Authority, Issued]):
         return certificate.issued_secret(namespace, certificate.NAME, part)
 
     async def _keep_others(self) -> None:
-        """Write the gateways' certificate. Another operator's is the same, so a lost race is no loss."""
+        """Write the gateways' certificate. All operators issue the same bytes, so any of them may write it."""
         body = certificate.issued_secret(self._namespace, self._gateways, self._issue(certificate.GATEWAY))
         await self._write(await self._read(self._gateways), body)
 
     def _issue(self, role: Role) -> Issued:
-        """The certificate of a role now; signed once for each period and set of authorities."""
+        """Return the current certificate of a role; it is signed once for each period and set of authorities."""
         period = authorities.period(role.name, self._clock(), self._terms)
         inputs = (tuple(one.id for one in self._items), period)
         known = self._issued.get(role)

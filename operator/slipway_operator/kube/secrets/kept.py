@@ -1,4 +1,4 @@
-"""A Secret of the release that advances by steps, and of which each namespace with model pods is given a part."""
+"""A Secret of the release whose items are rotated in steps; each namespace with model pods gets a part of them."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ class HasId(Protocol):
 
     @property
     def id(self) -> str:
-        """Its name in logs."""
+        """The name of the item in logs."""
 
 
 Item = TypeVar("Item", bound=HasId)
@@ -31,17 +31,17 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What logs say."""
+    """Parts of log messages about the Secret."""
 
-    items: str  # of the Secret, in plural
-    refused: str  # what follows where the API server does not permit to keep it
-    refused_in: str  # the same in a namespace, which stands for %s
+    items: str  # what the Secret contains, in plural
+    refused: str  # the consequence when the operator has no permission for the release's Secret
+    refused_in: str  # the same for the Secret of a namespace, whose name replaces %s
 
 
 class KeptSecret(ABC, Generic[Item, Part]):
     """The items in the release's Secret, and which part each namespace was given.
 
-    `fenced_pause_s`: until the next look where another operator has the lease.
+    `fenced_pause_s`: seconds until the next look while another operator holds the lease.
     """
 
     words: ClassVar[Words]
@@ -60,7 +60,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
         self._client, self._served, self._clock = client, served, clock
         self._namespace, self._secret = namespace, secret
         self._items: tuple[Item, ...] = ()
-        self._given: dict[str, tuple[Part, float]] = {}  # by namespace: what, and when
+        self._given: dict[str, tuple[Part, float]] = {}  # by namespace: the part, and when it was written
         self._lock = asyncio.Lock()
         self._log = logging.getLogger(type(self).__module__)
         self._trouble = ""
@@ -71,19 +71,19 @@ class KeptSecret(ABC, Generic[Item, Part]):
 
     @abstractmethod
     def _next(self, known: tuple[Item, ...]) -> tuple[Item, ...]:
-        """The items after the step that is due, if any."""
+        """The items after the next step of the rotation; `known` itself when none is due."""
 
     @abstractmethod
     def _manifest(self, items: tuple[Item, ...]) -> Object:
-        """The Secret of the release."""
+        """The manifest of the release's Secret."""
 
     @abstractmethod
     def _part(self, namespace: str) -> Part:
-        """What a namespace is given now; there are items."""
+        """The part that a namespace is given now; called only when there are items."""
 
     @abstractmethod
     def _part_manifest(self, namespace: str, part: Part) -> Object:
-        """The Secret in a namespace."""
+        """The manifest of the Secret in a namespace."""
 
     async def _keep_others(self) -> None:
         """Write further Secrets in the namespace of the release."""
@@ -91,7 +91,8 @@ class KeptSecret(ABC, Generic[Item, Part]):
     async def keep(self, namespace: str) -> None:
         """Write a namespace's part unless it was written lately.
 
-        Without the permission, or without items, a warning is logged. Any other ApiError is raised before pods exist.
+        Without the permission, or without items, a warning is logged. Any other ApiError is raised, so that reconciles,
+        which call this before they create pods, create none.
         """
         if not self._items:
             await self.look()
@@ -107,7 +108,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
         self._given[namespace] = (part, self._clock())
 
     async def run(self) -> None:
-        """Take each step when it is due, and write it to all namespaces at once, until cancelled."""
+        """Take each due step of the rotation, and write the result to all namespaces at once, until cancelled."""
         while True:
             pause_s = LOOK_S
             try:
@@ -120,7 +121,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
             await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
-        """Read the Secret, and write the step that is due.
+        """Read the Secret, and take the step of the rotation that is due.
 
         Raises:
             ApiError: when the API server is unavailable, or another writer was faster.
@@ -148,7 +149,10 @@ class KeptSecret(ABC, Generic[Item, Part]):
             return None
 
     async def _advance(self, found: Object | None) -> tuple[Item, ...]:
-        """Return the items after the step that is due. A deleted or emptied Secret is restored: pods have its items."""
+        """Write the step that is due, and return the items after it.
+
+        A deleted or emptied Secret is restored from memory, because pods have its items.
+        """
         known = (self._parse(found.get("data") or {}) if found else ()) or self._items
         items = self._next(known)
         try:
@@ -162,7 +166,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
         return items
 
     async def _write(self, found: Object | None, body: Object) -> None:
-        """Write what differs, conditionally: of two operators the second one reads again."""
+        """Create or replace a Secret that differs, conditionally: the slower of two operators gets Stale or Exists."""
         if found is None:
             await self._client.create(SECRETS, body)
         elif (found.get("data") or {}) != body["data"]:
@@ -173,7 +177,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
         for namespace in sorted({namespace for namespace, _ in self._served()}):
             given = self._given.get(namespace)
             if self._items and given and given[0] == self._part(namespace):
-                continue  # its reconciles repair it
+                continue  # written already; reconciles repair manual changes
             try:
                 await self.keep(namespace)
             except Fenced:

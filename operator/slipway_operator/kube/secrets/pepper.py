@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Pepper:
-    """With another pepper no API key is valid: a Secret that is deleted while the operator runs is restored."""
+    """The pepper, kept in memory to restore a Secret that is deleted: with another pepper no API key is valid."""
 
     def __init__(self, client: Client, namespace: str, secret: str) -> None:
         self._client, self._namespace, self._secret = client, namespace, secret
@@ -27,7 +27,7 @@ class Pepper:
         self._trouble = ""
 
     async def run(self) -> None:
-        """Look every LOOK_S until cancelled."""
+        """Call `look` every LOOK_S until cancelled."""
         while True:
             try:
                 await self.look()
@@ -41,7 +41,7 @@ class Pepper:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Read the Secret; make it where it is not there.
+        """Read the Secret; create it if it does not exist.
 
         Raises:
             ApiError: when the API server does not permit it, or is unavailable.
@@ -64,7 +64,7 @@ class Pepper:
 
 
 def manifest(namespace: str, name: str, text: str) -> dict[str, Any]:
-    """The Secret. `text`: the pepper as it is in `data`."""
+    """Return the Secret. `text`: the pepper in base64, as in `data`."""
     marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: COMPONENT}
     metadata = {"name": name, "namespace": namespace, "labels": marks}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": {KEY: text}}

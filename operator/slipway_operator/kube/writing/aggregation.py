@@ -97,7 +97,7 @@ async def _live(client: Client, name: str) -> Object | None:
 
 
 async def _apply(client: Client, host: Host, manifest: Object) -> None:
-    """Apply without force: a provider that registered it meanwhile keeps it, and is found at the next check."""
+    """Apply without force: a provider that registered the APIService meanwhile keeps it; the next check finds it."""
     role = await client.get(CLUSTER_ROLES, None, host.owner)
     owner = {
         "apiVersion": CLUSTER_ROLES.api_version,

@@ -14,7 +14,7 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
 from slipway_operator.model.deployment.status import render
 
-INVALID = 422  # status of a response
+INVALID = 422  # HTTP status: the object is invalid, or a changed field is immutable
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class CannotCreate(Refused):
 
 
 class NameTaken(CannotCreate):
-    """An object that can never be ours has the name of a child; the child needs another one."""
+    """An object that can never be ours has the name of a child; the child needs another name."""
 
 
 async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> bool:
@@ -81,7 +81,7 @@ async def create_child(client: Client, obj: Object, create: Create) -> None:
     resource = child(create.manifest["apiVersion"], create.manifest["kind"])
     manifest = await _named(client, obj, resource, create)
     what = f"{manifest['kind']} {manifest['metadata']['name']}"
-    # A LeaderWorkerSet that is changed restarts its pods, so another one's is never applied over.
+    # A change of a LeaderWorkerSet restarts its pods, so one that is not ours is never changed.
     if resource is LEADER_WORKER_SETS and (why := await _why_not_ours(client, obj, manifest)):
         raise NameTaken(0, f"{what} {why}")
     try:
@@ -138,12 +138,15 @@ async def _why_not_ours(client: Client, obj: Object, manifest: Object) -> str:
 
 
 def _is_of_revision(manifest: Object) -> bool:
-    """Whether it may have another name: it is found by its revision label."""
+    """Whether the child may have another name, because it is found by its revision label."""
     return labels.REVISION in manifest["metadata"].get("labels", {})
 
 
 async def _scale(client: Client, obj: Object, scale: Scale) -> None:
-    """Of a revision that a pool serves the annotation says whether it is an entry; its ReplicaSet stays empty."""
+    """Set the replicas of a workload.
+
+    For a revision that a pool serves, set the annotation that makes it an entry; its ReplicaSet stays without pods.
+    """
     pooled = scale.kind == labels.POOL_KIND
     body: Object = {"spec": {"replicas": scale.replicas}}
     if pooled:
@@ -156,7 +159,7 @@ async def _scale(client: Client, obj: Object, scale: Scale) -> None:
 
 
 async def _set_costs(client: Client, obj: Object, scale: Scale) -> None:
-    """Write deletion costs, the highest first. Without them the ReplicaSet chooses by age: a refusal is no failure."""
+    """Write the pods' deletion costs, the highest first. A refusal is logged; the ReplicaSet then chooses by age."""
     for pod, cost in sorted(scale.costs, key=lambda item: -item[1]):
         annotations = {labels.DELETION_COST: str(cost)}
         try:

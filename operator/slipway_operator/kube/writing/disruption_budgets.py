@@ -27,8 +27,8 @@ class DisruptionBudgets:
     async def keep(self, obj: dict[str, Any], pods: int) -> None:
         """Apply the budget unless it was applied lately with this number of `pods` that must stay.
 
-        A field that somebody else has set stays: it may be a budget of that name that was there before, or an edit.
-        Then, and without the permission in the release's Role, a warning is logged. Other ApiErrors are raised.
+        A field of another field manager stays: the budget may be older than ours, or a user has edited it. Then, and
+        without the permission in the release's Role, a warning is logged. Other ApiErrors are raised.
         """
         owner = Owner.of(obj)
         key = (owner.namespace, owner.name)

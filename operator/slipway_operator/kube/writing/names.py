@@ -67,7 +67,7 @@ class Names:
         self._rules = ClaimRules(terms.retention_s)
         self._rules_until: datetime | None = None
         self._standings: dict[str, Standing] = {}
-        self._warned: set[str] = set()  # owners with a standing that names cannot be claimed
+        self._warned: set[str] = set()  # owners whose standing reports that names cannot be claimed
         self._logged: tuple[str, ...] = ()
         self._trouble = ""
         self._dirty = asyncio.Event()
@@ -206,14 +206,14 @@ class Names:
     def _notify(self, standings: dict[str, Standing]) -> None:
         before, self._standings = self._standings, standings
         for owner, standing in standings.items():
-            # An owner that has its name and no conflict in its status needs no reconcile: at a cold start, all of them.
+            # An owner with its name, and no conflict in its status, needs no reconcile: most owners at a cold start.
             former = before.get(owner)
             changed = standing.lost or (former is not None and former.lost) or self._reports_conflict(_key(owner))
             if standing != former and changed:
                 self._add(_key(owner))
 
     def _reports_conflict(self, key: ObjectKey) -> bool:
-        """Whether its status reports a conflict, or a reconcile may be about to report one."""
+        """Whether a ModelDeployment's status reports a name conflict, or a reconcile may be about to report one."""
         status = (self._cache.get(key) or {}).get("status") or {}
         return "/".join(key) in self._warned or any(
             one["type"] == NAME_CONFLICT for one in status.get("conditions") or ()
@@ -236,7 +236,7 @@ class Names:
 
 
 def _is_trouble(error: BaseException) -> bool:
-    """Whether a pause may help; a conflict with a faster writer is no error."""
+    """Whether to retry after a pause; after a conflict with a faster writer the ConfigMap is read again instead."""
     return isinstance(error, ApiError) and not isinstance(error, Stale | Exists | Fenced)
 
 

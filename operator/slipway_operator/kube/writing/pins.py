@@ -62,10 +62,10 @@ async def _keep(client: Client, namespace: str, pin: Pin) -> None:
 
 
 async def _publish(client: Client, record: Object, pin: Pin) -> None:
-    """Create the ConfigMap. Without it later pods load what they find, and one with other bytes is evicted.
+    """Create the ConfigMap with the weights. A refusal is logged, because pods start without the ConfigMap.
 
-    So nothing else waits for it. It is never read, so the operator needs no permission to read ConfigMaps. With a
-    forged one pods load and report other bytes, and these are compared with the record.
+    They then load the bytes at the source, and a pod that reports other bytes than the record is evicted, as with a
+    forged ConfigMap. The operator never reads the ConfigMap, so it needs no permission for that.
     """
     try:
         await client.create(CONFIG_MAPS, config_map(pin.config_map, record, pin.weights))

@@ -28,7 +28,7 @@ class _CreatedJob:
 
 
 class Prefetches:
-    """Creates each Job once: one that was deleted after its end is not created again, one that is refused neither."""
+    """Creates each Job once: neither a Job that was deleted after its end nor a refused one is created again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class Prefetches:
         self._states.pop(key, None)
 
     async def _read(self, client: Client, job: Object) -> _CreatedJob | None:
-        """Return what is known of a Job that was created; one that has not ended is read now and then."""
+        """Return what is known of a Job, None if it was not created; a running one is read every READ_EVERY_S."""
         made, now = self._made.get(_key(job)), self._clock()
         if made is None or made.state != FETCHING or now - made.read_at < READ_EVERY_S:
             return made

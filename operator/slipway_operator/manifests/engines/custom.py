@@ -28,7 +28,7 @@ def profile(snapshot: Snapshot) -> EngineProfile:
         grace_s=custom.pre_stop_seconds + snapshot.drain_timeout_s + GRACE_MARGIN_S,
         pre_stop_s=custom.pre_stop_seconds,
         env=WRITABLE_HOME,
-        # Kubernetes puts these into command and arguments that have $(NAME).
+        # Kubernetes replaces $(NAME) in command and arguments by these.
         owned_env=(
             ("SLIPWAY_MODEL_PATH", model_path(snapshot)),
             ("SLIPWAY_MODEL_NAME", snapshot.inputs.model.name),

@@ -18,9 +18,9 @@ from slipway_operator.manifests.engines.profile import (
 from slipway_operator.model.cluster.observed import Snapshot
 
 COMMAND = ("python3", "-m", "sglang.launch_server")
-GROUP_PORT = 20000  # of the leader, where the pods of a replica meet
-HEALTH_S = 25  # its own limit is 20 s
-END_S = 25  # it looks for the end of the last request every 5 s, and then ends its processes
+GROUP_PORT = 20000  # of the leader: the pods of a group meet there
+HEALTH_S = 25  # SGLang's own limit is 20 s
+END_S = 25  # SGLang checks every 5 s whether the last request has ended, and then ends its processes
 
 
 def profile(snapshot: Snapshot) -> EngineProfile:
@@ -43,7 +43,7 @@ def profile(snapshot: Snapshot) -> EngineProfile:
 
 def _args(snapshot: Snapshot) -> tuple[str, ...]:
     model, nodes = snapshot.inputs.model, snapshot.inputs.engine.parallelism.nodes
-    # Unlike vLLM's, its tensor parallel size is that of all pods together.
+    # SGLang's tensor parallel size covers all pods of a group; vLLM's default is the devices of one pod.
     tensor, pipeline = sizes(snapshot, nodes * max(1, devices(snapshot)), 1)
     return (
         *("--model-path", model_path(snapshot)),

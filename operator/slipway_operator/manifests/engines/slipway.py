@@ -52,7 +52,7 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _predict(snapshot: Snapshot) -> tuple[str, ...]:
-    """Arguments of a classic model alone: those of others stay as they are."""
+    """Return the arguments that only classic models have, so that pods of other models stay as they are."""
     batching = snapshot.inputs.batching
     sizes = (
         ("--max-batch-size", batching.max_batch_size),
@@ -65,7 +65,7 @@ def _predict(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _device(snapshot: Snapshot) -> tuple[str, ...]:
-    """The device argument: without it, a server with an accelerator could use the CPU instead of failing.
+    """Return the device argument: without it, a server with an accelerator could use the CPU instead of failing.
 
     Since template version 2: earlier revisions are rendered as before.
     """

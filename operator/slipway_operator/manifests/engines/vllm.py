@@ -38,7 +38,7 @@ def profile(snapshot: Snapshot) -> EngineProfile:
             ("VLLM_NO_USAGE_STATS", "1"),
         ),
         shared_memory=shared_memory(snapshot),
-        # The hook of NVIDIA's container toolkit writes to the root file system.
+        # NVIDIA's container toolkit writes to the root file system of a container with a GPU.
         read_only_root=not devices(snapshot),
     )
 
@@ -57,12 +57,12 @@ def _args(snapshot: Snapshot) -> tuple[str, ...]:
         *(("--pipeline-parallel-size", str(pipeline)) if pipeline > 1 else ()),
         *(_group(nodes) if nodes > 1 else ()),
         *("--shutdown-timeout", str(snapshot.drain_timeout_s)),
-        # Without it vLLM parses calls only where a request names the tool.
+        # Without this flag vLLM parses tool calls only if the request names the tool.
         *(("--enable-auto-tool-choice",) if snapshot.inputs.engine.tool_parser else ()),
         *parsers(snapshot),
     )
 
 
 def _group(nodes: int) -> tuple[str, ...]:
-    """Where the pods of a replica meet, without Ray; the leader is rank 0."""
+    """Return the flags by which the pods of a group find each other, without Ray; the leader is rank 0."""
     return "--nnodes", str(nodes), "--node-rank", WORKER_INDEX, "--master-addr", LEADER_ADDRESS

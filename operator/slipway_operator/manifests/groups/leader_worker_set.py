@@ -8,10 +8,11 @@ from slipway_operator.manifests.pods.workload import pod_template, profile_of, r
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 
-# Metadata of spec.pod that Kueue and LeaderWorkerSet read from the LeaderWorkerSet: it goes there, not to the pods.
+# Prefixes of labels and annotations in spec.pod that Kueue and LeaderWorkerSet read from the LeaderWorkerSet: they are
+# written there and not to the pods.
 GROUP_LABELS = ("kueue.x-k8s.io/",)
 GROUP_ANNOTATIONS = ("leaderworkerset.sigs.k8s.io/",)
-# Until SIGTERM a worker waits for the end of its leader, whose port is open while it drains; the grace bounds it.
+# preStop of a worker: it delays SIGTERM until the leader has drained and closed its port, at most for the grace period.
 AWAIT_LEADER = f"""
 import os, socket, time
 missed = 0
@@ -35,7 +36,7 @@ def workload(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = ""
 
 
 def _entry(owner: Owner, snapshot: Snapshot, replicas: int) -> dict[str, Any]:
-    """Of a revision that a pool serves: a ReplicaSet that stays without pods. `replicas`: whether it is an entry."""
+    """Return the ReplicaSet of a revision that a pool serves; it never has pods. `replicas`: 1 if it is an entry."""
     made = replica_set(owner, snapshot, 0)
     return {**made, "metadata": {**made["metadata"], "annotations": {labels.POOL_REPLICAS: str(replicas)}}}
 
@@ -62,11 +63,11 @@ def leader_worker_set(owner: Owner, snapshot: Snapshot, replicas: int, revision:
         },
         "spec": {
             "replicas": replicas,
-            # The pods find each other while they start: a leader is ready only when its workers are.
+            # Start workers with the leader: the pods find each other while they start, and the leader gets ready last.
             "startupPolicy": "LeaderCreated",
             "leaderWorkerTemplate": {
                 "size": snapshot.inputs.engine.parallelism.nodes,
-                # The pods hold parts of one model: none of them is of use without the others.
+                # Each pod holds a part of the model, so a group without one of its pods is of no use.
                 "restartPolicy": "RecreateGroupOnPodRestart",
                 "leaderTemplate": leader,
                 "workerTemplate": _worker(leader, snapshot),
@@ -76,9 +77,9 @@ def leader_worker_set(owner: Owner, snapshot: Snapshot, replicas: int, revision:
 
 
 def _worker(leader: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    """The other pods: they fetch the same model, and serve nothing, so nothing is there to be probed.
+    """Return the template of a group's other pods: they fetch the same model, but have no port to probe.
 
-    A request in progress needs all pods: of one that is evicted the whole group is deleted, and its leader drains.
+    A request needs all pods of the group. When one is evicted, the whole group is deleted, and its leader drains.
     """
     profile, spec, metadata = profile_of(snapshot), leader["spec"], leader["metadata"]
     server = _without(spec["containers"][0], (*PROBES, "command", "args", "ports"))

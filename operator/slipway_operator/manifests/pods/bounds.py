@@ -17,19 +17,19 @@ from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import FILE
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY
 
-FETCHER = "fetch"  # name of its container
+FETCHER = "fetch"  # name of the fetcher's container
 PIN_DIR = "/etc/slipway/weights"
-STORAGE = "64Gi"  # default for a model that is downloaded
-MEMORY = "128Mi"  # default request: a pod without any request is the first that a node evicts
+STORAGE = "64Gi"  # default of spec.resources.storage for a model that is downloaded
+MEMORY = "128Mi"  # default request: under pressure a node first evicts pods without any request
 MARKER_MIB, TMP_MIB, LOGS_MIB = 64, 4096, 1024
-LEAST_MIB = 256  # of the node's disk, requested where the model's size is not known
+LEAST_MIB = 256  # request of disk when spec.resources.storage does not give the model's size
 _MIB = 2**20
 
 
 def bounded(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
-    """A pod with its limits; `owner` is the ModelDeployment.
+    """Return the pod with pin, keys, and limits on what it writes; `owner` is the ModelDeployment.
 
-    The kubelet evicts a pod that writes more; the fetcher ends before that, with a message.
+    The kubelet evicts a pod that writes more. The fetcher ends before that, with a message about it.
     """
     server = _with_resources(pod["containers"][0], snapshot)
     volumes = [_with_limit(volume, snapshot) for volume in pod["volumes"]]
@@ -55,7 +55,7 @@ def _init_container(container: dict[str, Any], snapshot: Snapshot) -> dict[str, 
 
 
 def storage_bytes(snapshot: Snapshot) -> int:
-    """Bytes for the model's files in the pod; 0 where the model is not downloaded."""
+    """Return the bytes that a pod may use for the model's files; 0 when the model is not downloaded."""
     inputs = snapshot.inputs
     return floor(quantity.parse(inputs.resources.storage or STORAGE)) if inputs.model.is_downloaded else 0
 
@@ -65,7 +65,7 @@ def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
     return {
         **fetcher,
         "args": [*fetcher["args"], *(("--max-bytes", str(limit)) if limit else ())],
-        # In the environment: the fetcher of an older image ignores it, and would refuse an argument.
+        # As a variable, because the fetcher of an older image ignores that and would refuse an unknown argument.
         "env": environment.merged(
             _progress(snapshot), fetcher["env"], [{"name": PIN_VARIABLE, "value": f"{PIN_DIR}/{FILE}"}]
         ),
@@ -74,7 +74,10 @@ def _with_pin(fetcher: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _progress(snapshot: Snapshot) -> list[environment.Variable]:
-    """The port of the progress, that of the server, which starts later. The user may set another one, or 0."""
+    """Return the port on which the fetcher serves its progress: the server's, which is free until the fetcher ends.
+
+    The user may set another port, or 0 for none.
+    """
     served = downloads.is_served(snapshot)
     return [{"name": PROGRESS_VARIABLE, "value": str(HTTP_PORT)}] if served else []
 
@@ -103,12 +106,12 @@ def _with_limit(volume: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _pin_volume(name: str, snapshot: Snapshot) -> dict[str, Any]:
-    """The volume with the pin; optional, because the first pod of a revision starts before the pin exists."""
+    """Return the volume with the pin; optional, because the first pod of a revision starts before the pin exists."""
     named = {"name": labels.child_name(name, snapshot.revision), "optional": True}
     return {"name": "weights", "configMap": {**named, "items": [{"key": FILE, "path": FILE}]}}
 
 
 def _models_mib(snapshot: Snapshot) -> int:
-    """Of the volume `models`: with a cache it has the marker alone."""
+    """Return the size of the volume `models` in MiB: with a cache only the fetcher's marker is in it."""
     in_pod = 0 if snapshot.inputs.model.cache_claim_name else storage_bytes(snapshot)
     return ceil(in_pod / _MIB) + MARKER_MIB

@@ -10,10 +10,10 @@ from slipway_operator.model.cluster.authorities import Authority, Terms
 from slipway_operator.model.cluster.certificates import CA, CERTIFICATE, PRIVATE_KEY, Issued, Role, bundle
 from slipway_process.network import host_names
 
-NAME = "slipway-pod-tls"  # in each namespace with a ModelDeployment: one name, which the operator's rights can have
+NAME = "slipway-pod-tls"  # the same in each namespace, so that the operator's Role can name this Secret
 COMPONENT = "certificates"
 DIR = "/etc/slipway/tls"
-PORT_NAME = "https"  # in place of http: ports of a running pod cannot change, so gateways go by it
+PORT_NAME = "https"  # in place of `http`: gateways know TLS by it, because the ports of a running pod never change
 _VOLUME = "pod-tls"
 
 GATEWAY = Role(host_names.wildcard(host_names.gateway_zone()), serves=True, connects=True)
@@ -21,29 +21,29 @@ OPERATOR = Role(host_names.OPERATOR, serves=False, connects=True)
 
 
 def pods_of(namespace: str) -> Role:
-    """The pods of a namespace share a certificate: who may create one there could mount that of any other."""
+    """Return the role of a namespace's pods. They share one certificate: any pod there could mount another's Secret."""
     return Role(host_names.wildcard(host_names.pod_zone(namespace)), serves=True, connects=False)
 
 
 def authorities_secret(namespace: str, name: str, content: Sequence[Authority], terms: Terms) -> dict[str, Any]:
-    """The Secret with what signs; the operator alone reads it. `ca.crt` is for people and for Prometheus."""
+    """Return the Secret with the authorities, for the operator alone. Its `ca.crt` is for people and Prometheus."""
     public = base64.b64encode(bundle(content, terms).encode()).decode()
     return kept_secret(namespace, name, COMPONENT, {authorities.DATA: authorities.render(content), CA: public})
 
 
 def issued_secret(namespace: str, name: str, issued: Issued) -> dict[str, Any]:
-    """A Secret with a certificate. That of a namespace has no owner: its ModelDeployments share it."""
+    """Return a Secret with a certificate. No object owns it, because the ModelDeployments of a namespace share it."""
     return kept_secret(namespace, name, COMPONENT, issued.data())
 
 
 def secured(pod: dict[str, Any]) -> dict[str, Any]:
-    """A pod of slipway-server whose API has TLS, for clients with a certificate; its probes have their own port.
+    """Return a slipway-server pod whose API requires TLS with client certificates; probes use their own port.
 
-    The kubelet starts no container before the Secret is there.
+    The kubelet starts no container before the Secret exists.
     """
     server, *others = pod["containers"]
     ports = [{**port, "name": PORT_NAME} if port["name"] == "http" else port for port in server["ports"]]
-    # Last, so that no argument of the user takes their place. An image that does not know them ends with the reason.
+    # Last, so that no argument of the user replaces them. An image that does not know them ends with a usage error.
     flags = ("--ssl-certfile", CERTIFICATE), ("--ssl-keyfile", PRIVATE_KEY), ("--ssl-ca-certs", CA)
     mount = {"name": _VOLUME, "mountPath": DIR, "readOnly": True}
     server = {

@@ -7,6 +7,6 @@ Variable = dict[str, Any]
 
 
 def merged(*lists: Iterable[Variable]) -> list[Variable]:
-    """One list of several. Of variables with the same name the last one applies, at the place of the first."""
+    """Merge lists of variables. The last variable of a name applies, at the place of the first."""
     named = {item["name"]: item for variables in lists for item in variables}
     return list(named.values())

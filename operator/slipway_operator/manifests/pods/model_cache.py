@@ -17,7 +17,7 @@ _LEASE_AMOUNTS = {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "64Mi"}
 
 
 def cached(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
-    """The pod with its model in the cache; `owner` is the ModelDeployment. As it is where the model has no cache."""
+    """Return the pod with its model in the cache, or unchanged without a cache; `owner` is the ModelDeployment."""
     claim = snapshot.inputs.model.cache_claim_name
     if claim is None or "initContainers" not in pod:
         return pod
@@ -31,19 +31,19 @@ def cached(pod: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, A
 
 
 def _fetcher(fetcher: dict[str, Any], owner: Owner, snapshot: Snapshot) -> dict[str, Any]:
-    # Baseline pods share the revision's scope: they must run what its other pods run.
+    # Baseline pods have the revision's scope, because they must load the same files as its other pods.
     scope = f"{owner.namespace}/{owner.name}/{snapshot.revision}"
     flags = ["--cache-dir", CACHE_DIR, "--cache-scope", scope, "--cache-pod", "$(POD_UID)"]
     container = _mounted(_as_owner(fetcher))
     return {
         **container,
         "args": [*container["args"], *flags],
-        "env": environment.merged(container["env"], [_POD_UID]),  # after those of the user, so that it is the pod's own
+        "env": environment.merged(container["env"], [_POD_UID]),  # last, so that no variable of the user replaces it
     }
 
 
 def _lease(fetcher: dict[str, Any]) -> dict[str, Any]:
-    """A sidecar: Kubernetes starts it before the fetcher, and ends it after the server."""
+    """Return the sidecar that keeps the model from eviction: it starts before the fetcher and ends after the server."""
     container = _mounted(_as_owner(fetcher))
     mounts = [mount for mount in container["volumeMounts"] if mount["name"] in ("models", "tmp", _VOLUME)]
     return {
@@ -59,7 +59,7 @@ def _lease(fetcher: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_owner(container: dict[str, Any]) -> dict[str, Any]:
-    """Files of the cache belong to one user, so that pods with engines of different users share them."""
+    """Let a container run as the user that owns the cache, so that pods of engines with other users share the files."""
     user = {"runAsUser": USER_ID, "runAsGroup": USER_ID}
     return {**container, "securityContext": {**container["securityContext"], **user}}
 

@@ -11,11 +11,12 @@ from slipway_operator.model.cluster.observed import Snapshot
 
 PREFETCH = "prefetch"  # value of the component label
 DEADLINE_S, KEPT_S, TRIES = 3600, 600, 3
-# It waits for the network and the disk. Its limits are those of the pods, its requests fit beside one of them.
+# The fetcher mostly waits for network and disk. Its limits are those of model pods; its requests are small, so that it
+# fits on a node beside such a pod.
 _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
-IMAGE = "image"  # name of the container that pulls the engine's
+IMAGE = "image"  # name of the container for which the engine's image is pulled
 _PULL = {"cpu": "10m", "memory": "64Mi", "ephemeral-storage": "16Mi"}
-# Without /bin/true it fails when the image is there: another try would do no more.
+# A container whose image has no /bin/true fails after the pull, and another try would fail too.
 _ONCE = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": IMAGE, "operator": "NotIn", "values": [0]}}]}
 _OF_POD = (
     *("automountServiceAccountToken", "enableServiceLinks", "securityContext"),
@@ -25,10 +26,10 @@ _NODE_ONLY = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def prefetch_job(owner: Owner, snapshot: Snapshot, node: str) -> dict[str, Any]:
-    """The fetcher of a pod of the revision, as a Job on this node. It pulls the images of fetcher and engine, too.
+    """Return a Job that runs the revision's fetcher on this node; the node also pulls the images of its pods.
 
-    Its name says revision and node, so it is created once. Its pod has no label of model pods: no Service, budget or
-    autoscaler selects it.
+    The Job's name is a digest of revision and node, so it is created once. Its pod has no label of model pods, so no
+    Service, budget or autoscaler selects it.
     """
     metadata = owner.child_metadata(job_name(f"{PREFETCH}/{snapshot.revision}/{node}"))
     metadata["labels"] = {
@@ -61,8 +62,10 @@ def prefetch_job(owner: Owner, snapshot: Snapshot, node: str) -> dict[str, Any]:
 
 
 def _pull(engine: dict[str, Any]) -> dict[str, Any]:
-    """A container whose only purpose is that the kubelet pulls the engine's image. Its command ends at once, and fails
-    where the image has no shell, which the Job does not mind: the image is on the node then."""
+    """Return a container whose only purpose is that the kubelet pulls the engine's image.
+
+    Its command ends at once. It fails if the image has no /bin/true, but then the image is on the node already.
+    """
     return {
         "name": IMAGE,
         **{name: engine[name] for name in ("image", "imagePullPolicy", "securityContext") if name in engine},
@@ -72,7 +75,10 @@ def _pull(engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alone(fetcher: dict[str, Any]) -> dict[str, Any]:
-    """Without a lease: what it brought may be evicted before a pod uses it. Without a port: no policy is around it."""
+    """Return the fetcher without lease and port.
+
+    Without a lease, the cache may evict the model before a pod uses it. No NetworkPolicy would protect a port.
+    """
     args, limits = list(fetcher["args"]), fetcher["resources"].get("limits", {})
     if "--cache-pod" in args:
         start = args.index("--cache-pod")

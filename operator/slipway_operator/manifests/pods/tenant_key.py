@@ -20,12 +20,12 @@ def release_secret(namespace: str, name: str, content: Sequence[Key]) -> dict[st
 
 
 def namespace_secret(namespace: str, content: Sequence[Key]) -> dict[str, Any]:
-    """A namespace's Secret. It has no owner: the namespace's ModelDeployments share it. Useless elsewhere."""
+    """Return a namespace's Secret; its keys are valid only there. Its ModelDeployments share it, so none owns it."""
     return kept_secret(namespace, NAME, COMPONENT, keys.render_derived(keys.derive(content, namespace)))
 
 
 def with_keys(container: dict[str, Any], deployment: str) -> dict[str, Any]:
-    """A server that checks proofs for `deployment`, namespace/name. Images without support ignore the keys."""
+    """Return the server with the keys to verify tenants, as `deployment` (namespace/name). Older images ignore them."""
     mount = {"name": "tenant-key", "mountPath": DIR, "readOnly": True}
     return {
         **container,
@@ -41,7 +41,7 @@ def volume() -> dict[str, Any]:
 
 
 def kept_secret(namespace: str, name: str, component: str, data: dict[str, str]) -> dict[str, Any]:
-    """A Secret that the operator keeps by itself: no object owns it."""
+    """Return a Secret without an owner: the operator keeps it, and garbage collection never deletes it."""
     marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: component}
     return {
         "apiVersion": "v1",

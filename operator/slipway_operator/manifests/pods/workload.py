@@ -15,7 +15,7 @@ from slipway_operator.model.engine_types import EngineMetrics, metrics_of
 from slipway_operator.model.inputs.pod_inputs import CLASSIC, SLIPWAY, KeyRef, Model, PodInputs
 
 CLAIM_DIR = "/mnt/pvc"
-_DEVICES = "accelerator"  # name of the pod's ResourceClaim in its containers
+_DEVICES = "accelerator"  # name by which containers refer to the pod's ResourceClaim
 # Variables of the fetcher, and their keys in the Secret of spec.model.secretRef.
 STORE_SECRETS = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
@@ -23,14 +23,14 @@ STORE_SECRETS = {
     "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 }
 REGISTRY_CONFIG, REGISTRY_KEY = "DOCKER_AUTH_CONFIG", ".dockerconfigjson"
-# The user may replace HOME and POD_NAME; no variable that a pod depends on is among these.
+# The user may replace HOME and POD_NAME: no pod depends on them.
 _POD_NAME = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
 def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
-    """One immutable workload per revision; only its `spec.replicas` is ever written again.
+    """Return the ReplicaSet of a revision; after its creation only `spec.replicas` is written.
 
-    `revision`: the label of its pods where it differs from the snapshot's, for a baseline.
+    `revision`: the revision label of its pods, if it differs from the snapshot's, as for baseline pods.
     """
     revision = revision or snapshot.revision
     return {
@@ -46,7 +46,7 @@ def replica_set(owner: Owner, snapshot: Snapshot, replicas: int, revision: str =
 
 
 def pod_template(owner: Owner, snapshot: Snapshot, revision: str) -> dict[str, Any]:
-    """The pods that take requests."""
+    """Return the template of the pods that take requests: all pods, or the leaders of groups."""
     pod_fields = snapshot.inputs.pod
     return {
         "metadata": {
@@ -62,7 +62,7 @@ def pod_template(owner: Owner, snapshot: Snapshot, revision: str) -> dict[str, A
 
 
 def profile_of(snapshot: Snapshot) -> EngineProfile:
-    """How the engine of a revision runs."""
+    """Return how the engine of a revision runs in its pods."""
     return PROFILES[snapshot.inputs.engine.type](snapshot)
 
 
@@ -72,7 +72,7 @@ def _selector(owner: Owner, revision: str) -> dict[str, str]:
 
 
 def _metrics_path(snapshot: Snapshot) -> dict[str, str]:
-    """Where a PodMonitor finds the metrics, for engines that have them elsewhere; the port is the same for all."""
+    """Return the annotation with the path of the metrics, if it is not /metrics, for PodMonitors."""
     path = metrics_of(snapshot.inputs.engine).path
     return {labels.METRICS_PATH: path} if path != EngineMetrics().path else {}
 
@@ -123,8 +123,10 @@ def _fetches(snapshot: Snapshot) -> bool:
 
 
 def _placement(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
-    """The nodes that the user chose, of those that have the accelerator's type. Pods are spread among those of their
-    revision."""
+    """Return the scheduling fields: the user's, restricted to nodes with the accelerator's type.
+
+    Topology spread constraints count only pods of the same revision.
+    """
     placement, kind = snapshot.inputs.placement, snapshot.accelerator
     spread = [
         {**constraint, "labelSelector": {"matchLabels": selector}}
@@ -140,7 +142,10 @@ def _placement(snapshot: Snapshot, selector: dict[str, str]) -> dict[str, Any]:
 
 
 def _affinity(affinity: Json, terms: Sequence[Json]) -> Json:
-    """The user's affinity and one of the terms. Both lists are alternatives, so each pair of terms is one."""
+    """Return the user's affinity, which must hold together with one of `terms`.
+
+    The terms of a node selector are alternatives, so each term of the user is combined with each of `terms`.
+    """
     if not terms:
         return affinity
     nodes = affinity.get("nodeAffinity", {})
@@ -155,7 +160,7 @@ def _affinity(affinity: Json, terms: Sequence[Json]) -> Json:
 
 
 def _pod_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """Fields of spec.pod that a PodSpec has; a runtime class of the accelerator's type gives way to the user's."""
+    """Return the PodSpec fields of spec.pod; the user's runtime class replaces that of the accelerator's type."""
     names = ("serviceAccountName", "priorityClassName", "runtimeClassName", "schedulerName")
     written = {"runtimeClassName": snapshot.accelerator.get("runtimeClassName"), **snapshot.inputs.pod}
     return {name: written[name] for name in names if written.get(name)}
@@ -221,8 +226,10 @@ def _store_flags(model: Model) -> list[str]:
 
 
 def _credentials(model: Model) -> list[dict[str, Any]]:
-    """Those of the model's source, for the fetcher only: the server never gets them. Known keys, whatever else the
-    Secret has; of a store's keys each is optional."""
+    """Return the variables with the credentials of the model's source; only the fetcher gets them.
+
+    Only known keys of the Secret are read. The keys of an object store are optional.
+    """
     secret = model.secret
     if secret is None or not model.is_downloaded:
         return []
@@ -245,7 +252,7 @@ def _variable(name: str, reference: KeyRef) -> dict[str, Any]:
 def _container(
     snapshot: Snapshot, image: str, variables: list[dict[str, Any]], *, read_only_root: bool
 ) -> dict[str, Any]:
-    """The fields that both containers share."""
+    """Return the fields that the containers of fetcher and server have in common."""
     mounts: list[dict[str, Any]] = [{"name": "models", "mountPath": MODEL_DIR}, {"name": "tmp", "mountPath": "/tmp"}]
     if claim_of(snapshot.inputs.model.uri):
         mounts.append({"name": "claim", "mountPath": CLAIM_DIR, "readOnly": True})
@@ -276,7 +283,7 @@ def _resources(snapshot: Snapshot, *, with_accelerator: bool) -> dict[str, Any]:
 
 
 def _resource_claims(snapshot: Snapshot) -> dict[str, Any]:
-    """Claims of the pod, which containers then name."""
+    """Return the ResourceClaims of the pod, which its containers refer to by name."""
     template = snapshot.inputs.resources.claim_template
     return {"resourceClaims": [{"name": _DEVICES, "resourceClaimTemplateName": template}]} if template else {}
 
@@ -293,7 +300,7 @@ def _volumes(snapshot: Snapshot, profile: EngineProfile) -> list[dict[str, Any]]
 
 
 def _of_user(name: str) -> str:
-    """The name of a user's volume in the pod: never one of the operator's."""
+    """Return the name of a user's volume in the pod, with a prefix so that it is never one of the operator's."""
     return f"user-{name}"
 
 
@@ -302,6 +309,6 @@ def _shared_memory(snapshot: Snapshot, profile: EngineProfile) -> str | None:
 
 
 def claim_of(uri: str) -> str | None:
-    """The claim that a pvc:// URI names; None for any other URI."""
+    """Return the PersistentVolumeClaim that a pvc:// URI names; None for any other URI."""
     scheme, _, rest = uri.partition("://")
     return rest.split("/", 1)[0] if scheme == "pvc" else None

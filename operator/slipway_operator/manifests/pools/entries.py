@@ -8,12 +8,12 @@ from typing import Any
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.pool_views import MAX_ENTRIES
 
-CONFIG_MAP = "slipway-model-pools"  # in each namespace with a ModelPool: one name, which the operator's rights can have
+CONFIG_MAP = "slipway-model-pools"  # the same in each namespace, so that the operator's Role can name this ConfigMap
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMemberRevision:
-    """A revision that is to be an entry. `stable`: the pool's default of its name."""
+    """A revision that is to be an entry. `stable`: it is the default version of its model name in the pool."""
 
     deployment: str
     snapshot: Snapshot
@@ -21,7 +21,7 @@ class PoolMemberRevision:
 
 
 def chosen(members: Iterable[PoolMemberRevision]) -> tuple[list[PoolMemberRevision], int]:
-    """The members that the file has room for, stable ones first, and how many it has none for."""
+    """Return the members that become entries, stable ones first, at most MAX_ENTRIES; and how many are left out."""
     found: dict[tuple[str, str], PoolMemberRevision] = {}
     for one in sorted(members, key=lambda one: (not one.stable, one.deployment, one.snapshot.ordinal)):
         # Two ModelDeployments with the same inputs and name are the same entry.
@@ -31,14 +31,14 @@ def chosen(members: Iterable[PoolMemberRevision]) -> tuple[list[PoolMemberRevisi
 
 
 def pool_file(members: Sequence[PoolMemberRevision]) -> str:
-    """As slipway-server and slipway-pool-fetcher read it."""
+    """Return the file as JSON, as slipway-server and slipway-pool-fetcher read it."""
     defaults = {one.snapshot.inputs.model.name: one.snapshot.revision for one in reversed(members)}
     models = [_entry(one, defaults) for one in members]
     return json.dumps({"models": sorted(models, key=lambda one: (one["name"], one["version"]))}, separators=(",", ":"))
 
 
 def config_map(namespace: str, files: dict[str, str], labels_: dict[str, str]) -> dict[str, Any]:
-    """All pools of a namespace. It has no owner: they share it."""
+    """Return the ConfigMap with the files of all pools of a namespace. No pool owns it, because they share it."""
     data = {f"{name}.json": text for name, text in files.items()}
     return {
         "apiVersion": "v1",

@@ -24,7 +24,7 @@ from slipway_operator.manifests.pools.entries import CONFIG_MAP
 from slipway_operator.model import labels, quantity
 
 CONFIG_DIR, FILE = "/etc/slipway/pool", "pool.json"
-STORAGE = "8Gi"  # default: classic models are small
+STORAGE = "8Gi"  # default size of the volume with the models: classic models are small
 MARGIN_MIB, TMP_MIB, LOGS_MIB, LEAST_MIB = 64, 4096, 1024, 256
 FETCHER_MEMORY = "512Mi"
 _MIB = 2**20
@@ -36,7 +36,7 @@ def reference(owner: Owner) -> dict[str, Any]:
 
 
 def metadata(owner: Owner, suffix: str = "") -> dict[str, Any]:
-    """Of an object of the pool."""
+    """Return the metadata of an object of the pool."""
     return {
         "name": f"{owner.name}-{suffix}" if suffix else owner.name,
         "namespace": owner.namespace,
@@ -55,7 +55,7 @@ def name_of(pool: str) -> str:
 
 
 def stateful_set(owner: Owner, spec: ModelPoolSpec, server_image: str, *, tls: bool = False) -> dict[str, Any]:
-    """All pods are alike, and start and end at once; a change of the template replaces them one by one."""
+    """Return the StatefulSet. Its pods are alike and start in parallel; a new template replaces them one by one."""
     pod = _pod_spec(owner, spec, spec.image or server_image)
     return {
         "apiVersion": "apps/v1",
@@ -67,7 +67,7 @@ def stateful_set(owner: Owner, spec: ModelPoolSpec, server_image: str, *, tls: b
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": {labels.MODEL_POOL: owner.name}},
             "template": {
-                # Gateways watch pods with a revision; these serve many.
+                # Gateways watch pods with a revision label; pods of a pool have a fixed one, as they serve many.
                 "metadata": {"labels": {**_labels(owner), labels.REVISION: labels.POOL_REVISION}},
                 "spec": certificate.secured(pod) if tls else pod,
             },
@@ -76,7 +76,7 @@ def stateful_set(owner: Owner, spec: ModelPoolSpec, server_image: str, *, tls: b
 
 
 def disruption_budget(owner: Owner) -> dict[str, Any]:
-    """A drained node evicts the pods one after the other."""
+    """Return the budget: drains evict the pool's pods one at a time; pods that are not ready may always go."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -185,8 +185,10 @@ def _flags(limits: PoolLimitsSpec, batching: BatchingSpec) -> list[str]:
 
 
 def _fetcher(spec: ModelPoolSpec, image: str, storage_mib: int) -> dict[str, Any]:
-    """The container that brings the files: the only one with credentials. Its CPU is not limited, and where memory runs
-    out the kernel kills it before the server."""
+    """Return the container that downloads the files of models; only this one has credentials.
+
+    Its CPU is not limited. When the node's memory runs out, the kernel kills this container before the server.
+    """
     args = ["--pool-config", f"{CONFIG_DIR}/{FILE}", "--dest", MODEL_DIR, "--max-bytes", str(storage_mib * _MIB)]
     fetcher = _container("fetch", image, "slipway-pool-fetcher", args, "fetch-tmp", read_only=False)
     return {
@@ -214,7 +216,7 @@ def _credentials(spec: ModelPoolSpec) -> list[dict[str, Any]]:
 
 
 def _resources(resources: ResourcesSpec) -> dict[str, Any]:
-    """Requests equal limits, as of each model pod."""
+    """Return the server's resources: requests of CPU and memory equal limits, as in all model pods."""
     wanted = {"cpu": resources.cpu, "memory": resources.memory}
     amounts = {name: str(value) for name, value in wanted.items() if value is not None}
     disk = {"ephemeral-storage": f"{TMP_MIB + LOGS_MIB}Mi"}

@@ -26,7 +26,7 @@ _TOLERATION_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
 def closed(spec: Any) -> dict[str, Any]:
-    """The JobSpec to run. A spec that is closed already stays unchanged.
+    """Return the JobSpec to run, with defaults and forced fields. A closed spec stays unchanged.
 
     Raises:
         ValueError: names the field that an analysis Job cannot have, or its value.
@@ -93,7 +93,7 @@ def _number(least: int, most: int) -> Check:
 
 def _one_of(*values: Any) -> Check:
     def check(value: Any, path: str) -> Any:
-        # By type too: 0 is not False.
+        # The type must match too: in Python 0 == False.
         if not any(value == one and type(value) is type(one) for one in values):
             raise ValueError(f"{path} must be {' or '.join(str(one).lower() for one in values)}, or left out")
         return value
@@ -111,7 +111,7 @@ def _texts(most: int = 32) -> Check:
 
 
 def _size(largest: str, *, is_limit: bool = False) -> Check:
-    """A check for quantities. `is_limit`: more than 0, because Kubernetes reads a limit of 0 as none."""
+    """Return a check for quantities up to `largest`. `is_limit`: not 0, which Kubernetes reads as no limit."""
 
     def check(value: Any, path: str) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -130,12 +130,12 @@ def _size(largest: str, *, is_limit: bool = False) -> Check:
 
 
 def _always(check: Check, **forced: Any) -> Check:
-    """A check that accepts what `check` accepts, and sets the `forced` fields."""
+    """Return a check that accepts what `check` accepts, and sets the `forced` fields."""
     return lambda value, path: {**check(value, path), **forced}
 
 
 def _over(defaults: Mapping[str, Any], check: Check) -> Check:
-    """A check that fills in `defaults` for fields that are not written."""
+    """Return a check that fills in `defaults` for fields that the author left out."""
     return lambda value, path: {**defaults, **check(value, path)}
 
 

@@ -243,7 +243,7 @@ def _call(node: ast.Call, result: Any) -> Any:
 
 
 def _default(node: ast.Call, result: Any) -> Any:
-    """The first value, or the second where the first is nil, NaN, an empty list or a missing part."""
+    """Return the first argument of `default`; the second when the first is nil, NaN, an empty list or missing."""
     try:
         found = _value(node.args[0], result)
     except Missing:
@@ -278,7 +278,7 @@ def _truth(node: ast.expr, result: Any) -> bool:
 
 
 def _number(value: Any, node: ast.expr) -> float:
-    """The value as a double. Numeric strings are accepted: JSON of other systems often has numbers in quotes."""
+    """Return the value as a double, also of a numeric string: JSON often has numbers in quotes. Raises Unclear."""
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
@@ -292,7 +292,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """A value for a message: its type, and the value of a number. A string may be a secret."""
+    """Describe a value for a message: its type, and a number's value. A string may be a secret and is not shown."""
     if value is None:
         return "nil"
     if isinstance(value, bool):

@@ -17,7 +17,7 @@ class InvalidPath(ValueError):
 
 
 class PathNotFound(LookupError):
-    """The value has no such part."""
+    """The JSON value has nothing at the path."""
 
 
 def check(path: str) -> None:
@@ -30,7 +30,7 @@ def check(path: str) -> None:
 
 
 def pick(path: str, value: Any) -> Any:
-    """The part of a JSON value that a path selects; an empty path selects all of it.
+    """Return the part of a JSON value that a path selects; an empty path selects the whole value.
 
     Raises:
         InvalidPath: when the path is invalid.

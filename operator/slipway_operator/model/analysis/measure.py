@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-ERROR_RETRY_S = 10  # Argo's: after an error, where no interval is given
-LEAST_INTERVAL_S = 5  # the interval between two readings of an analysis
+ERROR_RETRY_S = 10  # Argo's: until a measurement is repeated after an error, if the metric has no interval
+LEAST_INTERVAL_S = 5  # as long as between two readings of an analysis
 DEFAULT_ERROR_LIMIT = 4  # Argo's consecutiveErrorLimit
-MOST_KEPT = 10  # measurements of a metric in the status
-JOB_DEADLINE_S = 3600  # default of a Job
-JOB_KEPT_S = 3600  # of a finished Job that was not deleted, because the operator crashed before
+MOST_KEPT = 10  # measurements of a metric that the status keeps
+JOB_DEADLINE_S = 3600  # default of activeDeadlineSeconds
+JOB_KEPT_S = 3600  # after which Kubernetes deletes a finished Job, if the operator crashed before it did
 
 _ARGUMENT = re.compile(r"\{\{\s*args\.([A-Za-z0-9_-]+)\s*\}\}")
 
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def deadline_s(self) -> int:
-        """Seconds that it may run."""
+        """Seconds that the Job may run."""
         return int(self.spec.get("activeDeadlineSeconds") or JOB_DEADLINE_S)
 
 
@@ -96,17 +96,17 @@ class Measure:
 
     @property
     def provider(self) -> str:
-        """prometheus | web | job."""
+        """Name of the provider: prometheus, web or job."""
         return "prometheus" if self.prometheus else "web" if self.web else "job"
 
     @property
     def count(self) -> int | None:
-        """Measurements after which it is complete; None: it continues until the analysis ends."""
+        """Measurements after which the metric is complete; None: it is measured until the analysis ends."""
         return 1 if self.requested_count is None and self.interval_s is None else self.requested_count
 
     @property
     def endless(self) -> bool:
-        """Whether only the end of the analysis ends it."""
+        """Whether the metric is measured until the analysis ends: it has neither count nor success limit."""
         return self.count is None and self.success_limit == 0
 
 
@@ -121,7 +121,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A measurement to take. The same key is the same measurement, however many plans name it."""
+    """A measurement to take. `key` identifies it: plans that name the same key mean one measurement."""
 
     key: str
     metric: Measure  # arguments filled in
@@ -153,7 +153,7 @@ def arguments_in(value: Any) -> Iterator[str]:
 
 
 def filled(value: T, arguments: Mapping[str, str]) -> T:
-    """The same value with its arguments filled in; unknown arguments stay unchanged."""
+    """Return a copy of the value with its arguments filled in; unknown arguments stay unchanged."""
     return _filled(value, arguments)  # type: ignore[no-any-return]
 
 

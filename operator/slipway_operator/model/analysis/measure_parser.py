@@ -25,7 +25,7 @@ PROVIDERS = ("prometheus", "web", "job")
 
 
 def measure(metric: TemplateMetric, written: Provider) -> Measure:
-    """A metric that has a provider.
+    """Parse a metric that has a provider.
 
     Raises:
         ValueError: when it is invalid; the message is for the author of the template.

@@ -7,19 +7,19 @@ from slipway_operator.model.analysis.measure import Argument, Measure
 
 
 class OnInconclusive(StrEnum):
-    """What a rollout does when the time for a verdict is over."""
+    """What a rollout does when the analysis ends without a verdict."""
 
     PAUSE = "Pause"
     CONTINUE = "Continue"
     ABORT = "Abort"
-    PROMOTE_IF = "PromoteIf"  # the next step if few enough extra bad responses are proved, else a pause
+    PROMOTE_IF = "PromoteIf"  # continue if the extra bad responses are proved to be few enough, else pause
 
 
-# Of pairs whose legs both ended well: what the texts are worth. They are no bad responses.
+# Events about the quality of texts, in pairs of which both responses ended well. They are no bad responses.
 QUALITY_EVENTS = ("TokensFlip", "LowerScore")
-WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client found that the answer was wrong
-PREDICTION_DRIFT = "PredictionDrift"  # of classic models: the distribution of predictions is another one
-PREDICTION_DISAGREEMENT = "PredictionDisagreement"  # of a mirrored request: canary predicts something else
+WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client reported a wrong answer
+PREDICTION_DRIFT = "PredictionDrift"  # of classic models: the distribution of predictions differs from stable's
+PREDICTION_DISAGREEMENT = "PredictionDisagreement"  # of a mirrored request: canary's prediction differs from stable's
 
 
 class Kind(StrEnum):
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScorerSpec:
-    """A server that rates both responses of some pairs."""
+    """A server that rates both responses of `percentage` percent of the pairs."""
 
     url: str
     percentage: int
@@ -42,7 +42,7 @@ class ScorerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToleranceSpec:
-    """How far apart two numbers may be that count as the same prediction; one of the two is enough."""
+    """The difference up to which two numbers count as the same prediction; being within one of the two is enough."""
 
     relative_millionths: int
     absolute_billionths: int
@@ -52,16 +52,17 @@ class ToleranceSpec:
 class MetricSpec:
     """One metric of an AnalysisTemplate.
 
-    Ratios are canary's rate of bad events divided by stable's: one up to `tolerate_ratio` is acceptable, and a canary
-    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, where they are given,
-    by `max_extra` bad responses per 1,000, or by a latency of less than `max_slowdown` above stable's.
-    Predictions may have a population stability index of up to `max_psi`; those for mirrored requests may be others in a
-    part of up to `max_disagreement`. `share` is the part of falseRollbackRate that this metric may spend. `latency`
-    metrics are not counted during warm-up, nor while canary's pods have more load than stable's, and do not pass such a
-    canary. `dry_run` metrics are shown and decide nothing.
+    The ratio is canary's rate of bad events divided by stable's. A ratio up to `tolerate_ratio` is acceptable. A canary
+    passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, if given, when it
+    has at most `max_extra` extra bad responses per 1,000, or a latency less than `max_slowdown` above stable's. The
+    distributions of predictions may differ by a population stability index up to `max_psi`. For mirrored requests, a
+    share up to `max_disagreement` of canary's predictions may differ from stable's. `share` is the part of
+    falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while canary's
+    pods have more load than stable's; meanwhile they let no canary pass. `dry_run` metrics are shown and decide
+    nothing.
 
     Raises:
-        ValueError: when it is invalid; the message is for the author of the template.
+        ValueError: when the metric is invalid; the message is for the author of the template.
     """
 
     name: str
@@ -121,12 +122,12 @@ class Veto:
 
 @dataclass(frozen=True, slots=True)
 class MinSamples:
-    """What a canary needs before it can pass. It never delays a rejection."""
+    """The least data with which a canary can pass. A rejection never waits for it."""
 
     canary_requests: int = 300
     warmup_seconds: int = 120
-    pairs: int = 300  # of a twin shadow
-    min_seconds: int = 0  # since the first request, or pair
+    pairs: int = 300  # of a twin shadow, before a canary can pass
+    min_seconds: int = 0  # since the first request or pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class AnalysisSpec:
     false_rollback_rate: float = 0.01
     false_promote_rate: float = 0.05
     on_inconclusive: OnInconclusive = OnInconclusive.PAUSE
-    promote_if_extra: float | None = None  # of PromoteIf: bad responses per 1,000
+    promote_if_extra: float | None = None  # of PromoteIf: extra bad responses per 1,000
     min_samples: MinSamples = field(default_factory=MinSamples)
     vetoes: tuple[Veto, ...] = ()
     stale_seconds: int = 60
@@ -163,34 +164,34 @@ class AnalysisSpec:
             raise ValueError("no metric decides anything; give at least one a share and no dryRun")
         for paired, of_pairs in ((False, ""), (True, f" of kind {Kind.PAIRED_EVENT}")):
             shares = sum(metric.share for metric in self.gating if metric.is_paired == paired)
-            # 0.1 ten times is not 1 in binary.
+            # In binary floating point, ten times 0.1 is not exactly 1.
             if shares > 1 + 1e-9:
                 raise ValueError(f"the shares of the metrics{of_pairs} add up to {shares:g}; they must not exceed 1")
 
     @property
     def gating(self) -> tuple[MetricSpec, ...]:
-        """Compared metrics that decide."""
+        """The compared metrics that decide: those without dryRun."""
         return tuple(metric for metric in self.metrics if not metric.dry_run)
 
     @property
     def bounded(self) -> MetricSpec | None:
-        """The compared metric that bounds extra bad responses; the first one, where there are several."""
+        """The first compared metric that bounds extra bad responses; None without one."""
         bounds = (metric for metric in self.gating if metric.max_extra is not None)
         return next((metric for metric in bounds if metric.event not in (*QUALITY_EVENTS, WRONG_ANSWER)), None)
 
     @property
     def compares_mirrored(self) -> bool:
-        """Whether a metric compares mirrored prompts, which are counted at any weight."""
+        """Whether a metric compares mirrored prompts, which gateways count at any weight, also 0."""
         return any(metric.kind is Kind.PAIRED_DRIFT for metric in self.metrics)
 
     @property
     def compares_texts(self) -> bool:
-        """Whether a metric compares responses, which differ anyway where the weights do."""
+        """Whether a metric compares texts of responses, which differ anyway if the revisions' model weights do."""
         return self.compares_mirrored or any(metric.event == "TokensFlip" for metric in self.metrics)
 
     @property
     def compares_feedback(self) -> bool:
-        """Whether a metric compares what clients learn about responses later."""
+        """Whether a metric compares feedback, which clients send after the responses."""
         return any(metric.of_feedback for metric in self.metrics)
 
     @property
@@ -200,22 +201,22 @@ class AnalysisSpec:
 
     @property
     def tolerance(self) -> ToleranceSpec | None:
-        """With which gateways compare the predictions for mirrored requests; None where no metric does."""
+        """The tolerance with which gateways compare predictions for mirrored requests; None if no metric does."""
         return next((metric.tolerance for metric in self.metrics if metric.of_agreement), None)
 
     @property
     def compares_pairs(self) -> bool:
-        """Whether it compares pairs of a twin shadow, and so nothing else: see `part`."""
+        """Whether a metric compares pairs of a twin shadow. An analysis takes these or the others: see `part`."""
         return any(metric.is_paired for metric in self.metrics)
 
     @property
     def warmed(self) -> "AnalysisSpec":
-        """The same for a canary that copies have warmed up: its requests count from the first one."""
+        """The same spec without warm-up, for a canary that mirrored requests have warmed up already."""
         return replace(self, min_samples=replace(self.min_samples, warmup_seconds=0, min_seconds=0))
 
     @property
     def without_latencies(self) -> "AnalysisSpec":
-        """The same for pairs without a twin, which have no latency and no response to compare with.
+        """The same spec for pairs without a twin: without metrics of latencies and texts, which need a twin's response.
 
         Raises:
             ValueError: when nothing else decides.
@@ -229,10 +230,10 @@ class AnalysisSpec:
         return replace(self, metrics=kept)
 
     def part(self, *, paired: bool) -> "AnalysisSpec":
-        """The part that applies to one analysis: metrics of pairs with a twin shadow, the other compared ones without.
+        """Return the spec of one analysis: `paired` keeps the metrics of pairs, for a twin shadow; else the others.
 
         Raises:
-            ValueError: when nothing decides there.
+            ValueError: when no kept metric decides.
         """
         kept = tuple(metric for metric in self.metrics if metric.is_paired == paired)
         decides = not all(metric.dry_run for metric in kept)
@@ -251,17 +252,17 @@ class AnalysisSpec:
 
 
 def of_slowdown(metric: str) -> str:
-    """The counter name of a latency by two limits: stable's median, and for canary the margin above it."""
+    """The counter name of latencies above a limit: for stable its median, for canary that plus the margin."""
     return f"{metric}/slowdown"
 
 
 def of_gross(metric: str) -> str:
-    """The counter name of a latency far above stable's, which counts during the warm-up too."""
+    """The counter name of latencies far above stable's, which count during the warm-up too."""
     return f"{metric}/gross"
 
 
 def of_tail(metric: str) -> str:
-    """The counter name of a latency of pairs by stable's quantile."""
+    """The counter name of pairs by which leg has a latency above stable's quantile."""
     return f"{metric}/tail"
 
 
@@ -281,27 +282,27 @@ def of_texts(metric: str) -> str:
 
 
 def of_tokens(metric: str) -> str:
-    """The counter name of tokens that both sides of pairs scored."""
+    """The counter name of tokens that both revisions of pairs scored."""
     return f"{metric}/tokens"
 
 
 def of_marks(metric: str) -> str:
-    """The counter name of scores, in thousandths."""
+    """The counter name of the sums of scores, in thousandths."""
     return f"{metric}/marks"
 
 
 def of_unscored(metric: str) -> str:
-    """The counter name of pairs that a scorer was to rate: those that it did not, or that it was not given."""
+    """The counter name of pairs for a scorer, and of those for which it sent no response or an invalid one."""
     return f"{metric}/unscored"
 
 
 def of_unsent(metric: str) -> str:
-    """The counter name of pairs that a scorer was not given, by reason."""
+    """The counter name of pairs for a scorer, and of those that gateways did not send to it, by reason."""
     return f"{metric}/unsent"
 
 
 def of_bin(metric: str, place: int) -> str:
-    """The counter name of predictions, and of those in one bin."""
+    """The counter name of predictions in the bin `place`, among all predictions."""
     return f"{metric}/bin{place:02}"
 
 

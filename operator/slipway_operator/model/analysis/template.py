@@ -39,14 +39,14 @@ BAD_EVENTS = {
     "HungAnswer": "hung",
     "BadResponse": "bad",
 }
-# The event that includes other ones, and those.
+# The event that includes others, and the included events.
 COMPOSITE = "BadResponse"
 INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer"}
-# Comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
-TOKENS_FLIP = "TokensFlip"  # of pairs too: kind PairedEvent
-LOWER_SCORE = "LowerScore"  # of pairs alone: what a scorer finds
+# Events of comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
+TOKENS_FLIP = "TokensFlip"  # also an event of pairs (kind PairedEvent)
+LOWER_SCORE = "LowerScore"  # an event of pairs only: the scorer rates canary's response lower
 DRIFT_EVENTS = {"AnswerDiffers": "text", TOKENS_FLIP: "tokens"}
-# Version of the counts that a run keeps: a new number restarts every run, as a new template does.
+# Version of what the counters of an analysis run mean: a new number restarts every run, as a changed template does.
 COUNTED = 5
 KEPT = 256  # parsed templates
 _SLOWER = re.compile(r"Slower\((ttft|itl|e2e), *stable\.p([1-9][0-9]?)\)")
@@ -62,7 +62,7 @@ VETOES = tuple(UNITS)
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """The event that a latency of this kind is above a quantile of stable's."""
+    """The event that a latency is above a quantile of stable's latencies."""
 
     kind: str  # ttft | itl | e2e
     quantile: float
@@ -70,15 +70,15 @@ class Slower:
 
 @dataclass(frozen=True)
 class Template:
-    """A template as found: its spec, or why it cannot be used."""
+    """An AnalysisTemplate as it was read: its spec, or else the problem why it cannot be used."""
 
     spec: AnalysisSpec | None = None
     problem: str = ""
-    whole: str = ""  # hash of the template that this is a part of
+    whole: str = ""  # hash of the whole template, if this is a part of it
 
     @cached_property
     def hash(self) -> str:
-        """Identity of its content and of the meaning of counts; an analysis compares it in every reconcile."""
+        """Digest of the spec and of COUNTED; when it changes, a running analysis starts again."""
         return (
             self.whole
             or hashlib.sha256(json.dumps([COUNTED, wire.to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
@@ -143,7 +143,7 @@ def _check_kind(metric: TemplateMetric) -> None:
 
 
 def _check_pairs(metrics: Sequence[TemplateMetric]) -> None:
-    """Gateways compare each latency of a pair once, by a slowdown in whole percents."""
+    """Check metrics of pairs: gateways compare each latency of a pair once, by a slowdown in whole percents."""
     deciding = [metric for metric in metrics if not metric.dry_run]
     covers = any(metric.event == COMPOSITE and metric.max_extra is not None for metric in deciding)
     measures: set[str] = set()
@@ -166,7 +166,7 @@ def _check_pairs(metrics: Sequence[TemplateMetric]) -> None:
 
 
 def _check_scorer(metric: TemplateMetric, metrics: Sequence[TemplateMetric]) -> None:
-    """Gateways call one scorer for a pair, and compare scores by a margin in thousandths."""
+    """Check a metric with a scorer: gateways send a pair to one scorer, and its margin is in thousandths."""
     who = f"metric {metric.name!r}:"
     if metric.scorer is None:
         raise ValueError(f"{who} event {LOWER_SCORE} needs scorer, with the URL that rates pairs")
@@ -184,7 +184,7 @@ def _scorer(metric: TemplateMetric) -> ScorerSpec | None:
 
 
 def _tolerance(metric: TemplateMetric) -> ToleranceSpec | None:
-    """Gateways compare numbers by whole millionths and billionths."""
+    """Return the tolerance in the whole millionths and billionths of gateways; None for any other event."""
     if metric.event != PREDICTION_DISAGREEMENT:
         return None
     found = metric.tolerance or TemplateTolerance()
@@ -198,7 +198,7 @@ def _tolerance(metric: TemplateMetric) -> ToleranceSpec | None:
 
 
 def _check_predictions(metric: TemplateMetric, kind: Kind) -> None:
-    """What goes with events of predictions, and with no other one."""
+    """Check the fields that only metrics of predictions may have, and that these must have."""
     who = f"metric {metric.name!r}:"
     if metric.event in (WRONG_ANSWER, PREDICTION_DRIFT) and kind is not Kind.BAD_EVENT:
         raise ValueError(f"{who} {metric.event} counts split requests; leave kind out")
@@ -249,7 +249,7 @@ def _metric(metric: TemplateMetric) -> MetricSpec:
 
 
 def _kind(metric: TemplateMetric, event: str) -> Kind:
-    """The kind of a metric without a provider: from its event; a written kind must match it."""
+    """Return the kind of a metric without a provider, from its event; a kind in the template must match that."""
     mirrored = (*DRIFT_EVENTS, PREDICTION_DISAGREEMENT)
     kind, drifts, known = metric.kind, event in mirrored, ", ".join(mirrored)
     if kind not in (None, *Kind):
@@ -288,7 +288,7 @@ LLM_DEFAULT: Json = {
         {"name": CANARY_UNAVAILABLE, "limit": 5},
     ],
 }
-# For mirrored requests at any weight, also 0. Not every one can be scored: TokensFlip is shown and decides nothing.
+# For mirrored requests, at any weight, also 0. Some cannot be scored, so TokensFlip is shown and decides nothing.
 SHADOW_DRIFT: Json = {
     "minSamples": {"canaryRequests": 100, "warmupSeconds": 0},
     "metrics": [
@@ -324,7 +324,7 @@ BUILT_IN: Mapping[str, Template] = {name: parse(name, spec) for name, spec in _B
 
 
 def found(name: str, spec: Json | None) -> Template:
-    """The template of this name: `spec` of the object, else the built-in one, else the problem."""
+    """Return the template of this name: parsed from `spec`, else the built-in one, else one with a problem."""
     if spec is not None:
         return parse(name, spec)
     missing = (

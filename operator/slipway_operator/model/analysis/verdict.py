@@ -29,11 +29,11 @@ class Finding(StrEnum):
     UNDECIDED = "Undecided"
     NO_DATA = "NoData"
     NOT_COMPARED = "NotCompared"
-    UNEQUAL = "Unequal"  # one side gets feedback more often than its weight explains
+    UNEQUAL = "Unequal"  # counts of feedback or predictions contradict the traffic weights, so they are not compared
     NO_FLOOR = "NoFloor"
-    COVERED = "Covered"  # the proof of BadResponse covers it; it can only reject
-    WITHIN = "Within"  # predictions are within maxPsi so far: no proof, and they may still reject
-    REPORTED = "Reported"  # drift between revisions whose weights differ: it is expected of a new model
+    COVERED = "Covered"  # the proof for BadResponse covers this metric, which can only reject
+    WITHIN = "Within"  # the predictions are within maxPsi so far, which is no proof: they may still reject
+    REPORTED = "Reported"  # drift that does not reject, because the revisions' model weights differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Reading:
     counts: tuple[Counts, ...]
     seconds: float  # since the canary got its first request
     age_seconds: float = 0.0  # since all counters were last read
-    canary_load: float = 1.0  # the load of a ready pod of canary, divided by that of one of stable
+    canary_load: float = 1.0  # load per ready pod of canary, divided by that of stable
     symptoms: tuple[Symptom, ...] = ()
-    weights_differ: bool = False  # the revisions' weights differ: drift is reported and rejects nothing
-    shadow: ShadowRun | None = None  # of an analysis of pairs
+    weights_differ: bool = False  # the revisions have different model weights: drift is reported and rejects nothing
+    shadow: ShadowRun | None = None  # state of the twin shadow, in an analysis of pairs
     running_seconds: float = 0.0  # since the analysis began
-    assigned: tuple[Epoch, ...] = ()  # requests that the split assigned to each side, ended or not
+    assigned: tuple[Epoch, ...] = ()  # requests that gateways assigned to each revision, ended or not
     clocks: tuple[int, ...] = ()  # the clock epoch of each epoch of the counts
-    paces: tuple[Pace, ...] = ()  # medians of latencies, for messages
+    paces: tuple[Pace, ...] = ()  # median latencies, only for messages
 
     @property
     def by_metric(self) -> Mapping[str, Counts]:
@@ -59,9 +59,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Mirrored requests for which both revisions predicted, and those that are not compared.
+    """Counts of mirrored requests of a classic model, by whether both predictions are known and agree.
 
-    `at_most`: the least share of other predictions that is proved, with failed copies among them; 1 where none is.
+    `at_most`: proved upper bound of the share with another prediction, failed copies included; 1 without a proof.
     """
 
     compared: int
@@ -73,11 +73,13 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class MetricVerdict:
-    """One row of a verdict, with the numbers that it rests on.
+    """One row of a verdict, with the counts that it rests on.
+
+    `kc` of canary's `nc` and `ks` of stable's `ns` observations have the event.
 
     `log_evidence` is ln of share*E; the sum of all rows' share*E against `log_threshold` decides. `ratio_upper` is the
-    upper end of the confidence sequence of the ratio, and `samples_needed` the canary requests with which this metric
-    is expected to be decided at the present rates; both are None where unknown.
+    upper end of the confidence sequence of the ratio, and `samples_needed` the canary requests after which this metric
+    is expected to be decided at the present rates; both are None when unknown.
     """
 
     name: str
@@ -110,15 +112,15 @@ class Verdict:
     outcome: Outcome
     reason: Reason
     message: str
-    metric: str = ""  # the one that failed, or the one that the verdict waits for
+    metric: str = ""  # the metric that failed, or that the verdict waits for
     log_evidence: float = 0.0
     log_threshold: float = 0.0
-    samples: int = 0  # canary requests
+    samples: int = 0  # requests of canary that were counted
     samples_needed: int | None = None
     seconds_left: int | None = None
     metrics: tuple[MetricVerdict, ...] = ()
     extra: ExtraBound | None = None
-    pairs: PairSources | None = None  # of a twin shadow
-    quality: PairQuality | None = None  # of one whose template compares tokens
-    scores: PairScores | None = None  # of one whose template has a scorer
-    predictions: PredictionDrift | None = None  # of one whose template compares predictions
+    pairs: PairSources | None = None  # with a twin shadow
+    quality: PairQuality | None = None  # if the template compares tokens
+    scores: PairScores | None = None  # if the template has a scorer
+    predictions: PredictionDrift | None = None  # if the template compares predictions

@@ -1,7 +1,7 @@
 """The release's certificate authorities: which one signs, which are trusted, and the periods of certificates.
 
-All of it follows from the time and from what the Secret has. The first authority signs and all of them are trusted. A
-new one is trusted everywhere before it signs; a former one is trusted until the last certificate by it is over.
+All of this follows from the time and from the content of the Secret. The first authority signs, and all are trusted.
+A new authority is trusted everywhere before it signs; a former one is trusted until its last certificate expires.
 """
 
 import base64
@@ -15,7 +15,7 @@ import msgspec
 DATA = "authorities.json"  # data field of the Secret
 SEED_BYTES = 32
 DAY_S = 86_400.0
-BACKDATED_S = 3600.0  # for clocks that are slow
+BACKDATED_S = 3600.0  # certificates are valid this long before their start, for machines with slow clocks
 
 _ID = re.compile(r"[0-9a-f]{8}")
 _RENEWED_AT = 2 / 3
@@ -29,7 +29,8 @@ class UnreadableAuthorities(ValueError):
 class Terms:
     """`leaf_s`: validity of a certificate. `rotation_s`: age of an authority at which its successor is made.
 
-    `propagation_s`: until every process has a changed Secret; kubelets need a minute or two, a failed API server more.
+    `propagation_s`: time in which every process gets a changed Secret; kubelets need a minute or two, or longer while
+    the API server is down.
     """
 
     leaf_s: float = 90 * DAY_S
@@ -43,12 +44,12 @@ class Terms:
 
     @property
     def authority_s(self) -> float:
-        """Validity of an authority: twice as long as it is in use, for times without an operator."""
+        """Validity of an authority: twice its time in use, so that it does not expire while no operator runs."""
         return 2 * (self.rotation_s + self.propagation_s + self.leaf_s)
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """`seed`: SEED_BYTES, base64url, from which all keys come. `since`: Unix seconds of its last step."""
+    """`seed`: SEED_BYTES in base64url, source of all keys. `since`: Unix seconds of its last step in the rotation."""
 
     id: str
     seed: str
@@ -56,7 +57,7 @@ class Authority(msgspec.Struct, frozen=True):
     since: float = msgspec.field(name="from")
 
     def derive(self, purpose: str) -> bytes:
-        """Return 32 bytes for one purpose: other purposes and the seed cannot be found from them."""
+        """Return 32 bytes for one purpose, by HMAC: they reveal neither the seed nor the bytes for other purposes."""
         return hmac.digest(base64.urlsafe_b64decode(self.seed), f"slipway {purpose}".encode(), "sha256")
 
 
@@ -66,21 +67,21 @@ class _AuthorityList(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Unix seconds of a certificate: `start` is that of its key too."""
+    """Validity of a certificate, in Unix seconds. Its key changes with `start`."""
 
     start: float
     end: float
 
 
 def new_authority(entropy: bytes, now: float) -> Authority:
-    """A new authority. `entropy`: SEED_BYTES that cannot be guessed, and 4 more for the id."""
+    """Return a new authority. `entropy`: SEED_BYTES random bytes for the seed, and 4 more for the id."""
     return Authority(entropy[SEED_BYTES:].hex(), base64.urlsafe_b64encode(entropy[:SEED_BYTES]).decode(), now, now)
 
 
 def advance(authorities: Sequence[Authority], now: float, terms: Terms, fresh: Authority) -> tuple[Authority, ...]:
-    """The authorities to write now, at most one step further; the same ones where no step is due.
+    """Return the authorities after the next step of rotation; `authorities` unchanged when none is due.
 
-    `fresh`: the one to add where one is due. Of two, the one with the later `created` is the newer.
+    The steps: add `fresh`, let it sign, remove the former one. Of two, the one with the later `created` is the newer.
     """
     known = tuple(_not_ahead(one, now) for one in authorities[:2] if _is_valid(one, now, terms))
     if not known:
@@ -98,9 +99,9 @@ def advance(authorities: Sequence[Authority], now: float, terms: Terms, fresh: A
 
 
 def period(name: str, now: float, terms: Terms) -> Period:
-    """The certificate of `name` that is in use at `now`: the same one for everybody who computes it.
+    """Return the validity of the certificate of `name` at `now`; every process computes the same.
 
-    Names are spread over the interval: not all certificates change in one minute.
+    Renewals of different names are spread over `renewal_s`, so that not all certificates change in one minute.
     """
     spread = int.from_bytes(hmac.digest(b"slipway period", name.encode(), "sha256")[:8]) / 2**64 * terms.renewal_s
     start = (now + spread) // terms.renewal_s * terms.renewal_s - spread
@@ -111,7 +112,7 @@ def parse(data: dict[str, str]) -> tuple[Authority, ...]:
     """The authorities in a Secret's `data`.
 
     Raises:
-        UnreadableAuthorities: the message names the problem and has nothing of a key.
+        UnreadableAuthorities: the message names the problem and contains no part of a key.
     """
     try:
         text = base64.b64decode(data.get(DATA) or "", validate=True)
@@ -125,7 +126,7 @@ def parse(data: dict[str, str]) -> tuple[Authority, ...]:
 
 
 def render(authorities: Sequence[Authority]) -> str:
-    """The value of DATA, in base64."""
+    """Return the value of the field DATA in the Secret, in base64."""
     return base64.b64encode(msgspec.json.encode(_AuthorityList(list(authorities)))).decode()
 
 
@@ -134,7 +135,7 @@ def _size(one: Authority) -> int:
 
 
 def _not_ahead(one: Authority, now: float) -> Authority:
-    """A clock that was ahead must not delay the next step by more than one interval."""
+    """Limit `since` to `now`: a clock that was ahead must not delay the next step by more than one interval."""
     return one if one.since <= now else msgspec.structs.replace(one, since=now)
 
 

@@ -16,40 +16,40 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from slipway_operator.model.cluster.authorities import BACKDATED_S, Authority, Period, Terms
 
 CERTIFICATE, PRIVATE_KEY, CA = "tls.crt", "tls.key", "ca.crt"  # data fields of Secrets
-_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
-_SERIAL_BYTES = 19  # X.509 has room for 20, of which the first bit is 0
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # order of the group of P-256
+_SERIAL_BYTES = 19  # X.509 allows 20, and the first bit must be 0
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a certificate is for. Pods are no clients: who reads a pod's key cannot call another pod with it."""
+    """What a certificate is for. Pods get no client certificates: with a stolen pod key one cannot call other pods."""
 
-    name: str  # in DNS form; with `*` for all names of a zone
+    name: str  # DNS name in the certificate; `*` for all names of a zone
     serves: bool
     connects: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate, its key, and the authorities that its owner trusts; all PEM."""
+    """A certificate, its private key, and the authorities that its holder trusts; all PEM."""
 
     certificate: str
     private_key: str
     ca: str
 
     def data(self) -> dict[str, str]:
-        """The `data` of a Secret."""
+        """Return the `data` of a Secret with them, in base64."""
         fields = {CERTIFICATE: self.certificate, PRIVATE_KEY: self.private_key, CA: self.ca}
         return {name: base64.b64encode(text.encode()).decode() for name, text in fields.items()}
 
 
 def bundle(authorities: Sequence[Authority], terms: Terms) -> str:
-    """The certificates of all authorities, PEM."""
+    """Return the certificates of all authorities as PEM."""
     return "".join(_pem(_authority_certificate(one, terms)) for one in authorities)
 
 
 def issue(authorities: Sequence[Authority], role: Role, period: Period, terms: Terms) -> Issued:
-    """A certificate by the first authority, for a process that trusts all of them."""
+    """Issue a certificate, signed by the first authority, for a process that trusts all of them."""
     signer = authorities[0]
     key = _key(signer, f"key of {role.name} from {period.start:.0f}")
     usages = [ExtendedKeyUsageOID.SERVER_AUTH] * role.serves + [ExtendedKeyUsageOID.CLIENT_AUTH] * role.connects
@@ -60,7 +60,7 @@ def issue(authorities: Sequence[Authority], role: Role, period: Period, terms: T
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        # Critical, because there is no subject.
+        # Critical, as RFC 5280 requires when the subject is empty.
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(role.name)]), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key()), critical=False),  # type: ignore[arg-type]
         signer,
@@ -104,7 +104,7 @@ def _sign(builder: x509.CertificateBuilder, signer: Authority) -> x509.Certifica
 
 
 def _subject(authority: Authority) -> x509.Name:
-    """Of its own for each authority: chains never mix two of them."""
+    """Return the authority's own subject, so that no certificate chain mixes two authorities."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"slipway {authority.id}")])
 
 

@@ -8,9 +8,9 @@ from slipway_operator.model import labels, quantity
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.inputs.pod_inputs import Resources
 
-CPU, MEMORY = "cpu", "memory"  # prices of a core and of a GiB; every other resource is a device
+CPU, MEMORY = "cpu", "memory"  # priced by core and by GiB; every other resource is a device
 MOST_PRICES = 32
-LARGEST_PRICE = 1e9  # in any currency
+LARGEST_PRICE = 1e9  # per hour, in any currency
 _GIB = 2**30
 
 
@@ -24,7 +24,7 @@ class RevisionPods:
 
 
 def revision_pods(observed: Observed, live: Collection[str | None]) -> tuple[RevisionPods, ...]:
-    """Return the revisions with such pods; a live one also without any, because its cost is known then: none."""
+    """Return the revisions that have pods on nodes, and live ones without such pods: their cost is known to be 0."""
     return tuple(
         RevisionPods(name, workload.scheduled, snapshot.inputs.resources)
         for name, workload in sorted(observed.workloads.items())
@@ -33,7 +33,7 @@ def revision_pods(observed: Observed, live: Collection[str | None]) -> tuple[Rev
 
 
 def parse_prices(items: Iterable[tuple[str, str]]) -> tuple[tuple[str, float], ...]:
-    """Read pairs of a resource and its price for an hour.
+    """Parse pairs of a resource and its price per hour.
 
     Raises:
         ValueError: when a price is no number, a resource has two, or there are too many.
@@ -59,16 +59,16 @@ def _price(resource: str, text: str) -> float:
 
 
 def cost_per_hour(resources: Resources, pods: int, prices: Mapping[str, float]) -> float | None:
-    """Return the cost of so many pods; None where it is unknown.
+    """Return the cost of `pods` pods per hour, in the currency of the prices; None when it is unknown.
 
-    A device without a price makes it unknown: the pods would look cheap. CPU and memory without a price, or without a
-    request, cost nothing.
+    It is unknown when a device has no price, or no resource has one: the pods would look cheap. Otherwise CPU and
+    memory without a price, or without a request, cost nothing.
     """
     if resources.accelerator and resources.accelerator[0] not in prices:
         return None
     try:
         amounts = _amounts(resources)
-    except (ValueError, OverflowError):  # a record that was edited by hand
+    except (ValueError, OverflowError):  # a revision's record that was edited by hand
         return None
     priced = {resource: amount for resource, amount in amounts.items() if resource in prices}
     cost = pods * sum(amount * prices[resource] for resource, amount in priced.items())

@@ -1,7 +1,8 @@
 """The release's keys: their format, the keys derived from them, and their rotation.
 
 Gateways sign with the first key, and servers accept all of them. Both read a changed Secret minutes late, so servers
-get a new key before it signs, and keep the former one for a while: each step waits until the last one is everywhere.
+get a new key before gateways sign with it, and keep the former one for a while: each step of the rotation waits until
+all processes have the result of the previous one.
 """
 
 import base64
@@ -16,7 +17,7 @@ import msgspec
 KEYS, TOKEN = "tenant.json", "operator-token"  # data fields of the release's Secret
 NAMESPACE_KEYS = "keys.json"  # data field of a namespace's Secret
 KEY_BYTES = 32
-PROPAGATION_S = 900.0  # between two steps: kubelets bring a changed Secret within a minute or two
+PROPAGATION_S = 900.0  # between two steps: kubelets update a mounted Secret within a minute or two
 MIN_ROTATION_S = 3600.0
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -27,7 +28,7 @@ class UnreadableKeys(ValueError):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """`since`: Unix seconds of its last step, when it was added or became the first."""
+    """A key of the release. `since`: Unix seconds when it was added or became the first, whichever is later."""
 
     id: str
     key: str  # KEY_BYTES, base64url
@@ -40,21 +41,22 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A key of one namespace: not valid in another one, and the release's key cannot be derived from it."""
+    """A key of one namespace: it is valid only there, and does not reveal the release's key."""
 
     id: str
     key: bytes
 
 
 def new_key(entropy: bytes, now: float) -> Key:
-    """A new key. `entropy`: KEY_BYTES that cannot be guessed, and 4 more for the id."""
+    """Return a new key. `entropy`: KEY_BYTES random bytes for the key, and 4 more for the id."""
     return Key(entropy[KEY_BYTES:].hex(), base64.urlsafe_b64encode(entropy[:KEY_BYTES]).decode(), now)
 
 
 def advance(keys: Sequence[Key], now: float, rotation_s: float, fresh: Key) -> tuple[Key, ...]:
-    """The keys to write now, at most one step further; the same ones where no step is due.
+    """Return the keys after the next step of rotation; `keys` unchanged when none is due.
 
-    `fresh`: the key to add where one is due. Of two keys, the one with the later `since` is newer.
+    The steps: add `fresh`, make it the first, remove the former one. Of two keys, the one with the later `since` is
+    newer.
     """
     if not keys:
         return (fresh,)
@@ -91,24 +93,24 @@ def parse(data: dict[str, str]) -> tuple[Key, ...]:
 
 
 def render(keys: Sequence[Key]) -> dict[str, str]:
-    """A Secret's `data`: the keys, and the operator's tokens in the same order."""
+    """Return the `data` of the release's Secret: the keys, and a token of the operator for each, in the same order."""
     tokens = "\n".join(operator_token(key) for key in keys)
     return {KEYS: _base64(msgspec.json.encode(_Content(list(keys)))), TOKEN: _base64(tokens.encode())}
 
 
 def operator_token(key: Key) -> str:
-    """The token by which gateways authenticate the operator."""
+    """Return the hexadecimal bearer token by which gateways authenticate the operator."""
     return hmac.digest(_bytes(key), b"slipway operator token", "sha256").hex()
 
 
 def derive(keys: Sequence[Key], namespace: str) -> tuple[Derived, ...]:
-    """The keys of a namespace, as docs/contracts.md specifies; gateways derive the same ones."""
+    """Derive the keys of a namespace as docs/contracts.md specifies; gateways derive the same keys."""
     purpose = b"slipway tenant key\0" + namespace.encode()
     return tuple(Derived(key.id, hmac.digest(_bytes(key), purpose, "sha256")) for key in keys)
 
 
 def render_derived(keys: Sequence[Derived]) -> dict[str, str]:
-    """The `data` of a namespace's Secret."""
+    """Return the `data` of a namespace's Secret."""
     content: dict[str, Any] = {
         "keys": [{"id": key.id, "key": base64.urlsafe_b64encode(key.key).decode()} for key in keys]
     }

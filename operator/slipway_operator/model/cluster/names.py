@@ -10,10 +10,10 @@ import msgspec
 
 from slipway_operator.model.wire import format_time, parse_time
 
-ANNOTATION = "slipway.dev/model-names"  # of a Namespace: names reserved for it, separated by commas
-DATA_KEY = "names.json"  # in the ConfigMap of claims
+ANNOTATION = "slipway.dev/model-names"  # of a Namespace: name patterns reserved for it, separated by commas
+DATA_KEY = "names.json"  # key in the ConfigMap with the claims
 MAX_NAME = 128  # characters, as in the CRD
-MAX_PATTERNS = 64  # of one namespace
+MAX_PATTERNS = 64  # of one namespace; further ones are ignored
 
 _NAME = re.compile(rf"[A-Za-z0-9]([A-Za-z0-9._:-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
 _PATTERN = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_NAME - 1}}})?\*|" + _NAME.pattern)
@@ -21,7 +21,7 @@ _PATTERN = re.compile(rf"([A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_NAME - 1}}})?\*|" +
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A model name's owner. A claim outlives its owner for a while; its namespace keeps the name until then."""
+    """The owner of a model name. The claim outlives the owner for a while, in which its namespace keeps the name."""
 
     owner: str  # namespace/name of a ModelDeployment
     since: datetime
@@ -59,13 +59,13 @@ class Standing:
 
     @property
     def lost(self) -> bool:
-        """Whether requests for the name do not reach it."""
+        """Whether requests for the name do not reach the ModelDeployment."""
         return bool(self.reason)
 
 
 @dataclass(frozen=True)
 class Grants:
-    """Names and name prefixes, with the only namespaces that may use them."""
+    """Patterns of model names (a name, or a prefix with `*`), with the namespaces that alone may use them."""
 
     namespaces: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by pattern
 
@@ -75,7 +75,7 @@ class Grants:
         return sorted({len(pattern) - 1 for pattern in self.namespaces if pattern.endswith("*")}, reverse=True)
 
     def holders(self, name: str) -> frozenset[str] | None:
-        """Namespaces that may use a name; None: all. The most specific pattern applies: the name, then the longest."""
+        """Return the namespaces that may use a name; None: all. The most specific pattern counts: the longest match."""
         if name in self.namespaces:
             return self.namespaces[name]
         beginnings = (name[:length] + "*" for length in self._lengths if length <= len(name))
@@ -88,7 +88,7 @@ class Grants:
 
 
 def grants(*written: Iterable[tuple[str, str]]) -> tuple[Grants, list[str]]:
-    """Grants from pairs of a namespace and its comma-separated patterns; and messages about invalid patterns."""
+    """Parse pairs of a namespace and its comma-separated patterns; also return messages about invalid patterns."""
     found: dict[str, set[str]] = {}
     problems = []
     for namespace, text in (pair for pairs in written for pair in pairs):
@@ -107,7 +107,7 @@ def grants(*written: Iterable[tuple[str, str]]) -> tuple[Grants, list[str]]:
 
 
 def is_name(name: str) -> bool:
-    """Whether the name is valid: one with a slash could equal another deployment's namespace/name."""
+    """Whether the name is valid. A slash is not: the name could equal the namespace/name of a ModelDeployment."""
     return bool(_NAME.fullmatch(name))
 
 
@@ -123,7 +123,7 @@ _DECODER = msgspec.json.Decoder(dict[str, _Written])
 
 
 def decode(text: str) -> dict[str, Claim]:
-    """Claims by name.
+    """Parse the ConfigMap's text; returns claims by model name.
 
     Raises:
         ValueError: when the text is invalid.
@@ -139,13 +139,13 @@ def decode(text: str) -> dict[str, Claim]:
 
 
 def encode(claims: Mapping[str, Claim]) -> str:
-    """One line per claim, sorted by name, so that a diff is readable."""
+    """Return the ConfigMap's text: one line per claim, sorted by name, so that a diff is readable."""
     lines = (f"{_text(name)}: {_line(claim)}" for name, claim in sorted(claims.items()))
     return "{\n" + ",\n".join(lines) + "\n}\n" if claims else "{}\n"
 
 
 def size_bytes(name: str, claim: Claim) -> int:
-    """Bytes that a claim takes in the text, whether it is released or not."""
+    """Return an upper bound of the bytes of a claim in the text, whether it is released or not."""
     return len(name) + len(claim.owner) + _FRAME_BYTES
 
 
@@ -158,4 +158,4 @@ def _text(value: str) -> str:
     return msgspec.json.encode(value).decode()
 
 
-_FRAME_BYTES = 96  # keys, both times, quotes and commas
+_FRAME_BYTES = 96  # JSON keys, both times, quotes and commas of a claim

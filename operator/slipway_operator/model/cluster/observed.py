@@ -23,9 +23,9 @@ NOT_INSTALLED, FORBIDDEN = "LeaderWorkerSetNotInstalled", "LeaderWorkerSetForbid
 
 @dataclass(frozen=True, slots=True)
 class PodTrouble:
-    """Why a pod is not ready, or could not be created, with Kubernetes' own reason and message."""
+    """Why a pod is not ready, or could not be created; reason and message come from Kubernetes where it gives them."""
 
-    pod: str  # its name; that of its ReplicaSet where there is no pod
+    pod: str  # name of the pod, or of the ReplicaSet that could not create one
     reason: str  # CrashLoopBackOff, ImagePullBackOff, Unschedulable, OOMKilled, FailedCreate, ...
     message: str
     exit_code: int | None = None  # of the container that ended
@@ -41,49 +41,49 @@ class Snapshot:
     image: str  # the server image in force when the revision was made; operator upgrades do not change it
     drain_timeout_s: int
     template_version: int  # version of the pod's rendering when the revision was created
-    weights: Weights | None = None  # those that its first pod loaded and every other one must load
-    name: str = ""  # of the ControllerRevision
-    fetcher_image: str = ""  # where the engine's image has no slipway-fetcher; empty: `image` has it
-    accelerator: Json = field(default_factory=dict)  # what its accelerator type stood for then
+    weights: Weights | None = None  # loaded by its first pod, and binding for all others; None: unknown yet
+    name: str = ""  # name of the ControllerRevision
+    fetcher_image: str = ""  # image with slipway-fetcher, if the engine's image has none; empty: `image` has it
+    accelerator: Json = field(default_factory=dict)  # what its accelerator type stood for when the revision was made
     tls: bool = False  # its pods serve HTTPS
 
     @property
     def is_grouped(self) -> bool:
-        """Whether a replica is a group of pods."""
+        """Whether a replica is a group of several pods."""
         return self.inputs.engine.parallelism.nodes > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of a revision; of a group its leader, with what holds for all of its pods."""
+    """One pod of a revision; or a group: its leader, with readiness, restarts and leaving of all its pods together."""
 
     name: str
     created_at: datetime
     ready: bool
-    restarts: int = 0  # of its containers
-    address: str = ""  # its IP, once it has one
-    weights: Weights | None = None  # those that it reports as loaded
+    restarts: int = 0  # sum over its containers
+    address: str = ""  # IP address of the pod; empty before it has one
+    weights: Weights | None = None  # the weights that its fetcher reports
     leaving: bool = False  # its node is drained or unreachable
-    group: str = ""  # index of its group
-    node: str = ""  # its name, once it has one
-    fetching: bool = False  # its init container `fetch` runs
-    model_bytes: int | None = None  # of the model that its fetcher reports as loaded
+    group: str = ""  # index of its group; empty without one
+    node: str = ""  # name of its node; empty before it has one
+    fetching: bool = False  # whether its init container `fetch` runs now
+    model_bytes: int | None = None  # size of the model, as its fetcher reports it
     deletion_cost: int = 0  # its ReplicaSet removes pods with a lower one first
 
 
 @dataclass(frozen=True, slots=True)
 class PodDownload:
-    """How far the fetcher of a pod is, in its own words: numbers within bounds, and otherwise any."""
+    """Download progress, as a pod's fetcher reports it. The numbers are bounded, but the pod can report any of them."""
 
     done_bytes: int
-    size_bytes: int | None  # None where it is not known
+    size_bytes: int | None  # size of the model; None: unknown
     bytes_per_second: int
     waiting: bool  # another pod downloads the model into the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A revision's ReplicaSet; or its LeaderWorkerSet, and then groups of pods count as pods."""
+    """A revision's ReplicaSet; or its LeaderWorkerSet, of which each group counts as one pod."""
 
     revision: str
     desired: int  # its spec.replicas
@@ -93,12 +93,12 @@ class Workload:
     unschedulable: int = 0  # pods without a node
     pods: tuple[Pod, ...] = ()  # those that are not terminating, oldest first
     stuck_deleting: bool = False  # it has a deletionTimestamp
-    name: str = ""  # of the ReplicaSet
-    uid: str = ""  # of what controls the pods that take requests: of the ReplicaSet, or the leaders' StatefulSet
+    name: str = ""  # name of the object
+    uid: str = ""  # of the controller of the pods that take requests: ReplicaSet, or the leaders' StatefulSet
     scheduled: tuple[str, ...] = ()  # names of pods that have a node, terminating ones included
     kind: str = "ReplicaSet"
     workers: tuple[Pod, ...] = ()  # pods of groups that are not terminating, without the leaders
-    creating: int = 0  # pods without any container yet that do not wait for a node
+    creating: int = 0  # pods without any container yet, except those that no node takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class Service:
 
     answered: int = 0  # a server began a response with a status below 500
     refused: int = 0  # clients got a 5xx
-    last: str = ""  # outcome of the last one that was refused
-    unserved_s: float | None = None  # seconds without an endpoint of any listed revision there; None: there is one
+    last: str = ""  # outcome of the last refused request
+    unserved_s: float | None = None  # seconds in which the gateway had no endpoint of the route; None: it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +127,27 @@ class Gateway:
     """One gateway pod, from its response to `/internal/routes`."""
 
     name: str
-    ready: bool  # its endpoint is ready: new requests may reach it
-    reachable: bool  # it responded
-    generation: int | None = None  # of this ModelDeployment's route; None when it has none
+    ready: bool  # the EndpointSlice lists it as ready: new requests may reach it
+    reachable: bool  # it responded to the poll
+    generation: int | None = None  # of its route for this ModelDeployment; None when it has no such route
     inflight: dict[str, int] = field(default_factory=dict)  # requests in progress, by revision
     incarnation: str = ""  # changes with each start of its process; empty when not reported
     cut_off: str = ""  # the revision to which this gateway alone sends no requests, because it fails hard
-    bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the samples' buckets, seconds by kind
-    samples: tuple[Sample, ...] = ()  # none from a gateway that does not count them
+    bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the latency buckets, in seconds by kind
+    samples: tuple[Sample, ...] = ()  # empty from a gateway that sends none
     gone: bool = False  # the pod is gone; this is its last report, kept for a while
-    held: int = 0  # requests that wait there for an endpoint
+    held: int = 0  # requests that wait at the gateway for an endpoint
     known_s: float | None = None  # seconds since it got the route; None when not reported
-    last_request_s: float | None = None  # since it last had a request in progress; None: never
-    digest: str = ""  # of the table that it routes by; empty without one, or when not reported
-    weights: dict[str, int] = field(default_factory=dict)  # by that table, in percent by revision
+    last_request_s: float | None = None  # seconds since it last had a request in progress; None: never
+    digest: str = ""  # digest of the route in use; empty without one, or when not reported
+    weights: dict[str, int] = field(default_factory=dict)  # of that route, in percent by revision
     service: Service = field(default_factory=Service)
-    # Requests in progress by address of a pod, of revisions of which they are reported.
+    # Requests in progress by revision and pod address; a revision is missing when the gateway does not report its pods.
     at_pods: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def idle_s(self) -> float | None:
-        """Seconds for which it certainly had no request; None when not reported."""
+        """Seconds for which the gateway certainly had no request; None when not reported."""
         if self.known_s is None or self.last_request_s is None:
             return self.known_s
         return min(self.known_s, self.last_request_s)
@@ -168,23 +168,23 @@ class Autoscaler:
     """A HorizontalPodAutoscaler that scales the ModelDeployment, or has the name that ours would have."""
 
     name: str
-    ours: bool  # by its owner reference
+    ours: bool  # its owner reference names the ModelDeployment
     aims_here: bool  # its target is the ModelDeployment
     created_at: datetime
     spec: dict[str, Any] = field(default_factory=dict)
     conditions: tuple[ScalerCondition, ...] = ()
-    orphan: bool = False  # it has name and labels of ours, and no controller
-    scaled_object: str = ""  # KEDA's, for which it was created
+    orphan: bool = False  # it has the name and labels of ours, but no controller
+    scaled_object: str = ""  # name of the KEDA ScaledObject that it was created for; empty: none
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """What the sampler knows of a ready pod's page of metrics."""
+    """Whether the sampler can read a ready pod's page of metrics, and what it lacks."""
 
     pod: str
     revision: str
-    problem: str = ""  # why it could not be read for a while; empty: it was read
-    missing: tuple[tuple[str, str], ...] = ()  # (metric, its name) that the page should have and lacks
+    problem: str = ""  # why there is no fresh page; empty: there is one
+    missing: tuple[tuple[str, str], ...] = ()  # (field, metric name) that the page should have and lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +194,25 @@ class Observed:
     snapshots: dict[str, Snapshot] = field(default_factory=dict)  # by revision
     workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
     services: dict[str, str] = field(default_factory=dict)  # names of headless Services by revision
-    spare: tuple[Child, ...] = ()  # ours, in addition to another one of the same revision
-    foreign: tuple[Child, ...] = ()  # with another controller
+    spare: tuple[Child, ...] = ()  # objects of ours beyond the first of each revision
+    foreign: tuple[Child, ...] = ()  # objects with our labels that another controller owns
     gateways: tuple[Gateway, ...] = ()
     refusal: str | None = None  # why the API server refuses to create a child: quota, admission, permissions
-    autoscaler_refusal: str = ""  # why it refuses our autoscaler
+    autoscaler_refusal: str = ""  # why the API server refuses our autoscaler; empty: it does not
     hooks: dict[str, HookAnswer] = field(default_factory=dict)  # responses of hooks by idempotency key
-    measured: dict[str, ProviderAnswer] = field(default_factory=dict)  # responses of analyses' providers by key
+    measured: dict[str, ProviderAnswer] = field(default_factory=dict)  # results of measurements by key
     templates: dict[str, Template] = field(default_factory=dict)  # AnalysisTemplates that the spec names
     autoscalers: tuple[Autoscaler, ...] = ()
-    standing: Standing | None = None  # about its model name; None: not decided yet
+    standing: Standing | None = None  # whether it owns its model name; None: not decided yet
     sees_drains: bool = False  # whether nodes are watched
-    serves_claims: bool = True  # whether the API server has ResourceClaims; read only where a spec names a template
-    metrics_providers: dict[str, str] = field(default_factory=dict)  # the server of each metrics API group; "" is ours
-    pages: tuple[MetricsPage, ...] | None = None  # of metrics of ready pods; None: no sampler reads them
-    # By pod, of some whose fetcher runs. None: it cannot be read; pods that were not read yet are missing.
+    serves_claims: bool = True  # whether the API server has ResourceClaims; True when the spec needs none
+    metrics_providers: dict[str, str] = field(default_factory=dict)  # server of each metrics API group; "": us
+    pages: tuple[MetricsPage, ...] | None = None  # pages of metrics of ready pods; None: nothing samples them
+    # By pod name, for some pods whose fetcher runs. None: the pod cannot be read; missing: it was not read yet.
     downloads: dict[str, PodDownload | None] = field(default_factory=dict)
-    # State of the Jobs that bring models to nodes, by revision and node: of those that were wanted last.
+    # States of the prefetch Jobs of the last plan, by revision and node.
     prefetches: dict[tuple[str, str], str] = field(default_factory=dict)
-    no_groups: str = ""  # why LeaderWorkerSets cannot be used, where they are needed: a reason; empty: they can
+    no_groups: str = ""  # condition reason why LeaderWorkerSets cannot be used, if needed; empty: they can
 
     def ready(self, revision: str | None) -> int:
         """Ready pods of a revision; 0 when it has none."""
@@ -220,7 +220,7 @@ class Observed:
         return workload.ready if workload else 0
 
     def restarts(self, revision: str | None) -> int:
-        """Number of container restarts of a revision's living pods."""
+        """Number of container restarts in a revision's pods that are not terminating; 0 when it has none."""
         workload = self.workloads.get(revision or "")
         return sum(pod.restarts for pod in workload.pods) if workload else 0
 

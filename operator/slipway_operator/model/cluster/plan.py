@@ -13,7 +13,7 @@ from slipway_operator.model.deployment.hooks import HookCall
 class Create:
     """Create or complete an object by server-side apply.
 
-    `uid`: of the object that existed; where it still does, without our labels or owner, it gets them again.
+    `uid`: of the object that existed. If it still exists but lost our labels or owner reference, it gets them again.
     """
 
     manifest: dict[str, Any]
@@ -22,7 +22,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Record a revision's weights in its ControllerRevision, and give them to its pods in a ConfigMap."""
+    """Record which weights a revision has in its ControllerRevision, and publish that to its pods in a ConfigMap."""
 
     record: str
     config_map: str
@@ -35,7 +35,7 @@ class Scale:
 
     name: str
     replicas: int
-    kind: str = "ReplicaSet"  # or LeaderWorkerSet
+    kind: str = "ReplicaSet"  # or LeaderWorkerSet; ModelPool: `replicas` says whether the revision is an entry
     costs: tuple[tuple[str, int], ...] = ()  # deletion costs of pods, to be written first
 
 
@@ -50,11 +50,11 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict a pod; its ReplicaSet makes another."""
+    """Evict a pod; its controller creates another one."""
 
     pod: str
     why: str = ""
-    with_group: bool = False  # it is replaced only when the other pods of its group are gone, too
+    with_group: bool = False  # the pod is deleted with foreground propagation, after its group's workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class Plan:
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()
-    prefetch: tuple[Prefetch, ...] = ()  # even if their Jobs were made before
-    grouped: bool = False  # whether a replica is a group of pods, which talk with one another
-    min_available: int | None = None  # pods that the budget keeps from evictions by others; None: as it is
-    autoscaler: Create | None = None  # apart from the children: pods and routes do not wait for it
+    prefetch: tuple[Prefetch, ...] = ()  # all that are wanted, even if their Jobs exist already
+    grouped: bool = False  # a replica is a group of pods, which connect to one another
+    min_available: int | None = None  # of the PodDisruptionBudget; None: leave the budget as it is
+    autoscaler: Create | None = None  # not in `create`: pods and routes do not wait for it
     events: tuple[Event, ...] = ()
     calls: tuple[HookCall, ...] = ()  # every call whose response is needed now, even if it was sent before
     questions: tuple[Question, ...] = ()  # measurements that are due, even if they were started before
@@ -96,5 +96,5 @@ class Plan:
 
     @property
     def takes_away(self) -> bool:
-        """Whether it removes anything: pods, or their records."""
+        """Whether the plan scales, deletes or evicts, and so may remove pods or their records."""
         return bool(self.scale or self.delete or self.evict)

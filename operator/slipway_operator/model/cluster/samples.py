@@ -10,39 +10,39 @@ BINS = 17
 class Side:
     """One revision's counters under one generation of the route; they only grow while the gateway lives.
 
-    The count above a limit, of `slow` and `late` together, also only grows, where the limit is one of the bounds.
+    The number of latencies above a limit, in `slow` and `late` together, also only grows, if the limit is a bound.
     """
 
     requests: int = 0  # first attempts that ended
     units: int = 0  # sessions of which a first attempt ended: the total that `events` is a part of
-    events: dict[str, int] = field(default_factory=dict)  # units with a bad event by kind: errors, empty, truncated...
-    # Latencies in seconds, by kind (ttft, itl, e2e) and stratum, of each session's first request that can have one; not
-    # cumulated, one count more than the kind has bounds.
+    events: dict[str, int] = field(default_factory=dict)  # units with a bad event, by kind: errors, empty, truncated...
+    # Histograms of latencies, by kind (ttft, itl, e2e) and stratum, of each session's first request that can have one;
+    # not cumulative, with one count more than the kind has bounds.
     slow: dict[str, dict[str, Buckets]] = field(default_factory=dict)
-    # The same for requests without a value, or without one yet: the least time that they took.
+    # The same for requests that have no latency, or not yet: the time that they took at least.
     late: dict[str, dict[str, Buckets]] = field(default_factory=dict)
-    assigned: int = 0  # units that the split assigned to it
-    rated: int = 0  # units with feedback, and those with feedback that an answer was wrong
-    wrong: int = 0
-    predicted: Buckets = ()  # units by the bin of their first prediction: BINS, the last one of all that have none
+    assigned: int = 0  # units that the split assigned to the revision
+    rated: int = 0  # units with feedback
+    wrong: int = 0  # units with feedback that an answer was wrong
+    predicted: Buckets = ()  # units by bin of their first prediction; the last bin is for predictions in no other
     unread: int = 0  # units whose prediction could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Mirrored requests, by whose response differs more from stable's: canary's or a second stable pod's."""
+    """Mirrored requests, by which response differs more from stable's: canary's or that of a second stable pod."""
 
-    pairs: int = 0  # that both answered
+    pairs: int = 0  # mirrored requests that canary and the second stable pod answered
     canary_only: int = 0
     second_only: int = 0
     both: int = 0  # both differ, equally
-    no_floor: int = 0  # that only canary answered: stable had one pod
+    no_floor: int = 0  # mirrored requests that only canary answered, because stable had one pod
     no_floor_differs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Discordance:
-    """Pairs of a twin shadow in which a leg has an event, by leg. `unanswered`: canary's, stable had no room."""
+    """Pairs of a twin shadow with an event, by leg. `unanswered`: canary has it; stable had no room for a twin."""
 
     canary_only: int = 0
     twin_only: int = 0
@@ -52,11 +52,11 @@ class Discordance:
 
 @dataclass(frozen=True, slots=True)
 class PairedTimes:
-    """Pairs with a latency on both sides, by how canary's compares with its twin's."""
+    """Pairs in which both legs have a latency, by how canary's compares with its twin's."""
 
     pairs: int = 0
-    over: int = 0  # canary is slower than its twin by more than the slowdown of the table
-    tail_pairs: int = 0  # those of a stratum with a threshold, by which leg is above it
+    over: int = 0  # canary is slower than its twin by more than the route table's slowdown
+    tail_pairs: int = 0  # pairs of a stratum with a threshold; the next three: by which leg is above it
     tail_canary_only: int = 0
     tail_twin_only: int = 0
     tail_both: int = 0
@@ -64,20 +64,20 @@ class PairedTimes:
 
 @dataclass(frozen=True, slots=True)
 class Agreements:
-    """Sessions by their first mirrored request whose predictions were to be compared."""
+    """Sessions by the outcome of their first mirrored request whose predictions were to be compared."""
 
     compared: int = 0  # both predictions are known
-    disagreed: int = 0  # those of them where canary's is another one
-    unread: int = 0  # stable's could not be read
-    failed: int = 0  # stable's could, and canary gave no whole response of status 200
+    disagreed: int = 0  # those of `compared` in which canary's prediction differs
+    unread: int = 0  # stable's prediction could not be read
+    failed: int = 0  # stable's could be read, but canary sent no complete response with status 200
 
 
-PROBE_FAILED = "probe_failed"  # of the reasons why there is no pair: neither side answered a probe
+PROBE_FAILED = "probe_failed"  # a key of `withheld`: neither side answered a probe
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Pairs that are probes, part of all pairs, and those with a bad response by leg."""
+    """Pairs that are probes, which are also in `Twins.pairs`, and those with a bad response, by leg."""
 
     pairs: int = 0
     canary_only: int = 0
@@ -87,7 +87,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Pairs whose texts were compared, and those whose twin's response both sides scored."""
+    """Pairs whose texts were compared, and pairs in which both revisions scored the tokens of the twin's response."""
 
     texts: int = 0
     differ: int = 0
@@ -95,7 +95,7 @@ class Quality:
     tokens: int = 0
     canary_flips: int = 0
     twin_flips: int = 0
-    canary_only: int = 0  # more than one in a hundred tokens is not canary's first choice, and fewer not its twin's
+    canary_only: int = 0  # more than 1 % of the tokens are not canary's first choice, and for the twin at most 1 %
     twin_only: int = 0
     both: int = 0
 
@@ -104,11 +104,11 @@ class Quality:
 class Scores:
     """Pairs that a scorer rated, and those without a result. All except `open` only grow while the gateway lives."""
 
-    open: int = 0  # calls that have not ended: part of no other count yet
+    open: int = 0  # calls of the scorer that have not ended: in no other count yet
     scored: int = 0
-    canary_only: int = 0  # canary's response is the worse one by more than the margin
+    canary_only: int = 0  # canary's response is worse by more than the margin
     twin_only: int = 0
-    rated: int = 0  # with a score for each response; the sums are in thousandths
+    rated: int = 0  # pairs with a score for each response; the next two: sums of the scores
     canary_thousandths: int = 0
     twin_thousandths: int = 0
     unanswered: int = 0
@@ -118,21 +118,21 @@ class Scores:
 
     @property
     def unknown(self) -> int:
-        """Pairs that were, or could have been, rated, and have no result for a reason that their texts may have."""
+        """Pairs whose call of the scorer failed. The texts may be the reason, so these pairs count as unknown."""
         return self.unanswered + self.invalid
 
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """Pairs of a twin shadow: requests that canary and a stable pod got at once, each session once in an epoch.
+    """Pairs of a twin shadow: requests sent to canary and a stable pod at once, at most one per session and epoch.
 
     All except `open` only grow while the gateway lives.
     """
 
-    open: int = 0  # sent, and not ended: part of no other count yet
+    open: int = 0  # sent and not ended: in no other count yet
     pairs: int = 0
-    events: dict[str, Discordance] = field(default_factory=dict)  # by kind; `bad` is any kind except truncated
-    latencies: dict[str, PairedTimes] = field(default_factory=dict)  # by ttft, itl, e2e
+    events: dict[str, Discordance] = field(default_factory=dict)  # by kind of event; `bad`: any kind except truncated
+    latencies: dict[str, PairedTimes] = field(default_factory=dict)  # by kind: ttft, itl, e2e
     withheld: dict[str, int] = field(default_factory=dict)  # pairs that were not sent, by reason
     probes: Probed = field(default_factory=Probed)
     quality: Quality = field(default_factory=Quality)
@@ -151,7 +151,7 @@ class Sample:
     generation: int
     weights: dict[str, int]  # by revision, in percent
     revisions: dict[str, Side] = field(default_factory=dict)
-    # By the revision that got the copies, then by what was compared: text, tokens.
+    # By the revision that got the mirrored requests, then by what was compared: text or tokens.
     shadow: dict[str, dict[str, Pairs]] = field(default_factory=dict)
-    twins: dict[str, Twins] = field(default_factory=dict)  # by canary
-    agreements: dict[str, Agreements] = field(default_factory=dict)  # by the revision that got the copies
+    twins: dict[str, Twins] = field(default_factory=dict)  # by canary revision
+    agreements: dict[str, Agreements] = field(default_factory=dict)  # by the revision that got the mirrored requests

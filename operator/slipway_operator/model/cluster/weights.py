@@ -9,7 +9,7 @@ from slipway_operator.model import labels
 
 ANNOTATION = f"{labels.GROUP}/weights"  # of a ControllerRevision
 FILE = "pin.json"  # key of the ConfigMap, and the file that the fetcher reads
-LARGEST_BYTES = 1 << 50  # above any model
+LARGEST_BYTES = 1 << 50  # more than any model has
 LIMIT = 4096  # characters of a report; the kubelet passes on no more
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _COMMIT = re.compile(r"([0-9a-f]{40,64})?")
@@ -20,11 +20,11 @@ class Weights:
     """The identity of a model's bytes."""
 
     digest: str  # sha256:… over the digests of its files
-    commit: str = ""  # of an hf:// repository, or the digest of an oci:// manifest
+    commit: str = ""  # commit of an hf:// repository, or digest of an oci:// manifest
 
 
 def reported(message: str) -> Weights | None:
-    """The weights in the termination message of a fetcher that succeeded; None where it has none."""
+    """Parse the weights in the termination message of a fetcher that succeeded; None if it has none."""
     try:
         return _read(json.loads(message[:LIMIT])["weights"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -32,7 +32,7 @@ def reported(message: str) -> Weights | None:
 
 
 def reported_bytes(message: str) -> int | None:
-    """The size of the model in the same message; None where it has none."""
+    """Parse the size of the model, in bytes, in a fetcher's termination message; None if it has none."""
     try:
         found = json.loads(message[:LIMIT])["weights"]["bytes"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -41,7 +41,7 @@ def reported_bytes(message: str) -> int | None:
 
 
 def parse(text: str | None) -> Weights | None:
-    """The weights in the annotation or the ConfigMap; None where the text is not one that `render` writes."""
+    """Parse the weights in the annotation; None if the text is none that `render` writes."""
     try:
         return _read(json.loads((text or "")[:LIMIT]))
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -49,12 +49,12 @@ def parse(text: str | None) -> Weights | None:
 
 
 def render(weights: Weights) -> str:
-    """The text for the annotation and the ConfigMap."""
+    """Return the JSON text for the annotation and the ConfigMap."""
     return json.dumps({"commit": weights.commit, "digest": weights.digest})
 
 
 def _read(content: dict[str, Any]) -> Weights | None:
-    """The weights, None if invalid. Pods may run any image, so only a valid digest and commit are passed on."""
+    """Return the weights, None if invalid: pods may run any image and report any text as digest and commit."""
     found = Weights(str(content["digest"]), str(content.get("commit") or ""))
     valid = _DIGEST.fullmatch(found.digest) and _COMMIT.fullmatch(found.commit)
     return found if valid else None

@@ -1,6 +1,6 @@
 """What an administrator decides for all ModelDeployments: pod fields allowed by namespace, types of accelerators.
 
-Both come from the chart's values as JSON. A revision that exists keeps what it was created with.
+Both come from the chart's values as JSON. An existing revision keeps what it was created with.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,11 +56,11 @@ class AcceleratorType(ApiType):
 
 @dataclass(frozen=True)
 class AdminPolicy:
-    """Rules and types of the installation. By default any image is allowed, and nothing else that must be."""
+    """Rules and types of the installation. By default any image is allowed, and no other field that needs a rule."""
 
     rules: tuple[PodPolicyRule, ...] = field(default_factory=lambda: pod_policy(DEFAULT_RULES))
     accelerator_types: Mapping[str, Json] = field(default_factory=lambda: BUILT_IN)
-    cache_namespaces: frozenset[str] = frozenset()  # that have a model cache on the nodes
+    cache_namespaces: frozenset[str] = frozenset()  # namespaces that may use the model cache on the nodes
 
     @classmethod
     def of(
@@ -69,7 +69,7 @@ class AdminPolicy:
         types: Mapping[str, AcceleratorType],
         cache_namespaces: Iterable[str] = (),
     ) -> "AdminPolicy":
-        """The policy with these rules, and with these types in addition to the built-in ones."""
+        """Return the policy with these rules; `types` add to the built-in ones, or replace them by name."""
         dumped = {
             name: kind.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
             for name, kind in types.items()
@@ -77,7 +77,7 @@ class AdminPolicy:
         return cls(rules, {**BUILT_IN, **dumped}, frozenset(cache_namespaces))
 
     def problem(self, inputs: PodInputs, namespace: str) -> Invalid | None:
-        """Why no revision may be made of the inputs; None when it may."""
+        """Return why the inputs may not become a revision in this namespace; None when they may."""
         rules = [rule for rule in self.rules if _matches(namespace, rule.namespaces)]
         for named, value, allowed in _powers(inputs, rules):
             if not _matches(value, allowed):
@@ -103,7 +103,7 @@ class AdminPolicy:
         return None
 
     def accelerator(self, inputs: PodInputs) -> Json:
-        """What the type of the inputs' accelerator stands for; empty without a type."""
+        """Return what the accelerator type in the inputs stands for; empty without a type."""
         return self.accelerator_types.get(inputs.resources.accelerator_type or "", {})
 
 
@@ -126,7 +126,7 @@ def accelerator_types(text: str) -> dict[str, AcceleratorType]:
 
 
 def _powers(inputs: PodInputs, rules: Iterable[PodPolicyRule]) -> list[tuple[str, str, list[str]]]:
-    """The fields that must be allowed: path, value, and what the rules allow."""
+    """Return the given fields that need a rule: path, value, and the patterns that the rules allow."""
     pod, rules = inputs.pod, list(rules)
 
     def allowed(name: str) -> list[str]:

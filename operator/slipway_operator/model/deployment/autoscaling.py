@@ -13,11 +13,11 @@ from slipway_operator.model import quantity
 class MetricType(StrEnum):
     """The metric that the number of pods follows."""
 
-    QUEUE_DEPTH = "QueueDepth"  # requests that wait, in the pods or at gateways for one
-    IN_FLIGHT = "InFlight"  # requests that gateways have at the pods, streams included
-    TOKENS_PER_SECOND = "TokensPerSecond"  # generated, over the last minute
+    QUEUE_DEPTH = "QueueDepth"  # requests that wait: in pods, or at gateways for a pod
+    IN_FLIGHT = "InFlight"  # requests that gateways have in progress at the pods, streams included
+    TOKENS_PER_SECOND = "TokensPerSecond"  # generated tokens per second, over the last minute
     TTFT = "TTFT"  # 95th percentile of the seconds to the first token, over the last minute
-    KV_CACHE_USAGE = "KVCacheUsage"  # held share of the KV cache, 0 to 1
+    KV_CACHE_USAGE = "KVCacheUsage"  # used share of the KV cache, 0 to 1
     GPU_UTILIZATION = "GPUUtilization"  # percent, as NVIDIA's DCGM exporter counts it
     CPU = "CPU"
     MEMORY = "Memory"
@@ -36,23 +36,23 @@ OWN_NAMES: Mapping[MetricType, str] = {
 HOLD_S = 300  # as long as Knative's activator waits
 AVERAGE = "AverageValue"
 NAMED = (MetricType.EXTERNAL, MetricType.PODS)
-OF_REQUESTS = (MetricType.CPU, MetricType.MEMORY)  # whose target may be a share of what the pods request
+OF_REQUESTS = (MetricType.CPU, MetricType.MEMORY)  # their target may be a percentage of the pods' requests
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric and its target per pod."""
+    """One metric and its target, per pod unless `target_type` is Value."""
 
     type: MetricType
-    target: str  # a quantity; with a percent sign a share of the pods' requests
-    name: str = ""  # of External and Pods
+    target: str  # a quantity; or with a percent sign, a percentage of the pods' resource requests
+    name: str = ""  # name of the metric, for External and Pods
     match_labels: tuple[tuple[str, str], ...] = ()
-    target_type: str = AVERAGE  # External may also have Value: the whole, not per pod
+    target_type: str = AVERAGE  # or Value, only for External: the target of the whole metric
 
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerPolicy:
-    """At most `value` pods, or percent of them, in `period_s` seconds."""
+    """A limit of scaling: at most `value` pods, or percent of the pods, in `period_s` seconds."""
 
     type: str  # Pods | Percent
     value: int
@@ -61,7 +61,7 @@ class AutoscalerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerRules:
-    """The speed of one direction: a `HPAScalingRules` of autoscaling/v2 with its defaults filled in."""
+    """The speed of scaling up, or down: `HPAScalingRules` of autoscaling/v2 with the defaults filled in."""
 
     window_s: int
     select: str  # Max | Min | Disabled
@@ -82,8 +82,8 @@ class Autoscaling:
     min_replicas: int = 1
     scale_up: AutoscalerRules = SCALE_UP
     scale_down: AutoscalerRules = SCALE_DOWN
-    idle_s: int | None = None  # without a request, after which it has no pods; only with min_replicas 0
-    hold_s: int = HOLD_S  # how long a gateway holds a request while it wakes; 0: not at all
+    idle_s: int | None = None  # seconds without a request after which all pods are removed; only with min_replicas 0
+    hold_s: int = HOLD_S  # how long a gateway holds a request while the first pod starts; 0: not at all
 
 
 def parse_autoscaling(spec: Mapping[str, Any]) -> Autoscaling | None:
@@ -96,7 +96,7 @@ def parse_autoscaling(spec: Mapping[str, Any]) -> Autoscaling | None:
 
 
 def autoscaling_of(written: api.AutoscalingSpec | None) -> Autoscaling | None:
-    """The field in its decided form; None without it.
+    """Return spec.autoscaling with its defaults filled in; None without the field.
 
     Raises:
         ValueError: for bounds that exclude each other, and for targets that are not positive quantities.

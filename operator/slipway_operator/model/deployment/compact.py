@@ -1,7 +1,7 @@
 """The form in which a status is written, so that `kubectl describe` stays short: it prints a line for each field.
 
-A decision and a metric of a verdict are one line each (`status_lines.py`). What an analysis counted is one packed text,
-with the numbers of its verdict in it.
+A decision and a metric of a verdict are one line each (`status_lines.py`). The counters of an analysis and the numbers
+of its verdict are one packed text.
 """
 
 from collections.abc import Callable
@@ -15,21 +15,21 @@ from slipway_operator.model.deployment import status_lines
 
 Json = dict[str, Any]
 
-ANALYSES = ("analysis", "background")  # of a rollout
-_PLAIN = frozenset({"outcome", "reason", "message", "since", "metrics"})  # of a verdict
+ANALYSES = ("analysis", "background")  # fields of status.rollout
+_PLAIN = frozenset({"outcome", "reason", "message", "since", "metrics"})  # fields of a verdict that are not packed
 _NUMBERS = status_lines.VERDICT_NUMBERS
 _RUN = packed_of(AnalysisRun)
 _COUNTERS = replace(_RUN, names=(_NUMBERS, *_RUN.names))
 
 
 def compact(status: Json) -> Json:
-    """A copy of a rendered status in the form in which it is written."""
+    """Return a copy of a rendered status in the compact form that is written to the API server."""
     runs = _each_run(status, lambda _, run: packed_run(_each_metric(run, status_lines.metric_line)))
     return _each(runs, "decisions", status_lines.decision_line)
 
 
 def expanded(status: Json) -> tuple[Json, tuple[str, ...]]:
-    """A copy of a written `.status` as its types describe it, and the paths of packed texts that cannot be read."""
+    """Return a copy of a written `.status` with all fields unpacked, and the paths of unreadable packed texts."""
     lost: list[str] = []
 
     def expanded_run(name: str, run: Json) -> Json:
@@ -43,7 +43,7 @@ def expanded(status: Json) -> tuple[Json, tuple[str, ...]]:
 
 
 def packed_run(run: Json) -> Json:
-    """A copy of an analysis with its counters and the numbers of its verdict as one text."""
+    """Return a copy of an analysis run with its counters and the numbers of its verdict as one packed text."""
     verdict = run.get("verdict")
     if not isinstance(verdict, dict):
         return with_packed(run, _COUNTERS)
@@ -53,10 +53,10 @@ def packed_run(run: Json) -> Json:
 
 
 def unpacked_run(run: Json) -> Json:
-    """The analysis as it was before `packed_run`; that of an earlier release has the numbers in place.
+    """Return the analysis run as it was before `packed_run`. Earlier releases did not pack numbers: these stay.
 
     Raises:
-        Unpackable: when its text is no packed object.
+        Unpackable: when the packed text cannot be read.
     """
     whole = with_unpacked(run, _COUNTERS)
     numbers, verdict = whole.pop(_NUMBERS, None), whole.get("verdict")
@@ -78,5 +78,5 @@ def _each_metric(run: Json, change: Callable[[Any], object]) -> Json:
 
 
 def _each(whole: Json, name: str, change: Callable[[Any], object]) -> Json:
-    """A copy with each item of one list in it changed, if it is there."""
+    """Return a copy in which `change` was applied to each item of the list `name`, if there is one."""
     return whole | {name: [change(item) for item in part]} if isinstance(part := whole.get(name), list) else whole

@@ -18,18 +18,18 @@ class Hook:
     type: HookType
     url: str
     timeout_s: int = 10  # of one try
-    retries: int = 2  # further tries of a call that is not repeated anyway
+    retries: int = 2  # further tries; unused where the operator repeats the call itself
     metadata: tuple[tuple[str, str], ...] = ()
 
     @property
     def tries(self) -> int:
-        """Tries of one call: gates and rollback hooks are called again anyway."""
+        """Tries of one call; 1 for gates and rollback hooks, which the operator calls again later."""
         return 1 if self.type in GATES or self.type is HookType.ROLLBACK else 1 + self.retries
 
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A call of a hook. The same key is the same call, however often it is sent."""
+    """A call of a hook. `key` is its idempotency key: calls with the same key are the same call."""
 
     key: str
     hook: Hook
@@ -38,14 +38,14 @@ class HookCall:
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """The result of a call, all tries included."""
+    """The result of a call after all its tries."""
 
     ok: bool  # 2xx
-    message: str  # status and first line of the body, or why there is none
+    message: str  # the status with its standard phrase, or why there is no response; and the number of tries
 
 
 def hook_of(written: Webhook) -> Hook:
-    """One webhook of `spec.strategy.hooks`."""
+    """Return one webhook of `spec.strategy.hooks` in its decided form."""
     return Hook(
         name=written.name,
         type=HookType(written.type),

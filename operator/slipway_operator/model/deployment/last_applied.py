@@ -14,7 +14,7 @@ LONGEST = 65_536  # characters; the API server allows 256 KiB, and it is read in
 
 
 def manifest(obj: Json) -> dict[str, Any]:
-    """The manifest; empty where none was applied."""
+    """Return the manifest; empty if none was applied or the annotation cannot be read."""
     text = (obj["metadata"].get("annotations") or {}).get(ANNOTATION)
     if not text or len(text) > LONGEST:
         return {}

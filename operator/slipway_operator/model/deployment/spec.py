@@ -18,12 +18,12 @@ from slipway_operator.model.inputs.pod_inputs import PodInputs, checked, inputs_
 from slipway_operator.model.wire import camel
 
 KEPT = 1024  # parsed specs
-LONGEST_MESSAGE = 1024  # characters: it goes into the status, and holds what a user wrote
+LONGEST_MESSAGE = 1024  # characters: the message goes into the status and may quote the spec
 
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """An invalid spec that the schema accepted, or one that the installation does not allow."""
+    """Why a spec is not used: it is invalid though the schema accepted it, or the installation does not allow it."""
 
     message: str
     reason: str = "InvalidSpec"
@@ -31,7 +31,7 @@ class Invalid:
 
 @dataclass(frozen=True, slots=True)
 class Intents:
-    """The user's commands for a rollout; each names the revision, attempt or step that it applies to."""
+    """The user's commands for a rollout, as tokens that name the revision, attempt or step; None: no command."""
 
     promote: str | None = None
     promote_full: str | None = None
@@ -51,16 +51,16 @@ class Spec:
     paused: bool = False
     progress_deadline_s: int = 600
     revision_history_limit: int = 5
-    rollback_window: int = 0  # former revisions to which a rollout goes without steps
+    rollback_window: int = 0  # a rollout to one of this many former revisions skips the steps
     restart_at: datetime | None = None  # pods made before this moment are replaced
     intents: Intents = field(default_factory=Intents)
     hooks: tuple[Hook, ...] = ()
     autoscaling: Autoscaling | None = None
-    forward_headers: tuple[str, ...] = ()  # credentials of clients that reach the pods
+    forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
 
 
 def parse(obj: Json) -> Spec | Invalid:
-    """Read a ModelDeployment object."""
+    """Parse the spec of a ModelDeployment object."""
     try:
         written = encoded(obj.get("spec"))
     except ValueError as error:
@@ -70,7 +70,7 @@ def parse(obj: Json) -> Spec | Invalid:
 
 @lru_cache(KEPT)
 def _parsed(name: str, written: bytes) -> Spec | Invalid:
-    """The spec, cached by content: each reconcile parses it, and it seldom changes."""
+    """Parse the spec, cached by content: each reconcile parses it, and it seldom changes."""
     try:
         return _spec_of(read(ModelDeploymentSpec, written, "spec"), name)
     except ValueError as error:
@@ -110,7 +110,7 @@ class _Hooked(ApiType):
 
 
 def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
-    """The webhooks of a ModelDeployment object: also of one with an invalid spec, for its Events."""
+    """Return the webhooks of a ModelDeployment, also if its spec is invalid, so that event hooks get its Events."""
     spec = parse(obj)
     if isinstance(spec, Spec):
         return spec.hooks
@@ -132,7 +132,7 @@ _TOKENS = {
 
 
 def _intents(written: RolloutIntents) -> Intents:
-    """The commands. The CRD's rules do not bound their numbers, which the status keeps in 32 bits."""
+    """Check and return the commands. The CRD does not bound the numbers in them, which the status keeps in 32 bits."""
     tokens: dict[str, str | None] = {name: getattr(written, name) for name in _TOKENS}
     for name, pattern in _TOKENS.items():
         token = tokens[name]

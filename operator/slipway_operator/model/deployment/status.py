@@ -8,14 +8,14 @@ from slipway_operator.model.deployment.compact import Json, compact, expanded
 
 
 def parse(value: Json | None) -> Status:
-    """Read `.status`; an absent one gives that of a new object."""
+    """Parse `.status`; None gives the status of a new object. Invalid parts count as lost."""
     return parse_parts(value)[0]
 
 
 def parse_parts(value: Json | None) -> tuple[Status, tuple[str, ...]]:
-    """Read `.status`, and the paths of its invalid parts.
+    """Parse `.status`; also return the paths of its invalid parts.
 
-    Only these parts count as lost: others than the operator may write the status, and no write may stop the operator.
+    Only these parts are lost. Other clients may write the status too, and no such write may stop the operator.
     """
     given, lost = expanded(value if isinstance(value, dict) else {})
     try:
@@ -26,7 +26,7 @@ def parse_parts(value: Json | None) -> tuple[Status, tuple[str, ...]]:
 
 
 def _rest(given: Json) -> tuple[Status, tuple[str, ...]]:
-    """The readable parts of a status that cannot be read as a whole."""
+    """Return the readable parts of a status that is invalid as a whole, and the paths of the others."""
     try:
         return read_parts(Status, given)
     except UnreadableObject:  # no JSON at all, which no API server sends
@@ -34,6 +34,6 @@ def _rest(given: Json) -> tuple[Status, tuple[str, ...]]:
 
 
 def render(status: Status) -> Json:
-    """The complete `.status`, which replaces the former one; texts beyond the API's limits are cut."""
+    """Return the complete `.status` as JSON, which replaces the former one; texts beyond the API's limits are cut."""
     rendered: Json = fitted(Status, compact(wire.to_json(status)))
     return rendered

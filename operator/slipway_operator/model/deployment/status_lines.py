@@ -1,6 +1,6 @@
 """Lines of the status: one for a decision, one for a metric of a verdict.
 
-- A decision: `TIME ROW: MESSAGE (TYPE REASON)`, without the last where no Event has it.
+- A decision: `TIME ROW: MESSAGE (TYPE REASON)`, without the parentheses if it has no Event.
 - A metric: `errors Undecided: 2 of 85 bad (2.35%), stable 1 of 235 (0.43%); evidence 0.745 of 100; needs 98`.
 
 The command line imports this module too, so it needs nothing but the standard library.
@@ -11,7 +11,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-VERDICT_NUMBERS = "verdictNumbers"  # in the packed counters of an analysis: what its verdict has beside text
+VERDICT_NUMBERS = "verdictNumbers"  # key in the packed counters of an analysis: the numbers of its verdict
 
 _DECISION = re.compile(
     r"(?P<at>\S+) (?P<row>\S+): (?P<message>.*?)(?: \((?P<type>Normal|Warning) (?P<reason>\w+)\))?", re.DOTALL
@@ -27,18 +27,18 @@ _NUMBERS = ("canaryBad", "canarySamples", "stableBad", "stableSamples", "needed"
 
 
 def decision_line(fields: Json) -> str:
-    """The line of a decision."""
+    """Return the line of a decision."""
     event = f" ({fields['type']} {fields['reason']})" if fields.keys() >= {"type", "reason"} else ""
     return f"{fields['at']} {fields['row']}: {fields['message']}{event}"
 
 
 def decision_fields(line: object) -> object:
-    """The fields of a decision's line; anything else is returned as it is."""
+    """Parse the line of a decision to its fields; return anything else unchanged."""
     return _fields(_DECISION, line)
 
 
 def metric_line(fields: Json) -> str:
-    """The line of a metric."""
+    """Return the line of a metric of a verdict."""
     needs = f"; needs {fields['needed']}" if "needed" in fields else ""
     return (
         f"{fields['name']} {fields['finding']}: {_side(fields, 'canary', ' bad')}, stable {_side(fields, 'stable')}; "
@@ -47,7 +47,7 @@ def metric_line(fields: Json) -> str:
 
 
 def metric_fields(line: object) -> object:
-    """The fields of a metric's line; anything else is returned as it is."""
+    """Parse the line of a metric to its fields; return anything else unchanged."""
     found = _fields(_METRIC, line)
     if not isinstance(found, dict) or found is line:
         return found

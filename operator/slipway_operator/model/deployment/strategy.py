@@ -25,7 +25,7 @@ class SetWeight:
 
 @dataclass(frozen=True, slots=True)
 class SetScale:
-    """Scale the canary to so many pods, or to this percentage of the replicas; neither: as its weight needs."""
+    """Scale the canary to `replicas` pods, or to `percent` of the replicas; both None: as its weight needs."""
 
     percent: int | None = None
     replicas: int | None = None
@@ -33,7 +33,7 @@ class SetScale:
 
 @dataclass(frozen=True, slots=True)
 class SetHeaderRoute:
-    """Send requests with all of these headers to the canary, whatever its weight; without headers: end that."""
+    """Send requests with all of these headers to the canary, whatever its weight; empty `match` ends the route."""
 
     name: str
     match: tuple[HeaderMatch, ...] = ()
@@ -41,7 +41,7 @@ class SetHeaderRoute:
 
 @dataclass(frozen=True, slots=True)
 class SetMirrorRoute:
-    """Send copies of this percentage of stable's requests to the canary; None: end that.
+    """Mirror this percentage of stable's requests to the canary; None ends the route.
 
     `match`: only of requests with all of these headers.
     """
@@ -53,14 +53,14 @@ class SetMirrorRoute:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait for this time; None: wait for a promotion."""
+    """Wait for `duration_s`; None: until the user promotes."""
 
     duration_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Wait for the verdict of an AnalysisTemplate: until it exists, at most `max_duration_s`; or always that long."""
+    """Run an analysis until its verdict, at most `max_duration_s`; without `until_verdict` always that long."""
 
     template: str
     until_verdict: bool = True
@@ -71,24 +71,24 @@ class Analysis:
 class TwinAnalysis(Analysis):
     """An analysis of pairs: copies of this percentage of the sessions go to canary and to a baseline pod at once.
 
-    `percentage`: None for as many as make a baseline pod as busy as a pod of stable. A type of its own, so that the
-    hash of other steps stays the same.
+    `percentage` None: as many as make a baseline pod as busy as a pod of stable. This is a type of its own, so that
+    the hash of other analysis steps stays the same.
     """
 
     percentage: int | None = None
     max_pairs_per_second: int = 10
     probes: TwinProbes | None = None
-    on_failure: bool = False  # where there is no baseline pod, stable repeats what canary fails
+    on_failure: bool = False  # without a baseline pod, stable repeats the requests that canary fails
 
 
-BAKE_WEIGHT = 90  # percent while a revision that has passed bakes: stable is still there to compare with
+BAKE_WEIGHT = 90  # weight in percent while a revision that passed bakes, so that stable still gets requests to compare
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp(Analysis):
     """An analysis that chooses the weight: up to `max_weight` percent, for at most `max_harm` extra bad responses.
 
-    Then `bake_s` at BAKE_WEIGHT.
+    After it has passed, the weight is BAKE_WEIGHT for `bake_s`; 0: no bake.
     """
 
     max_harm: int = 20
@@ -97,7 +97,7 @@ class Ramp(Analysis):
 
     @property
     def end_weight(self) -> int:
-        """Percent at the end of the step."""
+        """Weight of the canary in percent at the end of the step."""
         return BAKE_WEIGHT if self.bake_s else self.max_weight
 
 
@@ -115,42 +115,42 @@ class Background:
 class CapacityPolicy(StrEnum):
     """What to do when no node takes the pods of a new revision."""
 
-    PREFER_SURGE = "PreferSurge"  # after a while continue within the existing pods
-    REQUIRE_SURGE = "RequireSurge"  # wait
-    ALLOW_RECREATE = "AllowRecreate"  # as PreferSurge; and the only pod may leave before the new one starts
+    PREFER_SURGE = "PreferSurge"  # after `surge_timeout_s` continue without surge: replace existing pods
+    REQUIRE_SURGE = "RequireSurge"  # wait for a node
+    ALLOW_RECREATE = "AllowRecreate"  # as PreferSurge, but even the only pod may be removed before the new one starts
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Pods that a rollout may add, and the policy where no node takes them."""
+    """Pods that a rollout may add, and the policy when no node takes them."""
 
     policy: CapacityPolicy = CapacityPolicy.PREFER_SURGE
     max_surge: int = 100
-    in_percent: bool = True  # of `max_surge`
+    in_percent: bool = True  # whether `max_surge` is a percentage of the replicas
     surge_timeout_s: int = 300
     deadline_s: int = 1800
     hold_s: int = 30
 
     def surge(self, replicas: int) -> int:
-        """Pods above `replicas` that all revisions together may have."""
+        """Return how many pods above `replicas` all revisions together may have; a percentage is rounded up."""
         return -(-self.max_surge * replicas // 100) if self.in_percent else self.max_surge
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressThreshold:
-    """Ready pods that are enough to continue, of those that a step needs (Argo's replicaProgressThreshold)."""
+    """How many of the pods that a step needs must be ready to continue (Argo's replicaProgressThreshold)."""
 
     value: int = 100
     in_percent: bool = True
 
     def of(self, needed: int) -> int:
-        """The threshold of `needed` pods."""
+        """Return how many of `needed` pods must be ready; a percentage is rounded up."""
         return -(-self.value * needed // 100) if self.in_percent else min(self.value, needed)
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The steps of a rollout. `by_hand`: they come from trafficPercent, which may rise and fall."""
+    """The steps of a rollout. `by_hand`: they come from trafficPercent, which the user may raise and lower."""
 
     steps: tuple[Step, ...] = ()
     by_hand: bool = False
@@ -160,11 +160,11 @@ class Strategy:
     progress_threshold: ProgressThreshold = ProgressThreshold()
     capacity: Capacity = Capacity()
     background: Background | None = None
-    baseline_pod: bool = False  # compare with fresh pods of stable, see planning/sizing/baseline.py
+    baseline_pod: bool = False  # compare with new pods of stable: see planning/sizing/baseline.py
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """Names of the AnalysisTemplates that its analyses use, one for each analysis."""
+        """Names of the AnalysisTemplates, one for each analysis of the strategy; a name may occur twice."""
         inline = tuple(step.template for step in self.steps if isinstance(step, Analysis))
         return (*inline, *((self.background.template,) if self.background else ()))
 
@@ -179,7 +179,7 @@ def parse_strategy(strategy: Mapping[str, Any]) -> Strategy:
 
 
 def strategy_of(written: api.RolloutStrategy) -> Strategy:
-    """`spec.strategy` in its decided form.
+    """Return `spec.strategy` in its decided form.
 
     Raises:
         ValueError: when it is invalid.
@@ -202,7 +202,7 @@ def strategy_of(written: api.RolloutStrategy) -> Strategy:
 
 
 def _common(written: api.RolloutStrategy) -> dict[str, Any]:
-    """The fields that both strategies share."""
+    """Return the fields that canary and blue-green share."""
     chosen = written.blue_green or written.canary or api.Canary()
     threshold = chosen.replica_progress_threshold
     return {
@@ -216,10 +216,10 @@ def _common(written: api.RolloutStrategy) -> dict[str, Any]:
 
 
 def parse_duration_s(text: str) -> int:
-    """Seconds of `1h30m`, `10m` or `30s`.
+    """Parse a duration like `1h30m`, `10m` or `30s` to seconds.
 
     Raises:
-        ValueError: when it is written in another way.
+        ValueError: when the text has another form.
     """
     match = _DURATION.fullmatch(text)
     if not match or not text:
@@ -229,7 +229,7 @@ def parse_duration_s(text: str) -> int:
 
 
 def _blue_green_steps(chosen: api.BlueGreen) -> tuple[Step, ...]:
-    """Preview pods and their route, their analysis, the gate, full size, all requests, a second analysis.
+    """Return the steps: preview pods and route, analysis, gate, full size, weight 100, second analysis.
 
     Stable keeps its pods until the last analysis has passed, so that a rollback only switches the weight.
     """
@@ -308,7 +308,7 @@ def _only_template(analysis: api.RolloutAnalysis) -> str:
 
 
 def _mirror(route: api.MirrorRouteStep) -> SetMirrorRoute:
-    """Argo Rollouts' step: headers without a percentage mirror all requests; a name alone ends the mirror."""
+    """Return the step as Argo Rollouts reads it: headers alone mirror all such requests, a name alone ends that."""
     percentage = 100 if route.percentage is None and route.match else route.percentage
     return SetMirrorRoute(route.name or MIRROR, percentage, _matches(route.match))
 

@@ -2,7 +2,8 @@
 
 A node has a type when it has one of the labels: nvidia.com/gpu.product of NVIDIA's GPU feature discovery,
 karpenter.k8s.aws/instance-gpu-name of Karpenter on AWS, cloud.google.com/gke-accelerator of GKE, or
-amd.com/gpu.product-name of AMD's GPU operator. Nodes with an autoscaler have the latter before they exist.
+amd.com/gpu.product-name of AMD's GPU operator. Node autoscalers know Karpenter's and GKE's labels
+before a node exists.
 """
 
 from collections.abc import Mapping

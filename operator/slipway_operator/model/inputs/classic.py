@@ -1,4 +1,4 @@
-"""Inputs of classic models alone: their batching, and the pool that they are in."""
+"""Inputs that only classic models have: batching, and the pool whose pods serve them."""
 
 from dataclasses import dataclass
 from math import floor
@@ -11,7 +11,7 @@ from slipway_operator.model import quantity
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Of a classic model; None is the server's default."""
+    """Batching of a classic model; None: the server's default."""
 
     max_batch_size: int | None = None
     max_queue_delay_microseconds: int | None = None
@@ -21,7 +21,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class PoolMember:
-    """The pool whose pods serve it, and how; None is the server's default."""
+    """The pool whose pods serve a classic model, and its limits there; None: the server's default."""
 
     name: str
     pinned: bool = False
@@ -31,12 +31,12 @@ class PoolMember:
 
     @property
     def max_memory_bytes(self) -> int:
-        """0 without a limit."""
+        """`max_memory` in bytes; 0 without a limit."""
         return floor(quantity.parse(self.max_memory)) if self.max_memory else 0
 
 
 def batching_of(written: BatchingSpec | None) -> Batching:
-    """The decided form."""
+    """Return the batching that the spec describes; all defaults without one."""
     if written is None:
         return Batching()
     return Batching(
@@ -48,10 +48,10 @@ def batching_of(written: BatchingSpec | None) -> Batching:
 
 
 def pool_of(written: PoolMembership | None) -> PoolMember | None:
-    """The decided form.
+    """Return the pool membership that the spec describes; None without one.
 
     Raises:
-        ValueError: when a quantity is none.
+        ValueError: when maxMemory is no quantity, or is negative.
     """
     if written is None:
         return None
@@ -63,7 +63,7 @@ def pool_of(written: PoolMembership | None) -> PoolMember | None:
 
 
 def pool_to_dict(member: PoolMember | None) -> dict[str, Any] | None:
-    """The canonical form, without defaults."""
+    """Return the membership with the field names of the CRD; None: left out, as a default or without a pool."""
     if member is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""The inputs of a pod as typed, immutable values: the identity of a revision, and its canonical record."""
+"""The inputs of a pod as typed, immutable values: they identify a revision; and their canonical record."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ from slipway_operator.model.wire import camel
 SLIPWAY = "slipway"  # engine type: slipway-server
 CLASSIC = ("predict", "classify")  # tasks of a classic model
 NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
-NODE_CACHE_CLAIM = "slipway-model-cache"  # that the chart makes in each namespace with a cache on the nodes
+NODE_CACHE_CLAIM = "slipway-model-cache"  # claim that the chart creates in each namespace with a node cache
 KEPT = 1024  # parsed records
 
 
@@ -33,7 +33,7 @@ class KeyRef:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """Where an object store is, where it is not the cloud's own."""
+    """Address of an object store that is not the cloud provider's default."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -53,10 +53,10 @@ class Model:
     dtype: str = "auto"
     quantization: str = "none"
     max_model_len_tokens: int | None = None
-    secret: KeyRef | None = None  # credentials for the fetcher; the key is that of a hub's token
+    secret: KeyRef | None = None  # credentials for the fetcher; `key` is only used for a token of a hub
     object_store: ObjectStore = field(default_factory=ObjectStore)
     cache: str = NO_CACHE
-    cache_claim: str | None = None  # of `cache: claim`
+    cache_claim: str | None = None  # claim of the user, with `cache: claim`
 
     @property
     def scheme(self) -> str:
@@ -64,18 +64,18 @@ class Model:
 
     @property
     def is_downloaded(self) -> bool:
-        """Whether pods have a copy; other models are used where they lie."""
+        """Whether pods download the model; others read it from a claim, an image volume or the engine's image."""
         return self.scheme not in ("pvc", "file") and self.cache != IMAGE_CACHE
 
     @property
     def cache_claim_name(self) -> str | None:
-        """The claim with the cache; None without a cache."""
+        """Name of the PersistentVolumeClaim with the cache; None without one."""
         return NODE_CACHE_CLAIM if self.cache == NODE_CACHE else self.cache_claim
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How many pods are one replica, and how they divide the model where that is given."""
+    """How many pods are one replica (`nodes`), and tensor and pipeline parallel size; None: the profile's default."""
 
     nodes: int = 1
     tensor: int | None = None
@@ -88,12 +88,12 @@ class Engine:
 
     image: str | None = None
     type: str = SLIPWAY
-    version: str | None = None  # of vLLM, where the image's tag does not name it
-    command: tuple[str, ...] = ()  # of a custom engine
-    custom: Json = field(default_factory=dict)  # as the CRD has it, without defaults
+    version: str | None = None  # of vLLM, if the image's tag does not name it
+    command: tuple[str, ...] = ()  # command of a custom engine
+    custom: Json = field(default_factory=dict)  # spec.engine.custom with the field names of the CRD, without defaults
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    env_from: tuple[tuple[str, KeyRef], ...] = ()  # for the server alone
+    env_from: tuple[tuple[str, KeyRef], ...] = ()  # variables that only the server gets, not the fetcher
     env_sources: tuple[Json, ...] = ()  # whole Secrets and ConfigMaps, as envFrom of a container
     volume_mounts: tuple[Json, ...] = ()  # as a container has them
     image_pull_secrets: tuple[str, ...] = ()
@@ -109,38 +109,38 @@ class Resources:
     cpu: str | None = None
     memory: str | None = None
     accelerator: tuple[str, int] | None = None  # resource and count
-    storage: str | None = None  # room for the files of a model that is downloaded
+    storage: str | None = None  # size limit for the files of a downloaded model
     shared_memory: str | None = None  # size of /dev/shm
-    accelerator_type: str | None = None  # its name; the revision's record has what it means
-    claim_template: str | None = None  # a ResourceClaimTemplate that makes the devices' claims
+    accelerator_type: str | None = None  # name of the type; the revision's record has what it stood for
+    claim_template: str | None = None  # name of a ResourceClaimTemplate for the devices
 
 
 @dataclass(frozen=True)
 class PodInputs:
-    """All user input that a pod depends on: the identity of a revision."""
+    """All user input that a pod depends on. It identifies a revision: equal inputs are the same revision."""
 
     model: Model
     engine: Engine = Engine()
     resources: Resources = Resources()
-    placement: Json = field(default_factory=dict)  # as a PodSpec has it, without what is not given
-    pod: Json = field(default_factory=dict)  # spec.pod, without what is not given
+    placement: Json = field(default_factory=dict)  # as in a PodSpec, only the given fields
+    pod: Json = field(default_factory=dict)  # spec.pod, only the given fields
     batching: Batching = field(default_factory=Batching)
-    pool: PoolMember | None = None  # whose pods serve it; None: pods of its own
+    pool: PoolMember | None = None  # the pool whose pods serve it; None: it has its own pods
 
     @property
     def devices(self) -> int:
-        """Devices of a replica; a machine without an accelerator is one."""
+        """Number of devices of a replica; a pod without accelerators counts as one device."""
         each = self.resources.accelerator[1] if self.resources.accelerator else 1
         return self.engine.parallelism.nodes * each
 
     @cached_property
     def canonical(self) -> str:
-        """The canonical JSON of the inputs; each reconcile compares it with those of the revisions."""
+        """The canonical JSON of the inputs; each reconcile compares it with the JSON of existing revisions."""
         return json.dumps(inputs_to_dict(self), sort_keys=True, separators=(",", ":"))
 
 
 def checked(inputs: PodInputs) -> PodInputs:
-    """The inputs, refused when no pod can be made of them. Only for a present spec, never for a revision's record."""
+    """Return the inputs; raises ValueError if no pod can be made of them. Only for a spec, not for records."""
     if inputs.engine.type != SLIPWAY and not inputs.engine.image:
         raise ValueError(f"spec.engine.image is required for the engine type {inputs.engine.type}")
     accelerator = inputs.resources.accelerator
@@ -180,7 +180,7 @@ def _recorded(written: bytes, default_name: str) -> PodInputs:
 
 
 def inputs_of(written: InputsRecord, default_name: str) -> PodInputs:
-    """The decided form of what the API types describe."""
+    """Return the inputs that a spec describes."""
     return PodInputs(
         _model(written.model, default_name),
         _engine(written.engine or pod_inputs.EngineSpec()),
@@ -259,13 +259,13 @@ def _resources(resources: pod_spec.ResourcesSpec) -> Resources:
 
 
 def _device(accelerator: pod_spec.Accelerator) -> str:
-    """What prices and messages name the device by."""
+    """Return the resource name of the device, as prices and messages use it."""
     template = accelerator.resource_claim_template_name
     return f"resource.k8s.io/{template}" if template else accelerator.resource
 
 
 def _dumped(part: ApiType | None, *, exclude_defaults: bool = False) -> Json:
-    """The part as the CRD has it, without what is not given."""
+    """Return a part of the spec with the field names of the CRD, without empty and missing fields."""
     if part is None:
         return {}
     written: Json = _without_empty(
@@ -283,10 +283,10 @@ def _key_ref(source: pod_inputs.EnvSource) -> KeyRef:
 
 
 def inputs_to_dict(inputs: PodInputs) -> dict[str, Any]:
-    """The canonical form of pod inputs, with the field names of the CRD.
+    """Return the canonical form of pod inputs, with the field names of the CRD.
 
-    Values that equal their default are left out: a default that the API server fills in, or that a later release adds,
-    changes no identity.
+    Values that equal their default are left out, so that a default that the API server fills in, or that a later
+    release adds, does not make another revision.
     """
     engine, resources = inputs.engine, inputs.resources
     accelerator = resources.accelerator
@@ -364,7 +364,7 @@ def _hub_token_to_dict(secret: KeyRef | None) -> dict[str, str | None] | None:
 
 
 def _quantity(name: str, value: object) -> str | None:
-    """A quantity as written, after a check that it is one."""
+    """Return the quantity as text, as written; None if not given. Raises ValueError if it is no quantity."""
     if value is None:
         return None
     try:
