@@ -1,4 +1,4 @@
-"""The pepper of the release, by which API keys are hashed: read from a file, again when that changes."""
+"""The pepper of the release, the secret with which API keys are hashed: read from a file, which may change."""
 
 import base64
 import logging
