@@ -18,7 +18,7 @@ _AT = re.compile(r" - at `\$(.*)`$")
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client learned about one answer: exactly one of `correct`, `score` and `label`. `id`: the answer's token."""
+    """What a client learned about one answer: exactly one of `correct`, `score` and `label`. `id`: its token."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4 * MAX_TOKEN)]
     correct: bool | None = None

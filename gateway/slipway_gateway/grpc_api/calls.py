@@ -56,7 +56,7 @@ class CallConnection:
         return self
 
     def is_closing(self) -> bool:
-        """Whether a cancelled call has no client any more: unless the gateway cuts it, the client or its deadline did."""
+        """Whether the client is gone. A call that is cancelled, and not by this gateway, was left or is too late."""
         return not self._is_cutting()
 
     def get_write_buffer_size(self) -> int:

@@ -1,4 +1,4 @@
-"""The gRPC port: bounded calls and messages, TLS with the API port's certificate, and an end that cuts no call short."""
+"""The gRPC port: bounded calls and messages, TLS with the API port's certificate, and an end that cuts no call."""
 
 import asyncio
 import logging
@@ -32,8 +32,8 @@ _MORE_CALLS = 256
 _LOOKAHEAD_BYTES = 64 << 10
 _KEEPALIVE_MS, _LEAST_PING_MS = 60_000, 10_000
 _FAREWELL_S = 10.0
-# The library varies the age of a connection by a tenth. `_LEARNED_S`: the time that GOAWAY takes to reach a client, which
-# then begins no more calls on the connection.
+# The library varies the age of a connection by a tenth. `_LEARNED_S`: the time that GOAWAY takes to reach a client,
+# which then begins no more calls on the connection.
 _AGE_SPREAD, _LEARNED_S = 1.1, 0.5
 _IDENTITY_ALONE = 1  # bit set of compressions that are taken: none, for a message may grow a thousandfold when unpacked
 

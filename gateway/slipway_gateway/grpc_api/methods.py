@@ -112,7 +112,7 @@ class Methods:
         return work
 
     def answer(self, name: str, call: Call) -> bytes:
-        """The response message of a successful call. Raises RequestError 502: the server's response is no such message."""
+        """The response message of a successful call. Raises RequestError 502: the server's response is none."""
         if name == "ModelInfer":
             check_type(call)
             return call.body

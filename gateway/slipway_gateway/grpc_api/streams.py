@@ -1,4 +1,4 @@
-"""ModelStreamInfer: each message of the stream is one call, a few run at a time, and answers keep the messages' order."""
+"""ModelStreamInfer: each message of the stream is one call, a few run at a time, and answers keep their order."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class InferStream:
             refuse(self._context, self._refusal.status, str(self._refusal))
 
     async def _read(self) -> None:
-        """Reads messages and starts a call for each. All messages that were read are answered, whatever ends the stream."""
+        """Reads messages and starts a call for each. What was read is answered, whatever ends the stream."""
         methods = self._methods
         reader = MessageReader(self._context.read, methods.settings, methods.ending)
         try:
