@@ -144,7 +144,7 @@ class KnownTenant:
     content_capture: str = ""  # who may get contents of its requests
 
     def may_use(self, names: Iterable[str]) -> bool:
-        """Whether the tenant may use a model of these names: `namespace/name`, and the short one if the model has it."""
+        """Whether the tenant may use a model with these names: `namespace/name`, and the short one if it has that."""
         return EVERY_MODEL in self.models or any(_matches(pattern, name) for name in names for pattern in self.models)
 
 

@@ -53,7 +53,7 @@ class EventCounts(LegCounts):
 class LatencyCounts:
     """Pairs with a latency on both sides; `over`: canary's is longer than its twin's by more than the slowdown.
 
-    `tail_pairs`: pairs of strata that have a threshold. The other `tail_` counts: pairs of them with a slower leg.
+    `tail_pairs`: pairs of strata with a tail threshold. The other `tail_` counts: those with a leg slower than it.
     """
 
     pairs: int = 0

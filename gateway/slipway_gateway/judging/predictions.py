@@ -78,7 +78,7 @@ def _cuts(numbers: list[float]) -> list[float]:
 
 
 def _slots(labels: Counter[str]) -> dict[str, int]:
-    """Bins of the most frequent labels, by label. They follow from the labels alone, so gateways with the same agree."""
+    """Bins of the most frequent labels, by label. Gateways that know the same labels give them the same bins."""
     found: dict[str, int] = {}
     for label in sorted((name for name, _ in labels.most_common(OTHER)), key=lambda name: (crc32(_bytes(name)), name)):
         slot = crc32(_bytes(label)) % OTHER

@@ -34,7 +34,8 @@ def _geometric(first_s: float, count: int, ratio: float = 1.1) -> tuple[float, .
 
 
 # Upper ends, inclusive, in seconds: to 114 s, 2.5 s and 1,050 s. Longer times are in one more bucket. A judge's limit
-# is one of these, so wide buckets would hide a version that is a fifth slower: one bucket would have its and stable's.
+# is one of these, so wide buckets would hide a version that is a fifth slower: its latencies would be in the same
+# bucket as stable's.
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     TTFT: _geometric(0.01, 99),
     ITL: _geometric(0.001, 83),
@@ -127,7 +128,10 @@ class ShadowCounts:
     no_floor_differs: int = 0
 
     def count(self, canary: int, second: int | None) -> None:
-        """How much each response differs from stable's: 0 or 1 for texts, else in tokens. `second` None: no such pod."""
+        """`canary`, `second`: how much each response differs from stable's: 0 or 1 for texts, else a number of tokens.
+
+        `second` None: there is no second stable pod.
+        """
         if second is None:
             self.no_floor += 1
             self.no_floor_differs += canary > 0
@@ -182,9 +186,9 @@ class GenerationSamples:
         return self._twins.setdefault(revision, TwinCounts())
 
     def assign(self, revision: str, key: str, client: str, now_s: float) -> bool:
-        """The split assigned a request to this revision, with or without an endpoint; returns whether its session counts.
+        """The split assigned a request to this revision, whether it has an endpoint or not.
 
-        `key`: of the session.
+        Returns whether the session `key` is one that the judge looks at.
         """
         new, counts = self._units.assign(revision, key, client, now_s)
         self._revisions[revision].assigned += new

@@ -12,7 +12,7 @@ from .store import Spent
 class OwnSpending:
     """A tenant's costs at one gateway since it started, in billionths of the currency.
 
-    They are written to the ledger, in this UTC day and this month, or not written yet.
+    `day_nano`, `month_nano`: written to the ledger in this UTC day and month. `unwritten_nano`: not written yet.
     """
 
     day_nano: int = 0

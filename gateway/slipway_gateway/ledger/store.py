@@ -184,7 +184,7 @@ def _counts(charge: Charge) -> dict[str, int]:
 
 
 def _merged(former: Mapping[str, int], now: Mapping[str, int]) -> Mapping[str, int]:
-    """The counts of one response that was counted twice: a server's own rather than an estimate, else the larger ones."""
+    """The counts to keep of two for one response: a server's own rather than an estimate, else the larger ones."""
     if former["requests"] and former["estimated"] != now["estimated"]:
         return {name: former[name] for name in COUNTS} if now["estimated"] else now
     return {name: max(former[name], now[name]) for name in COUNTS}

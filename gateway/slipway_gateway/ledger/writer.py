@@ -120,9 +120,9 @@ class Ledger:
         return True
 
     async def close_down(self) -> None:
-        """Writes what waits and closes the database, at the end of the process. What it does not take is lost, and logged.
+        """Writes what waits and closes the database, at the end of the process.
 
-        The ledger cannot be used afterwards.
+        Charges that the database does not take are lost, and their number is logged.
         """
         while self._waiting and await self.flush():
             pass
@@ -132,7 +132,7 @@ class Ledger:
         self._store.close()
 
     async def usage(self, first_hour: int, end_hour: int, tenant: str) -> tuple[str, list[dict[str, Any]]]:
-        """The id of the ledger, and its rows from `first_hour` to before `end_hour`; writes a batch that waits first."""
+        """Writes a batch that waits; returns the ledger's id and its rows from `first_hour` to before `end_hour`."""
         await self.flush()
         return await self._call(self._store.id), await self._call(self._store.usage, first_hour, end_hour, tenant)
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 # A client that moved within this time is not stalled, however little room there is.
 STALLED_S = 1.0
-# The most stalled clients that are evicted at a time, in the order in which they stopped to move.
+# No more stalled clients than this are evicted at a time, in the order in which they last moved.
 _EVICTED_AT_A_TIME = 64
 TOTAL, SHARE, STALLED = REASONS = ("total", "share", "stalled")
 
