@@ -54,7 +54,7 @@ class IssuerKeys:
         self._session: aiohttp.ClientSession | None = None
 
     async def of(self, token: UnverifiedToken) -> list[IssuerKey]:
-        """The keys of its issuer that may have signed a token; fetches them if they are old or none fits the token.
+        """The issuer's keys that may have signed a token, which can be none; fetches keys that are old or do not fit.
 
         Raises:
             IssuerUnavailable: no fetch from the issuer succeeded within STALE_S.

@@ -60,7 +60,7 @@ class TenantSource:
                 self._publish()
 
     def _publish_listed(self) -> None:
-        """Publishes the tenants once the first list is complete: before, a tenant that it lacks would be refused."""
+        """Publishes the tenants, but not before the first list is complete: tenants that it lacks would be refused."""
         if self._listed:
             self._publish()
 

@@ -50,7 +50,7 @@ class ActivityTracker:
         self._changed = asyncio.Event()
 
     def follow(self, routes: Mapping[str, Route]) -> None:
-        """Adopts a new table. Routes that no longer sleep need no wake; another uid of a route starts from nothing."""
+        """Adopts a new table. Routes that no longer sleep need no wake; a route with a new uid starts from nothing."""
         former, now = self._activity, self._clock()
         kept = {name: former.get(name) for name in routes}
         self._activity = {
@@ -113,5 +113,5 @@ class ActivityTracker:
         return f"{self._incarnation}.{self._changes}"
 
     def report(self, route: str) -> dict[str, Any]:
-        """`activity` of a route of the table."""
+        """`activity` of a route of the table, as `/internal/routes` has it."""
         return self._activity[route].report(self._clock())

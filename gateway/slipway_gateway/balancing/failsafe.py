@@ -98,7 +98,10 @@ class RouteHealth:
             self.cut = CutOff(revision, self.cut.reason, now_s + longer_s, longer_s)
 
     def avoids(self, revision: str, now_s: float) -> bool:
-        """Whether a request for this revision must go to another one. After the cool-down, one a second is a trial."""
+        """Whether a request for this revision must go to another one, because it is cut off.
+
+        After the cool-down one request a second is let through, as a trial.
+        """
         if self.cut is None or self.cut.revision != revision:
             return False
         if now_s < self.cut.until_s:
@@ -127,7 +130,7 @@ class RouteHealth:
         return ""
 
     def _from_several_clients(self, failed: Collection[AttemptResult]) -> bool:
-        """Whether several clients saw the failures, or the route has one client alone: one client may cause its own."""
+        """Whether failures count: those of one client alone, which may cause them, only if the route has no other."""
         if len({one.client for one in failed}) > 1:
             return True
         return len({one.client for tries in self._tries.values() for one in tries}) == 1

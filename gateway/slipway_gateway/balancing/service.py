@@ -99,7 +99,7 @@ class RouteServices:
         self._count(route, lambda one, now_s: one.refused(now_s, outcome))
 
     def report(self, route: str) -> Mapping[str, Any]:
-        """`service` of a route of the table."""
+        """`service` of a route of the table, as `/internal/routes` has it."""
         return self._routes[route][1].report(self._clock())
 
     def _count(self, route: str, add: Callable[[RouteService, float], None]) -> None:

@@ -52,7 +52,7 @@ class FeedbackApi:
         """Counts the entries of a request body; returns the body of the response. `tenant`: the sender, or "".
 
         Raises:
-            RequestError: the body is invalid (400), or its token is unknown and not in a list (404).
+            RequestError: the body is invalid (400), or it is a single entry whose token is unknown (404).
         """
         entries, listed = parse(body)
         results = await self._rate(entries, tenant)
@@ -97,7 +97,7 @@ class FeedbackApi:
         return _Rating(place, states, generation, wrong)
 
     def _generation(self, states: Statement) -> GenerationSamples | None:
-        """The samples in which the answer counts; None where those of its weights are no longer reported."""
+        """The samples in which the answer counts; None where its generation is not reported, or has other weights."""
         table = self._balancer.published.current
         route = table.routes.get(states.route) if table else None
         found = self._balancer.first_attempts.samples.generation(route, states.generation) if route else None

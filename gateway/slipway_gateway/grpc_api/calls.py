@@ -29,7 +29,7 @@ Prepare = Callable[["Call", RequestRecord], Awaitable[Work]]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The client. `certificate`: the verified one, as `ssl.SSLSocket.getpeercert` has it; None where it has none."""
+    """The client. `certificate` returns its verified one, as `ssl.SSLSocket.getpeercert` does; None: it has none."""
 
     address: str
     certificate: Callable[[], Mapping[str, Any] | None] = lambda: None

@@ -39,7 +39,7 @@ _IDENTITY_ALONE = 1  # bit set of compressions that are taken: none, for a messa
 
 
 class GrpcServer:
-    """The port of one gateway."""
+    """The gRPC port of one gateway."""
 
     def __init__(self, api: PublicApi, published: PublishedTable, settings: GatewaySettings) -> None:
         """Raises OSError, ValueError: the port, or the certificate, cannot be used."""
@@ -108,7 +108,7 @@ def _host(host: str) -> str:
 
 
 def _credentials(settings: GatewaySettings) -> grpc.ServerCredentials | None:
-    """None without a certificate. Raises OSError, ValueError."""
+    """The TLS credentials of the port; None without a certificate. Raises OSError, ValueError: they cannot be used."""
     if not settings.tls_cert_file:
         return None
     if settings.tls_min_version != "1.2":

@@ -19,7 +19,7 @@ Running = tuple[Call, asyncio.Task[bytes]]
 
 
 class InferStream:
-    """One stream."""
+    """Runs one stream: reads its messages, and writes an answer for each."""
 
     def __init__(self, methods: Methods, context: Context) -> None:
         self._methods, self._context = methods, context
@@ -67,7 +67,7 @@ class InferStream:
             raise
 
     async def _next(self, reader: MessageReader) -> tuple[Call, bytes] | None:
-        """The next call with its message, which counts in the call's account. Raises RequestError."""
+        """The next call with its message, which counts in the call's account; None at the end. Raises RequestError."""
         call = self._methods.call(self._context, f"/{SERVICE}/{NAME}")
         message = None
         try:

@@ -11,7 +11,7 @@ _KINDS = {"URI": URI, "DNS": DNS}
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """`names`: each with its kind, as `key_of` has them. `expires_s`: Unix time."""
+    """A verified certificate. `names`: each with its kind, as `key_of` has them. `expires_s`: Unix time."""
 
     names: tuple[str, ...]
     expires_s: float

@@ -109,7 +109,7 @@ class TenantFields(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class KeyHash:
-    """`expires_s`: Unix time; None: never."""
+    """The hash of one API key. `expires_s`: Unix time; None: never."""
 
     id: str
     hash: str

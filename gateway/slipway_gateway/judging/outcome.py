@@ -26,7 +26,7 @@ class RequestOutcome:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def without(self, excused: frozenset[str]) -> "RequestOutcome":
-        """The same without the kinds of failure that the request itself provokes."""
+        """This outcome without the excused kinds of failure, which the request itself provokes."""
         if excused.isdisjoint(self.bad):
             return self
         return RequestOutcome(tuple(kind for kind in self.bad if kind not in excused), self.seconds)
@@ -46,7 +46,7 @@ class AnswerOrigin:
 
 
 def _ignore(waited: Mapping[str, float]) -> None:
-    """For an attempt that is no sample."""
+    """The `on_end` of an attempt that is no sample: does nothing."""
 
 
 class OutcomeRecorder:

@@ -212,7 +212,7 @@ class TwinCounts:
                 counts.count(canary=True, twin=name in again_kinds)
 
     def drop(self) -> None:
-        """A probe that neither leg answered is no pair."""
+        """A probe ended that neither leg answered: it counts as withheld and not as a pair."""
         self.open -= 1
         self.withheld[PROBE_FAILED] += 1
 

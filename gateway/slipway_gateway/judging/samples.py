@@ -335,5 +335,5 @@ class Samples:
                 self.epoch(route, now_s)
 
     def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
-        """The oldest first; the shape is in docs/contracts.md."""
+        """Reports of the route's generations, the oldest first; the shape is in docs/contracts.md."""
         return [epoch.report(now_s) for epoch in self._epochs.get((route.name, route.uid), ())]

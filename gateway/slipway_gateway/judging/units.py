@@ -123,7 +123,7 @@ class Units:
         return self.first(key, _ENDED)
 
     def first(self, key: str, name: str) -> bool:
-        """Marks that a session has `name`; returns whether it is the first time. True if it is not remembered."""
+        """Sets the mark `name` of a session; returns whether it was not set. A session that was forgotten has none."""
         # The process's own keyed hash: no client can choose sessions that collide.
         session, bit = hash(key), self._bit(name)
         known = self._sessions.get(session)

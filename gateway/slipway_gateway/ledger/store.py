@@ -43,7 +43,7 @@ class LedgerStore:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other gateways may write to it too."""
+        """Whether other gateways may write to the database too: not to SQLite."""
         return self._engine.dialect.name != "sqlite"
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class ConnectionCounts:
 
 @functools.lru_cache(maxsize=4096)
 def address_owner(host: str) -> str:
-    """What stands for the owner of an address: with IPv6 the network of 64 bits, because one customer has all of it."""
+    """What stands for the owner of an address: with IPv6 its network /64, because one customer has all of that."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

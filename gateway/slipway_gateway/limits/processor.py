@@ -17,7 +17,7 @@ _LEAST_S = 0.002  # between two readings: the clock of a thread has steps
 class ProcessorUse:
     """The part of `limit` processors that the calling thread uses, smoothed.
 
-    `clock` counts seconds, `used` those that the thread used.
+    `clock` counts seconds, `used` the seconds of a processor that the thread used.
     """
 
     def __init__(self, clock: Callable[[], float], used: Callable[[], float], limit: float = 1.0) -> None:

@@ -19,7 +19,7 @@ def read_in_small_pieces(transport: asyncio.BaseTransport) -> None:
 
 
 def bound_buffers(transport: asyncio.Transport) -> None:
-    """Small buffers: unread data waits at the sender, not here."""
+    """Makes the buffers of a connection small, so that unread data waits at the sender, not here."""
     read_in_small_pieces(transport)
     transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
     if opened := transport.get_extra_info("socket"):
