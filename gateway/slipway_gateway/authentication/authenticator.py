@@ -32,15 +32,15 @@ from .issuers import IssuerKeys, IssuerUnavailable
 from .known_tenants import KnownTenants
 from .service_accounts import ReviewUnavailable, ServiceAccountTokens
 
-MAX_WAITING = 256  # refusals that are delayed at once; beyond them 429 without a delay
+MAX_WAITING = 256  # refusals that are delayed at the same time; a further one becomes 429 without a delay
 _NO_CREDENTIALS = (AuthReason.MISSING, AuthReason.FOREIGN)
 
 
 class Authenticator:
-    """`mode`: one of `AUTH_MODES`. With `auto` credentials are required as soon as there is a tenant.
+    """Authenticates the requests of one gateway.
 
-    `accounts`: None: tokens of service accounts are not reviewed. `verifies_clients`: the listener does, by their
-    certificates.
+    `mode`: one of `AUTH_MODES`; with `auto`, credentials are required as soon as there is a Tenant. `accounts` None:
+    tokens of service accounts are not reviewed. `verifies_clients`: whether the listener verifies client certificates.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Authenticator:
         return self._mode != OFF
 
     def trouble_of(self, tenant: KnownTenant, pepper: bytes) -> tuple[str, str] | None:
-        """Why credentials of this tenant cannot be checked now: a reason and a message."""
+        """Why credentials of this tenant cannot be checked now, as a reason and a message; None when they can."""
         if tenant.keys and not pepper:
             return (
                 "KeyPepperMissing",
@@ -95,9 +95,10 @@ class Authenticator:
     async def identify(
         self, headers: MultiMapping[str], address: str, certificate: Mapping[str, Any] | None = None
     ) -> RequestIdentity | None:
-        """None: the request may be anonymous, and is. `address`: of the client; refusals are slowed down by it.
+        """The sender of a request; None: the request has no credentials and needs none.
 
-        `certificate`: of the client, as `ssl` has it.
+        `address`: the client's IP address; after many refusals of one address, further ones are delayed.
+        `certificate`: the client's verified one, as `ssl.SSLSocket.getpeercert` returns it.
 
         Raises:
             RequestError: the request is refused.
@@ -110,10 +111,12 @@ class Authenticator:
         raise _error(found)
 
     def on_behalf(self, tenant: str) -> RequestIdentity | None:
-        """Of a request that the jobs process sends for this tenant; its signature was verified.
+        """The identity of a request that the jobs process sends for this tenant; its signature was verified before.
+
+        None: the gateway requires no credentials now.
 
         Raises:
-            RequestError: the tenant is gone, or disabled.
+            RequestError: the tenant is gone or disabled, or tenants are not known yet.
         """
         table = self.known.current
         if self._mode == OFF or (self._mode == AUTO and table is not None and not table.tenants):

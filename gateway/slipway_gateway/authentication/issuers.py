@@ -1,4 +1,4 @@
-"""The public keys of OIDC issuers: discovered, fetched over HTTPS, kept, and fetched again for keys that are new."""
+"""The public keys of OIDC issuers: discovered and fetched over HTTPS, cached, and fetched again for an unknown key."""
 
 import asyncio
 import logging
@@ -16,8 +16,8 @@ from ..identity.tokens import IssuerKey, UnusableKeys, UnverifiedToken
 log = logging.getLogger(__name__)
 
 FRESH_S = 300.0  # after this the keys are fetched again, so that a key that the issuer removed is not used for long
-STALE_S = 86_400.0  # while an issuer does not answer, its last keys are used for so long
-UNKNOWN_KEY_S = 10.0  # between two fetches because of keys that are not known
+STALE_S = 86_400.0  # while an issuer does not answer, its last keys are used until they are this old
+UNKNOWN_KEY_S = 10.0  # the shortest time between two fetches from one issuer, as tokens with unknown keys cause them
 MAX_DOCUMENT_BYTES = 256 << 10
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _TROUBLES = (aiohttp.ClientError, OSError, TimeoutError, UnusableKeys, ValueError)
@@ -29,7 +29,7 @@ class _Discovery(msgspec.Struct):
 
 
 class IssuerUnavailable(Exception):
-    """There are no keys of an issuer that may still be used."""
+    """An issuer does not answer, and its last keys are too old to use, or were never fetched."""
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ class _Issuer:
 
 
 class IssuerKeys:
-    """Keys by issuer, of those issuers alone that Tenants name; `keep` forgets the others.
+    """A cache of the keys of those issuers that Tenants name; `keep` drops all others.
 
-    `ca_file`: certificates of authorities that are trusted instead of the system's; "": those.
+    `ca_file`: PEM file of the authorities that are trusted for HTTPS instead of the system's; "": the system's.
     """
 
     def __init__(self, clock: Callable[[], float], ca_file: str = "") -> None:
@@ -54,10 +54,10 @@ class IssuerKeys:
         self._session: aiohttp.ClientSession | None = None
 
     async def of(self, token: UnverifiedToken) -> list[IssuerKey]:
-        """The keys that may have signed a token; empty when its issuer has none.
+        """The issuer's keys that may have signed a token, which can be none; fetches keys that are old or do not fit.
 
         Raises:
-            IssuerUnavailable: the issuer does not answer, and never did or not for a day.
+            IssuerUnavailable: no fetch from the issuer succeeded within STALE_S.
         """
         issuer = self._issuers.setdefault(token.issuer, _Issuer())
         if self._clock() - issuer.fetched_s >= FRESH_S:
@@ -71,7 +71,7 @@ class IssuerKeys:
         return found
 
     def trouble(self, issuer: str) -> str:
-        """Why the last try to read its keys failed; empty when it did not, or there was none."""
+        """Why the last fetch of this issuer's keys failed; empty when it succeeded, or there was none."""
         found = self._issuers.get(issuer)
         return found.trouble if found else ""
 
@@ -84,7 +84,10 @@ class IssuerKeys:
             await self._session.close()
 
     async def _refresh(self, url: str, issuer: _Issuer) -> None:
-        """At most once in UNKNOWN_KEY_S; whoever comes meanwhile waits for the same fetch."""
+        """Fetches an issuer's keys, at most once in UNKNOWN_KEY_S; concurrent callers wait for the same fetch.
+
+        A failure is logged and raises nothing: the last keys stay.
+        """
         async with issuer.lock:
             if self._clock() - issuer.tried_s < UNKNOWN_KEY_S:
                 return

@@ -7,8 +7,9 @@ from ..identity.tenants import KnownTenant, TenantTable, build
 
 
 class KnownTenants:
-    """`current` is None until all tenants were read once. `pepper` returns the release's secret, if it is there.
+    """Holds the table of tenants by which requests are authenticated.
 
+    `current` is None until all Tenants were listed once. `pepper` returns the release's secret; empty: there is none.
     `as_of_s`: Unix time at which the source was last in contact with the cluster; 0: not known.
     """
 
@@ -19,7 +20,7 @@ class KnownTenants:
         self.problems: dict[str, str] = {}  # by the name of a Tenant: why its last version is not used
         self.as_of_s = 0.0
         self.on_publish: Callable[[Collection[str]], None] = lambda names: None
-        self.changed = asyncio.Event()  # whoever waits for it clears it
+        self.changed = asyncio.Event()  # set by `publish`; its waiter clears it
 
     def publish(self, tenants: Iterable[KnownTenant], as_of_s: float = 0.0) -> None:
         self._table = build(tenants, self._pepper())
@@ -28,7 +29,7 @@ class KnownTenants:
         self.changed.set()
 
     def confirm(self, as_of_s: float) -> None:
-        """The cluster is as it was published."""
+        """The source was in contact with the cluster at `as_of_s`, and the published tenants are still current."""
         self.as_of_s = as_of_s
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""The last tenants survive a restart: written beside the last table of routes, used while the API server is away."""
+"""Keeps the last tenants across a restart: in a file beside the last route table, used while the API server is away."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,10 @@ _CHECK_S = 60.0  # how often an unchanged table is written with its new age, and
 
 
 class StoredTenants(msgspec.Struct):
-    """The file. It has hashes of keys and no pepper. `saved_s`: Unix time of the last contact with the cluster."""
+    """Content of the file: it has hashes of API keys and no pepper.
+
+    `saved_s`: Unix time of the last contact with the cluster.
+    """
 
     saved_s: float
     tenants: list[KnownTenant]
@@ -29,7 +32,10 @@ class StoredTenants(msgspec.Struct):
 
 
 class LastTenants:
-    """Keeps the known tenants in a file of `folder`; empty: nothing is kept. `max_age_s`: older ones are not used."""
+    """Keeps the known tenants in a file in `folder`; "": keeps nothing.
+
+    `max_age_s`: tenants whose last contact with the cluster is longer ago are neither restored nor used any longer.
+    """
 
     def __init__(self, folder: str, max_age_s: float, known: KnownTenants) -> None:
         self._path = Path(folder) / FILE if folder else None
@@ -39,7 +45,10 @@ class LastTenants:
         self._written_s = 0.0
 
     async def run(self, grace_s: float = GRACE_S) -> None:
-        """Restores tenants when the cluster has none in time; writes those that it has."""
+        """Restores the file's tenants if none came from the cluster within `grace_s`; writes those that come later.
+
+        Runs until it is cancelled. Restored tenants are dropped at `max_age_s`.
+        """
         if self._path is None:
             return
         stored = self._read(self._path)
@@ -83,7 +92,7 @@ class LastTenants:
         return stored if usable else None
 
     def _write(self, path: Path) -> None:
-        """Whole or not at all: a reader never sees a part."""
+        """Replaces the file as a whole, so that a reader never sees a part. A failure is logged and raises nothing."""
         table, as_of_s = self._known.current, self._known.as_of_s
         if table is None:
             return

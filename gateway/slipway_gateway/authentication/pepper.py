@@ -1,4 +1,4 @@
-"""The pepper of the release, by which API keys are hashed: read from a file, again when that changes."""
+"""The pepper of the release, the secret with which API keys are hashed: read from a file, which may change."""
 
 import base64
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class PepperFile:
-    """`path` "": there is no pepper. A file that is gone or cannot be read leaves the last pepper in use."""
+    """Reads the pepper from a file; `path` "": there is none. If the file cannot be read, the last pepper stays."""
 
     def __init__(self, path: str, clock: Callable[[], float]) -> None:
         self._path, self._clock = path, clock

@@ -1,4 +1,4 @@
-"""Tokens of service accounts: reviewed by the API server, seldom and at a bounded rate, and kept in between."""
+"""Tokens of service accounts: the API server reviews them at a bounded rate, and its results are cached."""
 
 import asyncio
 import logging
@@ -12,7 +12,8 @@ from ..telemetry.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
 
-# Reviews of one gateway in a second. Half of them are for tokens that were accepted before, and one source has half.
+# TokenReviews that one gateway may send in a second. Half of a burst is kept for tokens that were accepted before, and
+# the new tokens of one source get at most half of the rate.
 REVIEWS_PER_S = 20
 MAX_IN_FLIGHT = 64
 RETRY_S = 1.0  # between two tries while the API server does not review
@@ -21,11 +22,15 @@ Review = Callable[[str], Awaitable[str]]
 
 
 class ReviewUnavailable(Exception):
-    """It is not known whether a token is valid: the API server does not say so now, or may not be called now."""
+    """It is not known whether a token is valid: the API server does not answer, or the rate of reviews is used up."""
 
 
 class ServiceAccountTokens:
-    """`review`: the user name of a token, "" when it is not valid for `audience`, or ReviewUnavailable."""
+    """User names of tokens, cached.
+
+    `review` returns the user name of a token, "" when the token is not valid for `audience`; it raises
+    ReviewUnavailable.
+    """
 
     def __init__(self, review: Review, audience: str, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
         self.audience = audience
@@ -38,10 +43,12 @@ class ServiceAccountTokens:
         self._tried_s = float("-inf")
 
     async def username(self, token: UnverifiedToken, source: str) -> str:
-        """Of a token that has not expired; "" when the API server refuses it. `source`: of the request.
+        """The user name of a token that has not expired; "" when the API server refuses the token.
+
+        `source`: the client's address, whose reviews of new tokens are limited.
 
         Raises:
-            ReviewUnavailable: nothing that may still be used is known of it.
+            ReviewUnavailable: the token cannot be reviewed now, and has no cached result that may still be used.
         """
         key, now_s = digest(token.text), self._clock()
         known = self._known.find(key)
@@ -51,7 +58,7 @@ class ServiceAccountTokens:
         pending = self._pending.get(key) or self._begin(key, token.text, "" if usable else source)
         if usable is not None and (pending is None or self.trouble):
             return usable.username  # while the API server is away no client waits for it
-        # A task of its own: whoever else waits for it stays when this client leaves.
+        # The review is a task of its own: when this client leaves, other requests with the token still get its result.
         found = await asyncio.shield(pending) if pending is not None else None
         found = found or usable
         if found is None:
@@ -65,7 +72,7 @@ class ServiceAccountTokens:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, key: bytes, token: str, source: str) -> "asyncio.Task[Reviewed | None] | None":
-        """None: the API server may not be called now. `source` "": the token was accepted before."""
+        """Starts a review; None: the API server may not be called now. `source` "": the token was accepted before."""
         now_s = self._clock()
         if self.trouble and now_s - self._tried_s < RETRY_S:
             return None
@@ -87,7 +94,7 @@ class ServiceAccountTokens:
         return self._rate.take(now_s, REVIEWS_PER_S, spare=bool(source))
 
     async def _call(self, key: bytes, token: str) -> Reviewed | None:
-        """None: it failed."""
+        """Has a token reviewed and caches the result; None: the review failed."""
         try:
             name = await self._review(token)
         except ReviewUnavailable as error:

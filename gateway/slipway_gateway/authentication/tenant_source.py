@@ -60,12 +60,12 @@ class TenantSource:
                 self._publish()
 
     def _publish_listed(self) -> None:
-        """A list that is not complete is no table: a tenant that it lacks would be refused."""
+        """Publishes the tenants, but not before the first list is complete: tenants that it lacks would be refused."""
         if self._listed:
             self._publish()
 
     def _absent(self) -> None:
-        """Without the CRD there are no tenants."""
+        """Publishes an empty table: the cluster has no CRD of Tenants."""
         self._listed = True
         self._publish()
 

@@ -6,12 +6,12 @@ from .service_accounts import ReviewUnavailable
 
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 _TIMEOUT_S = 3.0
-# The last one of a client that another call closed, because its credentials are no longer valid.
+# RuntimeError: another call closed the client, because its credentials are no longer valid.
 _FAILURES = (*TROUBLES, UnreadableReview, RuntimeError)
 
 
 class TokenReview:
-    """By the gateway's own credentials, which need `create` of tokenreviews."""
+    """Creates TokenReviews with the gateway's own credentials, which need the verb `create` for tokenreviews."""
 
     def __init__(self, kubeconfig: str, audience: str) -> None:
         self._api = KubernetesClient(kubeconfig)
@@ -21,7 +21,7 @@ class TokenReview:
         """The user name of a token; "" when it is not valid for the audience.
 
         Raises:
-            ReviewUnavailable: the API server does not say so.
+            ReviewUnavailable: the API server does not answer, refuses the call, or returns no TokenReview.
         """
         try:
             body = request_body(token, self._audience)

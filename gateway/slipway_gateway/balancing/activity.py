@@ -7,13 +7,16 @@ from typing import Any
 
 from ..routing.table import Route
 
-MAX_CHANGED_ROUTES = 4096  # the operator polls again within moments
+MAX_CHANGED_ROUTES = 4096  # remembered for the operator, which polls again within moments
 _DIGITS = 18
 
 
 @dataclass(slots=True)
 class RouteActivity:
-    """Activity of one route. `present`: requests now, including held ones. `left_s`: when the last one ended."""
+    """Activity of one route, since `since_s`. `left_s`: when its last request ended.
+
+    `present`: requests in progress, including `held` ones, which wait for an endpoint.
+    """
 
     uid: str
     since_s: float
@@ -39,15 +42,15 @@ class ActivityTracker:
         self._incarnation = incarnation
         self._activity: dict[str, RouteActivity] = {}
         self._asleep: frozenset[str] = frozenset()
-        self._waking: dict[str, None] = {}  # sleeping routes that were requested since
+        self._waking: dict[str, None] = {}  # routes that were requested while they sleep
         self._changes = 0
         self._changes_by_route: dict[
             str, int
-        ] = {}  # number of the last call about a route, for whatever reason but sleep
+        ] = {}  # by route: the value of `_changes` at its last `notify`; wakes are in `_waking`
         self._changed = asyncio.Event()
 
     def follow(self, routes: Mapping[str, Route]) -> None:
-        """A new table. Routes that no longer sleep need no wake."""
+        """Adopts a new table. Routes that no longer sleep need no wake; a route with a new uid starts from nothing."""
         former, now = self._activity, self._clock()
         kept = {name: former.get(name) for name in routes}
         self._activity = {
@@ -58,7 +61,7 @@ class ActivityTracker:
         self._waking = {name: None for name in self._waking if name in self._asleep}
 
     def enter(self, route: str) -> RouteActivity:
-        """A request for a route arrives; `leave` ends it."""
+        """Counts a request that arrives, until `leave`; requests a wake if its route sleeps."""
         activity = self._activity.get(route) or RouteActivity("", self._clock())
         activity.present += 1
         self.request_wake(route)
@@ -76,7 +79,7 @@ class ActivityTracker:
             self._change()
 
     def notify(self, route: str) -> None:
-        """The operator must look at a route."""
+        """Has the operator look at a route: `wait_for_changes` returns it."""
         self._change()
         self._changes_by_route.pop(route, None)
         self._changes_by_route[route] = self._changes
@@ -89,7 +92,10 @@ class ActivityTracker:
         changed_event.set()
 
     async def wait_for_changes(self, since: str, wait_s: float) -> dict[str, Any]:
-        """Routes that are to wake, and those with news since that mark: at once, or at the latest after the time."""
+        """Waits for a change after the mark `since`, at most `wait_s` seconds.
+
+        Returns the new mark, and the routes that must wake or had a `notify` after `since`.
+        """
         if since == self._mark:
             try:
                 async with asyncio.timeout(wait_s):
@@ -107,5 +113,5 @@ class ActivityTracker:
         return f"{self._incarnation}.{self._changes}"
 
     def report(self, route: str) -> dict[str, Any]:
-        """`activity` of a route of the table."""
+        """`activity` of a route of the table, as `/internal/routes` has it."""
         return self._activity[route].report(self._clock())

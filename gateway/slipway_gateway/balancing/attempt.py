@@ -18,7 +18,7 @@ class RequestCounts:
 
 
 class AttemptObserver(Protocol):
-    """Observes attempts."""
+    """Gets the events of attempts; `LoadBalancer` is one."""
 
     def now(self) -> float: ...
 
@@ -60,7 +60,7 @@ class Attempt:
             self._result = self._observer.attempt_began(self.endpoint, self.client)
 
     def failed(self, body: bytes = b"") -> None:
-        """`body`: of a response with an error status."""
+        """The attempt failed, before or after `began`. `body`: of a response with an error status."""
         # Retries hide a bad revision from clients; they must not hide it from the judge.
         if self.recorder:
             self.recorder.fail(self._observer.now(), body)

@@ -3,10 +3,10 @@
 Weights that are not renewed in time go back to the stable revision, if that is configured.
 
 A revision under test is cut off when its last `failures` attempts all failed, or four of five of its last
-`4 * failures`, and this holds for `after_s` (a pod that died is gone from the table before), while the others do not
-show the same. Failures of one client alone do not count so while there are other clients. Its share goes to the other
-revisions. After a cool-down it is tried again, one request a second; three that succeed undo the cut, one that fails
-doubles the cool-down. A new generation of the route starts from nothing.
+`4 * failures`, and this lasts for `after_s` (by then a pod that died has left the table), while the other revisions do
+not fail too. Failures of one client alone cut nothing off while the route has other clients. The cut-off revision's
+requests go to the other revisions. After a cool-down it gets trials, one request a second: three that succeed undo the
+cut, one that fails doubles the cool-down. A new generation of the route starts without history.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ..routing.table import Route, WeightedBackend, base_revision
 
-WINDOW = 4  # times `failures`
+WINDOW = 4  # results that are kept of each revision, in multiples of `failures`
 HARD_SHARE, SICK_SHARE = 0.8, 0.4
 TRIAL_GAP_S = 1.0
 TRIALS = 3
@@ -41,7 +41,10 @@ class AttemptResult:
 
 @dataclass(slots=True)
 class CutOff:
-    """A revision that gets no requests but trials."""
+    """A revision that gets no requests except trials. `until_s`: when the next trial may be sent.
+
+    `trying`: the cool-down is over. `successes`: of trials.
+    """
 
     revision: str
     reason: str
@@ -62,7 +65,7 @@ class RouteHealth:
     _hard_since_s: dict[str, float] = field(default_factory=dict)
 
     def began(self, revision: str, client: str = "") -> AttemptResult:
-        """An endpoint answered."""
+        """An endpoint of a revision began a good response. `failed` may change the returned result later."""
         one = self._add(revision, client, failed=False)
         if revision in self._hard_since_s and not self._cut_off_reason(revision):
             del self._hard_since_s[revision]
@@ -75,7 +78,10 @@ class RouteHealth:
         return one
 
     def failed(self, revision: str, one: AttemptResult | None, now_s: float, client: str = "") -> None:
-        """An endpoint did not answer, or broke off the response that it began with `one`."""
+        """An endpoint of a revision failed; cuts the revision off if the rule applies.
+
+        `one`: the result of `began` when the endpoint broke off a response; None: it began no good response.
+        """
         if one:
             one.failed = True
         else:
@@ -92,7 +98,10 @@ class RouteHealth:
             self.cut = CutOff(revision, self.cut.reason, now_s + longer_s, longer_s)
 
     def avoids(self, revision: str, now_s: float) -> bool:
-        """Whether a request of this revision goes elsewhere. After the cool-down one a second is let through."""
+        """Whether a request for this revision must go to another one, because it is cut off.
+
+        After the cool-down one request a second is let through, as a trial.
+        """
         if self.cut is None or self.cut.revision != revision:
             return False
         if now_s < self.cut.until_s:
@@ -121,27 +130,30 @@ class RouteHealth:
         return ""
 
     def _from_several_clients(self, failed: Collection[AttemptResult]) -> bool:
-        """One client's failures may be its own doing: they cut nothing off while the route has other clients."""
+        """Whether failures count: those of one client alone, which may cause them, only if the route has no other."""
         if len({one.client for one in failed}) > 1:
             return True
         return len({one.client for tries in self._tries.values() for one in tries}) == 1
 
     def _failing_too(self, revision: str) -> bool:
-        """The other revision fails too: then this revision is not the cause, and a cut does not help."""
+        """Whether this other revision fails too: then the tested one is not the cause, and a cut does not help."""
         last = list(self._tries.get(revision, ()))[-max(1, self.rule.failures) :]
         return sum(one.failed for one in last) > SICK_SHARE * len(last)
 
 
 def find_split(route: Route) -> tuple[WeightedBackend, WeightedBackend] | None:
-    """The revision under test and the stable one, where requests are split between two. A baseline is of stable's."""
+    """The revision under test and the stable one, where requests are split between two; else None.
+
+    Baselines, which are copies of stable, are left out.
+    """
     weighted = [one for one in route.backends if one.weight and base_revision(one.revision) == one.revision]
     return (weighted[0], weighted[1]) if len(weighted) == 2 else None
 
 
 def fall_back_to_stable(route: Route, ready_stable: int) -> Route:
-    """The route with its weights back at the stable revision, as far as its ready pods can carry them.
+    """The route with its weights back at the stable revision, as far as its `ready_stable` ready pods can carry them.
 
-    Only where a revision is under test beside a stable one that still has weight: else there is nothing to go back to.
+    The route is returned unchanged unless a revision is under test beside a stable one that still has weight.
     """
     found = find_split(route)
     if found is None or not ready_stable:

@@ -25,7 +25,7 @@ class FailsafeSettings:
 
 
 def _version(route: Route) -> tuple[str, int, str]:
-    """Identifies one table of one object."""
+    """Identifies one published state of one route object: its uid, its generation and the digest of its weights."""
     return route.uid, route.generation, route.digest
 
 
@@ -41,7 +41,10 @@ class FailsafeState:
         self._reported: dict[str, tuple[str, bool]] = {}
 
     def follow(self, last: RouteTable, table: RouteTable) -> None:
-        """A change renews a route, being listed again does not. A new generation starts with a clean record."""
+        """Adopts a new table. A route that changed is renewed, one that is only listed again is not.
+
+        A new version of a route starts without history of its attempts.
+        """
         health, renewed = self._health, self._renewed_s
         self._health, self._renewed_s = {}, {}
         for name, route in table.routes.items():
@@ -68,7 +71,7 @@ class FailsafeState:
         return not self._health[route.name].cut and self.weights_in_force(table, route) is route
 
     def weights_in_force(self, table: RouteTable, route: Route) -> Route:
-        """The route itself, or with weights back at the stable revision once they expired."""
+        """The route itself or, once its weights expired, a copy with weights back at the stable revision."""
         if not self._expired(route):
             return route
         found = find_split(route)
@@ -107,7 +110,7 @@ class FailsafeState:
         return ttl_s > 0 and self._clock() - self._renewed_s[route.name] > ttl_s
 
     def _report_change(self, route: Route) -> None:
-        """Logs and counts once what the failsafe began or ended."""
+        """Logs each cut or expiry once when it begins and once when it ends, and sets the route's metrics."""
         cut = self._health[route.name].cut
         now = (cut.revision if cut else "", self._expired(route))
         before = self._reported.get(route.name, ("", False))

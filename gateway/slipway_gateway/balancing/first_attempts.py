@@ -11,12 +11,16 @@ from ..telemetry.metrics import GatewayMetrics
 from .failsafe_state import FailsafeState
 from .published_table import PublishedTable
 
-# A whole response is silent while it is generated; a stream only before it begins and when something is wrong.
+# Times `hung_after_s`, for a response that is no stream: its server is silent while it generates. The server of a
+# stream is silent only before the first event, and when something is wrong.
 WHOLE_PATIENCE = 5
 
 
 class FirstAttempts:
-    """`hung_after_s`: after this silence of a stream's server the outcome is a failure; 0: never."""
+    """First attempts of one gateway.
+
+    `hung_after_s`: after this silence of a stream's server the outcome is a failure; 0: never.
+    """
 
     def __init__(
         self,
@@ -49,10 +53,10 @@ class FirstAttempts:
     ) -> OutcomeRecorder:
         """A first attempt begins: the recorder follows it and counts its outcome.
 
-        `is_sample` False: a header or a pin chose the revision, or no model computes it. Nor is it a sample while the
-        failsafe changes the weights. If the assigned revision has no endpoint and another one serves the request, its
-        session counts as assigned, and the outcome counts for neither revision. `stream`: the client requested one.
-        `excused`: failures that the request itself provokes.
+        `is_sample` False: a header or a pin chose the revision, or no model computes the response. No request is a
+        sample while the failsafe changes the weights. If the assigned revision has no endpoint and another one serves
+        the request, its session counts as assigned, and the outcome counts for neither revision. `stream`: the client
+        requested a stream. `excused`: kinds of failure that the request itself provokes, which do not count.
         """
         table = self._published.current
         route = table.routes.get(endpoint.route) if table else None
@@ -85,5 +89,5 @@ class FirstAttempts:
         return recorder
 
     def generation(self, route: Route) -> GenerationSamples | None:
-        """Samples of the route's present generation."""
+        """Samples of the route's present generation; None where `Samples.epoch` has none."""
         return self.samples.epoch(route, self._clock())

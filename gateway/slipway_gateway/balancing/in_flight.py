@@ -32,11 +32,14 @@ class InFlight:
                 del self._by_revision[route, revision]
 
     def of_tenant(self, tenant: str) -> Mapping[str, int]:
-        """Those of one tenant; none of requests without a tenant."""
+        """Requests of one tenant in flight, by the URL of the endpoint; empty for "", which is no tenant."""
         return self._by_tenant.get(tenant, {})
 
     def add(self, endpoint: RouteEndpoint, *, first: bool, tenant: str = "") -> RequestCounts:
-        """An attempt begins. `first`: it is the first one of its request."""
+        """Counts an attempt that begins; returns the counts of its revision, for `remove`.
+
+        `first`: it is the first attempt of its request.
+        """
         counts = self._by_revision.setdefault((endpoint.route, endpoint.revision), RequestCounts())
         counts.inflight += 1
         counts.requests += first
@@ -50,7 +53,7 @@ class InFlight:
         return counts
 
     def remove(self, endpoint: RouteEndpoint, counts: RequestCounts, *, tenant: str = "") -> None:
-        """An attempt is over."""
+        """Counts that an attempt is over. `counts`: what `add` returned for it."""
         counts.inflight -= 1
         _decrement(self._by_url, endpoint.url)
         if tenant:
@@ -64,7 +67,7 @@ class InFlight:
         return self._by_url.get(url, 0)
 
     def by_address(self, urls: Iterable[str]) -> dict[str, int]:
-        """Requests of clients in flight at those of the endpoints that have any, by their IP addresses."""
+        """Requests of clients in flight by the IP address of the endpoint; endpoints without any are left out."""
         busy = {url: self._by_url[url] for url in urls if url in self._by_url}
         return {shown(urlsplit(url).hostname or url): count for url, count in busy.items()}
 

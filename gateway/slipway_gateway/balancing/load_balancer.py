@@ -53,7 +53,7 @@ class LoadBalancer:
         )
 
     def publish(self, table: RouteTable | None) -> None:
-        """Replaces the route table; every part follows it. None: what exists is not known, and no request is routed."""
+        """Replaces the route table and adapts all live state to it. None: no table is known, and nothing is routed."""
         last, known = self.published.current or RouteTable(), table or RouteTable()
         self.in_flight.follow(known)
         self.first_attempts.samples.keep(known.routes, self._clock())
@@ -86,9 +86,10 @@ class LoadBalancer:
         holder: str = "",
         tenant: str = "",
     ) -> RouteEndpoint | None:
-        """An endpoint by weight. `preferred`: a revision that comes first. `revision`: the only one that can respond.
+        """An endpoint for an attempt, by the weights of the route; None when there is none, or the route sleeps.
 
-        `holder`: tag of the endpoint that has the stream.
+        `preferred`: a revision that comes first, whatever its weight. `revision`: the only one that can respond.
+        `holder`: tag of the endpoint that has the client's stream, which comes first. `excluded`: URLs.
         """
         table, route, in_flight = self.published.current, self.published.find(model), self.in_flight.by_url
         if table is None or route is None or route.asleep:
@@ -141,12 +142,15 @@ class LoadBalancer:
         return self.activity.enter(route.name if route else "")
 
     def request_wake(self, model: str) -> None:
-        """A request still waits for a model."""
+        """A request still waits for a model: wakes its route if it sleeps."""
         if route := self.published.find(model):
             self.activity.request_wake(route.name)
 
     def ended(self, model: str, code: int, outcome: str) -> None:
-        """A request of a client is over. `drained` and errors of clients are no evidence about the route."""
+        """A client's request is over: counts it as refused by its route if it ended with 5xx.
+
+        The outcomes `drained` and `client_error` are no evidence about the route.
+        """
         if code >= 500 and outcome not in ("drained", "client_error") and (route := self.published.find(model)):
             self._services.refused(route.name, outcome)
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OutlierDetection:
-    """The rule. 0 turns a count off."""
+    """When and for how long endpoints are ejected; the names are Envoy's. A count of 0 turns its condition off."""
 
     consecutive_5xx: int = 5
     consecutive_gateway_failure: int = 5  # no connection, a reset, 502, 503 or 504
-    base_ejection_time_s: float = 10.0  # times how often it was ejected in a row
+    base_ejection_time_s: float = 10.0  # multiplied by the endpoint's ejections in a row
     max_ejection_time_s: float = 300.0
-    max_ejection_percent: int = 50  # of the endpoints of a revision; one of two or more may always be
+    max_ejection_percent: int = 50  # of a revision's endpoints; above 0, one of two or more may always be ejected
 
 
 @dataclass(slots=True)
@@ -33,20 +33,21 @@ class OutlierDetector:
         self._rule, self._clock = rule, clock
         self._endpoints: dict[str, _EndpointHistory] = {}
         self._ejected: frozenset[str] = frozenset()
-        self._next_s = 0.0  # when the first of them comes back
+        self._next_s = 0.0  # when the next ejection ends
 
     def succeeded(self, url: str) -> None:
         """A response that is no failure. During an ejection it belongs to an earlier request and does not count."""
         if self._endpoints and (known := self._endpoints.get(url)) and url not in self.ejected():
             del self._endpoints[url]
             if known.ejections > 1:
-                # Once well does not mean that it stays so: as Envoy does, one ejection less each time.
+                # One success does not prove that the endpoint is well: as in Envoy, it takes off one ejection only.
                 self._endpoints[url] = _EndpointHistory(ejections=known.ejections - 1)
 
     def failed(self, url: str, peers: Sequence[str], *, gateway: bool) -> bool:
-        """Whether it is ejected now. `peers`: endpoints of its revision, itself among them.
+        """Counts a failure of the endpoint `url`; returns whether the endpoint is ejected because of it.
 
-        `gateway`: it did not answer, or with 502, 503 or 504; else with another 5xx.
+        `peers`: endpoints of its revision, itself among them. `gateway`: it did not answer, or with 502, 503 or 504;
+        False: it answered with another 5xx.
         """
         known = self._endpoints.setdefault(url, _EndpointHistory())
         known.failures_5xx += 1
@@ -66,7 +67,7 @@ class OutlierDetector:
         return self._ejected
 
     def follow(self, urls: Collection[str]) -> None:
-        """A new table: endpoints that left it are forgotten. An address may come back as another pod."""
+        """Adopts a new table: forgets endpoints that left it, because an address may come back as another pod."""
         for gone in [url for url in self._endpoints if url not in urls]:
             del self._endpoints[gone]
         self._return()

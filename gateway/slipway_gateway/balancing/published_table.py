@@ -18,7 +18,7 @@ class PublishedTable:
         changed.set()
 
     async def changed(self, timeout_s: float) -> None:
-        """Returns when the next table is published, or after the time."""
+        """Returns when the next table is published, or after `timeout_s` seconds."""
         event = self._changed
         try:
             async with asyncio.timeout(timeout_s):
@@ -37,7 +37,7 @@ class PublishedTable:
         return any(name in known for name in equivalent_revisions(revision))
 
     def urls(self, model: str, *revisions: str) -> tuple[str, ...]:
-        """Ready endpoints of revisions."""
+        """URLs of the ready endpoints of these revisions of a model; empty for an unknown model."""
         route = self.find(model)
         return (
             tuple(url for one in revisions for url in self.current.urls(route, one)) if self.current and route else ()

@@ -1,7 +1,7 @@
 """Whether requests for a route get responses; the operator compares it with the deployment's status (pure).
 
-Counts of the last 10 to 20 seconds, by whether a server began a response that is no failure of its own, or the client
-got an error of 5xx.
+Two counts of requests of the last 10 to 20 seconds: those to which a server began a response that is no failure of its
+own, and those that ended with 5xx for the client.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WINDOW_S = 10.0
-# A route fails when so many requests got no response, and they are nearly all.
+# A route fails when at least so many requests ended with 5xx, and they are at least this share of all.
 LEAST, SHARE = 3, 0.9
 
 
@@ -20,14 +20,14 @@ class _WindowCounts:
 
 
 class RouteService:
-    """Of one route."""
+    """The counts of one route."""
 
     __slots__ = ("_began_s", "_former", "_now", "last", "unserved_since_s")
 
     def __init__(self, now_s: float) -> None:
         self._began_s = now_s
         self._former, self._now = _WindowCounts(), _WindowCounts()
-        self.last = ""  # outcome of the last request that got no response
+        self.last = ""  # outcome of the last request that `refused` counted
         self.unserved_since_s: float | None = None  # since when no listed revision has an endpoint
 
     def answered(self, now_s: float) -> None:
@@ -36,13 +36,13 @@ class RouteService:
         self._now.answered += 1
 
     def refused(self, now_s: float, outcome: str) -> None:
-        """A request ended with 5xx, and not for the client's own `timeout`."""
+        """A request ended with 5xx, and the client did not cause it, as with its own `timeout`."""
         self._turn(now_s)
         self._now.refused += 1
         self.last = outcome
 
     def fails(self, now_s: float) -> bool:
-        """Whether nearly all requests got no response."""
+        """Whether nearly all requests of the window ended with 5xx."""
         answered, refused = self._sums(now_s)
         return refused >= LEAST and refused >= SHARE * (answered + refused)
 
@@ -69,7 +69,7 @@ class RouteService:
 
 
 class RouteServices:
-    """Of all routes. `notify` gets the name of a route whose requests begin or cease to be served."""
+    """The counts of all routes. `notify` gets the name of a route whose requests begin or cease to be served."""
 
     def __init__(self, clock: Callable[[], float], notify: Callable[[str], None]) -> None:
         self._clock, self._notify = clock, notify
@@ -77,7 +77,7 @@ class RouteServices:
         self._failing: set[str] = set()
 
     def follow(self, routes: Iterable[tuple[str, str, bool]]) -> None:
-        """A new table: name and uid of each route, and whether any listed revision has an endpoint."""
+        """Adopts a new table: name and uid of each route, and whether any listed revision has an endpoint."""
         former, self._routes, now_s = self._routes, {}, self._clock()
         for name, uid, served in routes:
             known = former.get(name)
@@ -86,7 +86,7 @@ class RouteServices:
             before = one.unserved_since_s is None
             if served != before:
                 one.unserved_since_s = None if served else now_s
-                if known:  # of a new one nothing else is expected
+                if known:  # a new route is expected to have no endpoint yet
                     self._notify(name)
         self._failing &= self._routes.keys()
 
@@ -95,11 +95,11 @@ class RouteServices:
         self._count(route, lambda one, now_s: one.answered(now_s))
 
     def refused(self, route: str, outcome: str) -> None:
-        """A request for a route ended with 5xx, and not for the client's own `timeout`."""
+        """A request for a route ended with 5xx, and the client did not cause it, as with its own `timeout`."""
         self._count(route, lambda one, now_s: one.refused(now_s, outcome))
 
     def report(self, route: str) -> Mapping[str, Any]:
-        """`service` of a route of the table."""
+        """`service` of a route of the table, as `/internal/routes` has it."""
         return self._routes[route][1].report(self._clock())
 
     def _count(self, route: str, add: Callable[[RouteService, float], None]) -> None:

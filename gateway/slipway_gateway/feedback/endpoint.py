@@ -20,17 +20,17 @@ ACCEPTED, DUPLICATE, EXPIRED, UNKNOWN, NO_LABEL = "accepted", "duplicate", "expi
 
 
 class SharedClaims(Protocol):
-    """Which tokens were counted by any gateway of the release."""
+    """The tokens that any gateway of the release has counted, kept in a store that gateways share."""
 
     async def claim(self, ids: Sequence[bytes], seconds: float) -> list[bool]:
-        """Whether each token is new. Raises CountersAway: it is not known."""
+        """Claims tokens for `seconds`; returns whether each one was new. Raises CountersAway: that is not known."""
 
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Rating:
-    """An entry that counts unless its token was counted before."""
+    """An entry that counts unless its token was counted before. `place`: its index in the request."""
 
     place: int
     states: Statement
@@ -39,7 +39,7 @@ class _Rating:
 
 
 class FeedbackApi:
-    """One gateway's part of the feedback. `shared` None: a token counts once at each gateway."""
+    """Counts feedback that comes to one gateway. `shared` None: a token counts once at each gateway."""
 
     def __init__(
         self, max_age_s: float, balancer: LoadBalancer, metrics: GatewayMetrics, tokens: FeedbackTokens
@@ -49,7 +49,11 @@ class FeedbackApi:
         self.shared: SharedClaims | None = None
 
     async def rate(self, body: bytes, tenant: str) -> bytes:
-        """The body of the response. `tenant`: who sends it, "" without one. Raises RequestError."""
+        """Counts the entries of a request body; returns the body of the response. `tenant`: the sender, or "".
+
+        Raises:
+            RequestError: the body is invalid (400), or it is a single entry whose token is unknown (404).
+        """
         entries, listed = parse(body)
         results = await self._rate(entries, tenant)
         if not listed and results[0] == UNKNOWN:
@@ -93,7 +97,7 @@ class FeedbackApi:
         return _Rating(place, states, generation, wrong)
 
     def _generation(self, states: Statement) -> GenerationSamples | None:
-        """Where the answer counts; None where its weights are no longer compared."""
+        """The samples in which the answer counts; None where its generation is not reported, or has other weights."""
         table = self._balancer.published.current
         route = table.routes.get(states.route) if table else None
         found = self._balancer.first_attempts.samples.generation(route, states.generation) if route else None
@@ -113,7 +117,7 @@ class FeedbackApi:
             raise
 
     def _add(self, rating: _Rating) -> None:
-        """A session counts once, and once as wrong, as in all that the judge compares."""
+        """Adds a rating to the samples. As in all counts of the judge, a session counts once, and once as wrong."""
         states, session = rating.states, rating.states.table + rating.states.session
         first = not states.session or self._memory.first(session, RATED)
         wrong = rating.wrong and (not states.session or self._memory.first(session, WRONG))

@@ -12,13 +12,13 @@ from .tokens import MAX_TOKEN, SignedAnswer
 MAX_ENTRIES = 1000
 MAX_BODY_BYTES = 2 << 20
 MAX_LABEL = 1024
-RIGHT_FROM = 0.5  # the least score of an answer that is not wrong
+RIGHT_FROM = 0.5  # an answer with a lower score is wrong
 
 _AT = re.compile(r" - at `\$(.*)`$")
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client learned about one answer: one of the three."""
+    """What a client learned about one answer: exactly one of `correct`, `score` and `label`. `id`: its token."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4 * MAX_TOKEN)]
     correct: bool | None = None
@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label: Annotated[str, msgspec.Meta(max_length=MAX_LABEL)] | bool | int | None = None
 
     def is_wrong(self, answer: SignedAnswer) -> bool | None:
-        """None for a label of an answer whose label is not known."""
+        """Whether the answer is wrong; None: the entry has a label, and the token has none to compare it with."""
         if self.correct is not None:
             return not self.correct
         if self.score is not None:
@@ -39,7 +39,7 @@ _ENTRIES = msgspec.json.Decoder(Entry | Annotated[list[Entry], msgspec.Meta(min_
 
 
 def parse(body: bytes) -> tuple[list[Entry], bool]:
-    """The entries, and whether they came as a list. Raises RequestError."""
+    """The entries of a body, and whether they came as a list. Raises RequestError 400 for an invalid body."""
     try:
         found = _ENTRIES.decode(body)
     except msgspec.ValidationError as error:

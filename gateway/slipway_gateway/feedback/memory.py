@@ -1,14 +1,14 @@
-"""What feedback was counted here already: bounded, the oldest is forgotten first (pure)."""
+"""The feedback that this gateway has counted: of bounded size, the oldest is forgotten first (pure)."""
 
 from collections import OrderedDict
 
-# Tokens and sessions, some 120 bytes each: 16 MB where they are used up.
+# Tokens and sessions, some 120 bytes each: 16 MB when the memory is full.
 MAX_REMEMBERED = 131_072
 CLAIMED, RATED, WRONG = 1, 2, 4
 
 
 class FeedbackMemory:
-    """Bits of tokens and sessions. One that was forgotten is new again."""
+    """The bits CLAIMED, RATED and WRONG of tokens and sessions. A forgotten one counts as new again."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
@@ -18,7 +18,7 @@ class FeedbackMemory:
         return len(self._bits)
 
     def first(self, name: bytes, bit: int) -> bool:
-        """Whether it has this bit for the first time."""
+        """Sets a bit of a token or session; returns whether the bit was not set before."""
         # The process's own keyed hash: no client can choose names that collide.
         known = self._bits.get(hash(name), 0)
         self._bits[hash(name)] = known | bit

@@ -21,13 +21,14 @@ from ..judging.outcome import AnswerOrigin
 MAX_TOKEN = 1024
 _VERSION = "fb1"
 _ID_BYTES, _DIGEST_BYTES, _MAC_BYTES = 12, 8, 16
-_SKEW_S = 60  # of the clocks of two gateways
+_SKEW_S = 60  # by which the clocks of two gateways may differ
 
 
 class Statement(msgspec.Struct, frozen=True, array_like=True):
-    """What a token states of one answer. `session`: empty for a request without one.
+    """What a token states of one answer.
 
-    `counts`: the weights alone chose the revision, and its session is one that the judge looks at.
+    `table`: `table_of` the route's digest. `session`, `label`: keyed digests of the session and of the prediction;
+    empty without one. `counts`: the weights alone chose the revision, and the judge looks at the session.
     """
 
     route: str
@@ -43,7 +44,7 @@ class Statement(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class SignedAnswer:
-    """A verified token."""
+    """A verified token: what it states, and the release's key that signed it."""
 
     states: Statement
     key: bytes
@@ -59,14 +60,17 @@ _DECODER = msgspec.msgpack.Decoder(Statement)
 
 
 class FeedbackTokens:
-    """Without keys of the release no answer gets a token, and none is known."""
+    """Makes and verifies tokens. Without keys of the release no answer gets a token, and no token is valid."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
-        """`path`: of the keys. `clock`: Unix time."""
+        """`path`: the file of the release's keys. `clock` returns Unix time."""
         self._keys, self.clock = ReleaseKeys(path, b"slipway feedback key"), clock
 
     def make(self, origin: AnswerOrigin, revision: str, tenant: str, key: str, label: str | None) -> str:
-        """The token of an answer of `revision`; empty without keys. `key`: of the session, "" without one."""
+        """The token of an answer of `revision`; empty without keys, or where it would be longer than MAX_TOKEN.
+
+        `key`: of the session, "" without one. `label`: the prediction in the answer, None where none was read.
+        """
         if not (known := self._keys.current()):
             return ""
         key_id, secret = next(iter(known.items()))
@@ -105,7 +109,7 @@ class FeedbackTokens:
 
 
 def table_of(digest: str) -> bytes:
-    """What a token has of the digest of a table."""
+    """The first 8 bytes of a route's digest, which is in hexadecimal: this much of it is in a token."""
     return bytes.fromhex(digest[: 2 * _DIGEST_BYTES])
 
 

@@ -9,9 +9,9 @@ from ..limits.budget import SHARE, Account
 from ..settings import GatewaySettings
 from ..wire import errors, inference
 
-# In each of these windows a body must bring its minimum.
+# In each window of this length a body must bring at least `min_body_rate_bytes` a second.
 WINDOW_S = 10.0
-# What CPython takes for a piece of a body beside its bytes: many small ones are more than they look.
+# What CPython takes for a piece of a body beside its bytes: a body in many small pieces takes more than its length.
 _PIECE_BYTES = 64
 
 
@@ -46,7 +46,10 @@ def make_body(body: bytes, tokens: bytes) -> bytes | SlicedBody:
 
 
 def check_length(request: web.Request, limit_bytes: int) -> None:
-    """Refuses by the headers alone. Clients of the Open Inference Protocol compress; the server decompresses."""
+    """Checks a body by its headers, before it is read. Raises RequestError: it is too long or compressed (413, 415).
+
+    Clients of the Open Inference Protocol may compress: the server decompresses.
+    """
     encoding = request.headers.get("Content-Encoding", "identity").lower()
     compresses = encoding in inference.ENCODINGS and inference.is_inference_protocol(request.path)
     if encoding != "identity" and not compresses:
@@ -56,7 +59,7 @@ def check_length(request: web.Request, limit_bytes: int) -> None:
 
 
 async def read(request: web.Request, account: Account, settings: GatewaySettings, most_bytes: int = 0) -> bytes:
-    """The whole body, held once. `most_bytes`: where it may be shorter than others.
+    """Reads the whole body, and keeps no second copy of it. `most_bytes`: a lower limit than that of others; 0: none.
 
     Raises:
         RequestError: it is too long or compressed (413, 415), comes too slowly (408), or there is no room for it (429).
@@ -81,14 +84,14 @@ async def read(request: web.Request, account: Account, settings: GatewaySettings
             raise errors.invalid("body_timeout", "The request body did not arrive in time.", status=408) from None
     finally:
         account.goes_on()
-    # An evicted body may still have ended in time: it is not whole, and no longer counted.
+    # An evicted body may still have ended in time, but its pieces were dropped and are no longer counted.
     if reading.evicted:
         raise errors.overloaded("The body came too slowly while the gateway was at its limit of memory.")
     return reading.body()
 
 
 class _BodyReader:
-    """One body on its way."""
+    """Collects the pieces of one body that arrives."""
 
     def __init__(self, account: Account, settings: GatewaySettings, last_s: float, limit_bytes: int) -> None:
         self._account = account
@@ -101,14 +104,14 @@ class _BodyReader:
         self.evicted = False
 
     def due_s(self, now_s: float) -> float:
-        """Until when the next window's minimum must be there."""
+        """The time of the event loop until which the minimum of a window that begins now must have arrived."""
         return min(self._last_s, now_s + WINDOW_S) if self._window_bytes else self._last_s
 
     def evicted_by(self, limit: asyncio.Timeout) -> "_Eviction":
         return _Eviction(self, limit)
 
     def take(self, chunk: bytes) -> bool:
-        """Whether a window is full."""
+        """Takes a piece; returns whether the window has its minimum. Raises RequestError as `_check_room` does."""
         self._size += len(chunk)
         _check_room(self._account, len(chunk), self._size, self._limit_bytes)
         self._pieces.append(chunk)
@@ -131,7 +134,7 @@ class _BodyReader:
 
 
 class _Eviction:
-    """Ends a body that stalls while others need its room."""
+    """The callback with which the budget ends the reading of a body that stalls while others need its room."""
 
     def __init__(self, reading: _BodyReader, limit: asyncio.Timeout) -> None:
         self._reading, self._limit = reading, limit
@@ -142,7 +145,11 @@ class _Eviction:
 
 
 def _check_room(account: Account, size_bytes: int, whole_bytes: int, limit_bytes: int) -> None:
-    """Takes the room of a piece of a body. Raises RequestError: there is none, or the body is too long with it."""
+    """Counts a piece of a body in its account.
+
+    Raises:
+        RequestError: there is no room for the piece (429), or the body is too long with it (413).
+    """
     if whole_bytes > limit_bytes:
         raise errors.too_large(limit_bytes)
     if size_bytes and (refused := account.grow(size_bytes + _PIECE_BYTES)):

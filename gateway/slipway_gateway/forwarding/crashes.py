@@ -13,7 +13,7 @@ from .poison import CRASHED, POISON, RESET, Suspect, Suspects
 from .retry_state import RetryState
 
 log = logging.getLogger(__name__)
-# How long a suspect waits for an endpoint where no other one is on trial, and how often it looks.
+# How long a suspect waits for an endpoint where no other suspect is on trial, and the pause between two looks.
 _TRIAL_WAIT_S, _TRIAL_PAUSE_S = 5.0, 0.02
 
 
@@ -26,10 +26,10 @@ class CrashTracker:
         self._suspects = Suspects(clock)
 
     def check(self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState) -> None:
-        """Checks whether engines died on the same bytes before.
+        """Makes a request a suspect if an engine died while it worked on the same bytes.
 
         Raises:
-            RequestError: two did.
+            RequestError: engines died of them so often that the request is poison.
         """
         known = self._suspects.blamed(_suspect(outgoing))
         if known >= POISON:
@@ -53,7 +53,7 @@ class CrashTracker:
         second one may be of a server that is not back yet, or of something else at that address.
 
         Raises:
-            RequestError: enough of them did.
+            RequestError: engines died of the request so often that it is poison.
         """
         if not reported:
             if endpoint.url in state.resets:
@@ -75,19 +75,19 @@ class CrashTracker:
         self._suspects.completed(_suspect(outgoing))
 
     def avoided(self, state: RetryState) -> Collection[str]:
-        """Endpoints that a request does not go to now, for a suspect is on trial there."""
+        """URLs of endpoints where another suspect is on trial, which a suspect avoids for a while; else empty."""
         waits = state.suspect and self._clock() < state.trial_until
         return self._suspects.busy() if waits else ()
 
     async def wait_for_trial(self, state: RetryState) -> None:
-        """Waits a moment for a trial to end. That time is not part of the time that the request waits for endpoints."""
+        """Waits a moment for a trial to end, and extends the time that the request may wait for endpoints by it."""
         began_s = self._clock()
         await asyncio.sleep(_TRIAL_PAUSE_S)
         state.hold_until += self._clock() - began_s
 
     @contextlib.contextmanager
     def trial(self, url: str) -> Iterator[None]:
-        """From sending a suspect to the first byte of its response."""
+        """Marks an endpoint where a suspect is on trial: from sending the suspect to the first byte of its response."""
         self._suspects.begin(url)
         try:
             yield

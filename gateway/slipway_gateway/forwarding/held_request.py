@@ -17,7 +17,7 @@ _HEADERS = {"Content-Type": f"{CONTENT_TYPE}; charset=utf-8", "Cache-Control": "
 
 
 class HeldRequest:
-    """One request. `out` is there once a first comment was sent: from then on there is no other status than 200."""
+    """One request. `out`: the response to its client once a first comment was sent, whose status can only be 200."""
 
     def __init__(
         self,
@@ -29,20 +29,20 @@ class HeldRequest:
         began_s: float,
         every_s: float,
     ) -> None:
-        """`began_s`: when it was taken, on the clock of `now_s` below. `every_s`: between comments; 0: none."""
+        """`began_s`: when the request came, on the clock of `now_s` below. `every_s`: between comments; 0: none."""
         self._request, self._call, self._record = request, outgoing, record
         self.activity, self.began_s = activity, began_s
         self._every_s = every_s if outgoing.stream and outgoing.writes_text and every_s > 0 else math.inf
         self._next_s = began_s + self._every_s
         self.out: web.StreamResponse | None = None
-        self.left = False  # the client has, as a comment showed
+        self.left = False  # whether the client is gone, which sending a comment showed
 
     def until_next_s(self, route: Route | None, now_s: float) -> float:
-        """Seconds until the next comment; infinite where none is due ever."""
+        """Seconds until the next comment; infinite where the route is awake, or the request gets no comments."""
         return max(0.0, self._next_s - now_s) if route and route.wake_s is not None else math.inf
 
     async def send_comment(self, route: Route | None, now_s: float) -> None:
-        """Send the comment that is due, if one is."""
+        """Sends the comment that is due, if one is. The first one begins the response; `left` is set if that fails."""
         if route is None or self.until_next_s(route, now_s) > 0:
             return
         self._next_s = now_s + self._every_s
@@ -60,10 +60,10 @@ class HeldRequest:
             self.left = True
 
     async def refuse(self, refusal: errors.RequestError) -> web.StreamResponse:
-        """The end of a stream that has begun with comments.
+        """Ends a stream that has begun with comments, by an error event.
 
         Raises:
-            RequestError: where nothing was sent yet.
+            RequestError: `refusal` itself, where nothing was sent yet.
         """
         if self.out is None:
             raise refusal from None
@@ -71,7 +71,10 @@ class HeldRequest:
         return await self._end(self.out, refusal.outcome, refusal.code, event)
 
     async def refuse_response(self, response: UpstreamResponse) -> web.StreamResponse | None:
-        """Ends such a stream with an error event if the response is an error; None if the response can be relayed."""
+        """Closes a server's response that cannot go on a stream which has begun with comments: sends an error event.
+
+        None: nothing was sent yet, or the response is a stream of events with status 200; it can be relayed.
+        """
         if self.out is None or (response.status == 200 and response.streams_events):
             return None
         response.close()

@@ -1,8 +1,8 @@
 """Requests that were in flight when an engine died: after two crashes a request goes to no third endpoint (pure).
 
-A crash has one culprit and many bystanders, and all of them are tried elsewhere. So a suspect is on trial at its next
-endpoint until the first byte of its response, alone where that can be: when an engine dies while a suspect is on trial
-there, the others in flight at it are not blamed once more.
+A crash has one culprit and many bystanders, and all of them are tried at other endpoints. So a suspect is on trial at
+its next endpoint until the first byte of its response, and no other suspect is if that can be. When an engine dies
+during a trial, other suspects in flight at that engine are not blamed once more.
 """
 
 import math
@@ -10,20 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from hashlib import blake2b
 
-# A server that reports an engine crash, and a connection that was reset: a pod that is killed
-# from outside looks like that too, and whoever was in flight there has done nothing. Two of the first kind make a
-# request poison, or three of the second.
+# What a request is blamed for a crash that the server reports, and for a connection that was reset. A reset is weaker
+# evidence: a pod that is killed from outside looks the same, and the requests in flight there did nothing. Two reported
+# crashes make a request poison, or three resets.
 CRASHED, RESET, POISON = 3, 2, 6
 REMEMBERED_S = 600.0
 MAX_SUSPECTS = 4096
-# What one death does to all requests at an endpoint comes within this time.
+# All requests at an endpoint see the death of its engine within this time.
 _SAME_DEATH_S = 2.0
 
 Key = tuple[str, str, int]
 
 
 class Suspect:
-    """One request by its bytes, of one client at one path."""
+    """A request, identified by its client, its path and the bytes of its body."""
 
     __slots__ = ("_name", "body", "client", "path")
 
@@ -33,7 +33,7 @@ class Suspect:
 
     @property
     def key(self) -> Key:
-        """Distinguishes requests without reading the body."""
+        """Identifies most requests without hashing the body: by client, path and length."""
         return self.client, self.path, len(self.body)
 
     @property
@@ -46,7 +46,7 @@ class Suspect:
 
 
 class Suspects:
-    """Counts crashes by request for a while, of the last ones. `clock` counts seconds."""
+    """Counts crashes by request, for REMEMBERED_S and the last MAX_SUSPECTS requests. `clock` counts seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class Suspects:
         self._blamed_s: dict[str, float] = {}
 
     def blamed(self, one: Suspect) -> int:
-        """For the engines that died with it in flight: `POISON` or more is enough."""
+        """The sum of weights of the crashes that a request was in flight at; it is poison from `POISON` on."""
         self._forget()
         # The body is hashed only if client, path and length are those of a suspect.
         if one.key not in self._keys:
@@ -65,9 +65,9 @@ class Suspects:
         return self._crashes.get(one.digest, (0, 0.0, one.key))[0]
 
     def blame(self, one: Suspect, url: str, weight: int, *, sent_s: float, on_trial: bool) -> int:
-        """The engine at `url` died with it in flight: all that it is blamed for now.
+        """The engine at `url` died with a request in flight: blames the request, and returns its sum of weights.
 
-        `weight`: CRASHED or RESET. `sent_s`: when it was sent there.
+        `weight`: CRASHED or RESET. `sent_s`: when the request was sent there. `on_trial`: it was on trial there.
         """
         before, now_s = self.blamed(one), self._clock()
         self._blamed_s = {name: at for name, at in self._blamed_s.items() if now_s - at <= _SAME_DEATH_S}
@@ -83,10 +83,10 @@ class Suspects:
         return before + weight
 
     def completed(self, one: Suspect) -> None:
-        """A response to it has been sent to its end: each one takes 1 from what it is blamed for.
+        """A response to a request was sent to its end: takes 1 from the request's sum of weights.
 
-        Bytes that many requests send are in flight at most deaths, whatever the cause. What crashes an engine seldom
-        completes, so its count still rises.
+        Bytes that many requests send are in flight at most deaths, whatever the cause. A request that crashes engines
+        seldom completes, so its sum still rises.
         """
         if one.key not in self._keys or (found := self._crashes.get(one.digest)) is None:
             return

@@ -112,7 +112,7 @@ class Proxy:
     def _feedback_token(
         self, outgoing: UpstreamRequest, response: UpstreamResponse, state: RetryState, record: RequestRecord
     ) -> str:
-        """For the client, where feedback on this response is counted; else empty."""
+        """The token with which the client can send feedback on this response; empty where feedback is not counted."""
         origin = state.recorder.origin if state.recorder else None
         if origin is None or response.status != 200 or not outgoing.computes:
             return ""
@@ -128,7 +128,7 @@ class Proxy:
 
 
 class _TimeLimits:
-    """Bounds the time of all running requests by one timer: one for each request costs more than it does.
+    """Bounds the time of all running requests by one timer, which costs less than a timer for each request.
 
     `cut`: requests are ended before their time.
     """
@@ -136,7 +136,7 @@ class _TimeLimits:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
-        self._due_s: dict[asyncio.Timeout, float] = {}  # the first one is due first: all have the same time
+        self._due_s: dict[asyncio.Timeout, float] = {}  # in the order in which they are due: all have the same limit
         self._timer: asyncio.TimerHandle | None = None
         self.cut = False
 
@@ -177,7 +177,7 @@ class _TimeLimits:
 
 
 class _Bound:
-    """Of one request, while it runs inside of its `limit`."""
+    """Context manager in which the time of one request is bounded by its `limit`."""
 
     __slots__ = ("_limit", "_limits")
 
@@ -198,7 +198,7 @@ def _budget_bytes(settings: GatewaySettings) -> int:
 
 
 def max_sessions(settings: GatewaySettings) -> int:
-    """How many sessions are remembered for the judge: a sixteenth of the memory for requests."""
+    """How many sessions are remembered for the judge: those that a sixteenth of the memory for requests holds."""
     return min(MAX_ENTRIES, _budget_bytes(settings) // 16 // ENTRY_BYTES)
 
 

@@ -32,7 +32,8 @@ _MESSAGES = {
 _OUTCOMES = {"upstream_died": "upstream_error", "request_crashed_engine": errors.POISON}
 # Memory of a stream is counted in steps of this size.
 _STEP_BYTES = 4 << 10
-# What is written at once into an empty buffer: half of what the transport takes before a write waits for its client.
+# A write of at most this size into an empty buffer does not wait for the client: it is half of what the transport
+# buffers before a write waits.
 _AT_ONCE_BYTES = 16 << 10
 
 
@@ -105,7 +106,10 @@ class Relay:
         await self._out.prepare(self._request)  # it never waits
 
     async def end(self, code: str) -> web.StreamResponse:
-        """A broken stream ends with an error event; any other one is aborted, so it never looks complete."""
+        """Ends a broken response: a stream with an error event, any other one by an abort, so it never looks complete.
+
+        `code`: a key of `_MESSAGES`.
+        """
         if self._answer.attempt and code != "drained":
             self._answer.attempt.failed()
         self._record.end(_OUTCOMES.get(code, code), self._answer.status, code)
@@ -129,7 +133,7 @@ class Relay:
             self._context.mirror.passed()
 
     def usage(self) -> tuple[Usage, bool] | None:
-        """Tokens of the response so far, and whether they are an estimate; None where neither is known."""
+        """Tokens of the response so far, and whether they are an estimate; None where they are not known."""
         if self._meter:
             return self._meter.usage, self._meter.estimated
         found = None
@@ -144,7 +148,7 @@ class Relay:
         return StreamProgress.begin(response.headers, endpoint.revision, tag(endpoint.url), self._call.tokens)
 
     def _begin_meter(self, outgoing: UpstreamRequest, response: UpstreamResponse) -> Meter | None:
-        """None where no tenant is charged: there is none, or no success."""
+        """Starts the request's meter; None where no tenant is charged: there is none, or the status is not 200."""
         if outgoing.meter is None or response.status != 200:
             return None
         response_id = stream_key(self._progress.stream, outgoing).hex() if self._progress else ""
@@ -173,7 +177,7 @@ class Relay:
         self._ended()
 
     async def _send_whole(self, body: bytes) -> None:
-        """A short response that is here: its head, its body and its end are one write."""
+        """Sends a short response that has arrived as a whole: its head, its body and its end are one write."""
         if body and (recorder := self._answer.recorder):
             recorder.server_sent(self._clock())
         self._complete()
@@ -211,7 +215,7 @@ class Relay:
         return ""
 
     def _stream_complete(self) -> None:
-        """The client has the last event of the stream."""
+        """The client has the last event of the stream: what happens from now on does not change the outcome."""
         self._complete()
         self._record.end(self._answer.outcome, self._answer.status)
         self._record.whole = True
@@ -249,7 +253,10 @@ class Relay:
         return events
 
     def _count(self, held_bytes: int) -> None:
-        """Counts what a stream keeps: tokens for another server, and the beginning of an event."""
+        """Counts in the budget what a stream keeps: tokens to resume it with, and the beginning of an event.
+
+        Without room for them the tokens are forgotten, and the stream cannot be resumed.
+        """
         more = held_bytes - self._counted_bytes
         if more < _STEP_BYTES:
             return

@@ -7,11 +7,11 @@ from ..limits.budget import MemoryBudget
 from ..upstream.exchange import UpstreamRequest
 from ..wire.headers import TENANT
 
-ENTRY_BYTES = 256  # what CPython takes for one beside its tokens
+ENTRY_BYTES = 256  # what CPython takes for one entry beside its tokens
 
 
 def stream_key(stream: str, outgoing: UpstreamRequest) -> bytes:
-    """Key of a stream and its request: tokens never continue a different request."""
+    """Key of a stream and its request, so that tokens never continue a different request."""
     digest = blake2b(digest_size=16)
     for part in (stream, outgoing.path, outgoing.headers.get(TENANT, "")):
         digest.update(part.encode() + b"\0")
@@ -20,7 +20,7 @@ def stream_key(stream: str, outgoing: UpstreamRequest) -> bytes:
 
 
 class ResumeMemory:
-    """Evicts the oldest stream first, when it is full or requests need the room."""
+    """Tokens by `stream_key`. The oldest stream is evicted first, when the memory is full or requests need its room."""
 
     def __init__(self, size_bytes: int, window_s: float, clock: Callable[[], float], budget: MemoryBudget) -> None:
         self._limit_bytes, self._window_s, self._clock = size_bytes, window_s, clock
@@ -33,7 +33,10 @@ class ResumeMemory:
         return self._account.held_bytes
 
     def keep(self, name: bytes, tokens: bytes) -> None:
-        """Keeps `tokens` as they are sent to servers, with commas; they replace earlier ones of this key."""
+        """Keeps `tokens` as they are sent to servers, with commas; they replace earlier ones of the key `name`.
+
+        Without room in the budget nothing is kept.
+        """
         self._drop(name)
         if self._account.grow(ENTRY_BYTES + len(tokens)):
             return
@@ -41,7 +44,7 @@ class ResumeMemory:
         self._tidy()
 
     def find(self, name: bytes) -> bytes:
-        """Empty if there are none. The entry stays: a client may reconnect more than once."""
+        """The tokens of a key; empty if there are none. The entry stays: a client may reconnect more than once."""
         self._tidy()
         return self._kept[name][1] if name in self._kept else b""
 

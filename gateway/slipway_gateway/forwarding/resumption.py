@@ -16,7 +16,7 @@ from .retry_state import RetryState
 
 
 class Resumption:
-    """Of all streams of one gateway."""
+    """Resumes the broken streams of one gateway."""
 
     def __init__(
         self,
@@ -44,7 +44,11 @@ class Resumption:
         record: RequestRecord,
         state: RetryState,
     ) -> UpstreamResponse | None:
-        """The rest of a broken stream from another server of its revision; None when none gives it in time."""
+        """The rest of a broken stream from another server of its revision; None when none gives it in time.
+
+        Raises:
+            RequestError: the request is poison.
+        """
         endpoint = broken.endpoint
         headers, tokens = progress.resume_request(outgoing.headers, outgoing.tokens)
         state.again(endpoint.url, self._clock() + self._settings.resume_timeout_s)

@@ -50,7 +50,13 @@ class Retries:
         state: RetryState,
         held_request: HeldRequest | None = None,
     ) -> UpstreamResponse:
-        """`held_request`: None for a stream whose response has begun."""
+        """The response to relay: the first that is no reason to retry or, after all attempts, the last error response.
+
+        `held_request`: None for a stream whose response has begun.
+
+        Raises:
+            RequestError: no endpoint came in time, the last attempt gave no response, or the request is poison.
+        """
         while state.spent < state.limit:
             avoided = self._crashes.avoided(state)
             endpoint = self._pick(outgoing, state, avoided)
@@ -121,14 +127,17 @@ class Retries:
         return state.last.response
 
     async def _hold(self, outgoing: UpstreamRequest, state: RetryState, held_request: HeldRequest | None) -> bool:
-        """Waits for a change of the table or a pause; False when the time or the places for it are used up."""
+        """Waits for a change of the table or a pause, and allows all endpoints again; counts the request as held.
+
+        False: the time or the places for waiting are used up, or the client is gone.
+        """
         now, route = self._clock(), self._balancer.published.find(outgoing.whose)
         state.wakes |= route is not None and route.wake_s is not None
         if held_request:
             # A request that arrived during sleep keeps its waiting time after the wake, until the endpoints are known.
             state.hold_until = max(state.hold_until, held_request.began_s + self._hold_s(route))
         left = state.hold_until - now
-        # A stream that is half answered keeps the place that it has; it came in by `max_inflight`.
+        # A stream whose response has begun needs no place of `max_held`: it has one of `max_inflight`.
         if left <= 0 or (self.held >= self._settings.max_held and not state.resumes):
             return False
         # An endpoint that failed is tried again after a pause; without endpoints only a new table helps.

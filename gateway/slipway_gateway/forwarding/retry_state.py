@@ -11,7 +11,10 @@ BAD_RESPONSE = "bad_response"  # reason of a failure: the server sent something 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """Why an attempt may be repeated elsewhere. `response` is what to relay when nothing better comes."""
+    """Why an attempt may be repeated elsewhere. `response` is what to relay when nothing better comes.
+
+    `sent`: whether the endpoint may have got the request; it did not when the connection failed.
+    """
 
     reason: str
     sent: bool = True
@@ -25,7 +28,10 @@ class AttemptFailure:
 
 @dataclass(slots=True)
 class RetryState:
-    """Attempts of one request so far."""
+    """Attempts of one request so far; `spent`: those of them that count toward `limit`.
+
+    `hold_until`: until when it may wait for an endpoint, on the clock. `tried`: URLs to avoid until the next pause.
+    """
 
     hold_until: float
     limit: int
@@ -55,8 +61,8 @@ class RetryState:
         self.attempts += 1
         self.tried.add(url)
         self.last = fault
-        # A refusal costs a stream only time, but a server that died counts. A refusal does not
-        # it count against a wake: endpoints may still be those of pods that left when the deployment fell asleep.
+        # A resumed stream loses only time by a refusal, which does not count; a server that died counts. Nor does a
+        # refusal count during a wake: endpoints may still be those of pods that left when the deployment fell asleep.
         self.spent += fault.sent and not ((self.resumes or self.wakes) and fault.response)
 
     @property

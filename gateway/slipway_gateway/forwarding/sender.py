@@ -51,7 +51,10 @@ class Sender:
     async def attempt(
         self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, recorder: OutcomeRecorder | None
     ) -> UpstreamResponse | AttemptFailure:
-        """`recorder`: of the first attempt alone."""
+        """Sends a request to an endpoint and reads the first bytes of its response, the whole of a short one.
+
+        `recorder`: of the request's first attempt; None for a later attempt.
+        """
         attempt = self._balancer.start_attempt(
             endpoint,
             first=recorder is not None,
@@ -83,7 +86,7 @@ class Sender:
             return self._bad_response(endpoint, attempt)
         except (aiohttp.ClientError, OSError) as error:
             attempt.failed()
-            # One that is about to leave is gone for other reasons; and a response that has begun has its own bounds.
+            # No crash where the endpoint has left the table, for it goes for other reasons, or the response had begun.
             listed = endpoint.url in self._no_answer(endpoint)
             return AttemptFailure("reset", crashed=listed and raw is None and _is_death(error))
         finally:

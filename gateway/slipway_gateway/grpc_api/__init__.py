@@ -1,6 +1,6 @@
-"""gRPC of the Open Inference Protocol: it ends here, and each call goes through the API as a request over HTTP does.
+"""gRPC of the Open Inference Protocol: the gateway terminates it, and runs each call as a request over HTTP.
 
-`listener` has the port, `methods` says what each method does, `calls` runs one as a request, `streams` many of them;
-`messages` and `statuses` translate, `health` is grpc.health.v1, `peers` has what is known of clients, `reading` bounds
-what they send.
+`listener` has the port, `methods` implements the methods, `calls` runs one call as a request, `streams` runs many of
+them on one stream. `messages` and `statuses` translate, `health` is grpc.health.v1, `peers` reads addresses and
+certificates of clients, `reading` bounds what clients send.
 """

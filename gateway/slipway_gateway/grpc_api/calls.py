@@ -1,4 +1,4 @@
-"""One call as one request: through the same code as requests over HTTP, without a connection between.
+"""Runs one gRPC call as one HTTP request: through the same code as requests over HTTP, without a connection in between.
 
 The API gets a request whose headers are the call's metadata and whose body is its message. What is written into the
 response is collected, because a message is sent whole.
@@ -29,14 +29,17 @@ Prepare = Callable[["Call", RequestRecord], Awaitable[Work]]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The client. `certificate`: the verified one, as `ssl.SSLSocket.getpeercert` has it; None where it has none."""
+    """The client. `certificate` returns its verified one, as `ssl.SSLSocket.getpeercert` does; None: it has none."""
 
     address: str
     certificate: Callable[[], Mapping[str, Any] | None] = lambda: None
 
 
 class CallConnection:
-    """What the API looks at of a request's connection. `is_cutting`: whether this gateway ends its calls itself."""
+    """Stands in for the connection of a request, with what the API reads of one.
+
+    `is_cutting` returns whether this gateway itself cancels its calls now, as at its end.
+    """
 
     ssl_context = peername = sockname = None
 
@@ -45,7 +48,7 @@ class CallConnection:
         self.aborted = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of the transport: the certificate of the client."""
+        """As of a transport: the client's certificate for `peercert`, else `default`."""
         return self._peer.certificate() if name == "peercert" else default
 
     @property
@@ -53,7 +56,7 @@ class CallConnection:
         return self
 
     def is_closing(self) -> bool:
-        """A cancelled call was left by its client, or its deadline is over."""
+        """Whether the client is gone. A call that is cancelled, and not by this gateway, was left or is too late."""
         return not self._is_cutting()
 
     def get_write_buffer_size(self) -> int:
@@ -64,7 +67,7 @@ class CallConnection:
 
 
 class MessageBody:
-    """The message in the place of a body that came with its head."""
+    """The message of a call, in the place of a request body that has arrived as a whole."""
 
     def __init__(self) -> None:
         self._message = b""
@@ -82,7 +85,10 @@ class MessageBody:
 
 
 class ResponseCollector(AbstractStreamWriter):
-    """Collects a response within the budget. Its headers are those of the response that was prepared."""
+    """Collects a response in memory, within `limit_bytes` and the memory budget of `account`.
+
+    `status` and `headers`: of the response, once it is prepared.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -95,7 +101,7 @@ class ResponseCollector(AbstractStreamWriter):
         self.too_large = False
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Raises ConnectionError for a response that has no room: its server sees the end of the connection."""
+        """Raises ConnectionError when the response has no room, so that the relay closes its server's connection."""
         self.output_size += len(chunk)
         if self.output_size > self._limit_bytes or (self.account and self.account.grow(len(chunk))):
             self.too_large = True
@@ -121,7 +127,7 @@ class ResponseCollector(AbstractStreamWriter):
 
 
 class Call:
-    """One request. `method`: of gRPC, as the access log has it."""
+    """One call and its response. `method`: the path of the gRPC method, as the access log has it."""
 
     def __init__(
         self,
@@ -142,13 +148,16 @@ class Call:
     def _made(self, method: str, path: str) -> web.Request:
         url = URL(path, encoded=True)
         message = RawRequestMessage(method, path, _VERSION, self._headers, (), False, None, False, False, url)
-        # Neither is aiohttp's own: the gateway reads nothing else of them.
+        # Body and connection are stand-ins for aiohttp's own, with all that the gateway reads of them.
         body, connection = cast("Any", self._body), cast("Any", self._connection)
         task, loop = cast("Any", asyncio.current_task()), asyncio.get_running_loop()
         return web.Request(message, body, connection, self._writer, task, loop, remote=self._remote)
 
     async def run(self, api: PublicApi, prepare: Prepare) -> None:
-        """`prepare` makes of the call what the API does with it. Afterwards the call has its response."""
+        """Runs the call through the API, and sets its `status`, `headers` and `body`.
+
+        `prepare` is called once the call is authenticated; it returns the work that the API does for the call.
+        """
 
         async def work(_: web.Request, record: RequestRecord) -> web.StreamResponse:
             self._record = record
@@ -168,7 +177,7 @@ class Call:
             self._broken()
 
     def _broken(self) -> None:
-        """The response ended before its end."""
+        """The response broke off: sets an error in its place."""
         if self._writer.too_large:
             refusal = RequestError(413, "response_too_large", "The response is longer than the gateway can hold.")
         elif self._record and self._record.reason == "timeout":
@@ -179,7 +188,10 @@ class Call:
         self.body = refusal.body()
 
     def becomes(self, method: str, path: str, message: bytes = b"", timeout: str = "") -> None:
-        """The request that goes on: to a path of the protocol over HTTP."""
+        """Replaces the request by one to a path of the protocol over HTTP.
+
+        `message`: its body. `timeout`: its header `grpc-timeout`; "": none.
+        """
         headers = CIMultiDict(self._headers)
         if message:
             headers["Content-Type"] = PROTOBUF
@@ -190,7 +202,7 @@ class Call:
         self.request = self._made(method, path)
 
     def hold(self, account: Account) -> None:
-        """The account that the response counts in, until `close`."""
+        """Sets the account in which the response counts; `close` closes it."""
         self.account = self._writer.account = account
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The gRPC port: bounded calls and messages, TLS with the certificate of the API port, and an end that cuts nothing."""
+"""The gRPC port: bounded calls and messages, TLS with the API port's certificate, and an end that cuts no call."""
 
 import asyncio
 import logging
@@ -26,19 +26,20 @@ from .streams import InferStream
 log = logging.getLogger(__name__)
 
 _STREAMS_OF_CONNECTION = 1024
-# Beyond the requests that the API counts and refuses itself.
+# Calls beyond `max_inflight` that the library takes, so that the API can count and refuse them itself.
 _MORE_CALLS = 256
 # What a stream may send before its call reads it.
 _LOOKAHEAD_BYTES = 64 << 10
 _KEEPALIVE_MS, _LEAST_PING_MS = 60_000, 10_000
 _FAREWELL_S = 10.0
-# The library varies ages by a tenth. And what a client takes to learn of one, before it begins no call there any more.
+# The library varies the age of a connection by a tenth. `_LEARNED_S`: the time that GOAWAY takes to reach a client,
+# which then begins no more calls on the connection.
 _AGE_SPREAD, _LEARNED_S = 1.1, 0.5
-_IDENTITY_ALONE = 1  # a bit set of algorithms: a compressed message may be a thousand times longer when it is read
+_IDENTITY_ALONE = 1  # bit set of compressions that are taken: none, for a message may grow a thousandfold when unpacked
 
 
 class GrpcServer:
-    """The port of one gateway."""
+    """The gRPC port of one gateway."""
 
     def __init__(self, api: PublicApi, published: PublishedTable, settings: GatewaySettings) -> None:
         """Raises OSError, ValueError: the port, or the certificate, cannot be used."""
@@ -63,8 +64,8 @@ class GrpcServer:
     async def drain(self) -> None:
         """Returns when all connections got GOAWAY and all calls have ended.
 
-        The library ends by cancelling calls that clients began before they learned of the end. So it ends when every
-        connection has reached its age, which clients learn without losing a call; until then calls are served.
+        When the library stops, it cancels calls that clients begin before they have received GOAWAY. So it is stopped
+        only when every connection has reached its age, at which GOAWAY costs no call; until then calls are served.
         """
         if self._methods.has_served:
             age_s = self._settings.grpc_connection_age_s * _AGE_SPREAD + _LEARNED_S
@@ -75,7 +76,7 @@ class GrpcServer:
         await self._server.stop(self._settings.drain_timeout_s + _FAREWELL_S)
 
     async def close(self) -> None:
-        """Cuts what is left."""
+        """Cancels the calls that still run."""
         self._methods.cutting = True
         await self._server.stop(0)
 
@@ -107,7 +108,7 @@ def _host(host: str) -> str:
 
 
 def _credentials(settings: GatewaySettings) -> grpc.ServerCredentials | None:
-    """None without a certificate. Raises OSError, ValueError."""
+    """The TLS credentials of the port; None without a certificate. Raises OSError, ValueError: they cannot be used."""
     if not settings.tls_cert_file:
         return None
     if settings.tls_min_version != "1.2":
@@ -124,7 +125,7 @@ def _credentials(settings: GatewaySettings) -> grpc.ServerCredentials | None:
 
 
 class _Reload:
-    """The certificate for the next handshake. The library calls it from threads of its own."""
+    """Reads the certificate again when its files change. The library calls `next` from threads of its own."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files, self._lock = files, threading.Lock()
@@ -132,7 +133,7 @@ class _Reload:
         self.first = self._load()
 
     def next(self) -> Any:
-        """None: the last one stays."""
+        """The certificate for the next handshake; None: the last one stays."""
         with self._lock:
             now_s = time.monotonic()
             if now_s - self._looked_s < LOOK_AGAIN_S:
@@ -149,7 +150,7 @@ class _Reload:
             return found
 
     def _load(self) -> Any:
-        """Raises OSError, ValueError: of files that the API port does not take either."""
+        """Reads the files. Raises OSError, ValueError: the API port does not take them either."""
         files = self._files
         files.load()
         pair = (Path(files.private_key).read_bytes(), Path(files.certificate).read_bytes())
@@ -158,9 +159,11 @@ class _Reload:
 
 
 class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library has no annotations
-    """Finds what does a method. All methods are handled as streams of bytes, which look the same on the wire: so a call
-    begins before its message is read, and is authenticated first; and a client that does not read its response can be
-    left, which the library does not do with the one response of other handlers."""
+    """Finds the handler of a method. All methods are handled as bidirectional streams, which look the same on the wire.
+
+    So a call begins, and is authenticated, before its message is read. And the gateway can give up on a client that
+    does not read its response, for which the library has no way in handlers of one response.
+    """
 
     def __init__(self, methods: Methods, health: GrpcHealth) -> None:
         self._methods = methods

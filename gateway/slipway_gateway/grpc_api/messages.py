@@ -1,4 +1,4 @@
-"""Messages of the protocol, without a library: names out of requests, and the server's JSON as responses (pure)."""
+"""Messages of the protocol, without generated code: reads names in requests, encodes JSON as responses (pure)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ MAX_NAME = 512
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """What a request names; "" where it does not. `request_id`: of its inference."""
+    """The model, version and id of inference that a request names; "" for each that it does not name."""
 
     name: str
     version: str
@@ -39,10 +39,10 @@ _MODEL = msgspec.json.Decoder(_Model)
 
 
 def model_of(message: bytes) -> ModelName:
-    """Of ModelInferRequest, ModelReadyRequest and ModelMetadataRequest, whose first two fields are the same.
+    """The model that a ModelInferRequest, ModelReadyRequest or ModelMetadataRequest names: fields 1 and 2 of each.
 
     Raises:
-        RequestError: it is no message.
+        RequestError: the message cannot be read, or a name is too long (400).
     """
     try:
         found = protobuf.texts(message, 1, 2, 3)
@@ -55,7 +55,7 @@ def model_of(message: bytes) -> ModelName:
 
 
 def truth(value: bool) -> bytes:
-    """ServerLiveResponse, ServerReadyResponse and ModelReadyResponse."""
+    """Encodes ServerLiveResponse, ServerReadyResponse or ModelReadyResponse: each one has one bool, in field 1."""
     return protobuf.number_field(1, value)
 
 
@@ -73,7 +73,7 @@ def repository_index(models: list[dict[str, str]]) -> bytes:
 
 
 def wants_ready_alone(message: bytes) -> bool:
-    """Of a RepositoryIndexRequest. Raises RequestError."""
+    """Whether a RepositoryIndexRequest has `ready` set. Raises RequestError 400: the message cannot be read."""
     try:
         return any(field.number == 2 and field.value for field in protobuf.fields(message))
     except protobuf.WireError as error:
@@ -81,7 +81,7 @@ def wants_ready_alone(message: bytes) -> bool:
 
 
 def model_metadata(body: bytes) -> bytes:
-    """Raises RequestError 502 where the server's description is none."""
+    """Encodes a server's JSON as ModelMetadataResponse. Raises RequestError 502: it is no description of a model."""
     try:
         model = _MODEL.decode(body)
         return b"".join(
@@ -103,10 +103,10 @@ def _tensor(tensor: _Tensor) -> bytes:
 
 
 def stream_answer(response: bytes) -> bytes:
-    """ModelStreamInferResponse with a ModelInferResponse."""
+    """Encodes a ModelStreamInferResponse. `response`: an encoded ModelInferResponse."""
     return protobuf.bytes_field(2, response)
 
 
 def stream_error(text: str, request_id: str) -> bytes:
-    """The same with an error; the response beside it has the id alone, as Triton sends it."""
+    """Encodes a ModelStreamInferResponse with an error; its `infer_response` has the id alone, as Triton sends it."""
     return protobuf.text_field(1, text) + protobuf.bytes_field(2, protobuf.text_field(3, request_id))

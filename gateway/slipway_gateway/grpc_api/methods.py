@@ -1,4 +1,4 @@
-"""Which method does what: each one becomes a request of the protocol over HTTP, and its response a message again."""
+"""The methods: each call becomes a request of the protocol over HTTP, and its response becomes a message again."""
 
 import asyncio
 from typing import Any
@@ -23,8 +23,8 @@ from .reading import MessageReader
 
 SERVICE = "inference.GRPCInferenceService"
 UNARY = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer", "RepositoryIndex")
-_NOT_READY = (404, 503)  # statuses that mean no to ModelReady, and no failure of it
-Context = Any  # of grpc.aio, whose own type takes parameters that are nowhere described
+_NOT_READY = (404, 503)  # statuses for which ModelReady answers that the model is not ready, and does not fail
+Context = Any  # grpc.aio.ServicerContext, whose type takes parameters that are nowhere described
 
 
 class Methods:
@@ -37,14 +37,14 @@ class Methods:
         self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def call(self, context: Context, method: str) -> Call:
-        """A call, not run yet. Its address is that of the connection, whatever its metadata has."""
+        """Makes a call, which is not run yet. The client's address is the connection's, whatever the metadata has."""
         self.has_served = True
         headers = statuses.to_headers(context.invocation_metadata() or ())
         peer = Peer(address_of(context.peer()), lambda: certificate_of(context.auth_context()))
         return Call(self.settings, method, headers, peer, lambda: self.cutting)
 
     async def unary(self, name: str, context: Context) -> None:
-        """One message in, one out."""
+        """Runs a method that takes one message and returns one."""
         call = self.call(context, f"/{SERVICE}/{name}")
         try:
             await self._run(call, name, context)
@@ -72,7 +72,7 @@ class Methods:
         await call.run(self.api, prepare)
 
     def hold(self, call: Call, identity: RequestIdentity | None) -> Account:
-        """The account that the call counts in until it is closed."""
+        """Opens the account in which the call counts until it is closed."""
         account = self._account(call, identity)
         call.hold(account)
         return account
@@ -81,7 +81,7 @@ class Methods:
         return self.api.budget.open(requester.client_of(call.request, identity, self.settings))
 
     def work(self, name: str, call: Call, message: bytes, context: Context) -> Work:
-        """What the API does for a method. Raises RequestError."""
+        """The work that the API does for a call of a method. Raises RequestError: the message is invalid."""
         path = {"ServerLive": "/v2/health/live", "ServerReady": "/v2/health/ready", "ServerMetadata": "/v2"}.get(name)
         if path:
             return self.api.answered(self._answers[path])
@@ -112,7 +112,7 @@ class Methods:
         return work
 
     def answer(self, name: str, call: Call) -> bytes:
-        """The message of a successful call. Raises RequestError for a response that is none."""
+        """The response message of a successful call. Raises RequestError 502: the server's response is none."""
         if name == "ModelInfer":
             check_type(call)
             return call.body
@@ -125,7 +125,7 @@ class Methods:
         return messages.truth(True)
 
     async def deliver(self, context: Context, message: bytes) -> None:
-        """Raises RequestError for a client that does not read."""
+        """Sends a message. Raises RequestError 408: the client does not read it in time."""
         try:
             async with asyncio.timeout(self.settings.stall_timeout_s):
                 await context.write(message)
@@ -134,7 +134,7 @@ class Methods:
 
 
 def check_type(call: Call) -> None:
-    """Raises RequestError 502 where the server answered in another format: it is none of ours."""
+    """Raises RequestError 502 where a server answered in another format than protobuf."""
     if call.headers.get("Content-Type", "").partition(";")[0] != "application/x-protobuf":
         message = "The server of this model does not answer in protobuf: it has no gRPC through this gateway."
         raise errors.RequestError(502, "bad_response", message)

@@ -12,7 +12,7 @@ _NOT_AFTER = "%b %d %H:%M:%S %Y GMT"  # as OpenSSL writes it
 
 
 def address_of(peer: str) -> str:
-    """Of what gRPC writes as `ipv4:127.0.0.1:80` or `ipv6:%5B::1%5D:80`."""
+    """The IP address in what gRPC writes as `ipv4:127.0.0.1:80` or `ipv6:%5B::1%5D:80`."""
     _, _, rest = peer.partition(":")
     address = rest.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
     return address.strip("[]").partition("%")[0]

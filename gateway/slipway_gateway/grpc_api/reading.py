@@ -1,8 +1,8 @@
 """Reads messages of clients within the memory budget.
 
-The library holds a message until it is whole, and no one can see how much of it came. So what comes at once counts when
-it is there, and what takes longer counts as the largest message until then. Such a wait can be evicted, as that of a
-body which does not arrive.
+The library holds a message until it is whole, and does not show how much of it has arrived. So a message that arrives
+within AT_ONCE_S counts when it is there; until a slower one is there, it counts as a message of the largest size. Such
+a wait can be evicted when others need the room, as the wait for an HTTP body can.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from ..limits.budget import SHARE, Account
 from ..settings import GatewaySettings
 from ..wire import errors
 
-# As long as this many clients may send without being counted: a network brings little in that time.
+# For so long a message may be on its way without being counted: a network brings little in that time.
 AT_ONCE_S = 0.05
 
 Read = Callable[[], Awaitable[Any]]
 
 
 class MessageReader:
-    """Of one call. `ending`: is done when the gateway stops to read."""
+    """Reads the messages of one call. `ending` is done when the gateway stops reading messages."""
 
     def __init__(self, read: Read, settings: GatewaySettings, ending: "asyncio.Future[None] | None" = None) -> None:
         self._read, self._settings, self._ending = read, settings, ending
 
     async def message(self, account: Account, timeout_s: float | None) -> bytes | None:
-        """The next one, counted in the account; None at the end.
+        """The next message, counted in the account; None at the end of the messages. `timeout_s` None: no limit.
 
         Raises:
             RequestError: it comes too slowly (408), or there is no room for it (429).
@@ -50,7 +50,7 @@ class MessageReader:
         return message
 
     async def _patiently(self, reading: "asyncio.Future[Any]", account: Account, timeout_s: float | None) -> bool:
-        """Whether the message came, before the gateway stops to read."""
+        """Waits for a slow message; returns whether it came before `ending`. Raises RequestError as `message` does."""
         largest = self._settings.max_body_bytes
         if refused := account.grow(largest):
             raise _no_room(refused)

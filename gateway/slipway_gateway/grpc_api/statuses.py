@@ -34,7 +34,7 @@ _VALUE = re.compile(r"[\x20-\x7e]*")
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _MAX_DETAILS = 1000
 
-# Of the request to the gateway itself: what a body of HTTP is framed by, and what only HTTP has.
+# Metadata that does not become a header: these headers frame a body of HTTP, or have a meaning in HTTP alone.
 _NOT_HEADERS = frozenset(
     {
         "host",
@@ -76,7 +76,10 @@ def status_of(http_status: int) -> grpc.StatusCode:
 
 
 def details_of(http_status: int, body: bytes) -> str:
-    """The text of an error, in whichever shape it is."""
+    """The message of an error response, whether OpenAI's `{"error": {"message": ...}}` or `{"error": ...}`.
+
+    Any other body gives a text with the status.
+    """
     try:
         error = _DECODER.decode(body).error
         text = error if isinstance(error, str) else error.message
@@ -99,7 +102,7 @@ def trailing(headers: Mapping[str, str]) -> Metadata:
 
 
 def to_headers(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, str]]:
-    """Metadata of a call as headers of a request. Binary values have no spelling in HTTP, and stay here."""
+    """Metadata of a call as headers of a request. Binary values, which HTTP has no form for, are left out."""
     return [
         (name, value)
         for name, value in metadata
@@ -112,6 +115,6 @@ def to_headers(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, s
 
 
 def timeout_header(remaining_s: float) -> str:
-    """What is left of a deadline, as gRPC writes it: at most eight digits."""
+    """What is left of a deadline, as the header `grpc-timeout` has it: at most eight digits and a unit."""
     milliseconds = max(1, int(remaining_s * 1000))
     return f"{milliseconds}m" if milliseconds < 10**8 else f"{min(milliseconds // 1000, 10**8 - 1)}S"

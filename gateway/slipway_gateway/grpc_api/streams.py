@@ -1,4 +1,4 @@
-"""ModelStreamInfer: each message of the stream is one call, a few run at a time, and answers come in their order."""
+"""ModelStreamInfer: each message of the stream is one call, a few run at a time, and answers keep their order."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ Running = tuple[Call, asyncio.Task[bytes]]
 
 
 class InferStream:
-    """One stream."""
+    """Runs one stream: reads its messages, and writes an answer for each."""
 
     def __init__(self, methods: Methods, context: Context) -> None:
         self._methods, self._context = methods, context
-        # The answers in their order; a stream whose answers are not read is not read either.
+        # Calls in the order of their messages. When it is full because the client reads no answers, no message is read.
         self._answers: asyncio.Queue[Running | None] = asyncio.Queue(MAX_RUNNING)
         self._refusal: errors.RequestError | None = None
 
@@ -40,7 +40,7 @@ class InferStream:
             refuse(self._context, self._refusal.status, str(self._refusal))
 
     async def _read(self) -> None:
-        """What was read is answered, whatever ends the stream."""
+        """Reads messages and starts a call for each. What was read is answered, whatever ends the stream."""
         methods = self._methods
         reader = MessageReader(self._context.read, methods.settings, methods.ending)
         try:
@@ -55,7 +55,10 @@ class InferStream:
         await self._answers.put(None)
 
     async def _authenticate(self) -> None:
-        """Strangers get no room for messages. Each call is authenticated again. Raises RequestError."""
+        """Authenticates the stream before its first message is read, so that strangers get no memory for messages.
+
+        Each call is authenticated again. Raises RequestError: the stream is refused.
+        """
         call = self._methods.call(self._context, f"/{SERVICE}/{NAME}")
         try:
             await self._methods.api.identify(call.request)
@@ -64,7 +67,7 @@ class InferStream:
             raise
 
     async def _next(self, reader: MessageReader) -> tuple[Call, bytes] | None:
-        """The next call with its message, which counts in the call's account. Raises RequestError."""
+        """The next call with its message, which counts in the call's account; None at the end. Raises RequestError."""
         call = self._methods.call(self._context, f"/{SERVICE}/{NAME}")
         message = None
         try:

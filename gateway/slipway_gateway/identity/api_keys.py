@@ -26,12 +26,12 @@ def key_id(key: str) -> str:
 
 
 def digest(key: str, pepper: bytes) -> str:
-    """What a Tenant has of a key."""
+    """The hash of a key, as a Tenant has it: a prefix, and HMAC-SHA-256 with the pepper in hexadecimal."""
     return HASH_PREFIX + hmac.digest(pepper, key.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
 def checksum(text: str) -> str:
-    """The last part of a key, of all before it."""
+    """The last part of a key, from the text before it: its CRC-32 in base 62."""
     return base62(zlib.crc32(text.encode("ascii")), CHECKSUM_LENGTH)
 
 

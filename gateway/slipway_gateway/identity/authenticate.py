@@ -21,7 +21,7 @@ _NO_HASH = api_keys.HASH_PREFIX + "0" * 64
 
 
 class Method(StrEnum):
-    """How a tenant was known."""
+    """How a tenant was authenticated."""
 
     KEY = "key"
     JWT = "jwt"
@@ -31,14 +31,14 @@ class Method(StrEnum):
 
 
 class AuthReason(StrEnum):
-    """Why no tenant is known, or why it may send nothing."""
+    """Why a request has no identity: no tenant is known, or the tenant may send nothing."""
 
     MISSING = "missing"  # no credentials
-    FOREIGN = "foreign"  # credentials that are none of this gateway's
+    FOREIGN = "foreign"  # credentials that this gateway does not verify, such as those of another scheme
     INVALID = "invalid"
     EXPIRED = "expired"
     DISABLED = "disabled"
-    NOT_READY = "not_ready"  # the pepper is not there yet
+    NOT_READY = "not_ready"  # tenants, the pepper, an issuer's keys or a review are not available now
 
 
 class RequestIdentity(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class RequestIdentity(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the tenant."""
+        """The name of the tenant."""
         return self.tenant.name
 
     @property
@@ -70,10 +70,11 @@ class AuthRefusal:
 def authenticate(
     headers: MultiMapping[str], table: TenantTable, now: float, certificate: ClientCertificate | None = None
 ) -> RequestIdentity | AuthRefusal | UnverifiedToken:
-    """`now`: Unix time. `certificate`: of the client, verified; it counts where no credentials are sent.
+    """Decides who sends a request: by its header `Authorization` or, without credentials there, by its certificate.
 
-    Of a token of an issuer that a tenant trusts, `by_token` decides, with the issuer's keys; of another one that names
-    a service account of a tenant, `by_username`, after the API server reviewed it.
+    A returned token is one that the caller must verify: with its issuer's keys if a tenant trusts the issuer, then
+    `by_token` decides; else by a review of the API server, then `by_username` decides. `now`: Unix time. `certificate`:
+    the client's, verified.
     """
     given = headers.getall("Authorization", [])
     if len(given) > 1:
@@ -111,7 +112,7 @@ def by_key(key: str, table: TenantTable, now: float) -> RequestIdentity | AuthRe
 def by_token(
     token: UnverifiedToken, keys: Iterable[tokens.IssuerKey], table: TenantTable, now: float
 ) -> RequestIdentity | AuthRefusal:
-    """`keys`: those of its issuer that may have signed it."""
+    """Decides by a JWT. `keys`: those of its issuer that may have signed the token."""
     claims = tokens.verify(token, keys, now)
     if claims is None:
         return AuthRefusal(AuthReason.INVALID, Method.JWT)
@@ -124,7 +125,7 @@ def by_token(
 
 
 def by_certificate(certificate: ClientCertificate, table: TenantTable, now: float) -> RequestIdentity | AuthRefusal:
-    """A certificate of no tenant is no credential: it may be there only to connect."""
+    """Decides by a verified client certificate. One of no tenant is no credential: it may be there only to connect."""
     known = [(table.certificates[name], name) for name in certificate.names if name in table.certificates]
     if not known:
         return AuthRefusal(AuthReason.MISSING)
@@ -138,14 +139,14 @@ def by_certificate(certificate: ClientCertificate, table: TenantTable, now: floa
 
 
 def before_review(token: UnverifiedToken, audience: str, now: float) -> AuthRefusal | None:
-    """Why the API server need not review the token: for what it says of itself it is not valid here."""
+    """The refusal of a token that is not valid here by its own claims; None: the API server must review the token."""
     if token.expires_s is None or audience not in token.audiences:
         return AuthRefusal(AuthReason.INVALID, Method.SERVICE_ACCOUNT)
     return AuthRefusal(AuthReason.EXPIRED, Method.SERVICE_ACCOUNT) if now >= token.expires_s else None
 
 
 def by_username(username: str, table: TenantTable) -> RequestIdentity | AuthRefusal:
-    """`username`: that the API server has for a token; "": it has none."""
+    """Decides by a reviewed token. `username`: the one that the API server has for the token; "": it has none."""
     tenant = table.service_accounts.get(username)
     if tenant is None:
         return AuthRefusal(AuthReason.INVALID, Method.SERVICE_ACCOUNT)
@@ -155,7 +156,7 @@ def by_username(username: str, table: TenantTable) -> RequestIdentity | AuthRefu
 
 
 def on_behalf(name: str, table: TenantTable) -> RequestIdentity | AuthRefusal:
-    """`name`: of the tenant that the jobs process calls for."""
+    """Decides about a request of the jobs process. `name`: of the tenant for which that process sends it."""
     tenant = table.tenants.get(name)
     if tenant is None:
         return AuthRefusal(AuthReason.INVALID, Method.BATCH)

@@ -11,22 +11,22 @@ _KINDS = {"URI": URI, "DNS": DNS}
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """`names`: each with its kind, as `key_of` has them. `expires_s`: Unix time."""
+    """A verified certificate. `names`: each with its kind, as `key_of` has them. `expires_s`: Unix time."""
 
     names: tuple[str, ...]
     expires_s: float
 
 
 def key_of(kind: str, name: str) -> str:
-    """DNS names do not depend on case; all others are compared as they are."""
+    """A name with its kind, for comparison: DNS names in lower case, because case does not matter in them."""
     return f"{kind}:{name.lower() if kind == DNS else name}"
 
 
 def read(peer: Mapping[str, Any] | None) -> ClientCertificate | None:
-    """From `ssl.SSLSocket.getpeercert`, which has only what was verified; None: the client has no certificate.
+    """Reads what `ssl.SSLSocket.getpeercert` returns, which was verified; None: the client has no certificate.
 
-    A certificate with several URIs is no SPIFFE ID by SPIFFE's own rules, and one with several common names has none:
-    whoever reads another one of them would see another owner.
+    Several URIs in one certificate are all left out, because a SPIFFE ID is the only URI. So are several common names:
+    another program might read another one of them, and see another owner.
     """
     if not peer:
         return None

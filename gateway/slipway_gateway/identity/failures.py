@@ -9,7 +9,7 @@ FIRST_DELAY_S, MAX_DELAY_S = 0.05, 2.0
 
 
 class FailureDelays:
-    """Refusals of each source lately. Of too many sources the one that was quiet for longest is forgotten."""
+    """Recent refusals by source. Beyond `max_sources` the source that was quiet for longest is forgotten."""
 
     def __init__(self, max_sources: int = MAX_SOURCES) -> None:
         self._max_sources = max_sources
@@ -19,7 +19,7 @@ class FailureDelays:
         return len(self._sources)
 
     def failed(self, source: str, now: float) -> float:
-        """One more; the seconds by which its refusal is delayed."""
+        """Counts one more refusal of a source; returns the seconds by which to delay it. `now`: in seconds."""
         count, at = self._sources.pop(source, (0.0, now))
         count = max(0.0, count - FORGOTTEN_PER_S * max(0.0, now - at)) + 1.0
         # Beyond the longest delay nothing changes: a source that stops is forgotten in bounded time.

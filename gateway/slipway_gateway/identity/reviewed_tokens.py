@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-# A token is reviewed again after so long: one that ends before its `exp`, as with its pod, is accepted until then.
+# An accepted or refused token is reviewed again after so long. An accepted one that becomes invalid before its `exp`,
+# as when its pod is deleted, is accepted until then.
 FRESH_S = 60.0
 REFUSED_S = 10.0
-# While the API server does not review, a token that it accepted is used for so long after that.
+# While the API server does not review, a token that it accepted is used for so long after that review.
 STALE_S = 600.0
 MAX_ACCEPTED, MAX_REFUSED = 10_000, 4_096
 
@@ -35,16 +36,16 @@ class _TokenReview(msgspec.Struct):
 
 
 def request_body(token: str, audience: str) -> dict[str, Any]:
-    """What the API server is sent."""
+    """The TokenReview that is sent to the API server."""
     spec = {"token": token, "audiences": [audience]}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
 
 
 def username(review: Mapping[str, Any], audience: str) -> str:
-    """Of the token; "" when it is not valid for the audience.
+    """The user name in the API server's answer; "" when the token is not valid for the audience.
 
     Raises:
-        UnreadableReview: it is no answer.
+        UnreadableReview: the answer is no TokenReview.
     """
     try:
         status = msgspec.convert(review, _TokenReview).status
@@ -55,7 +56,7 @@ def username(review: Mapping[str, Any], audience: str) -> str:
 
 
 def digest(token: str) -> bytes:
-    """Under which a token is kept: never itself."""
+    """The key under which a review is kept, so that the token itself never is."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -70,13 +71,15 @@ class Reviewed:
         return now_s - self.at_s < (FRESH_S if self.username else REFUSED_S)
 
     def usable(self, now_s: float) -> bool:
-        """Whether it may be used while there is no later one."""
+        """Whether the result may be used while no newer review can be had."""
         return bool(self.username) and now_s - self.at_s < STALE_S
 
 
 class ReviewedTokens:
-    """The last reviews by `digest`. Of too many the ones unused for longest are forgotten: refused ones push out no
-    accepted ones."""
+    """The last reviews by `digest`. Beyond the maximum, the one that was unused for longest is forgotten.
+
+    Accepted and refused tokens have a maximum each, so refused ones push out no accepted ones.
+    """
 
     def __init__(self, max_accepted: int = MAX_ACCEPTED, max_refused: int = MAX_REFUSED) -> None:
         self._accepted: OrderedDict[bytes, Reviewed] = OrderedDict()

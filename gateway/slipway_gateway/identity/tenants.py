@@ -16,7 +16,8 @@ from .certificates import COMMON_NAME, DNS, URI, key_of
 
 EVERY_MODEL = "*"
 _MAX_VERIFIED = 4096  # keys, some 150 bytes each
-# Of contentCapture: scorers of analyses may get contents of the tenant's requests. Any other value is a refusal.
+# The value of contentCapture with which scorers of analyses may get contents of the tenant's requests. With any other
+# value they may not.
 SCORERS = "Scorers"
 
 
@@ -48,7 +49,7 @@ class ServiceAccountFields(msgspec.Struct):
 
 
 class CertificateFields(msgspec.Struct, rename="camel"):
-    """An item of `spec.auth.clientCertificates`: one of them."""
+    """An item of `spec.auth.clientCertificates`: exactly one of the fields is set."""
 
     uri: str | None = None
     dns: str | None = None
@@ -108,7 +109,7 @@ class TenantFields(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class KeyHash:
-    """`expires_s`: Unix time; None: never."""
+    """The hash of one API key. `expires_s`: Unix time; None: never."""
 
     id: str
     hash: str
@@ -143,14 +144,14 @@ class KnownTenant:
     content_capture: str = ""  # who may get contents of its requests
 
     def may_use(self, names: Iterable[str]) -> bool:
-        """Whether it may use a model that has these names: `namespace/name`, and the short one if that is its own."""
+        """Whether the tenant may use a model with these names: `namespace/name`, and the short one if it has that."""
         return EVERY_MODEL in self.models or any(_matches(pattern, name) for name in names for pattern in self.models)
 
 
 class VerifiedKeys:
-    """Whose the keys are that were verified by one table: a request then needs neither the HMAC nor the checksum.
+    """The tenants of the keys that one table verified: the next request with such a key needs no HMAC and no checksum.
 
-    By SHA-256 of a key, so that no key is kept. The next table begins without them.
+    The keys are kept as SHA-256, at most `most` of them, the oldest dropped first. The next table begins without them.
     """
 
     def __init__(self, most: int = _MAX_VERIFIED) -> None:
@@ -239,14 +240,15 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
 
 
 def username_of(namespace: str, name: str) -> str:
-    """Of a service account, as Kubernetes has it."""
+    """The user name of a service account, as Kubernetes has it."""
     return f"system:serviceaccount:{namespace}:{name}"
 
 
 def _certificates(spec: TenantFields) -> tuple[str, ...]:
-    """
+    """The names of `spec.auth.clientCertificates`, as `certificates.key_of` has them.
+
     Raises:
-        ValueError: an item has none or several names. The message names it.
+        ValueError: an item has none or several names. The message names the item.
     """
     found = []
     for index, one in enumerate(spec.auth.client_certificates):
@@ -259,7 +261,8 @@ def _certificates(spec: TenantFields) -> tuple[str, ...]:
 
 
 def _policy(spec: TenantFields) -> Policy:
-    """
+    """Limits, prices and budget of a Tenant.
+
     Raises:
         ValueError: an amount is no number. The message names the field.
     """
@@ -298,7 +301,7 @@ def _unix(time: datetime | None) -> float | None:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """A pattern without a slash is about short names, so that it opens no namespace; `*` alone is about all."""
+    """Whether a pattern fits a name. Without a slash it fits short names, so it opens no namespace; `*` fits all."""
     if pattern == EVERY_MODEL:
         return True
     if ("/" in pattern) != ("/" in name):

@@ -25,7 +25,7 @@ class _Head(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """Of what may be anything, only what has its type counts."""
+    """The claims that are read. Those of type Any are ignored where they have another type than RFC 7519 gives them."""
 
     iss: str
     sub: Any = None
@@ -35,7 +35,7 @@ class _Body(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class UnverifiedToken:
-    """A token as it was sent. All but `text` is what it says of itself: it chooses who verifies, and proves nothing.
+    """A token as it was sent. All but `text` are its own claims: they choose who verifies it, and prove nothing.
 
     `expires_s`: Unix time; None: never.
     """
@@ -63,7 +63,7 @@ class UnusableKeys(ValueError):
 
 
 def read(text: str) -> UnverifiedToken | None:
-    """None: it is no signed token of the compact form."""
+    """Reads a token without verifying it; None: the text is no signed token of the compact form."""
     parts = text.split(".")
     if len(parts) != 3 or len(text) > MAX_TOKEN_BYTES or not text.isascii():
         return None
@@ -124,7 +124,7 @@ def audiences(claims: Mapping[str, Any]) -> frozenset[str]:
 
 
 def has_claims(claims: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Whether each claim has its value; of a list, such as groups, one item."""
+    """Whether each wanted claim has its value; a claim that is a list, such as groups, must have it as an item."""
     return all(_holds(claims.get(name), value) for name, value in wanted.items())
 
 
@@ -133,7 +133,7 @@ def _holds(given: Any, wanted: str) -> bool:
 
 
 def _in_time(claims: Mapping[str, Any], now: float) -> bool:
-    """A token without an end is not accepted."""
+    """Whether a token is valid at `now` by `nbf` and `exp`, with LEEWAY_S. A token without `exp` never is."""
     expires, begins = claims.get("exp"), claims.get("nbf", 0)
     if not isinstance(expires, int | float) or not isinstance(begins, int | float):
         return False

@@ -19,7 +19,10 @@ class Agreement(StrEnum):
 
 @dataclass(slots=True)
 class AgreementCounts:
-    """Sessions by their first mirrored request that was to be compared. `compared` are those with both predictions."""
+    """Counts of sessions, by the result of the first mirrored request that was to be compared.
+
+    `compared`: sessions that agreed or disagreed, which `disagreed` is part of.
+    """
 
     compared: int = 0
     disagreed: int = 0
@@ -34,9 +37,10 @@ class AgreementCounts:
 
 
 def compare(stable: Predictions | None, canary: Predictions | None, tolerance: ToleranceRule) -> Agreement:
-    """Of two whole responses: one observation, however many rows they have.
+    """Compares two whole responses: one result, however many rows they have.
 
-    Whether there is a comparison follows from stable's response alone: a canary must not hide by what cannot be read.
+    Stable's response alone decides whether they are compared: a canary's response that cannot be read disagrees, so a
+    canary cannot hide behind one.
     """
     if stable is None or None in stable.rows:
         return Agreement.UNREAD

@@ -1,8 +1,8 @@
 """The outcome of one first attempt: observed while its response passes, reported once at its end (pure).
 
-Retries and resumed streams hide a bad server from clients; they do not change this outcome. A silence that lasts too
-long is a failure as soon as it does, also while the response has not ended. `seconds_so_far` gives lower bounds of the
-latencies at any time.
+Retries and resumed streams hide a bad server from clients; they do not change this outcome. A server's silence that
+lasts too long is a failure at once, before the response has ended. `seconds_so_far` gives lower bounds of the latencies
+at any time.
 """
 
 import math
@@ -26,7 +26,7 @@ class RequestOutcome:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def without(self, excused: frozenset[str]) -> "RequestOutcome":
-        """The same without the kinds of failure that the request itself provokes."""
+        """This outcome without the excused kinds of failure, which the request itself provokes."""
         if excused.isdisjoint(self.bad):
             return self
         return RequestOutcome(tuple(kind for kind in self.bad if kind not in excused), self.seconds)
@@ -34,9 +34,9 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOrigin:
-    """The table by which a request was routed, of a route with feedback.
+    """The version of the route by which a request was routed; kept for routes with feedback only.
 
-    `assigned`: the revision that its weights chose, where the judge may count its session; else empty.
+    `assigned`: the revision that the weights chose, where the judge may count the request's session; else empty.
     """
 
     route: str
@@ -46,7 +46,7 @@ class AnswerOrigin:
 
 
 def _ignore(waited: Mapping[str, float]) -> None:
-    """For an attempt that is no sample."""
+    """The `on_end` of an attempt that is no sample: does nothing."""
 
 
 class OutcomeRecorder:
@@ -55,7 +55,7 @@ class OutcomeRecorder:
     Args:
         begun_s: when it began.
         on_outcome: gets the outcome, once.
-        on_end: gets, at the end in any case, lower bounds of the measures that the outcome has no value of.
+        on_end: gets, at the end in any case, lower bounds in seconds of the measures without a value in the outcome.
         streams: whether the client requested a stream.
         patience_s: how long its server may be silent.
     """
@@ -83,7 +83,7 @@ class OutcomeRecorder:
         self.outcome: RequestOutcome | None = None  # None until it is known, and where the client left before
         self.on_prediction: Callable[[Value | None], None] | None = None  # None: predictions are not compared
         self.origin: AnswerOrigin | None = None  # None: feedback on its response is not counted
-        self._events = 0  # after those that came first
+        self._events = 0  # after those of the first chunk
         self._tail = bytearray()
         self._cut = False
 
@@ -174,7 +174,7 @@ class OutcomeRecorder:
             )
 
     def _report(self, outcome: RequestOutcome | None) -> bool:
-        """Whether this is the first outcome: later ones are ignored. `outcome` is None when the client left."""
+        """Reports the first outcome and ignores later ones; returns whether it was the first. None: the client left."""
         on_outcome, self._on_outcome = self._on_outcome, None
         if on_outcome and outcome:
             self.outcome = outcome

@@ -1,7 +1,8 @@
 """Counts of twin shadows: what a canary pod and its twin answered to the same copy of a request (pure).
 
-A pair exists from the moment at which both copies are sent. What a leg does not answer, or not in time, is a bad event
-of that leg, so a canary cannot hide by refusing copies. Whether a pair is sent depends on no answer.
+A pair exists from the moment at which both copies are sent; each copy with its response is a leg. A copy that is not
+answered in time is a bad event of its leg, so a canary cannot hide by refusing copies. Whether a pair is sent depends
+on no response.
 """
 
 from collections import Counter
@@ -16,8 +17,9 @@ from .outcome import RequestOutcome
 # Any of these kinds of failure: all except truncated text, which a longer and better answer may have.
 BAD, BAD_KINDS = "bad", frozenset(KINDS) - {TRUNCATED}
 EVENTS = (BAD, *KINDS)
-# Why a pair was not sent. Both copies are sent or none. A probe that neither leg answers is no pair either: it may not
-# fit this model at all, and a canary must not pass by what nothing can answer. No other outcome is left out.
+# Why a pair was not sent: both copies are sent or none. `probe_failed`: a probe that was sent, and that neither leg
+# answered, is not counted as a pair. It may not fit this model at all, and a canary must not pass by what nothing can
+# answer. No other outcome is left out.
 WITHHELD = (
     RATE, BUSY, FULL, TOO_LARGE, FAILSAFE, NO_CANARY, NO_TWIN, CANARY_REFUSED, TWIN_REFUSED, PROBE_FAILED,
 ) = (
@@ -42,7 +44,7 @@ class LegCounts:
 
 @dataclass(slots=True)
 class EventCounts(LegCounts):
-    """`unanswered`: canary's leg has the event, and stable had no room to repeat it."""
+    """`unanswered`: pairs in which canary's leg has the event, and stable had no room for the same copy."""
 
     unanswered: int = 0
 
@@ -51,7 +53,7 @@ class EventCounts(LegCounts):
 class LatencyCounts:
     """Pairs with a latency on both sides; `over`: canary's is longer than its twin's by more than the slowdown.
 
-    `tail_pairs`: those of a stratum that has a threshold, which the other `tail_` counts are part of.
+    `tail_pairs`: pairs of strata with a tail threshold. The other `tail_` counts: those with a leg slower than it.
     """
 
     pairs: int = 0
@@ -76,16 +78,18 @@ class LatencyCounts:
 
 @dataclass(slots=True)
 class ProbeCounts(LegCounts):
-    """Pairs that are probes, which are part of all other counts too, and bad ones by leg."""
+    """`pairs`: pairs that are probes, which all other counts include too. The counts by leg: bad ones among them."""
 
     pairs: int = 0
 
 
 @dataclass(slots=True)
 class QualityCounts:
-    """Pairs whose responses were compared: texts, and stable's tokens as both servers would choose them.
+    """Pairs whose responses were compared.
 
-    A leg is bad where more than one in a hundred of the tokens of the twin's response is not its first choice.
+    `texts`: pairs with both texts; `differ`: those with two different texts. `scored`: pairs in which both servers
+    scored the `tokens` of the twin's response; flips: tokens that are not the server's first choice. The counts by leg:
+    pairs in which more than one token in a hundred is a flip.
     """
 
     texts: int = 0
@@ -103,7 +107,7 @@ class QualityCounts:
         self.differ += not equal
 
     def count_tokens(self, tokens: int, canary_flips: int, twin_flips: int) -> None:
-        """The twin's response was scored by both; it has so many tokens, and flips among them."""
+        """Counts a pair in which both servers scored the twin's response, which has so many tokens and flips."""
         canary, twin = (flips * 100 > tokens for flips in (canary_flips, twin_flips))
         self.scored += 1
         self.tokens += tokens
@@ -119,8 +123,8 @@ class ScoreCounts:
     """Pairs that a scorer rated, and those without a result. `open`: calls in progress, in no other count.
 
     `canary_only`: pairs in which canary's response is the worse one by more than the margin. `rated`: pairs with a
-    score for each response, whose sums are in thousandths. What is `dropped` or `blocked` was not sent; `unanswered`
-    and `invalid` were.
+    score for each response, whose sums are in thousandths. Pairs that are `dropped` or `blocked` were not sent to the
+    scorer; `unanswered` and `invalid` ones were.
     """
 
     open: int = 0
@@ -136,7 +140,7 @@ class ScoreCounts:
     blocked: int = 0
 
     def count(self, lower: int, scores: tuple[float, float] | None = None) -> None:
-        """`lower`: 1 where canary's response is the worse one, -1 where its twin's is, 0 in between."""
+        """Counts a scored pair. `lower`: 1 where canary's response is the worse one, -1 where its twin's is, else 0."""
         self.scored += 1
         self.canary_only += lower > 0
         self.twin_only += lower < 0
@@ -148,7 +152,7 @@ class ScoreCounts:
 
 @dataclass(slots=True)
 class TwinCounts:
-    """Of one canary and one generation. `open`: pairs that were sent and have not ended; they are not in `pairs`."""
+    """Counts of one canary in one generation. `open`: pairs that were sent and have not ended, not part of `pairs`."""
 
     open: int = 0
     pairs: int = 0
@@ -188,12 +192,12 @@ class TwinCounts:
                 times.count(limit, stratum, seconds, twin_seconds)
 
     def end_on_failure(self, canary: RequestOutcome, own: RequestOutcome, again: RequestOutcome | None) -> None:
-        """A copy ended without a twin.
+        """A copy ended that was sent to canary alone, because there is no twin.
 
         Args:
-            canary: its outcome.
-            own: of stable's response to the client, which counts where canary's is good.
-            again: of the same copy at a pod of stable, where canary's is bad; None: there was no room for it.
+            canary: canary's outcome.
+            own: outcome of stable's response to the client, which counts where canary's is good.
+            again: outcome of the same copy at a pod of stable, where canary's is bad; None: there was no room for it.
         """
         self.open -= 1
         self.pairs += 1
@@ -208,7 +212,7 @@ class TwinCounts:
                 counts.count(canary=True, twin=name in again_kinds)
 
     def drop(self) -> None:
-        """A probe that neither leg answered is no pair."""
+        """A probe ended that neither leg answered: it counts as withheld and not as a pair."""
         self.open -= 1
         self.withheld[PROBE_FAILED] += 1
 

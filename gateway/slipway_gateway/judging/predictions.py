@@ -14,7 +14,7 @@ from zlib import crc32
 from ..wire.predictions import Value
 
 MAX_LABEL = 256  # characters: labels that are longer and begin alike count as one
-LEARNED = 200  # predictions that make the bins, and are not counted
+LEARNED = 200  # the first predictions, from which the bins are made, and which are not counted
 BINS = 17
 OTHER = BINS - 1  # labels without a bin of their own, and what is no finite number among numbers
 _QUANTILES = 10
@@ -78,7 +78,7 @@ def _cuts(numbers: list[float]) -> list[float]:
 
 
 def _slots(labels: Counter[str]) -> dict[str, int]:
-    """Bins of the most frequent labels, found by the label itself: gateways that know the same ones agree."""
+    """Bins of the most frequent labels, by label. Gateways that know the same labels give them the same bins."""
     found: dict[str, int] = {}
     for label in sorted((name for name, _ in labels.most_common(OTHER)), key=lambda name: (crc32(_bytes(name)), name)):
         slot = crc32(_bytes(label)) % OTHER

@@ -22,7 +22,7 @@ from .units import SessionMemory, Units
 
 GENERATIONS = 4
 TEXT, TOKENS = COMPARISONS = ("text", "tokens")
-PREDICTED, COMPARED = "predicted", "compared"  # what a session has once
+PREDICTED, COMPARED = "predicted", "compared"  # what counts once for each session
 # Sessions of all routes and generations together that are remembered.
 MAX_ENTRIES = 262_144
 ENTRY_BYTES = 96
@@ -34,7 +34,8 @@ def _geometric(first_s: float, count: int, ratio: float = 1.1) -> tuple[float, .
 
 
 # Upper ends, inclusive, in seconds: to 114 s, 2.5 s and 1,050 s. Longer times are in one more bucket. A judge's limit
-# is one of these, so wide buckets would hide a version that is a fifth slower: its latencies and stable's in one.
+# is one of these, so wide buckets would hide a version that is a fifth slower: its latencies would be in the same
+# bucket as stable's.
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     TTFT: _geometric(0.01, 99),
     ITL: _geometric(0.001, 83),
@@ -43,13 +44,16 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 
 
 def stratum(size_bytes: int, *, stream: bool) -> str:
-    """Requests that are compared with one another. Known before a revision is chosen, so it cannot depend on it."""
+    """The stratum of a request: requests are compared only within one.
+
+    It is known before a revision is chosen, so it cannot depend on the revision.
+    """
     size = "b<4k" if size_bytes < _SMALL_BYTES else "b<32k" if size_bytes < _MEDIUM_BYTES else "b>=32k"
     return f"{size},{'stream' if stream else 'whole'}"
 
 
 class LatencyHistograms:
-    """Seconds by measure and stratum, in buckets."""
+    """Counts of latencies by measure and stratum, in the buckets of `BOUNDS`."""
 
     __slots__ = ("_found",)
 
@@ -66,7 +70,7 @@ class LatencyHistograms:
         return made
 
     def report(self) -> dict[str, dict[str, list[int]]]:
-        """Without the empty buckets above the last one that is not: most latencies lie far below the last bound."""
+        """The counts, without the empty buckets at the end: most latencies lie far below the last bound."""
         return {name: {at: _trimmed(counts) for at, counts in strata.items()} for name, strata in self._found.items()}
 
 
@@ -79,9 +83,10 @@ def _trimmed(counts: list[int]) -> list[int]:
 
 @dataclass(slots=True)
 class RevisionSamples:
-    """Of one revision: sessions assigned to it, those of which a first attempt ended, their bad events, times.
+    """Counts of one revision. `assigned`: sessions assigned to it. `units`: those with a first attempt that ended.
 
-    `requests` are all first attempts that ended, also those that no other counter takes.
+    `events`: units by kind of failure. `slow`: their latencies. `requests`: all first attempts that ended, also those
+    that no other counter takes.
     """
 
     assigned: int = 0
@@ -118,12 +123,15 @@ class ShadowCounts:
     pairs: int = 0
     canary_only: int = 0
     second_only: int = 0
-    both: int = 0  # as much as one another
-    no_floor: int = 0  # that only canary answered, for stable has one pod; not among the pairs
+    both: int = 0  # both differ, by the same amount
+    no_floor: int = 0  # requests that only canary answered, for stable has one pod; not among the pairs
     no_floor_differs: int = 0
 
     def count(self, canary: int, second: int | None) -> None:
-        """How much each differs: 0 or 1 for a text, a number of tokens."""
+        """`canary`, `second`: how much each response differs from stable's: 0 or 1 for texts, else a number of tokens.
+
+        `second` None: there is no second stable pod.
+        """
         if second is None:
             self.no_floor += 1
             self.no_floor_differs += canary > 0
@@ -139,7 +147,7 @@ _OF_WHOLE, _OF_STREAM = frozenset((E2E,)), frozenset(MEASURES)
 
 @dataclass(frozen=True, slots=True)
 class CountedAttempt:
-    """A first attempt at a revision: the key of its session, its stratum, and the measures that count of it.
+    """A first attempt at a revision: the key of its session, its stratum, and those of its latencies that count.
 
     `counts`: whether its session is one that the judge looks at.
     """
@@ -152,7 +160,7 @@ class CountedAttempt:
 
 
 class GenerationSamples:
-    """One generation of a route's weights."""
+    """Counts of first attempts in one generation of a route's weights."""
 
     def __init__(self, route: Route, begun_s: float = 0.0, room: SessionMemory | None = None) -> None:
         self.generation, self.digest = route.generation, route.digest
@@ -178,7 +186,10 @@ class GenerationSamples:
         return self._twins.setdefault(revision, TwinCounts())
 
     def assign(self, revision: str, key: str, client: str, now_s: float) -> bool:
-        """The split gave a request to this revision, whether it has an endpoint for it or not: whether it may count."""
+        """The split assigned a request to this revision, whether it has an endpoint or not.
+
+        Returns whether the session `key` is one that the judge looks at.
+        """
         new, counts = self._units.assign(revision, key, client, now_s)
         self._revisions[revision].assigned += new
         return counts
@@ -195,7 +206,7 @@ class GenerationSamples:
             self._open[recorder] = attempt
 
     def close(self, recorder: OutcomeRecorder, waited: Mapping[str, float]) -> None:
-        """The attempt is over; for these measures only lower bounds are known."""
+        """The attempt is over. `waited`: lower bounds, in seconds, of the measures that have no value."""
         if attempt := self._open.pop(recorder, None):
             _add_late(self._revisions[attempt.revision].late, attempt, waited)
 
@@ -215,7 +226,10 @@ class GenerationSamples:
             counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
 
     def rate(self, revision: str, *, first: bool, wrong: bool) -> None:
-        """Feedback on an answer of the revision. `first`: of its session; `wrong`: for the first time in it."""
+        """Counts feedback on an answer of the revision.
+
+        `first`: the first feedback of the session. `wrong`: an answer is wrong for the first time in the session.
+        """
         if counts := self._revisions.get(revision):
             counts.rated += first
             counts.wrong += wrong
@@ -254,7 +268,7 @@ class GenerationSamples:
 
 def _add_late(late: LatencyHistograms, attempt: CountedAttempt, waited: Mapping[str, float]) -> None:
     for measure in attempt.measures & waited.keys():
-        # Of one below the first bound nothing is known yet.
+        # A lower bound within the first bucket excludes no bucket.
         if waited[measure] > BOUNDS[measure][0]:
             late.add(measure, attempt.stratum, waited[measure])
 
@@ -285,10 +299,11 @@ class Samples:
         return self._bins.setdefault((route.name, route.uid), PredictionBins())
 
     def epoch(self, route: Route, now_s: float = 0.0) -> GenerationSamples | None:
-        """Samples of the route's present generation. A request that outlives its generation still counts there.
+        """Samples of the route's present generation; begins them when the generation is new, and drops old ones.
 
-        None under a table that has a generation which counted for another table, as after an old status
-        was restored: nothing is counted twice under one number. The operator publishes a higher one within a second.
+        A request that outlives its generation still counts there. None where this generation, or a later one, has
+        counted with other weights, as after an old status was restored: nothing is counted twice under one number. The
+        operator publishes a higher number within a second.
         """
         epochs = self._epochs.setdefault((route.name, route.uid), [])
         if not epochs or epochs[-1].generation < route.generation:
@@ -300,12 +315,12 @@ class Samples:
         return last if (last.generation, last.digest) == (route.generation, route.digest) else None
 
     def generation(self, route: Route, generation: int) -> GenerationSamples | None:
-        """A generation of the route that is still reported."""
+        """Samples of this generation of the route; None when it is no longer reported, or has none."""
         epochs = self._epochs.get((route.name, route.uid), ())
         return next((epoch for epoch in epochs if epoch.generation == generation), None)
 
     def keep(self, routes: Mapping[str, Route], now_s: float = 0.0) -> None:
-        """Forgets routes that are gone, and former objects of the same name."""
+        """Forgets routes that are gone, and former objects of the same name; begins samples of routes with feedback."""
         kept = {(route.name, route.uid) for route in routes.values()}
         for gone in self._epochs.keys() - kept:
             for epoch in self._epochs.pop(gone):
@@ -320,5 +335,5 @@ class Samples:
                 self.epoch(route, now_s)
 
     def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
-        """The oldest first; the shape is in docs/contracts.md."""
+        """Reports of the route's generations, the oldest first; the shape is in docs/contracts.md."""
         return [epoch.report(now_s) for epoch in self._epochs.get((route.name, route.uid), ())]

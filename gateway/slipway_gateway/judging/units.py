@@ -16,8 +16,8 @@ from ..wire.request_fields import ALONE
 MAX_SESSIONS = 65_536
 # Clients that a generation distinguishes. Further ones have no bound: a client with that many identities evades any.
 MAX_CLIENTS = 4096
-# A client has at most as many units as all others together, or these where they are more: so a deployment with one
-# large client and a few small ones is judged too. A client that is the only one has no bound.
+# A client has at most as many units as all others together, or as many as these two allow if that is more: so a
+# deployment with one large client and a few small ones is judged too. A client that is the only one has no bound.
 FREE_UNITS = 256.0
 FREE_UNITS_PER_S = 10.0
 # Standard deviations, and units, by which the split of one client's units may miss the weights. Chance alone hardly
@@ -25,14 +25,14 @@ FREE_UNITS_PER_S = 10.0
 BALANCE_SIGMAS = 5.0
 BALANCE_UNITS = 4.0
 
-_FORGOTTEN = 1024  # sessions at once, when there is no room for another
+_FORGOTTEN = 1024  # sessions that are forgotten at once, when there is no room for another
 
 _COUNTS = "counts"
 _ENDED = "ended"
 
 
 class SessionMemory:
-    """A limit on remembered sessions of all routes and generations. If it is reached, the largest one forgets some."""
+    """A limit on the remembered sessions of all `Units`. When it is reached, the largest of them forgets some."""
 
     def __init__(self, limit: int = MAX_SESSIONS) -> None:
         self._limit = limit
@@ -48,7 +48,7 @@ class SessionMemory:
             self.taken -= len(memory)
 
     def take(self) -> None:
-        """For one more session, which always has room."""
+        """Counts one more session, which always has room: at the limit, others are forgotten."""
         if self.taken >= self._limit:
             self.taken -= max(self._memories, key=len).forget(min(_FORGOTTEN, self._limit))
         self.taken += 1
@@ -66,7 +66,7 @@ class Units:
     Args:
         weights: of the generation, in percent by revision.
         begun_s: when the generation had its first request, in seconds of the caller's clock.
-        room: what all generations share.
+        room: the limit that all generations share.
     """
 
     def __init__(self, weights: Mapping[str, int], begun_s: float, room: SessionMemory | None = None) -> None:
@@ -85,7 +85,7 @@ class Units:
         return len(self._oldest_first)
 
     def forget(self, sessions: int) -> int:
-        """Those that came first; how many there were."""
+        """Forgets so many sessions, those that came first; returns how many it forgot."""
         gone = min(sessions, len(self._oldest_first))
         for _ in range(gone):
             del self._sessions[self._oldest_first.popleft()]
@@ -114,7 +114,7 @@ class Units:
         return hash(key) in self._sessions
 
     def remember(self, key: str) -> None:
-        """A session without a side. A request without a session is not remembered: it does not return."""
+        """Remembers a session without a revision. A request without a session is not remembered: it does not return."""
         if not key.startswith(ALONE) and not self.has(key):
             self._remember(hash(key), 0)
 
@@ -123,7 +123,7 @@ class Units:
         return self.first(key, _ENDED)
 
     def first(self, key: str, name: str) -> bool:
-        """Whether a session has something for the first time; a session that is not remembered always does."""
+        """Sets the mark `name` of a session; returns whether it was not set. A session that was forgotten has none."""
         # The process's own keyed hash: no client can choose sessions that collide.
         session, bit = hash(key), self._bit(name)
         known = self._sessions.get(session)

@@ -1,4 +1,4 @@
-"""Hours, days and months of Unix time, in UTC (pure)."""
+"""Hours, days and months of Unix time, in UTC (pure). An hour is a number: the hours since the epoch."""
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -15,7 +15,7 @@ def day_begin(hour: int) -> int:
     return hour - hour % 24
 
 
-@lru_cache(maxsize=64)  # every request of a tenant takes it, of the hours that it is now
+@lru_cache(maxsize=64)  # every request of a tenant calls it, with the current hour
 def month_begin(hour: int) -> int:
     begin = _moment(hour).replace(day=1, hour=0)
     return hour_of(begin.timestamp())
@@ -31,7 +31,7 @@ def month_end_s(hour: int) -> float:
 
 
 def shown_hour(hour: int) -> str:
-    """`2026-11-25T04:00:00Z`."""
+    """The time at which an hour begins, as `2026-11-25T04:00:00Z`."""
     return _moment(hour).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""What tenants spent, for their budgets: as the ledger says, and what it does not know yet (pure)."""
+"""What tenants spent, for their budgets: the ledger's totals, and costs that are not written there yet (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ from .store import Spent
 
 @dataclass(frozen=True, slots=True)
 class OwnSpending:
-    """What one gateway spent since it started: brought to the ledger this day and this month, and not yet."""
+    """A tenant's costs at one gateway since it started, in billionths of the currency.
+
+    `day_nano`, `month_nano`: written to the ledger in this UTC day and month. `unwritten_nano`: not written yet.
+    """
 
     day_nano: int = 0
     month_nano: int = 0
@@ -18,7 +21,7 @@ class OwnSpending:
 
     @property
     def total_nano(self) -> int:
-        """Of this month."""
+        """All of this month: written, and not written yet."""
         return self.month_nano + self.unwritten_nano
 
 
@@ -26,17 +29,17 @@ _NOTHING = Spent()
 
 
 class Spending:
-    """Of all tenants, in one process."""
+    """Costs of all tenants, as one process knows them, in billionths of the currency."""
 
     def __init__(self) -> None:
         self._spent: dict[str, Spent] = {}
         self._hour = 0
-        # Costs that are not in the ledger yet: of responses that ended, and what running ones may come to.
+        # Costs that are not in the ledger yet: of responses that ended, and the expected ones of running requests.
         self._unwritten: dict[str, int] = {}
-        self._own: dict[str, tuple[int, Spent]] = {}  # what this process wrote, and the hour of the last time
+        self._own: dict[str, tuple[int, Spent]] = {}  # costs that this process wrote, and the hour of its last write
 
     def read(self, spent: Mapping[str, Spent], hour: int) -> None:
-        """What the ledger has, with all that was written until now."""
+        """Adopts the ledger's totals, read at this hour, which have all that was written until now."""
         self._spent, self._hour = dict(spent), hour
 
     def written(self, added: Mapping[str, int], hour: int) -> None:
@@ -47,7 +50,7 @@ class Spending:
             self._spent[tenant] = Spent(former.day_nano + nano, former.month_nano + nano)
 
     def expect(self, tenant: str, nano: int) -> None:
-        """More or, below 0, less is not written yet."""
+        """Adds to the costs of a tenant that are not written yet; `nano` below 0 takes from them."""
         total = self._unwritten.get(tenant, 0) + nano
         if total:
             self._unwritten[tenant] = total
@@ -55,7 +58,7 @@ class Spending:
             self._unwritten.pop(tenant, None)
 
     def of(self, tenant: str, hour: int) -> Spent:
-        """In the day and the month of this hour."""
+        """What a tenant spent in the day and the month of this hour, with costs that are not written yet."""
         found, unwritten = self._spent.get(tenant, _NOTHING), self._unwritten.get(tenant, 0)
         if hour == self._hour:
             return Spent(found.day_nano + unwritten, found.month_nano + unwritten) if unwritten else found
@@ -63,13 +66,13 @@ class Spending:
         return Spent(found.day_nano * same_day + unwritten, found.month_nano * same_month + unwritten)
 
     def own(self, tenant: str, hour: int) -> OwnSpending:
-        """Of this process alone."""
+        """What a tenant spent at this process alone, in the day and the month of this hour."""
         then, found = self._own.get(tenant, (hour, Spent()))
         same_day, same_month = (begin(hour) == begin(then) for begin in (day_begin, month_begin))
         return OwnSpending(found.day_nano * same_day, found.month_nano * same_month, self._unwritten.get(tenant, 0))
 
     def exhausted(self, tenant: str, budget: Budget, hour: int) -> str:
-        """`day` or `month` where nothing of it is left, else empty."""
+        """The period whose budget a tenant has used up, `day` or `month`; empty when there is none."""
         if not budget.any:
             return ""
         spent = self.of(tenant, hour)

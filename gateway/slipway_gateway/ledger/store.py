@@ -17,7 +17,7 @@ from .tables import COUNTS, HOUR_KEY, SCHEMA_VERSION, about, hours, metadata, op
 # A batch is written in parts of so many rows: SQL has a limit of parameters.
 _PART_ROWS = 500
 MAX_ROWS_READ = 100_000
-# Of responses in SQLite, some 25 MB. A stream that comes back after so many others is charged again.
+# Rows of responses that SQLite keeps, some 25 MB. A stream that a client resumes after so many others is charged again.
 MAX_RESPONSES = 200_000
 
 
@@ -26,7 +26,7 @@ class UnusableLedger(Exception):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Of one tenant, in billionths of the currency."""
+    """Costs of one tenant in a day and a month, in billionths of the currency."""
 
     day_nano: int = 0
     month_nano: int = 0
@@ -43,19 +43,19 @@ class LedgerStore:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other gateways may write to it too."""
+        """Whether other gateways may write to the database too: not to SQLite."""
         return self._engine.dialect.name != "sqlite"
 
     def close(self) -> None:
         self._engine.dispose()
 
     def id(self) -> str:
-        """Of the database: gateways that share one have the same."""
+        """Identifies the database: gateways that share one get the same id."""
         self._open()
         return self._id
 
     def apply(self, charges: Iterable[Charge]) -> dict[str, int]:
-        """Writes charges in one transaction, each once; returns what was added to each tenant's costs.
+        """Writes charges in one transaction, each once; returns what was added to each tenant's costs, in billionths.
 
         A charge may come again, and grow: see `_merged`.
         """
@@ -82,7 +82,7 @@ class LedgerStore:
             wanted[charge.id] = charge, _merged(former[1], now) if former else now
         rows = [{"id": id_, "hour": charge.hour, **counts} for id_, (charge, counts) in wanted.items()]
         insert = self._insert(responses).on_conflict_do_nothing().returning(responses.c.id)
-        # Nearly all are new: those need no other statement. A row that another gateway writes now is waited for.
+        # Nearly all are new and need no other statement. The insert waits for a row that another gateway writes now.
         for id_ in connection.execute(insert, rows).scalars():
             charge, counts = wanted.pop(id_)
             _add(totals, _hour_key(charge), counts.values())
@@ -95,7 +95,10 @@ class LedgerStore:
         wanted: Mapping[str, tuple[Charge, Mapping[str, int]]],
         totals: dict[tuple[Any, ...], list[int]],
     ) -> None:
-        """Of responses that have a row. The rows are locked, so that two gateways add what is new to a row once."""
+        """Writes charges of responses that have a row already, and adds the differences to `totals`.
+
+        The rows are locked, so that two gateways do not add the same difference twice.
+        """
         chosen = select(responses).where(responses.c.id.in_(list(wanted)))
         rows = connection.execute(chosen.order_by(responses.c.id).with_for_update()).mappings()
         changed = []
@@ -130,7 +133,7 @@ class LedgerStore:
         return {tenant: Spent(int(today or 0), int(total or 0)) for tenant, today, total in rows}
 
     def usage(self, first_hour: int, end_hour: int, tenant: str = "") -> list[dict[str, Any]]:
-        """Rows from `first_hour` to before `end_hour`, at most `MAX_ROWS_READ` of them; all tenants without one."""
+        """Rows from `first_hour` to before `end_hour`, at most `MAX_ROWS_READ` of them; `tenant` "": of all tenants."""
         self._open()
         query = select(hours).where(hours.c.hour >= first_hour, hours.c.hour < end_hour)
         if tenant:
@@ -140,7 +143,10 @@ class LedgerStore:
             return [dict(row) for row in rows.mappings()]
 
     def forget(self, responses_before: int, hours_before: int) -> None:
-        """Deletes responses and hours of before these hours. Totals keep what responses added to them."""
+        """Deletes rows of responses and of usage by hour from before these hours.
+
+        Usage by hour keeps what deleted responses added to it.
+        """
         self._open()
         with self._engine.begin() as connection:
             connection.execute(delete(responses).where(responses.c.hour < responses_before))
@@ -160,7 +166,7 @@ class LedgerStore:
     def _open(self) -> None:
         if self._id:
             return
-        # Two gateways that do this at once: one of them fails, and the writer tries again.
+        # When two gateways do this at once, one of them fails, and its writer tries again.
         metadata.create_all(self._engine)
         with self._engine.begin() as connection:
             own = {"id": uuid.uuid4().hex, "version": SCHEMA_VERSION}
@@ -178,7 +184,7 @@ def _counts(charge: Charge) -> dict[str, int]:
 
 
 def _merged(former: Mapping[str, int], now: Mapping[str, int]) -> Mapping[str, int]:
-    """Of two counts of one response: a server's own rather than an estimate, else the larger one."""
+    """The counts to keep of two for one response: a server's own rather than an estimate, else the larger ones."""
     if former["requests"] and former["estimated"] != now["estimated"]:
         return {name: former[name] for name in COUNTS} if now["estimated"] else now
     return {name: max(former[name], now[name]) for name in COUNTS}

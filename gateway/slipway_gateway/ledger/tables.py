@@ -18,12 +18,12 @@ from sqlalchemy.pool import StaticPool
 
 from slipway_process.database_urls import ssl_context
 
-# Written with the first gateway that opens a database. A later release that needs other tables has another number.
+# Written by the first gateway that opens a database. A later release that needs other tables has another number.
 SCHEMA_VERSION = 1
 _CONNECT_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_MS = 10_000
 _SQLITE_BUSY_MS = 5000
-# Of SQLite's file, which shares a small volume with the last table: a full ledger is a failure of the ledger alone.
+# The largest SQLite file. It shares a small volume with the last route table, so a full ledger must stop nothing else.
 SQLITE_BYTES = 96 << 20
 _SQLITE_PAGE_BYTES = 4096
 _SQLITE_PRAGMAS = (

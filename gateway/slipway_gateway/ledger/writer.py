@@ -31,7 +31,7 @@ _RESPONSES_HOURS, _USAGE_HOURS = 7 * 24, 400 * 24
 
 
 class Ledger:
-    """One gateway's. `run` writes until it is cancelled; `close` writes what is left."""
+    """One gateway's access to the ledger. `run` writes until it is cancelled; `close_down` writes what is left."""
 
     def __init__(
         self, store: LedgerStore, metrics: GatewayMetrics, *, unix_time: Callable[[], float] = time.time
@@ -40,10 +40,10 @@ class Ledger:
         self._metrics = metrics
         self._unix_time = unix_time
         self._thread = ThreadPoolExecutor(1, "ledger")
-        self._running: dict[Meter, int] = {}  # what of its expected costs is not written
+        self._running: dict[Meter, int] = {}  # by running request: the part of its expected costs that is not written
         self._waiting: dict[str, Charge] = {}
-        self._unwritten: dict[str, int] = {}  # costs of those that wait, beyond what is written of them
-        self._last: dict[str, Charge] = {}  # of running responses, as they were written
+        self._unwritten: dict[str, int] = {}  # by waiting charge: the part of its costs that is not written
+        self._last: dict[str, Charge] = {}  # charges of running responses, as they were last written
         self._flushing = asyncio.Lock()
         self._pause_s = _INTERVAL_S
         self._read_s = self._trimmed_s = self._forgot_s = float("-inf")
@@ -53,7 +53,7 @@ class Ledger:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it has what other gateways wrote too."""
+        """Whether other gateways may write to the same ledger."""
         return self._store.is_shared
 
     @property
@@ -62,28 +62,28 @@ class Ledger:
 
     @property
     def id(self) -> str:
-        """Of the database, where gateways share one; "" before it was opened, and where each has its own."""
+        """Identifies the database that gateways share; "" before it was opened, and where each gateway has its own."""
         return self._id
 
     def spent(self, tenant: str) -> Spent:
-        """In the day and the month that it is now, as far as this gateway knows."""
+        """What a tenant spent in the current UTC day and month, as far as this gateway knows."""
         return self.spending.of(tenant, self.hour)
 
     def own(self, tenant: str) -> OwnSpending:
-        """Of this gateway alone."""
+        """What a tenant spent at this gateway alone."""
         return self.spending.own(tenant, self.hour)
 
     def exhausted(self, tenant: str, budget: Budget) -> str:
-        """`day` or `month` where nothing is left of it, else empty."""
+        """The period whose budget a tenant has used up, `day` or `month`; empty when there is none."""
         return self.spending.exhausted(tenant, budget, self.hour)
 
     def open(self, meter: Meter) -> None:
-        """A request begins; for budgets it costs what is expected of it until it ends."""
+        """A request begins: until it ends, its expected costs count against the tenant's budget."""
         expected_nano = self._running[meter] = meter.expected_nano
         self.spending.expect(meter.tenant, expected_nano)
 
     def close(self, meter: Meter) -> None:
-        """It ended."""
+        """A request ended: its charge waits to be written. Beyond MAX_WAITING the charge is lost, and counted."""
         self.spending.expect(meter.tenant, -self._running.pop(meter))
         former = self._last.pop(meter.id, None)
         charge = meter.charge()
@@ -102,7 +102,7 @@ class Ledger:
             await self.flush()
 
     async def flush(self) -> bool:
-        """Writes what waits; whether the database took it."""
+        """Writes one batch of charges, reads totals and deletes old rows when due; whether the database took it all."""
         async with self._flushing:
             batch = self._batch()
             try:
@@ -120,7 +120,10 @@ class Ledger:
         return True
 
     async def close_down(self) -> None:
-        """At the end of the process; what the database does not take then is lost, and logged."""
+        """Writes what waits and closes the database, at the end of the process.
+
+        Charges that the database does not take are lost, and their number is logged.
+        """
         while self._waiting and await self.flush():
             pass
         if self._waiting:
@@ -129,7 +132,7 @@ class Ledger:
         self._store.close()
 
     async def usage(self, first_hour: int, end_hour: int, tenant: str) -> tuple[str, list[dict[str, Any]]]:
-        """The id of the ledger, and its rows, with all that waited until now."""
+        """Writes a batch that waits; returns the ledger's id and its rows from `first_hour` to before `end_hour`."""
         await self.flush()
         return await self._call(self._store.id), await self._call(self._store.usage, first_hour, end_hour, tenant)
 
@@ -140,7 +143,7 @@ class Ledger:
         return ended
 
     def _grown(self, count: int) -> list[Charge]:
-        """Of responses that run: those that are not written as they are now."""
+        """Charges of running responses that grew since they were written; at most `count`."""
         grown: list[Charge] = []
         for meter in self._running:
             if len(grown) >= count:

@@ -11,7 +11,7 @@ from types import TracebackType
 
 # A client that moved within this time is not stalled, however little room there is.
 STALLED_S = 1.0
-# Clients that do not move are looked at in the order in which they stopped; no more of them at a time.
+# No more stalled clients than this are evicted at a time, in the order in which they last moved.
 _EVICTED_AT_A_TIME = 64
 TOTAL, SHARE, STALLED = REASONS = ("total", "share", "stalled")
 
@@ -19,7 +19,7 @@ Reclaim = Callable[[int], int]
 
 
 class Account:
-    """The bytes that one request holds. Closing gives all of them back; what comes after that counts for nothing."""
+    """The bytes that one request holds. Closing gives all of them back; later calls have no effect."""
 
     __slots__ = ("_budget", "_closed", "_evict", "client", "held_bytes")
 
@@ -39,7 +39,7 @@ class Account:
         self.close()
 
     def grow(self, size_bytes: int) -> str:
-        """Empty when there is room, which is then taken; else which of `REASONS` it is refused for."""
+        """Takes room for more bytes; returns "" or, if there is none, the one of `REASONS` for which it is refused."""
         return "" if self._closed else self._budget.take(self, size_bytes)
 
     def force(self, size_bytes: int) -> None:
@@ -99,11 +99,11 @@ class MemoryBudget:
         self._shed = shed
         self._clients: Counter[str] = Counter()
         self._caches: list[Reclaim] = []
-        # Since when each of them has not moved, the longest first.
+        # Since when the client of each account has not moved, the longest first.
         self._stopped: dict[Account, float] = {}
 
     def open(self, client: str) -> Account:
-        """For a request of a client; an empty name has no share: it is the gateway's own."""
+        """Opens the account of a request of `client`; "" is the gateway itself, whose share is not limited."""
         return Account(self, client)
 
     def caches(self, reclaim: Reclaim) -> None:
@@ -167,6 +167,6 @@ class MemoryBudget:
 
 
 def unlimited() -> Account:
-    """For what no budget is kept of."""
+    """An account of its own budget that is never full, for what needs no limit."""
     size = 1 << 62
     return MemoryBudget(size, size, float).open("")

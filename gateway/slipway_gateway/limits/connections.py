@@ -11,7 +11,7 @@ TOTAL, ADDRESS = "total", "address"
 
 
 class ConnectionCounts:
-    """`per_address` 0: half of `limit`."""
+    """Counts the open connections. `limit`: in all. `per_address`: from one address; 0: half of `limit`."""
 
     def __init__(self, limit: int, per_address: int) -> None:
         self._limit = limit
@@ -24,7 +24,7 @@ class ConnectionCounts:
         return self.count >= self._limit
 
     def refused(self, address: str) -> str:
-        """Why no further one is taken; empty when it is, which is then counted until `left`."""
+        """Counts a new connection until `left`, and returns ""; or returns why it is refused: TOTAL or ADDRESS."""
         if self._addresses[address] >= self._per_address:
             return ADDRESS
         if self.full:
@@ -42,7 +42,7 @@ class ConnectionCounts:
 
 @functools.lru_cache(maxsize=4096)
 def address_owner(host: str) -> str:
-    """The owner of an address: with IPv6 one customer has 2^64 addresses."""
+    """What stands for the owner of an address: with IPv6 its network /64, because one customer has all of that."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

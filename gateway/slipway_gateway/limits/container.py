@@ -16,7 +16,10 @@ def memory_limit_bytes(root: Path = _ROOT, own: Path = Path("/proc/self/cgroup")
 
 
 def budget_bytes(given: int, limit: int | None) -> int:
-    """`given` 0: derived from the container's limit."""
+    """The memory for requests: `given` or, if that is 0, a part of the container's `limit`.
+
+    `limit` None: the container has no limit, so it is WITHOUT_LIMIT_BYTES.
+    """
     if given:
         return given
     return WITHOUT_LIMIT_BYTES if limit is None else limit * BUDGET_PERCENTAGE // 100

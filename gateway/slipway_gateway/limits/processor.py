@@ -1,4 +1,4 @@
-"""How much of a processor this process uses: what may wait gives way before clients have to.
+"""How much of a processor this process uses, so that work which may wait stops before clients have to.
 
 Requests in flight show an overload too late: at the edge of what one thread can do, each further request waits for all
 others long before many are in flight.
@@ -17,7 +17,7 @@ _LEAST_S = 0.002  # between two readings: the clock of a thread has steps
 class ProcessorUse:
     """The part of `limit` processors that the calling thread uses, smoothed.
 
-    `clock` counts seconds, `used` those that the thread used.
+    `clock` counts seconds, `used` the seconds of a processor that the thread used.
     """
 
     def __init__(self, clock: Callable[[], float], used: Callable[[], float], limit: float = 1.0) -> None:
@@ -28,7 +28,7 @@ class ProcessorUse:
         self._share = 0.0
 
     def share(self) -> float:
-        """Between 0 and 1."""
+        """The part that is in use now, between 0 and 1."""
         elapsed_s = self._clock() - self._at_s
         if elapsed_s >= _LEAST_S:
             used_s = self._used()

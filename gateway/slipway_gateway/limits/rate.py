@@ -2,7 +2,7 @@
 
 
 class RateLimit:
-    """`take` returns whether one more may go now. `now_s`: seconds of the caller's clock."""
+    """A token bucket: `take` takes a token if there is one. `now_s`: seconds of the caller's clock."""
 
     __slots__ = ("_at_s", "_tokens")
 
@@ -11,7 +11,7 @@ class RateLimit:
         self._tokens = float(max(1, per_s))
 
     def take(self, now_s: float, per_s: int, *, spare: bool = False) -> bool:
-        """`spare`: only if half of the burst is left for others."""
+        """Whether one more call may be made now. `spare`: only if half of the burst is left for others."""
         burst = float(max(1, per_s))
         self._tokens = min(burst, self._tokens + per_s * max(0.0, now_s - self._at_s))
         self._at_s = now_s

@@ -6,7 +6,8 @@ import socket
 # asyncio allocates this much for each read and gives back what was not filled. Its own 256 KiB are above the size from
 # which the allocator maps pages for each block (see __main__): three system calls and page faults for each read.
 READ_BYTES = 64 << 10
-# What one connection may have in the kernel, which doubles it: 2.5 MB/s over a way of a tenth of a second.
+# The kernel's buffer for each direction of a connection. The kernel doubles the size, which is enough for 2.5 MB/s at a
+# round trip of a tenth of a second.
 _SOCKET_BUFFER_BYTES = 128 << 10
 _WRITE_BUFFER_BYTES = 32 << 10
 
@@ -18,7 +19,7 @@ def read_in_small_pieces(transport: asyncio.BaseTransport) -> None:
 
 
 def bound_buffers(transport: asyncio.Transport) -> None:
-    """Small buffers: unread data waits at the sender, not here."""
+    """Makes the buffers of a connection small, so that unread data waits at the sender, not here."""
     read_in_small_pieces(transport)
     transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
     if opened := transport.get_extra_info("socket"):
