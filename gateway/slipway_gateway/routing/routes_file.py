@@ -30,7 +30,7 @@ _POLL_S = 0.5
 
 
 class FileBackend(msgspec.Struct, forbid_unknown_fields=True):
-    """One revision and where it is served."""
+    """One revision and the URLs of its endpoints."""
 
     endpoints: list[str]
     revision: str = "file"
@@ -57,7 +57,7 @@ class FileProbes(ProbeRule, frozen=True, forbid_unknown_fields=True, rename="cam
 
 
 class FileScorer(ScorerRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What rates both responses of some pairs."""
+    """The server that rates both responses of some pairs."""
 
 
 class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
