@@ -68,5 +68,5 @@ class Chain:
 
 
 def read_line(file: BinaryIO) -> bytes:
-    """The next line with its end; empty after the last one. A line that is too long comes in parts, which do not fit."""
+    """The next line with its end; empty after the last one. A line that is too long comes in parts, which never fit."""
     return file.readline(MAX_LINE_BYTES + 1)

@@ -15,7 +15,7 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """One field. `value`: of a varint. `start`, `stop`: where the bytes of another field begin and end in the message."""
+    """One field. `value`: of a varint. `start`, `stop`: where the bytes of another field begin and end."""
 
     number: int
     kind: int

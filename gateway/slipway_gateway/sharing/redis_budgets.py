@@ -73,7 +73,7 @@ class _SpendingTenant:
 
 
 class RedisBudgets:
-    """See `SharedBudgets`. `own`: returns what this gateway spent for a tenant. `hour`: returns the hour of Unix time."""
+    """See `SharedBudgets`. `own`: returns this gateway's spending of a tenant. `hour`: returns the hour (Unix time)."""
 
     def __init__(
         self,

@@ -164,7 +164,7 @@ class BatchStore:
         return True
 
     def purge(self, connection: Connection, retention_s: float) -> int:
-        """Deletes some lines, then the batch, of one that ended `retention_s` ago; how many rows: 0 when none is left."""
+        """Deletes lines, then the batch, of one that ended `retention_s` ago; returns how many rows, 0 at the end."""
         ends = (batches.c[f"{status}_at"] for status in ENDED_BATCHES)
         # Retention counts from the batch's end, as it does for its files.
         old = func.coalesce(*ends, batches.c.created_at) + retention_s <= self._database.now

@@ -76,7 +76,7 @@ class DeliveryStore:
         return dict(row) if row else None
 
     def announce(self, connection: Connection) -> int:
-        """Makes webhooks due whose batch has ended; returns how many. It reads the batches, so that no end is missed."""
+        """Makes webhooks due whose batch has ended; returns how many. It reads the batches, so it misses no end."""
         joined = deliveries.join(batches, deliveries.c.batch_id == batches.c.id)
         named = (batches.c.id, batches.c.kind, batches.c.status, batches.c.failed)
         ended = (deliveries.c.state == WAITING, batches.c.status.in_(ENDED_BATCHES))

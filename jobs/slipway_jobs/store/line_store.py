@@ -88,7 +88,10 @@ class LineStore:
     """Calls take a connection in a transaction: run them with `Database.call`."""
 
     def __init__(self, database: Database, owner: str, lease_s: float, file_s: float, *, max_attempts: int = 3) -> None:
-        """`owner`: id of this process. `file_s`: seconds that results are kept. `max_attempts`: alone, before it fails."""
+        """`owner`: id of this process. `file_s`: seconds that results are kept.
+
+        `max_attempts`: how often a line may end a process while it runs alone, before it fails.
+        """
         self._database = database
         self._owner = owner
         self._lease_s = lease_s
@@ -96,7 +99,7 @@ class LineStore:
         self._max_attempts, self._max_losses = max_attempts, ALONE_AFTER + max_attempts
 
     def runnable(self, connection: Connection, after: str = "") -> Turn:
-        """Batches with waiting lines: the oldest of each tenant, from the one behind `after` on, then the second ones."""
+        """Batches with waiting lines: the oldest of each tenant, beginning behind `after`, then the second ones."""
         names = self._tenants(connection, lambda tenant: tenant > after, MAX_TENANTS)
         if len(names) < MAX_TENANTS:
             names += self._tenants(connection, lambda tenant: tenant <= after, MAX_TENANTS - len(names))
@@ -188,7 +191,7 @@ class LineStore:
     # -- what follows from the time and from lines that ended
 
     def sweep(self, connection: Connection) -> list[str]:
-        """Ends batches whose window is over and queues lines whose lease ended. Returns batches without an open line."""
+        """Ends batches whose window is over, queues lines whose lease ended. Returns batches without an open line."""
         now = self._database.now
         late = (batches.c.status == IN_PROGRESS, batches.c.expires_at <= now)
         ends = {"status": FINALIZING, "outcome": EXPIRED, "finalizing_at": now}
@@ -241,7 +244,7 @@ class LineStore:
         return bool(found)
 
     def finish(self, connection: Connection, batch_id: str) -> str | None:
-        """Ends a batch, with its files and counts. Returns its status; None if another process did, or a line is open."""
+        """Ends a batch, with files and counts. Returns its status; None if another process did, or a line is open."""
         mine = select(batches).where(batches.c.id == batch_id, batches.c.status.in_(ENDING_BATCHES)).with_for_update()
         batch = connection.execute(mine).mappings().one_or_none()
         if batch is None:
@@ -297,7 +300,7 @@ class LineStore:
         return {row.state: row.number for row in connection.execute(grouped)}
 
     def give_back(self, connection: Connection) -> None:
-        """Lets other processes claim this one's lines and batches at once. Called when nothing is in flight any more."""
+        """Lets other processes claim this one's lines and batches at once. Call it when nothing is in flight."""
         own = (lines.c.owner == self._owner, lines.c.state == CLAIMED)
         connection.execute(update(lines).where(*own).values(state=QUEUED, ready_at=0.0))
         read = (batches.c.owner == self._owner, batches.c.status == VALIDATING)
