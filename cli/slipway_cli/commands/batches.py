@@ -200,9 +200,10 @@ def _watch(gateway: GatewayClient, batch_id: str, timeout_s: float) -> None:
 
 
 def _looks(look: Callable[[], Json], timeout_s: float) -> Iterator[Json]:
-    """Yields a batch or job again and again until it has ended. Raises TimedOut, or Unreachable at that time.
+    """Yields a batch or job again and again until it has ended; keeps trying while the gateway is away.
 
-    While the gateway is away, it keeps trying.
+    Raises:
+        TimedOut: after `timeout_s`; Unreachable if the gateway is away then.
     """
     ends_s, pause_s = time.monotonic() + timeout_s, _LOOK_S
     while True:

@@ -15,7 +15,7 @@ _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 class Price:
     """Prices of a million tokens (`_micro`: millionths of the currency) and of a request (`_nano`: billionths).
 
-    `model`: the models' name, or its beginning with a `*`. `cached_input_micro`: None is the price of other input.
+    `model`: a name, or the beginning of names and a `*`. `cached_input_micro`: of cached input; None: as other input.
     """
 
     model: str

@@ -39,7 +39,7 @@ class FileBackend(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FileMirror(MirrorRouteRule, frozen=True, forbid_unknown_fields=True):
-    """Which requests one of the revisions gets copies of."""
+    """Which requests are copied to one of the revisions."""
 
 
 class FileTail(TailRule, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class FileScorer(ScorerRule, frozen=True, forbid_unknown_fields=True, rename="ca
 
 
 class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which sessions two of the revisions get copies of."""
+    """Which sessions are copied to two of the revisions."""
 
     latencies: tuple[FileTwinLatency, ...] = ()
     probes: FileProbes | None = None

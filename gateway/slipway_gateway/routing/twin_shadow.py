@@ -54,7 +54,7 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     """Copies of this share of the sessions go to a pod of `revision` and to its twin, a pod of `twin`, at once.
 
     `max_pairs_per_second`: at each gateway. `epoch`: a session gives one counted pair in each epoch. `latencies`: empty
-    until the warm-up is over. `reference`: there is no twin; a pod of `twin` gets only copies that `revision` fails.
+    until the warm-up is over. `reference`: set if there is no twin: `twin` gets only copies that `revision` fails.
     `quality`: texts and tokens of some pairs are compared. `scorer`: a server rates some pairs.
     """
 

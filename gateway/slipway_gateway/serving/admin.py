@@ -134,7 +134,7 @@ class AdminApi:
         return web.Response(body=msgspec.json.encode(self._edge.tenants_report()), content_type="application/json")
 
     async def _renewed_routes(self, request: web.Request) -> web.Response:
-        """The report of `_routes`, for the operator alone; renews the failsafe's time, which a GET does not."""
+        """The report of `_routes`, for the operator's token; renews the failsafe's time, which a GET does not."""
         if not self._token.proves(request.headers.get("Authorization", "")):
             message = (
                 "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."

@@ -7,7 +7,7 @@ from ..quotas.tenant import Share
 
 
 class ReadyGateways:
-    """`share`: this gateway's share of each limit. `name`: of its pod. Without EndpointSlices the share is all."""
+    """`share`: this gateway's share of each limit. `name`: of its pod. Before any EndpointSlice is seen, it is all."""
 
     def __init__(self, name: str = "", on_change: Callable[[int], None] = lambda parts: None) -> None:
         self._name = name

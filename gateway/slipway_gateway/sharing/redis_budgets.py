@@ -164,7 +164,7 @@ class RedisBudgets:
         return "" if age_s < LEASE_S and self._own(tenant).total_nano < may_spend else None
 
     def _alone(self, tenant: str, followed: _SpendingTenant) -> str:
-        """As `exhausted` without the server: its last answer, less this gateway's spending since then for each gateway.
+        """As `exhausted`, without the server: from its last answer, less `parts` times this gateway's spending since.
 
         Raises:
             CountersAway: nothing is known of this day.
@@ -190,7 +190,7 @@ class RedisBudgets:
                 await asyncio.shield(followed.waiting)
 
     async def _sync(self) -> None:
-        """Writes and reads all tenants that are due, in batches. A server that was away is also pinged."""
+        """Writes the spending of all tenants that are due and reads what is left. A server that was away is pinged."""
         self._wake.clear()
         now_s = self._clock()
         self._forget(now_s)

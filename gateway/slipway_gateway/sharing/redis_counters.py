@@ -88,7 +88,10 @@ class RedisCounters:
         self._running.setdefault(tenant, {})[id_] = sent
 
     def settle(self, tenant: str, id_: str, used: Mapping[str, int]) -> None:
-        """Queues the use of a request, which `run` writes once the server is there. Ignores ids that did not begin."""
+        """Queues the use of a request for `run`, which writes it once the server is there.
+
+        Ignores an id that did not begin, or that the server cannot know.
+        """
         running = self._running.get(tenant, {})
         sent = running.pop(id_, False)
         if not running:

@@ -28,9 +28,9 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     `revision`: the only one that may serve it; empty: any. `preferred`: the one that serves it while it has an
     endpoint, whatever its weight. `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`:
     tag of the endpoint that may still have the stream. `tokens`: of the response so far, sent behind the body to a
-    server that resumes it. `client`: memory and samples are counted by client. `excused`: kinds of failure
-    that the request itself provokes. `account`: the memory that this request holds. `meter`: None without a tenant.
-    `batch`: the jobs process sends it. `scorable`: a scorer may get its contents. `computes`: the model runs.
+    server that resumes it. `client`: memory and samples are counted by client. `excused`: kinds of failure that the
+    request itself provokes. `account`: the memory that this request holds. `meter`: None without a tenant. `batch`:
+    the jobs process sends it. `scorable`: a scorer may get its contents. `computes`: the model runs.
     """
 
     model: str

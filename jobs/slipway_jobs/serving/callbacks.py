@@ -39,7 +39,7 @@ class Callbacks:
         """The callback_url in a request's fields; None without one.
 
         Raises:
-            JobsRefusal: there are no webhooks, or the URL's host is not listed.
+            JobsRefusal: there are no webhooks, or the URL is invalid, or its host is not listed.
         """
         if fields.get(CALLBACK_URL) is None:
             return None

@@ -103,7 +103,7 @@ class BatchStore:
         return self._counted(connection, rows)
 
     def cancel(self, connection: Connection, tenant: str, batch_id: str, kind: str = BATCH) -> tuple[Row | None, bool]:
-        """Cancels a batch that may be cancelled. Returns it (or None), and whether it is or was being cancelled."""
+        """Cancels a batch if its status allows it. Returns it, or None, and whether it is cancelled or will be."""
         own = (batches.c.id == batch_id, batches.c.tenant == tenant, batches.c.kind == kind)
         values = {"status": CANCELLING, "outcome": CANCELLED, "cancelling_at": self._database.now}
         done = connection.execute(update(batches).where(*own, batches.c.status.in_(CANCELLABLE)).values(values))

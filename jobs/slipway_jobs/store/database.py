@@ -83,7 +83,7 @@ class Database:
         return float(connection.execute(select(self.now)).scalar_one())
 
     def free_share(self, connection: Connection) -> float:
-        """The free part, 0 to 1, of SQLite's largest file; 1 for PostgreSQL, which has no bound of its own."""
+        """The free part (0 to 1) of SQLite's file at its size limit; 1 for PostgreSQL, which has no limit here."""
         if self.is_shared:
             return 1.0
         used, free, most = (

@@ -55,7 +55,7 @@ class KeyStore:
         self._keep_s, self._lease_s = keep_s, lease_s
 
     def begin(self, connection: Connection, tenant: str, key: str) -> KeyClaim | KeyAnswer | KeyInProgress:
-        """Claims a key; returns its recorded answer, or who holds it, where it cannot be claimed.
+        """Claims a key. Where that is not possible, returns its recorded answer, or that a request is in progress.
 
         Raises:
             TooManyKeys: the tenant has as many keys as it may, or as many bytes of answers.
