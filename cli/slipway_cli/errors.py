@@ -22,16 +22,16 @@ class Forbidden(CommandError):
 
 
 class Unreachable(CommandError):
-    """The API server does not answer now; later it may."""
+    """The API server or a gateway does not answer now; later it may."""
 
 
 class TimedOut(CommandError):
-    """What was waited for did not come in time."""
+    """The state that a command waits for was not reached in time."""
 
     code = TIMED_OUT
 
 
 class Rejected(CommandError):
-    """What was waited for will not come: the revision was rejected."""
+    """The state that a command waits for will not be reached: a revision was rejected, or a batch or job failed."""
 
     code = REJECTED

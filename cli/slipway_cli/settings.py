@@ -13,6 +13,6 @@ class CliEnvironment:
 
 
 def environment() -> CliEnvironment:
-    """As of now."""
+    """Reads the environment variables as they are now."""
     kubeconfig = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
     return CliEnvironment(kubeconfig, bool(os.environ.get("KUBERNETES_SERVICE_HOST")))

@@ -143,7 +143,7 @@ def _budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger)
 
 
 def _claims(settings: GatewaySettings) -> SharedClaims | None:
-    """The URL was checked for the counters."""
+    """Claims of feedback tokens at Redis; None without Redis. `_counters` has checked its URL."""
     if not (url := settings.redis_url.get_secret_value()):
         return None
     from .sharing.redis_claims import RedisClaims  # as above
@@ -177,7 +177,7 @@ def _watch_tenants(settings: GatewaySettings, known: KnownTenants, metrics: Gate
 
 @contextlib.asynccontextmanager
 async def _accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> AsyncIterator[ServiceAccountTokens | None]:
-    """None: their tokens are not reviewed."""
+    """What reviews tokens of service accounts; None: their tokens are not reviewed."""
     if settings.routes or settings.auth_mode == OFF or not settings.token_review_audience:
         yield None
         return
@@ -221,7 +221,7 @@ def _balancer(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: s
 
 
 class GrpcPort(Protocol):
-    """`grpc_api.listener.GrpcServer`: its library is loaded by gateways that have the port alone."""
+    """`grpc_api.listener.GrpcServer`, whose library only gateways with a gRPC port load."""
 
     async def drain(self) -> None: ...
 

@@ -60,7 +60,7 @@ def main() -> None:
 
 
 async def run(settings: JobsSettings, database: Database, secrets: Sequence[bytes] = ()) -> None:
-    """Until SIGTERM.
+    """Serves files and batches until SIGTERM or SIGINT.
 
     Raises:
         OSError: a port is taken, or the file of certificates cannot be read.

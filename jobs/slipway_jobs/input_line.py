@@ -33,7 +33,7 @@ class InvalidLine(ValueError):
 
 
 class InputLine(msgspec.Struct):
-    """`body`: as it was written."""
+    """A valid line. `body`: its bytes as they were written."""
 
     custom_id: str
     body: bytes
@@ -47,7 +47,7 @@ def is_endpoint(path: str) -> bool:
 def read_line(data: bytes, endpoint: str) -> InputLine:
     """
     Raises:
-        InvalidLine: it is none that can be sent to this endpoint.
+        InvalidLine: the line cannot be sent to this endpoint.
     """
     fields = _fields(data)
     if unknown := sorted(fields.keys() - _FIELDS):

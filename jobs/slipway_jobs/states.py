@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Of a file.
+# States of a file.
 UPLOADING, READY, DELETED = "uploading", "ready", "deleted"
-# Of a batch, as OpenAI names them.
+# States of a batch, as OpenAI names them.
 VALIDATING, FAILED, IN_PROGRESS, FINALIZING = "validating", "failed", "in_progress", "finalizing"
 COMPLETED, EXPIRED, CANCELLING, CANCELLED = "completed", "expired", "cancelling", "cancelled"
 OPEN_BATCHES = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
 ENDING_BATCHES = (FINALIZING, CANCELLING)
 ENDED_BATCHES = (FAILED, COMPLETED, EXPIRED, CANCELLED)
 CANCELLABLE = (VALIDATING, IN_PROGRESS)
-# Of a line: `COMPLETED`, `FAILED`, `EXPIRED`, `CANCELLED` are its ends too.
+# States of a line; it ends as `COMPLETED`, `FAILED`, `EXPIRED` or `CANCELLED`.
 QUEUED, CLAIMED = "queued", "claimed"
 OPEN_LINES = (QUEUED, CLAIMED)
 ERROR_LINES = (FAILED, EXPIRED, CANCELLED)
-# What a batch was made by.
+# Kinds of batches: made by /v1/batches, /v1/jobs or /api/v1/batch.
 BATCH, JOB, INPUTS = "batch", "job", "inputs"
-# Parts of its result.
+# Parts of a batch's result.
 OUTPUT, ERROR = "output", "error"
 
 UNRUN = {
@@ -29,7 +29,7 @@ UNRUN = {
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """Of one batch."""
+    """Lines of one batch. `failed`: those that failed, expired or were cancelled."""
 
     total: int = 0
     completed: int = 0

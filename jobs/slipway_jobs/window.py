@@ -9,7 +9,7 @@ MAX_PAUSE_S = 60.0
 
 @dataclass(slots=True)
 class Window:
-    """Of one tenant: additive increase, multiplicative decrease."""
+    """The window of one tenant: additive increase, multiplicative decrease."""
 
     limit: float
     size: float = FIRST
@@ -33,7 +33,7 @@ class Window:
         self.running -= 1
 
     def refused(self, began_s: float, now_s: float, retry_after_s: float | None = None) -> float:
-        """Returns how long its request waits. Refusals of requests that began before the last one change nothing."""
+        """Halves and pauses the window, unless the request began before the last halving. Returns seconds to wait."""
         self.running -= 1
         if began_s >= self.shrunk_s:
             self.shrunk_s = now_s

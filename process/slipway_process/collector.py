@@ -1,14 +1,15 @@
-"""Python's collector of cycles, in a process that serves for long."""
+"""Python's garbage collector of cycles, in a process that serves for a long time."""
 
 import gc
 
-_COLLECTED_AFTER = 10_000  # objects more, in place of 700
+_COLLECTED_AFTER = 10_000  # more objects than at the last collection, in place of 700
 
 
 def spare() -> None:
-    """Once all is loaded: what the process is made of stays, and is not walked again. Requests leave few cycles.
+    """Excludes all objects of now from later collections, which also become rarer. Call it once all is loaded.
 
-    Without it a collection of all generations takes tens of milliseconds, in which no request is answered.
+    Otherwise a collection of all generations takes tens of milliseconds, in which no request is answered. Requests
+    leave few cycles.
     """
     gc.collect()
     gc.freeze()

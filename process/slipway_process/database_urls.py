@@ -1,4 +1,4 @@
-"""URLs of databases: of the usage of tenants, and of batches."""
+"""URLs of databases: those of tenants' usage and those of batches."""
 
 import ssl
 
@@ -9,7 +9,7 @@ from sqlalchemy.exc import ArgumentError
 def parse_url(text: str) -> URL:
     """
     Raises:
-        ValueError: it names no database of a kind that is used here.
+        ValueError: the URL names neither SQLite nor PostgreSQL, or its options are invalid.
     """
     try:
         url = make_url(text)
@@ -24,7 +24,10 @@ def parse_url(text: str) -> URL:
 
 
 def ssl_context(url: URL) -> ssl.SSLContext | None:
-    """As libpq's `sslmode`, without the modes that try both; `sslrootcert` is a file of certificates."""
+    """TLS by libpq's `sslmode`, without the modes that fall back to plain text; None: disabled. Raises ValueError.
+
+    `sslrootcert` is a file of certificates.
+    """
     mode, root = url.query.get("sslmode", "disable"), url.query.get("sslrootcert")
     if mode == "disable":
         return None

@@ -1,7 +1,7 @@
 """Lines of JSON that form a chain: each has its number and the SHA-256 of the line before it.
 
-So a line that is changed, removed or put in between shows. What does not show: lines that were cut off at the end, and
-a chain that was written again from some line on. Against both, keep the digest of a later line at another place.
+So a check finds a line that was changed, removed or inserted. It does not find that lines were cut off at the end, or
+that the chain was written again from some line on. Against both, keep the digest of a later line at another place.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ class BrokenChain(Exception):
 
 
 def digest(line: bytes) -> str:
-    """Of a line without its end, as the next one has it."""
+    """SHA-256 of a line without its end, in hexadecimal: `prev` of the next line."""
     return hashlib.sha256(line).hexdigest()
 
 
 def link(fields: Mapping[str, Any], seq: int, prev: str) -> bytes:
-    """A line without its end; ASCII, so that no text in it begins another one.
+    """A line without its end. It is ASCII, so that no text in it begins another line.
 
     Raises:
-        ValueError: it would be too long.
+        ValueError: the line would be too long.
     """
     line = json.dumps({"seq": seq, "prev": prev, **fields}, separators=(",", ":")).encode()
     if len(line) > MAX_LINE_BYTES:
@@ -45,10 +45,10 @@ class Chain:
         self.seq, self.head = 0, FIRST_PREV
 
     def follow(self, line: bytes) -> dict[str, Any]:
-        """The fields of the next line, which has its end.
+        """The fields of the next line, which is given with its end.
 
         Raises:
-            BrokenChain: it is not the next one.
+            BrokenChain: it is not the next line of the chain.
         """
         number = self.seq + 1
         if not line.endswith(b"\n"):
@@ -68,5 +68,5 @@ class Chain:
 
 
 def read_line(file: BinaryIO) -> bytes:
-    """The next line with its end; empty after the last one. One that is too long comes in parts, and fits no chain."""
+    """The next line with its end; empty after the last one. A line that is too long comes in parts, which never fit."""
     return file.readline(MAX_LINE_BYTES + 1)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class _About:
-    """A class, because each request of a gateway enters one, and a generator costs more."""
+    """The context of `about`. A class, because each request of a gateway enters one, and a generator costs more."""
 
     __slots__ = ("_added", "_token")
 
@@ -55,7 +55,7 @@ def configure(level: str, **fields: Any) -> None:
 
 
 def handler(stream: TextIO, fields: dict[str, Any]) -> logging.Handler:
-    """Escapes all but printable ASCII, so that no text of a request or an object begins a line of its own."""
+    """A handler that writes JSON and escapes all but ASCII, so that no text of a request begins a line of its own."""
     made = logging.StreamHandler(stream)
     made.addFilter(_complete)
     made.setFormatter(
@@ -82,5 +82,5 @@ def _uncaught(kind: type[BaseException], error: BaseException | None, trace: Any
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error or kind(), trace)
     else:
-        # What a pod's status shows of a container that crashed is this message.
+        # The status of a pod shows this message for a container that crashed.
         log.critical("%s: %s", kind.__name__, error, exc_info=(kind, error or kind(), trace))

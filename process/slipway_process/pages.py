@@ -1,7 +1,7 @@
 """Lists of the Kubernetes API in pages that fit in memory, however large their objects are.
 
-The API server bounds a page by the number of its objects only, and whoever may create a pod decides how large the pod
-is: a page of 500 can be a gigabyte of JSON. A response is therefore read up to a limit of bytes. A page above it is
+The API server bounds a page by the number of its objects only, and a user who may create a pod decides how large the
+pod is: a page of 500 can be a gigabyte of JSON. A response is therefore read up to a limit of bytes. A page above it is
 requested again with fewer objects.
 """
 
@@ -22,7 +22,7 @@ class PageTooLarge(Exception):
 
 
 class PageResponse(Protocol):
-    """What is used of an aiohttp.ClientResponse."""
+    """The part of an aiohttp.ClientResponse that is used here."""
 
     content: Any
 

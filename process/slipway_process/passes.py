@@ -20,7 +20,7 @@ _MAX_PASS = 256
 
 
 class PassKeys:
-    """The release's keys, from the file that proves tenants to servers too; the first signs, each of them verifies."""
+    """Makes and checks passes, with the release's keys: the first one signs, each of them verifies."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         """`path`: JSON, read again when it changes; "": there are no keys."""
@@ -33,7 +33,8 @@ class PassKeys:
         return bool(self._keys.current())
 
     def make(self, purpose: str, tenant: str, method: str, path: str) -> str:
-        """
+        """A pass for one request from now on, valid for `LIFETIME_S`. `purpose`: TO_JOBS or TO_GATEWAY.
+
         Raises:
             LookupError: there is no key yet.
         """
@@ -44,7 +45,7 @@ class PassKeys:
         return f"v1.{key_id}.{ends}.{_sign(key, purpose, tenant, method, path, ends)}"
 
     def is_valid(self, given: str, purpose: str, tenant: str, method: str, path: str) -> bool:
-        """Whether this pass was made for exactly this, and not long ago."""
+        """Whether a pass was made for exactly this purpose, tenant, method and path, and is not expired."""
         parts = given.split(".") if len(given) <= _MAX_PASS and given.isascii() else []
         if len(parts) != 4 or parts[0] != "v1" or not parts[2].isdecimal() or len(parts[2]) > 15:
             return False

@@ -1,4 +1,4 @@
-"""Protobuf on the wire: the fields of a message, and messages of texts and numbers; bounded, and without a library."""
+"""Protobuf's wire format: reads the fields of a message, writes texts and numbers; bounded, and without a library."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ _FIXED = {FIXED64: 8, FIXED32: 4}
 
 
 class WireError(ValueError):
-    """What is wrong with a message, in one sentence."""
+    """A message is invalid; the text is the reason, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """`value`: of a varint; `start` and `stop`: of the bytes of any other one."""
+    """One field. `value`: of a varint. `start`, `stop`: where the bytes of another field begin and end."""
 
     number: int
     kind: int
@@ -25,10 +25,10 @@ class WireField:
 
 
 def fields(data: bytes, limit: int = MAX_FIELDS) -> Iterator[WireField]:
-    """The fields of a message in their order; what is inside of them is not read.
+    """The fields of a message in their order; messages inside of them are not read.
 
     Raises:
-        WireError: it is no message, has a group, or has more fields than the limit.
+        WireError: `data` is no message, has a group, or has more fields than the limit.
     """
     at, count, end = 0, 0, len(data)
     while at < end:
@@ -56,10 +56,10 @@ def fields(data: bytes, limit: int = MAX_FIELDS) -> Iterator[WireField]:
 
 
 def texts(data: bytes, *numbers: int) -> dict[int, str]:
-    """Fields that are texts; of one that is there several times the last one counts, as protobuf has it.
+    """The texts of the fields with these numbers; of a repeated one the last counts, as protobuf has it.
 
     Raises:
-        WireError: as `fields`, or one of them is no UTF-8.
+        WireError: as `fields`, or one of the texts is no UTF-8.
     """
     found: dict[int, str] = {}
     for field in fields(data):
@@ -88,7 +88,7 @@ def _varint(data: bytes, at: int, longest: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """`value`: negative ones as protobuf's int64 has them."""
+    """The bytes of a number; a negative one as protobuf's int64 has it."""
     value &= (1 << 64) - 1
     made = bytearray()
     while value > 0x7F:
@@ -104,16 +104,16 @@ def bytes_field(number: int, *parts: bytes) -> bytes:
 
 
 def text_field(number: int, text: str) -> bytes:
-    """An empty text is left out, which is what it means."""
+    """A field of a text. An empty text is left out, because a missing field means an empty text."""
     return bytes_field(number, text.encode("utf-8", "replace")) if text else b""
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A whole number or a truth value; 0 is left out."""
+    """A field of an integer or boolean; 0 is left out."""
     return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def packed_field(number: int, values: Iterable[int]) -> bytes:
-    """Whole numbers."""
+    """A packed repeated field of integers; left out without any."""
     data = b"".join(map(varint, values))
     return bytes_field(number, data) if data else b""

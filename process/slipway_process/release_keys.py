@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class ReleaseKeys:
-    """Keys for one purpose, each derived from a key of the release: what one purpose signs is nothing to another."""
+    """Keys for one purpose, each derived from a key of the release: a signature is valid for its purpose alone."""
 
     def __init__(self, path: str, purpose: bytes) -> None:
         """`path`: JSON, read again when it changes; "": there are no keys."""
@@ -40,7 +40,7 @@ class ReleaseKeys:
                 self._keys = self._read()
                 self._version = version
         except FileNotFoundError:
-            return  # a new release: the operator makes the Secret; one that was deleted is made again
+            return  # the operator creates the Secret of a new release, and creates a deleted one again
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.error("the release's keys cannot be read, the last ones stay: %s", error)
 

@@ -29,7 +29,7 @@ _RULES = {
 
 class _EnvironmentSource(PydanticBaseSettingsSource):
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The first value of the field's variables that is not empty, or an empty one where it counts."""
+        """The first value of the field's variables that is not empty; "" if all are, where an empty value counts."""
         texts = [os.environ[name] for name in variables(self.settings_cls, field_name) if name in os.environ]
         empty = "" if texts and not self.config.get("env_ignore_empty") else None
         return next(filter(None, texts), empty), field_name, False
@@ -61,7 +61,7 @@ class ProcessSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags are init settings."""
+        """The sources, first one first: flags (as init settings), then environment variables."""
         return init_settings, _EnvironmentSource(settings_cls)
 
     @classmethod
@@ -127,7 +127,7 @@ def variables(settings: type[BaseSettings], field_name: str) -> tuple[str, ...]:
 
 
 def shown_default(field: FieldInfo) -> str:
-    """The default as one writes it; "" where there is none, or where the description says it."""
+    """The default as a user writes it; "" where there is none, or where the description has it."""
     if field.is_required() or field.default_factory:
         return ""
     default = field.get_default()
@@ -141,7 +141,7 @@ def shown_default(field: FieldInfo) -> str:
 
 
 def value_name(field: FieldInfo) -> str:
-    """What stands for a value of the flag: all of them if they are few, else a word such as SECONDS."""
+    """The value's name in help: all values of a Literal, with `|` between them, else a word such as SECONDS."""
     few = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return "|".join(few) or _find(field, Flag, Flag("TEXT")).metavar
 

@@ -12,8 +12,8 @@ class Flag:
     """What the command line shows of a field. Of several in an `Annotated` type the last one counts."""
 
     metavar: str  # "": the field has no flag
-    bare: str | None = None  # the value of the flag alone
-    repeated: bool = False  # a list: one value for each time
+    bare: str | None = None  # the value when the flag is given without one
+    repeated: bool = False  # the flag may be repeated: its value is a list
 
 
 class Variable:
@@ -35,7 +35,7 @@ def _lower(text: Any) -> Any:
 
 
 def _written_path(text: Any) -> Any:
-    # Path("") is the working directory, which nobody means.
+    # Path("") is the working directory, which no user means.
     if text == "":
         raise ValueError("name a path")
     return text

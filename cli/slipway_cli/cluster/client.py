@@ -46,7 +46,7 @@ class ClusterClient:
 
     @property
     def flags(self) -> list[str]:
-        """What kubectl needs besides the namespace to go to the same cluster."""
+        """The flags, without the namespace, with which kubectl uses the same cluster."""
         flags = {"--context": self._access.context, "--kubeconfig": self._access.kubeconfig}
         return [f"{flag}={value}" for flag, value in flags.items() if value]
 
@@ -59,11 +59,11 @@ class ClusterClient:
         return self._call("GET", self._path(everywhere=everywhere))
 
     def table(self, name: str | None, everywhere: bool) -> Json:
-        """The same as the table that kubectl prints."""
+        """One or all ModelDeployments as a meta.k8s.io Table, with the columns that kubectl prints."""
         return self._call("GET", self._path(name, everywhere=everywhere), accept=_TABLE)
 
     def patch(self, name: str, body: Json) -> Json:
-        """Change a ModelDeployment by merge patch."""
+        """Change a ModelDeployment by merge patch; returns the changed object."""
         return self._call("PATCH", self._path(name) + f"?fieldManager={FIELD_MANAGER}", body)
 
     def pods(self, name: str) -> list[Json]:
@@ -104,7 +104,7 @@ class ClusterClient:
         return self._call("GET", self._path(everywhere=everywhere, kind=POOLS))
 
     def pool_table(self, everywhere: bool) -> Json:
-        """The same as the table that kubectl prints."""
+        """The ModelPools as a meta.k8s.io Table, with the columns that kubectl prints."""
         return self._call("GET", self._path(everywhere=everywhere, kind=POOLS), accept=_TABLE)
 
     def pool_pods(self, pool: str) -> list[Json]:
@@ -120,11 +120,11 @@ class ClusterClient:
         return self._call("GET", _tenant_path())
 
     def tenant_table(self, name: str | None) -> Json:
-        """The same as the table that kubectl prints."""
+        """One or all Tenants as a meta.k8s.io Table, with the columns that kubectl prints."""
         return self._call("GET", _tenant_path(name), accept=_TABLE)
 
     def patch_tenant(self, name: str, body: Json) -> Json:
-        """Change a Tenant by merge patch.
+        """Change a Tenant by merge patch; returns the changed object.
 
         Raises:
             Conflict: when the patch has a resourceVersion that is not the present one.
@@ -151,20 +151,20 @@ class ClusterClient:
         return self._call("GET", f"/api/v1/namespaces/{quote(namespace, safe='')}/pods?{query}").get("items") or []
 
     def gateway(self, namespace: str, pod: str, path: str) -> Json:
-        """What a gateway answers at its admin port. `pod`: NAME:PORT. The API server forwards the request."""
+        """The response of a gateway's admin port. `pod`: NAME:PORT. The API server forwards the request."""
         where = f"namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe=':')}"
         return self._call("GET", f"/api/v1/{where}/proxy/{path}")
 
     def now(self) -> datetime:
-        """The API server's clock at its last answer: that of this machine may be wrong."""
+        """The API server's clock at its last answer, before that this machine's clock, which may be wrong."""
         return self._now or datetime.now(UTC)
 
     def version(self) -> str:
-        """Of the API server."""
+        """The version of the API server."""
         return str(self._call("GET", "/version").get("gitVersion"))
 
     def served_versions(self) -> list[str]:
-        """The versions of ModelDeployment that it serves."""
+        """The versions of ModelDeployment that the API server serves; empty where Slipway's CRDs are not installed."""
         try:
             group = self._call("GET", f"/apis/{GROUP_VERSION.split('/')[0]}")
         except CommandError as error:
@@ -184,7 +184,7 @@ class ClusterClient:
     def _call(
         self, method: str, path: str, body: Json | None = None, accept: str = _JSON, *, conditional: bool = False
     ) -> Json:
-        # As in the transport: help and completion start without it.
+        # Imported here, as in the transport: help and completion start without it.
         from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
         headers = {"Accept": accept, **({} if body is None else {"Content-Type": _MERGE_PATCH})}
@@ -205,7 +205,7 @@ class ClusterClient:
         return response.body
 
     def _error(self, status: int, answer: Json) -> CommandError:
-        # Gateways, to which the API server forwards, name it `error`.
+        # Gateways, to which the API server forwards requests, have the message in `error`.
         message = str(answer.get("message") or answer.get("error") or f"status {status}")
         if status == 401:
             context = self._transport.connection.context

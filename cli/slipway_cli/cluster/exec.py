@@ -1,4 +1,4 @@
-"""Runs a program in a container of a pod by `kubectl exec`, which knows how to stream."""
+"""Runs a program in a container of a pod by `kubectl exec`, which implements the streaming protocol."""
 
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ def exec_in_pod(where: Sequence[str], pod: str, container: str, command: Sequenc
     """The standard output of the program. `where`: kubectl's flags for cluster and namespace.
 
     Raises:
-        CommandError: when kubectl is missing, may not do it, the program fails, or there is no answer in `TIMEOUT_S`.
+        CommandError: when kubectl is missing or not allowed, the program fails, or it does not end in `TIMEOUT_S`.
     """
     kubectl = ["kubectl", "exec", *where, pod, "-c", container, "--", *command]
     try:

@@ -15,7 +15,7 @@ from slipway_cli.cluster.access import Access, Connection
 from slipway_cli.errors import CommandError
 from slipway_cli.settings import environment
 
-# They have no annotations.
+# These modules have no annotations.
 _library: Any = kube_config
 _incluster: Any = incluster_config
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -23,10 +23,10 @@ _MALFORMED = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, K
 
 
 def connect(access: Access) -> Connection:
-    """Read the kubeconfig.
+    """Read the kubeconfig; in a pod without one, use the pod's service account.
 
     Raises:
-        CommandError: when there is none, or it makes no sense.
+        CommandError: when there is no kubeconfig, or it is invalid.
     """
     surroundings = environment()
     path = access.kubeconfig or surroundings.kubeconfig

@@ -12,10 +12,10 @@ ADMIN_PORT = 8001
 
 
 def rows(cluster: ClusterClient, namespace: str, hours: tuple[int, int], tenant: str) -> list[dict[str, Any]]:
-    """Of all gateways in a namespace, each ledger once.
+    """The rows of all gateways in a namespace, each ledger once. `hours`: first and end, in hours of Unix time.
 
     Raises:
-        CommandError: there is no gateway, or one whose ledger no other has does not answer: a part is no sum.
+        CommandError: there is no gateway, or one with a ledger of its own does not answer, so the sum would be too low.
     """
     pods = [f"{pod['metadata']['name']}:{_port(pod)}" for pod in cluster.gateway_pods(namespace) if _runs(pod)]
     if not pods:
@@ -51,7 +51,7 @@ def _read(
 
 
 def _parts(cluster: ClusterClient, namespace: str, pod: str, hours: tuple[int, int], tenant: str) -> Iterator[Json]:
-    """A gateway sends a bounded number of rows: what is more is read in halves."""
+    """Responses of a gateway with all rows. It sends a bounded number at once, so a long period is read in halves."""
     first, end = hours
     query = {"first": first, "end": end} | ({"tenant": tenant} if tenant else {})
     answer = cluster.gateway(namespace, pod, f"internal/usage?{urlencode(query)}")
@@ -66,7 +66,7 @@ def _parts(cluster: ClusterClient, namespace: str, pod: str, hours: tuple[int, i
 
 
 def _port(pod: Json) -> int:
-    """Of its port `admin`."""
+    """The number of the pod's port `admin`."""
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
     return next((int(port["containerPort"]) for port in ports if port.get("name") == "admin"), ADMIN_PORT)
 

@@ -15,10 +15,10 @@ LIMIT = 32 << 20  # characters
 
 
 def read_objects(path: str) -> list[Json]:
-    """What a file holds, or standard input where it is `-`.
+    """The objects in a file, or in standard input where the path is `-`.
 
     Raises:
-        CommandError: when it cannot be read, or is not what kubectl prints.
+        CommandError: when the file cannot be read, is too long, or is neither JSON nor YAML.
     """
     try:
         text = sys.stdin.read(LIMIT + 1) if path == STDIN else _text(Path(path))
@@ -35,7 +35,7 @@ def read_objects(path: str) -> list[Json]:
 
 
 def select_kind(found: list[Json], kind: str) -> dict[str, Json]:
-    """Those of a kind, by name."""
+    """The objects of a kind, by name."""
     return {item["metadata"]["name"]: item for item in found if item["kind"] == kind}
 
 

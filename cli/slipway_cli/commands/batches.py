@@ -27,7 +27,7 @@ callback_option = click.option("--callback-url", metavar="URL", help="Gets a sig
 
 
 def with_gateway(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that gets a `gateway` made of these options."""
+    """Adds the options of a gateway to a command, which gets a `gateway` in their place."""
 
     @functools.wraps(command)
     @click.option("--url", envvar="SLIPWAY_URL", required=True, help="URL of a gateway; or set SLIPWAY_URL.")
@@ -200,7 +200,11 @@ def _watch(gateway: GatewayClient, batch_id: str, timeout_s: float) -> None:
 
 
 def _looks(look: Callable[[], Json], timeout_s: float) -> Iterator[Json]:
-    """What is there now and then, up to its end. A gateway that is away for a while ends nothing."""
+    """Yields a batch or job again and again until it has ended; keeps trying while the gateway is away.
+
+    Raises:
+        TimedOut: after `timeout_s`; Unreachable if the gateway is away then.
+    """
     ends_s, pause_s = time.monotonic() + timeout_s, _LOOK_S
     while True:
         try:
@@ -220,7 +224,7 @@ def _looks(look: Callable[[], Json], timeout_s: float) -> Iterator[Json]:
 
 @contextmanager
 def _progress(column: Any) -> Iterator[Progress]:
-    """On a terminal only: stdout has ids and results alone."""
+    """A progress bar on stderr, where that is a terminal: stdout has ids and results alone."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), column, TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:

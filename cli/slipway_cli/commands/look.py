@@ -224,7 +224,7 @@ def _look(cluster: ClusterClient, name: str) -> View:
 
 
 def _pool(cluster: ClusterClient, obj: Json) -> pool.Pool | None:
-    """The pool that serves it. Where there is none, a condition of the ModelDeployment has that."""
+    """The pool that serves a ModelDeployment; None without one. A condition shows that a named pool is missing."""
     name = pool.pool_of(obj)
     try:
         return pool.read_pool(cluster.pool(name), cluster.pool_pods(name)) if name else None

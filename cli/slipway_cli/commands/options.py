@@ -22,12 +22,12 @@ COMPLETION_TIMEOUT_S = 2  # a shell that waits longer for a name is worse than n
 
 
 class Duration(click.ParamType[float]):
-    """30s, 10m, 1h30m, or a number of seconds; seconds in Python."""
+    """A duration: 30s, 10m, 1h30m, or a number of seconds. Its value is in seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it, or fail as a usage error."""
+        """The seconds of a duration; a usage error if the text is none."""
         if isinstance(value, int | float):
             return value
         try:
@@ -42,7 +42,7 @@ class GoalType(click.ParamType[waiting.Goal]):
     name = "state"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> waiting.Goal:
-        """Read it, or fail as a usage error."""
+        """The goal that a text names; a usage error if it names none."""
         try:
             return waiting.parse_goal(value)
         except ValueError as error:
@@ -67,7 +67,7 @@ def add_cluster_options(command: F) -> F:
 
 
 def with_cluster(command: F) -> Callable[..., Any]:
-    """A command that gets a `cluster` made of those options."""
+    """Adds the cluster options to a command, which gets a `cluster` in their place."""
 
     @functools.wraps(command)
     @add_cluster_options
@@ -80,7 +80,7 @@ def with_cluster(command: F) -> Callable[..., Any]:
 
 
 def merge(outer: Access | None, options: dict[str, Any]) -> Access:
-    """Take the options out and let them override those before the command."""
+    """Remove the cluster options from `options`; those that are set override `outer`, given before the command."""
     names = ("namespace", "context", "kubeconfig")
     given_options = {name: options.pop(name, None) for name in names}
     given_options["request_timeout_s"] = options.pop("request_timeout", None)

@@ -27,13 +27,13 @@ key_argument = click.argument("key_id", metavar="ID")
 
 
 def pepper_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Which release the key is for."""
+    """The option --pepper: the Secret of the release for which a key is made."""
     text = f"NAMESPACE/NAME of the release's Secret with the pepper; default is {PEPPER}."
     return click.option("--pepper", default=PEPPER, metavar="NAMESPACE/NAME", help=text)(command)
 
 
 def expiry_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """When a new key ends."""
+    """The option --expires-in: when a new key expires."""
     text = "Time until the new key expires, for example 90d; without it the key is valid until it is revoked."
     return click.option("--expires-in", type=Duration(), help=text)(command)
 
@@ -52,12 +52,12 @@ def tenants(cluster: ClusterClient, name: str | None, output: str) -> None:
 
 
 class Groups(click.ParamType[tuple[str, ...]]):
-    """Names of columns with commas."""
+    """Names of columns, separated by commas."""
 
     name = "column,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Read it, or fail as a usage error."""
+        """The columns that a text names; a usage error if one is unknown."""
         if isinstance(value, tuple):
             return value
         chosen = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
@@ -87,7 +87,7 @@ def usage_(
     cluster: ClusterClient, name: str | None, since: float, by: tuple[str, ...], gateways: str, output: str
 ) -> None:
     """Show what tenants used: requests, tokens and cost, added up over all gateways."""
-    cluster.version()  # for its clock
+    cluster.version()  # its response sets the clock of `cluster.now()`
     read = ledgers.rows(cluster, gateways, usage.hours(cluster.now(), since), name or "")
     found = usage.add_up(read, by)
     if output == "json":
@@ -189,7 +189,7 @@ def expire(cluster: ClusterClient, name: str, key_id: str, after: float) -> None
 
 
 class _Made:
-    """A new key, and what becomes of it."""
+    """A new key, with its hash and expiry for the Tenant."""
 
     def __init__(self, cluster: ClusterClient, pepper: str, expires_in: float | None) -> None:
         self.key = api_keys.make_key(secrets.token_bytes(api_keys.ENTROPY_BYTES))
@@ -197,11 +197,11 @@ class _Made:
         self._expires = _later(cluster, expires_in) if expires_in is not None else None
 
     def added(self, known: Keys) -> Keys:
-        """These keys and the new one."""
+        """The entries in `known` and that of the new key."""
         return tenant.with_key(known, api_keys.id_of(self.key), self._hash, self._expires)
 
     def show(self, name: str, output: str) -> None:
-        """Once: nothing keeps the key."""
+        """Prints the key. It is shown only now, because nothing stores it."""
         key_id = api_keys.id_of(self.key)
         if output != "text":
             ends = {"expiresAt": tenant.format_time(self._expires)} if self._expires else {}
@@ -230,12 +230,12 @@ def _read_pepper(cluster: ClusterClient, place: str) -> bytes:
 
 
 def _later(cluster: ClusterClient, seconds: float) -> datetime:
-    """By the clock of the API server: that of this machine may be wrong."""
+    """The time in so many seconds, by the clock of the API server: that of this machine may be wrong."""
     return cluster.now() + timedelta(seconds=seconds)
 
 
 def _change(cluster: ClusterClient, name: str, decide: Callable[[Keys], Keys]) -> None:
-    """Write the keys of a Tenant, on condition that no other client wrote it meanwhile."""
+    """Change the keys of a Tenant; if another client changed it meanwhile, decide again by the new object."""
     for _ in range(ATTEMPTS):
         found = cluster.tenant(name)
         version = found["metadata"]["resourceVersion"]

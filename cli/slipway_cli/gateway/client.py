@@ -27,12 +27,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class GatewayClient:
-    """`url`: the base URL of OpenAI's clients, with or without `/v1`."""
+    """A client of one gateway. `url`: as the base URL of OpenAI's clients, with or without `/v1`."""
 
     def __init__(self, url: str, key: str) -> None:
         """
         Raises:
-            CommandError: it is no URL.
+            CommandError: `url` is no http or https URL.
         """
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -44,9 +44,10 @@ class GatewayClient:
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def get(self, path: str, **query: str) -> Json:
-        """
+        """The JSON object that the gateway answers with.
+
         Raises:
-            CommandError: it is refused, or there is no response (`Unreachable`).
+            CommandError: the gateway refuses the request, or there is no response (`Unreachable`).
         """
         return self._json("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
 
@@ -82,7 +83,7 @@ class GatewayClient:
         return self._json("POST", "/v1/files", parts(), headers)
 
     def download(self, file_id: str, into: BinaryIO, progress: Callable[[int], None]) -> None:
-        """Writes the content of a file. Raises what `get` raises, also when it ends too early."""
+        """Writes the content of a file into `into`. Raises what `get` raises, also when the content ends too early."""
         with self._open("GET", f"/v1/files/{_quoted(file_id)}/content") as response:
             try:
                 left = int(response.headers["Content-Length"])
@@ -133,7 +134,7 @@ def _quoted(text: str) -> str:
 
 
 def _message(error: urllib.error.HTTPError) -> str:
-    """OpenAI's, or the status."""
+    """The message of an error in OpenAI's shape, with its code; else a sentence with the status."""
     try:
         found = json.loads(error.read(_MAX_JSON_BYTES))["error"]
         code = f" ({found['code']})" if found.get("code") else ""

@@ -17,12 +17,12 @@ def make_key(entropy: bytes) -> str:
 
 
 def id_of(key: str) -> str:
-    """The part by which everybody may name it."""
+    """The id in a key, which is not secret."""
     return key.split("_")[1]
 
 
 def hash_key(key: str, pepper: bytes) -> str:
-    """What a Tenant has of it."""
+    """The hash of a key, which a Tenant has in place of the key."""
     return "hmac-sha256:" + hmac.digest(pepper, key.encode(), "sha256").hex()
 
 

@@ -46,7 +46,7 @@ class RolloutStatus:
 
     @property
     def is_rejected(self) -> bool:
-        """Whether its weight returns, or has returned, to stable."""
+        """Whether the attempt is rejected: its weight returns, or has returned, to stable."""
         return self.state in (ABORTING, ABORTED)
 
     @property
@@ -123,13 +123,13 @@ class Deployment:
         return [item for item in _read_rejections(self) if item.revision == revision]
 
     def last_rejection(self, revision: str) -> Rejection | None:
-        """Why a revision counts as rejected; None for one that was promoted since, or never rejected."""
+        """The last rejected attempt of a revision; None if it was promoted since, or never rejected."""
         if revision in (self.stable, self.previous):
             return None
         return next(reversed(self.rejections(revision)), None)
 
     def version_of(self, revision: str | None) -> str | None:
-        """The version for people of a revision that has pods."""
+        """The version, as users named it, of a revision that has pods; None without one."""
         return next((item.get("version") for item in self.revisions if item.get("revision") == revision), None)
 
     @property

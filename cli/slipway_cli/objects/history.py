@@ -14,7 +14,7 @@ from slipway_cli.objects.times import parse_time
 
 @dataclass(frozen=True, slots=True)
 class RevisionRecord:
-    """One revision as it was made."""
+    """One revision as its ControllerRevision has it. `data`: all that its pods follow from."""
 
     ordinal: int
     revision: str
@@ -44,7 +44,7 @@ def find_role(of: Deployment, revision: str) -> str:
 
 
 def choose_pair(of: Deployment, known: Sequence[RevisionRecord], named: Sequence[str]) -> tuple[str, str]:
-    """The two revisions to compare: those named; with one, it and what serves; with none, what changed last.
+    """The two revisions to compare: both that are named; one and the stable one; with none named, the last change.
 
     Raises:
         LookupError: with a sentence, when one of them is not known.

@@ -7,7 +7,7 @@ from datetime import datetime
 from slipway_cli.api import Json
 from slipway_cli.objects.times import parse_time
 
-# Waiting for these is ordinary; they add nothing to the phase.
+# Ordinary reasons for which a container waits; they add nothing to the phase.
 _ORDINARY = ("", "PodInitializing", "ContainerCreating")
 
 _COMPONENT, _REVISION = "app.kubernetes.io/component", "slipway.dev/revision"
@@ -19,7 +19,7 @@ class PodRow:
 
     name: str
     phase: str
-    containers: str  # ready of all
+    containers: str  # READY/ALL
     is_ready: bool
     restarts: int
     created_at: datetime | None
@@ -27,7 +27,10 @@ class PodRow:
 
 
 def list_rows(pods: Sequence[Json], name: str, revision: str, replica_set_uid: str | None = None) -> list[PodRow]:
-    """The pods of one revision's ReplicaSet, by name; without its uid by its usual name. Of groups also the workers."""
+    """Rows of the pods of one revision's ReplicaSet, with the workers of groups, sorted by name.
+
+    Without `replica_set_uid` the ReplicaSet is known by its usual name.
+    """
     key, owner = ("uid", replica_set_uid) if replica_set_uid else ("name", f"{name}-{revision}")
     own = (
         pod

@@ -43,12 +43,12 @@ class Pool:
     pods: tuple[PodRow, ...] = ()
 
     def entry(self, deployment: str, revision: str) -> PoolEntrySummary | None:
-        """The entry of a revision; of two ModelDeployments with the same inputs and name they share one."""
+        """The entry of a revision, or None. Two ModelDeployments with the same inputs and model name share one."""
         same = [one for one in self.entries if one.revision == revision]
         return next((one for one in same if one.deployment == deployment), same[0] if same else None)
 
     def describe(self) -> str:
-        """One line without its name."""
+        """The state of the pool in one line, without its name."""
         memory = f"{format_bytes(self.memory_bytes)} of {format_bytes(self.memory_limit_bytes)}"
         return f"ready {self.ready or '?'}  {self.loaded} of {self.models} models in memory  {memory}"
 
@@ -84,7 +84,7 @@ def read_pool(obj: Json, pod_items: Sequence[Json] = ()) -> Pool:
 
 
 def format_bytes(size: int) -> str:
-    """With the largest unit that leaves at least one of it: 1.5 GiB."""
+    """A size with the largest unit of which there is at least one: 1.5 GiB."""
     amount, unit = float(size), _UNITS[0]
     for unit in _UNITS:
         if amount < 1024 or unit == _UNITS[-1]:

@@ -1,4 +1,4 @@
-"""The keys of a Tenant: what a table shows of them, and the lists that changes leave; pure."""
+"""The keys of a Tenant: the rows that a table shows, and the lists after each change; pure."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,16 +13,16 @@ Keys = list[dict[str, Any]]
 
 
 def keys_of(tenant: Json) -> Keys:
-    """The entries of its keys."""
+    """Copies of the entries in a Tenant's spec.auth.keys."""
     spec = tenant.get("spec") or {}
     return [dict(key) for key in (spec.get("auth") or {}).get("keys") or ()]
 
 
 def with_key(keys: Keys, key_id: str, key_hash: str, expires: datetime | None) -> Keys:
-    """With one more.
+    """The keys and one more.
 
     Raises:
-        CommandError: when there is no room for it.
+        CommandError: when the Tenant has `MAX_KEYS` keys.
     """
     if len(keys) >= MAX_KEYS:
         raise CommandError(f"the Tenant has {MAX_KEYS} keys, which is the limit: revoke those that are not in use")
@@ -31,7 +31,7 @@ def with_key(keys: Keys, key_id: str, key_hash: str, expires: datetime | None) -
 
 
 def expire(keys: Keys, key_id: str, at: datetime, *, earlier_only: bool = False) -> Keys:
-    """With another time at which a key expires. `earlier_only`: unless it expires before that anyway.
+    """The keys, one of which expires at `at`. `earlier_only`: a key that expires before that stays as it is.
 
     Raises:
         CommandError: when there is no such key.
@@ -42,7 +42,7 @@ def expire(keys: Keys, key_id: str, at: datetime, *, earlier_only: bool = False)
 
 
 def without(keys: Keys, key_id: str) -> Keys:
-    """Without a key.
+    """The keys without one of them.
 
     Raises:
         CommandError: when there is no such key.
@@ -52,13 +52,13 @@ def without(keys: Keys, key_id: str) -> Keys:
 
 
 def rows(tenant: Json, now: datetime) -> list[tuple[str, ...]]:
-    """Lines of a table: tenant, id, state, when it expires."""
+    """Rows of a table with the keys of a Tenant: tenant, id, state, when the key expires."""
     name = tenant["metadata"]["name"]
     return [(name, key["id"], *_state(parse_time(key.get("expiresAt")), now)) for key in keys_of(tenant)]
 
 
 def format_time(moment: datetime) -> str:
-    """RFC 3339 in whole seconds."""
+    """A time in RFC 3339, in UTC and whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -16,7 +16,7 @@ def parse_duration_s(text: str) -> int:
     """Seconds of `90`, `30s`, `10m` or `1h30m`.
 
     Raises:
-        ValueError: when it is written in another way.
+        ValueError: when the text has another form.
     """
     if text.isdecimal():
         return int(text)
@@ -27,7 +27,7 @@ def parse_duration_s(text: str) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Two units at most, as kubectl does: 45s, 3m12s, 4h5m, 3d2h."""
+    """A duration with two units at most, as kubectl writes it: 45s, 3m12s, 4h5m, 3d2h."""
     left = max(0, int(seconds))
     parts: list[str] = []
     for unit, size in _UNITS:

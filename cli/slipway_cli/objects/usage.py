@@ -16,13 +16,13 @@ Row = dict[str, Any]
 
 
 def hours(now: datetime, since_s: float) -> tuple[int, int]:
-    """The first hour and the one after the last: whole hours of Unix time, with the one in which it begins."""
+    """The first hour of the last `since_s` seconds, and the hour after the last one, in hours of Unix time."""
     end_s = now.timestamp()
     return max(0, int((end_s - since_s) // HOUR_S)), int(end_s // HOUR_S) + 1
 
 
 def add_up(rows: Iterable[Mapping[str, Any]], by: Sequence[str]) -> list[Row]:
-    """One row for each group, in order, with its counts and its cost."""
+    """One row for each combination of the columns `by`, sorted, with its counts and its cost."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for row in rows:
         total = sums.setdefault(tuple(_group(row, name) for name in by), [0] * (len(COUNTS) + 1))
@@ -35,14 +35,14 @@ def add_up(rows: Iterable[Mapping[str, Any]], by: Sequence[str]) -> list[Row]:
 
 
 def shown_cost(nano: int) -> str:
-    """Exact, with two decimals at least."""
+    """A cost, given in billionths of the currency, as a decimal number: exact, with at least two decimals."""
     amount = Decimal(nano) / NANO
     cents = amount.quantize(Decimal("0.01"))
     return str(cents) if cents == amount else f"{amount.normalize():f}"
 
 
 def to_csv(rows: Iterable[Row], by: Sequence[str]) -> str:
-    """With a line of names; times in UTC. No cell begins as a formula of a spreadsheet does."""
+    """The rows as CSV with a header; times in UTC. No cell begins as a formula of a spreadsheet does."""
     text = io.StringIO()
     writer = csv.DictWriter(text, (*by, *COUNTS, COST), lineterminator="\n")
     writer.writeheader()
@@ -51,7 +51,7 @@ def to_csv(rows: Iterable[Row], by: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Names of tenants and models are written by people; a number never begins with these."""
+    """A cell that is no formula: users write names of tenants and models, and a name may begin like a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 

@@ -1,7 +1,7 @@
 """The patch of the spec for each command that changes a rollout, or why there is nothing to do; pure.
 
-The patches carry the tokens of the status, which name what they are about: one that comes late, or twice, does no harm,
-so none of them needs a precondition.
+The patches carry tokens of the status, which name their target: a patch that comes late, or twice, has no effect, so
+none of them needs a precondition.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Change:
 
     spec: dict[str, Any]
     text: str
-    warning: str | None = None  # what the user should know before it is done
+    warning: str | None = None  # what the user should know before the change is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ Decision = Change | Nothing
 
 
 def promote(of: Deployment) -> Decision:
-    """End the pause that the rollout is in."""
+    """End the pause or analysis that the rollout is in."""
     rollout = of.rollout
     if refusal := _not_stepping(of, "promote"):
         return refusal
@@ -138,7 +138,7 @@ def resume(of: Deployment) -> Decision:
 
 
 def _not_stepping(of: Deployment, command: str) -> Nothing | None:
-    """Why no step can be ended."""
+    """Why the rollout has no step that a command could end; None if it has one."""
     rollout = of.rollout
     if rollout is None:
         return _nothing_in_flight(of, command)
@@ -162,7 +162,7 @@ def _already_requested(what: str) -> Nothing:
 
 
 def _before(of: Deployment) -> str | None:
-    """What served before: stable while another revision is on its way or was rejected, else the one before stable."""
+    """The revision that served before: stable while another one is in flight or rejected, else that before stable."""
     rollout: RolloutStatus | None = of.rollout
     return of.stable if rollout and rollout.revision != of.stable else of.previous
 

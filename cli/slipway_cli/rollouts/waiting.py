@@ -1,4 +1,4 @@
-"""`slipway wait`: which state is waited for, whether it is reached, and whether it never will be."""
+"""`slipway wait`: the goal, whether it is reached, and whether it can no longer be reached."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def parse_goal(text: str) -> Goal:
     """Read `healthy`, `paused` or `stable=REVISION`.
 
     Raises:
-        ValueError: when it is something else.
+        ValueError: when the text names no goal.
     """
     kind, _, revision = text.partition("=")
     if (kind in ("healthy", "paused") and text == kind) or (kind == "stable" and revision):
@@ -50,7 +50,7 @@ def is_reached(goal: Goal, of: Deployment) -> bool:
 
 
 def find_failure(of: Deployment) -> str | None:
-    """Why no waiting helps; None while it may.
+    """Why the goal can no longer be reached; None while it can.
 
     Pods that are missing for a moment are no failure, nor is the rejection of a revision that the spec no longer
     describes.
@@ -75,8 +75,8 @@ def wait_until(
     """Read the status until the goal is reached, and report each new message.
 
     Raises:
-        TimedOut: when it is not reached in time.
-        Rejected: when it never will be.
+        TimedOut: when the goal is not reached in time.
+        Rejected: when the goal can no longer be reached.
         ObjectNotFound: when there is no such ModelDeployment.
     """
     deadline, printed = clock() + timeout_s, ""

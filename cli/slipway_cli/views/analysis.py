@@ -12,7 +12,7 @@ from slipway_cli.views.table import format_table
 from slipway_operator.api.packing import Unpackable, unpack
 from slipway_operator.model.deployment.status_lines import VERDICT_NUMBERS, metric_fields
 
-FORECAST_S = 300  # for how long after its last count a forecast is one
+FORECAST_S = 300  # how long after the last count of requests a forecast still holds
 # The forecast at the end of the operator's message about an analysis.
 _FORECAST = re.compile(r"; about \d+ (?:s|min|h) left")
 _COLUMNS = ("metric", "finding", "bad on canary", "bad on stable", "evidence", "needs")
@@ -69,7 +69,7 @@ def _verdict(run: Json) -> Json:
 
 
 def _forecast(run: Json, verdict: Json, now: datetime, *, kept: bool) -> str:
-    """How long it takes, as long as requests are counted."""
+    """The end of the verdict's line: the time left, or when requests were last counted, if not lately."""
     if not (kept and is_recent(run, now)):
         return f"; last counted {format_age(parse_time(run.get('readAt')), now)} ago"
     left = verdict.get("secondsLeft")
@@ -90,7 +90,7 @@ def format_cells(item: Json) -> tuple[str, ...]:
 
 
 def format_measured(item: Json) -> str:
-    """A metric with a provider: what became of its measurements, and the last one."""
+    """A metric with a provider in one line: its measurements by result, and the last value."""
     counts = ", ".join(
         f"{item[field]} {field}" for field in ("successful", "failed", "inconclusive", "error") if item.get(field)
     )
@@ -100,7 +100,7 @@ def format_measured(item: Json) -> str:
 
 
 def format_pairs(verdict: Json) -> Iterator[str]:
-    """Predictions; pairs of a twin shadow: sources where there are probes, texts and tokens, a scorer's results."""
+    """Lines about a twin shadow (copies and probes, texts and tokens, a scorer's results) and about predictions."""
     pairs, quality, scores = (
         found if isinstance(found := verdict.get(name), dict) else {} for name in ("pairs", "quality", "scores")
     )

@@ -11,7 +11,7 @@ _COLUMNS = ("id", "status", "done", "failed", "total", "endpoint", "created")
 
 
 def batch_table(batches: Iterable[Json]) -> list[str]:
-    """One line for each."""
+    """The lines of a table with one row for each batch."""
     rows = []
     for one in batches:
         done, failed, total = counts(one)
@@ -21,18 +21,18 @@ def batch_table(batches: Iterable[Json]) -> list[str]:
 
 
 def counts(batch: Json) -> tuple[int, int, int]:
-    """Completed, failed, all."""
+    """Numbers of a batch's requests: completed, failed, all."""
     found = batch.get("request_counts") or {}
     return found.get("completed") or 0, found.get("failed") or 0, found.get("total") or 0
 
 
 def summary(batch: Json) -> str:
-    """How a batch stands, in one line."""
+    """The status and the counts of a batch in one line."""
     done, failed, total = counts(batch)
     return f"{batch.get('id')} {batch.get('status')}: {done} completed, {failed} failed, {total} in all"
 
 
 def errors(batch: Json) -> list[str]:
-    """Of its file."""
+    """The errors in a batch's input file, one line for each."""
     data = (batch.get("errors") or {}).get("data") or ()
     return [f"line {one.get('line') or '-'}: {one.get('message')}" for one in data]

@@ -1,4 +1,4 @@
-"""Numbers over time as characters; pure. Points are (seconds, value) in the order of time; a value holds on."""
+"""Charts of numbers over time, made of characters; pure. Points are (seconds, value); a value holds until the next."""
 
 from collections.abc import Sequence
 
@@ -26,13 +26,13 @@ def draw_plot(points: Points, line: float, *, low: int, high: int, end: int) -> 
 
 
 def draw_sparkline(points: Points, *, low: float, high: float, end: int) -> str:
-    """The same in one row."""
+    """A chart in one row of block characters, from `low` to `high`, 0 to `end` seconds."""
     values = _columns(points, end, SPARK_WIDTH)
     return "".join(" " if value is None else _LEVELS[_level(value, low, high, len(_LEVELS))] for value in values)
 
 
 def _columns(points: Points, end: int, width: int) -> list[float | None]:
-    """The value of each column: the last one in its part of the time."""
+    """The value at the end of each column's part of the time; None before the first point."""
     times = (end * (column + 1) / width for column in range(width))
     return [next((value for seconds, value in reversed(points) if seconds <= time), None) for time in times]
 

@@ -14,8 +14,8 @@ from slipway_cli.views.table import format_table
 from slipway_operator.planning.analysis import retrial
 
 ALL = "all metrics"
-LOWEST = -3  # evidence below a thousandth is all the same: no evidence against the revision
-ABOVE = 2  # and beyond a hundred times the threshold everything does
+LOWEST = -3  # of a picture, in decimal logs: evidence below a thousandth is no evidence against the revision
+ABOVE = 2  # above the threshold, in decimal logs: a picture shows no evidence beyond a hundred times the threshold
 _COLUMNS = ("metric", "finding", "bad on canary", "bad on stable", "evidence", "over time", "forecast")
 _DECIDED = ("Worse", "NotWorse")
 
@@ -50,7 +50,7 @@ class Review:
 
     @property
     def span(self) -> tuple[int, int]:
-        """From where to where a picture of the evidence reaches: whole powers of ten."""
+        """The lowest and the highest power of ten in a picture of the evidence."""
         values = [value for _, value in self.points]
         low = math.floor(min([0.0, *values]))
         high = math.ceil(max([self.log10_threshold, *values]))
@@ -79,7 +79,7 @@ def judge_again(obj: Json, specs: Mapping[str, Json]) -> list[Review]:
 
 
 def format_review(review: Review) -> Iterator[str]:
-    """For a terminal."""
+    """The lines of a review for a terminal."""
     yield review.title
     yield from (f"note: {note}" for note in review.notes)
     yield f"{review.outcome} ({review.reason}): {review.message}"
@@ -91,7 +91,7 @@ def format_review(review: Review) -> Iterator[str]:
 
 
 def _compared(review: Review) -> Iterator[str]:
-    """The judge's part: none where the template has thresholds alone."""
+    """The lines of the judge's evidence, which a template with thresholds alone does not have."""
     low, high = review.span
     yield f"evidence of all metrics together: {review.evidence}; {review.threshold} rejects"
     yield from ([review.forecast] if review.forecast else [])

@@ -18,7 +18,7 @@ Read = Callable[[], View]
 
 
 def watch(read: Read, is_terminal: bool) -> None:
-    """Show it until the user interrupts.
+    """Show what `read` returns, once a second, until the user interrupts.
 
     Raises:
         ObjectNotFound: when the ModelDeployment goes away.

@@ -10,7 +10,7 @@ INCHES, DPI = (9.0, 5.0), 130
 
 
 def draw(reviews: list[Review], path: Path) -> None:
-    """One above the other.
+    """Write a PNG with the reviews, one above the other.
 
     Raises:
         CommandError: when matplotlib is missing, or the file cannot be written.
@@ -36,7 +36,7 @@ def draw(reviews: list[Review], path: Path) -> None:
 
 def _one(axis: Any, review: Review) -> None:
     low, high = review.span
-    # Often one metric is all the evidence there is: both lines are to be seen.
+    # Often one metric has all the evidence: the thick line of the sum stays visible behind it.
     axis.step(*zip(*review.points, strict=True), where="post", linewidth=5, color="#c8c8c8", label=ALL)
     for item in review.metrics:
         if item.points:

@@ -17,7 +17,7 @@ from slipway_cli.views.steps import StepLine
 
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
-# Conditions that are bad news when they are True; all others are when they are not.
+# Conditions that are bad news when they are True; all others are bad news when they are not True.
 _NEGATIVE = ("ForeignObjects", "NameConflict", "Stalled", "UnknownField")
 
 
@@ -50,7 +50,7 @@ class ConditionView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """Something that happened."""
+    """An Event, or a decision of the operator in place of one."""
 
     at: datetime | None
     type: str
@@ -133,7 +133,7 @@ def format_headline(view: View) -> str:
 
 
 def to_data(value: Any) -> Any:
-    """A view as JSON and YAML take it."""
+    """A view as data for JSON and YAML: names in camelCase, times as text, without fields that are None."""
     if is_dataclass(value) and not isinstance(value, type):
         return to_data(asdict(value))
     if isinstance(value, dict):
@@ -213,7 +213,7 @@ def _conditions(status: Json) -> Iterator[ConditionView]:
 
 
 def _events(items: Sequence[Json]) -> list[EventView]:
-    """The last ones, oldest first."""
+    """The last `MAX_EVENTS` Events, oldest first."""
     found = [
         EventView(
             at=parse_time(item.get("lastTimestamp") or item.get("eventTime") or item["metadata"]["creationTimestamp"]),

@@ -21,7 +21,7 @@ _MARKS |= {REJECTED: ("[!]", "red"), SKIPPED: ("[-]", "dim")}
 
 
 def build_tree(view: View, now: datetime) -> Tree:
-    """The whole view."""
+    """A view as a tree. `now`: for the ages of pods, conditions and Events."""
     outdated = [Text(view.outdated, style="bold red")] if view.outdated else []
     clocks = [Text(line, style="dim") for line in view.clocks]
     rollback = [Text(view.rollback, style="yellow")] if view.rollback else []
@@ -43,7 +43,7 @@ def build_tree(view: View, now: datetime) -> Tree:
 
 
 def open_console(is_terminal: bool) -> Console:
-    """Where to print: with colours and the terminal's width, or plain."""
+    """A console with colours and the terminal's width, or a plain one whose lines are not broken."""
     return Console(highlight=False) if is_terminal else Console(width=PLAIN_WIDTH, no_color=True, highlight=False)
 
 

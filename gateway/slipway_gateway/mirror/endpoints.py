@@ -1,4 +1,4 @@
-"""Endpoints of mirrored requests: the least loaded one that was not busy a moment ago."""
+"""Chooses the endpoint of a mirrored request: the least loaded one that has not been busy within the last second."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ _REST_S = 1.0  # a busy server gets no mirrored requests for this long
 
 
 class MirrorEndpoints:
-    """What the mirrored requests of one gateway know of endpoints. `clock` counts seconds."""
+    """Load and rests of endpoints, for the mirrored requests of one gateway. `clock` returns seconds."""
 
     def __init__(self, in_flight: InFlight, clock: Callable[[], float]) -> None:
         self._in_flight = in_flight
@@ -21,7 +21,7 @@ class MirrorEndpoints:
         self._rests_until_s: dict[str, float] = {}
 
     def choose(self, urls: Sequence[str], key: str) -> str:
-        """Empty when there is none. At equal load a key keeps its endpoint."""
+        """The URL of the least loaded endpoint; empty when all of them rest. At equal load a key keeps its endpoint."""
         now_s = self._clock()
         awake = [url for url in urls if self._rests_until_s.get(url, 0.0) <= now_s]
         load = self._in_flight.at
@@ -29,7 +29,7 @@ class MirrorEndpoints:
 
     @contextmanager
     def asking(self, url: str) -> Iterator[None]:
-        """While the server works on a mirrored request."""
+        """Counts a mirrored request as load of the endpoint `url` for as long as the context is open."""
         self._asking[url] += 1
         try:
             yield
@@ -39,7 +39,7 @@ class MirrorEndpoints:
                 del self._asking[url]
 
     def rest(self, url: str) -> None:
-        """The server is busy."""
+        """The server at `url` answered that it is busy: `choose` skips it for a second."""
         now_s = self._clock()
         self._rests_until_s = {name: until_s for name, until_s in self._rests_until_s.items() if until_s > now_s}
         self._rests_until_s[url] = now_s + _REST_S

@@ -24,7 +24,7 @@ _Posting = AbstractAsyncContextManager[aiohttp.ClientResponse]
 # Whole responses up to this size are read for failures.
 MAX_WHOLE_BYTES = 1 << 20
 MAX_ERROR_BYTES = 16 << 10
-# A whole response is silent while it is generated.
+# Multiplies the time after which a server counts as hung: while it generates a whole response, it sends nothing.
 _WHOLE_PATIENCE = 5
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
@@ -34,7 +34,8 @@ _OF_TEXT = frozenset(KINDS) - {ERRORS, HUNG, NON_FINITE}
 class LegOutcome:
     """`readable`: the text of the response was read for failures. `answered`: there was a response of status 200.
 
-    `busy`: the server had no room for it. `texts`: of the response, where they were kept; None where it has none.
+    `busy`: the server answered 429 or 503. `texts`: of the response's choices; None where there are none or they were
+    not kept.
     """
 
     outcome: RequestOutcome
@@ -46,7 +47,7 @@ class LegOutcome:
 
 @dataclass(slots=True)
 class _Begun:
-    """What is known of a leg also where its response breaks off."""
+    """State of a leg while its response is read. It is used also where the response breaks off."""
 
     answered: bool = False
     busy: bool = False
@@ -55,21 +56,21 @@ class _Begun:
 
 
 def without_text(leg: LegOutcome, other: RequestOutcome) -> RequestOutcome:
-    """The other outcome by the measure of this leg."""
+    """`other`, without failures of its text where the text of this leg's response was not read for failures."""
     return other if leg.readable else other.without(_OF_TEXT)
 
 
 def alike(canary: LegOutcome, twin: LegOutcome) -> tuple[RequestOutcome, RequestOutcome]:
-    """Both outcomes by the same measure: where one text was not read, no text counts."""
+    """Both outcomes by the same measure: where one response's text was not read, failures of text count in neither."""
     if canary.readable and twin.readable:
         return canary.outcome, twin.outcome
     return canary.outcome.without(_OF_TEXT), twin.outcome.without(_OF_TEXT)
 
 
 class LegSender:
-    """Sends legs, once each: there is no retry, and what fails is the leg's outcome.
+    """Sends legs, once each: there is no retry, and a failure is the leg's outcome.
 
-    `account`: where the bytes that are held are counted.
+    `account` counts the bytes of responses that are held in memory.
     """
 
     def __init__(
@@ -87,7 +88,10 @@ class LegSender:
         self._clock = clock
 
     async def send(self, url: str, copy: ShadowRequest, original: UpstreamRequest, *, keep: bool = False) -> LegOutcome:
-        """The outcome of one leg. `original`: what the client requested. `keep`: its texts too."""
+        """Sends `copy` to the server at `url` and returns the outcome.
+
+        `original`: the client's request. `keep`: the outcome gets the texts of the response, unless they are long.
+        """
         found: list[RequestOutcome] = []
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
@@ -122,7 +126,7 @@ class LegSender:
             return await self._read_whole(response, original, recorder, begun)
 
     def _keep(self, chunk: bytes, begun: _Begun) -> None:
-        """For a comparison of texts; a long response is not compared."""
+        """Adds a part of the response to the transcript, for a comparison; of a long response nothing is kept."""
         if begun.transcript is None:
             return
         begun.held_bytes += len(chunk)
@@ -177,7 +181,10 @@ class LegSender:
         return whole
 
     async def fetch(self, url: str, request: ShadowRequest) -> bytes | None:
-        """The whole response to a request of this gateway's own; None where there is none of status 200 in time."""
+        """The whole response to a request that this gateway wrote itself.
+
+        None unless the response has status 200, arrives in time and has at most `MAX_WHOLE_BYTES`.
+        """
         held_bytes, kept = 0, []
         try:
             with self.endpoints.asking(url):

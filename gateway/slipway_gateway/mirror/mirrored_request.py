@@ -13,15 +13,15 @@ from .transcript import ChoiceTexts, Transcript
 
 # Some 1,300 tokens of a chat's stream; a longer answer is mirrored and not compared.
 MAX_KEPT_BYTES = 256 << 10
-# Read in one go, a fifth of a millisecond; then other requests get their turn.
+# Parsed in one go, in a fifth of a millisecond; then other tasks of the event loop get their turn.
 _SLICE_BYTES = 8 << 10
 
 
 @dataclass(slots=True)
 class MirroredRequest:
-    """A request that `endpoint` serves; `epoch` is the generation that it counts in.
+    """A client's request that `endpoint` serves; `epoch`: samples of the generation in which it counts.
 
-    `compared`: whether stable's response is kept. `headers`: of that response.
+    `compared`: whether stable's response is kept, to be compared. `headers`: of that response.
     """
 
     outgoing: UpstreamRequest
@@ -37,11 +37,11 @@ class MirroredRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in memory."""
+        """Bytes of the request's body and of the kept response."""
         return len(self.outgoing.body) + self._kept_bytes
 
     def add_part(self, part: bytes) -> None:
-        """A part of stable's response passed. It runs for every token: no parsing here."""
+        """Keeps a part of stable's response, if it is to be compared. Runs for every token, so it parses nothing."""
         if not self.compared:
             return
         self._kept.append(part)
@@ -50,23 +50,23 @@ class MirroredRequest:
             self._kept, self._kept_bytes, self.compared = [], 0, False
 
     def predictions(self) -> Predictions | None:
-        """What stable predicted; None where that cannot be read.
+        """What stable predicted; None where that cannot be read or is longer than `MAX_BYTES / 2`.
 
-        Of a response half as long as is read at most: canary's, with the same rows, may be somewhat longer.
+        Half the limit leaves room for canary's response, which may be somewhat longer for the same rows.
         """
         if self._kept_bytes > MAX_BYTES // 2:
             return None
         return read_predictions(self.outgoing.path, self.headers, b"".join(self._kept))
 
     async def texts(self) -> ChoiceTexts | None:
-        """Stable's answer; None when it has no text to compare."""
+        """The texts of stable's response; None when it has no text to compare."""
         transcript = Transcript(streamed=self.streamed)
         await read(transcript, b"".join(self._kept))
         return transcript.texts()
 
 
 async def read(transcript: Transcript, part: bytes) -> None:
-    """Feeds a part of a response, slice by slice."""
+    """Feeds `part` of a response to `transcript` in slices; other tasks of the event loop run between them."""
     for begin in range(0, len(part), _SLICE_BYTES):
         if begin:
             await asyncio.sleep(0)

@@ -20,7 +20,7 @@ from ..wire.headers import REQUEST_ID
 
 log = logging.getLogger(__name__)
 
-# Of the loop, where no table has probes; a new table ends it at once.
+# How long the loop waits where no route has probes; a new route table ends the wait at once.
 _IDLE_S = 3600.0
 _MINUTE_S = 60.0
 Send = Callable[[Route, TwinShadowRule, UpstreamRequest, str], bool]
@@ -32,22 +32,22 @@ class ProbeSchedule:
 
     attempt: tuple[str, ...]
     first: int  # place of the first prompt: gateways do not all begin with the same one
-    last_s: float  # of the last pair, or of a probe that was withheld
+    last_s: float  # time of the last pair, or of a probe that was withheld
     sent: int = 0
 
     def wait_s(self, rule: ProbeRule, now_s: float) -> float | None:
-        """Seconds until the next one is due, 0 when it is; None when all are sent."""
+        """Seconds until the next probe is due, 0 when it is due now; None when `max_pairs` probes were sent."""
         if self.sent >= rule.max_pairs:
             return None
         return max(0.0, self.last_s + _MINUTE_S / rule.pairs_per_minute - now_s)
 
     def prompt(self, rule: ProbeRule) -> str:
-        """The next one, in turn."""
+        """The next prompt; prompts take turns."""
         return rule.prompts[(self.first + self.sent) % len(rule.prompts)]
 
 
 def make_probe(route: Route, rule: ProbeRule, prompt: str, request_id: str) -> UpstreamRequest:
-    """A probe as a client would send it: a stream, with the model's own way to sample (pure)."""
+    """A probe as a client would send it: a streaming request with the model's default sampling (pure)."""
     text = {"prompt": prompt} if rule.path == "/v1/completions" else {"messages": [{"role": "user", "content": prompt}]}
     body = msgspec.json.encode({"model": route.model, **text, "max_tokens": rule.max_tokens, "stream": True})
     return UpstreamRequest(
@@ -72,17 +72,17 @@ class Probes:
         self._schedules: dict[str, ProbeSchedule] = {}
 
     async def run(self) -> None:
-        """Never returns."""
+        """Sends probes when they are due. Never returns."""
         while True:
             await self._published.changed(self.send_due())
 
     def paired(self, route: Route) -> None:
-        """A client's request gives a pair: the next probe may wait."""
+        """A client's request was sent as a pair: the next probe of the route is due one interval from now."""
         if schedule := self._schedules.get(route.name):
             schedule.last_s = self._clock()
 
     def send_due(self) -> float:
-        """Sends what is due; seconds until the next one is, if tables stay as they are."""
+        """Sends the probes that are due. Returns seconds until the next one is, if the route table does not change."""
         table, now_s, wait_s = self._published.current, self._clock(), _IDLE_S
         probed = [route for route in table.routes.values() if route.twin_shadow] if table else []
         self._schedules = {route.name: self._schedule(route, now_s) for route in probed}
@@ -96,7 +96,7 @@ class Probes:
         return wait_s
 
     def _send_of(self, route: Route, now_s: float) -> float | None:
-        """Seconds until the next probe of this route is due, after one that is; None: it has none to send."""
+        """Sends the probe of this route if it is due. Returns seconds until the next one; None: there is none."""
         shadow, schedule = route.twin_shadow, self._schedules[route.name]
         rule = shadow.probes if shadow and not route.asleep else None
         left_s = schedule.wait_s(rule, now_s) if rule else None
@@ -109,7 +109,7 @@ class Probes:
         return _MINUTE_S / rule.pairs_per_minute
 
     def _schedule(self, route: Route, now_s: float) -> ProbeSchedule:
-        """That of the attempt, or a new one, whose first probe is due after one interval."""
+        """The schedule of the rollout's attempt, or a new one, whose first probe is due after one interval."""
         shadow, known = route.twin_shadow, self._schedules.get(route.name)
         assert shadow, "only routes with a twin shadow have one"
         attempt = (route.uid, route.salt, shadow.revision, shadow.twin)

@@ -20,7 +20,7 @@ from .transcript import ChoiceTexts
 
 
 class PairComparison:
-    """Compares this percentage of the pairs of a twin shadow that wants it."""
+    """Compares `percentage` of the pairs of those twin shadows that have `quality` set."""
 
     def __init__(self, legs: LegSender, percentage: int, signer: TenantSigner) -> None:
         self._legs = legs
@@ -40,7 +40,10 @@ class PairComparison:
         texts: tuple[ChoiceTexts, ChoiceTexts],
         counts: QualityCounts,
     ) -> None:
-        """Both responses of a pair that has ended. `pods`, `texts`: of canary and of its twin."""
+        """Compares both responses of a pair that has ended and adds the result to `counts`.
+
+        `pods`: URLs of canary and of its twin. `texts`: of their responses, in the same order.
+        """
         canary, twin = texts
         counts.count_texts(equal=canary == twin)
         score = build_scoring_request(copy, twin)

@@ -64,7 +64,7 @@ class MirrorQueue:
         signer: TenantSigner | None = None,
         endpoints: MirrorEndpoints | None = None,
     ) -> None:
-        """`account`: where the bytes that are held are counted."""
+        """`account` counts the bytes that mirrored requests hold in memory."""
         self._signer = signer or TenantSigner("")
         self._settings = settings
         self._balancer = balancer
@@ -79,12 +79,15 @@ class MirrorQueue:
         self._endpoints = endpoints or MirrorEndpoints(balancer.in_flight, self._clock)
         self._closed = False
 
-    # -- what a client's request sees of it: nothing here waits
+    # -- called while a client's request runs: nothing here waits
 
     def copy_of(
         self, outgoing: UpstreamRequest, response: UpstreamResponse, request_id: str, headers: Mapping[str, str]
     ) -> MirroredRequest | None:
-        """Of a request that is mirrored when its client has the response; None for most. `headers`: the client's."""
+        """The copy of a request, to `offer` when the client has its response; None where the request is not mirrored.
+
+        `headers`: the client's.
+        """
         if (
             response.status != 200
             or outgoing.revision
@@ -97,7 +100,7 @@ class MirrorQueue:
         if found is None:
             return None
         route, mirror, epoch = found
-        # So many answers are kept while they pass, and no more.
+        # At most this many responses are kept while they pass to their clients.
         few = self._passing < self._settings.mirror_max_queue
         # A comparison of predictions costs no further request, so each one is compared.
         predicts = mirror.tolerance is not None and outgoing.computes and is_predict(outgoing.path)
@@ -121,7 +124,7 @@ class MirrorQueue:
         return mirrored
 
     def passed(self) -> None:
-        """The response of a request with a copy is over, well or not."""
+        """The response of a request that has a copy has ended, well or not."""
         self._passing -= 1
 
     def offer(self, mirrored: MirroredRequest) -> None:
@@ -202,7 +205,10 @@ class MirrorQueue:
         return await self._compare(mirrored, repeatable, canary)
 
     async def _compare_predictions(self, mirrored: MirroredRequest, shadow: ShadowRequest, canary: str) -> str:
-        """What canary predicts with what stable did. A canary that has no room has no outcome."""
+        """Compares canary's predictions with stable's, counts that and returns the result of the mirrored request.
+
+        A canary that refuses the request for lack of room is not counted.
+        """
         response, tolerance = await self._ask(canary, shadow, keep=True), mirrored.mirror.tolerance
         if response.result == REFUSED or tolerance is None:
             return response.result
@@ -214,7 +220,10 @@ class MirrorQueue:
         return found if found in (Agreement.AGREED, Agreement.DISAGREED) else response.result
 
     async def _compare(self, mirrored: MirroredRequest, repeatable: RepeatableRequest, canary: str) -> str:
-        """Canary's answer with stable's, and beside it what a second stable pod answers: the floor."""
+        """Compares canary's response with stable's, counts that and returns the result of the mirrored request.
+
+        The response of a second stable pod is compared too: how often stable differs from itself is the floor.
+        """
         same = self._balancer.published.urls(mirrored.endpoint.route, *equivalent_revisions(mirrored.endpoint.revision))
         others = [url for url in same if url != mirrored.endpoint.url]
         second = self._endpoints.choose(others, mirrored.outgoing.key)
@@ -239,7 +248,7 @@ class MirrorQueue:
         return COMPARED
 
     async def _ask_all(self, shadow: ShadowRequest, *urls: str) -> dict[str, ShadowResponse]:
-        """At once, so that all of them meet the same moment."""
+        """The response of each URL that is not empty. All get the request at once, under the same conditions."""
         repeatable = [url for url in urls if url]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._ask(url, shadow, keep=True)) for url in repeatable]

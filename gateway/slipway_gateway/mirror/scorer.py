@@ -1,4 +1,4 @@
-"""Gives some pairs to a scorer: which ones, how many at once, and what becomes of each.
+"""Sends some pairs to a scorer: decides which ones and how many at once, and counts the result of each.
 
 Contents are in memory while a call lasts, and in the call. They are in no log, metric, status or file, and neither is
 anything of a response but its numbers.
@@ -20,7 +20,7 @@ from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts
 
 Prompt = dict[str, Any]
-# What became of a pair that was chosen; each one has exactly one.
+# Results of pairs that were chosen; each pair has exactly one.
 SCORED, EQUAL, DROPPED, CANCELLED = "scored", "equal", "dropped", "cancelled"
 BLOCKED, UNANSWERED, INVALID = CallFailure.BLOCKED, CallFailure.UNANSWERED, CallFailure.INVALID
 
@@ -39,7 +39,7 @@ class PairScorer:
         await self._client.close()
 
     def chooses(self, route: Route, shadow: TwinShadowRule, original: UpstreamRequest) -> bool:
-        """Whether this pair is scored, before anything of its responses is known."""
+        """Whether this pair is to be scored; decided by chance, before its responses are known."""
         rule = shadow.scorer
         if rule is None or not (self._most and original.scorable and original.writes_text):
             return False
@@ -53,7 +53,7 @@ class PairScorer:
         answers: tuple[ChoiceTexts | None, ChoiceTexts | None],
         counts: ScoreCounts,
     ) -> str:
-        """What became of a chosen pair whose legs both ended well; empty where there is nothing to rate.
+        """Scores a chosen pair whose legs both ended well, and counts it. Returns its result; empty: nothing to rate.
 
         `answers`: of canary and of its twin; None where a response has no text.
         """
@@ -62,7 +62,7 @@ class PairScorer:
             return ""
         canary, twin = (_text(texts) for texts in answers)
         if canary is None or twin is None:
-            # A canary whose responses cannot be read or are endless must not pass by those that can.
+            # It counts as invalid: a canary must not pass by the part of its responses that can be read.
             counts.invalid += 1
             return INVALID
         if canary == twin:

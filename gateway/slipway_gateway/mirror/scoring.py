@@ -13,7 +13,7 @@ import msgspec
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts
 
-# A response has some 80 bytes for each token of four: reading the largest one takes half a millisecond.
+# A response has some 80 bytes for each token, a prompt four: reading the largest response takes half a millisecond.
 MAX_SCORED_BYTES = 4 << 10
 
 
@@ -58,13 +58,13 @@ def build_scoring_request(request: ShadowRequest, texts: ChoiceTexts) -> ShadowR
 
 
 def count_flips(response: bytes, texts: ChoiceTexts) -> int | None:
-    """Tokens of stable's response that are not the first choice of the server that scored them; None if it did not."""
+    """Tokens of stable's response that are not the first choice of the scoring server; None if it scored none."""
     found = count_tokens(response, texts)
     return found.flips if found else None
 
 
 def count_tokens(response: bytes, texts: ChoiceTexts) -> ScoredTokens | None:
-    """Tokens of stable's response, and flips among them, by the server that scored them; None if it did not."""
+    """Tokens of stable's response, and flips among them, by the scoring server; None if it scored none."""
     try:
         decoded = _ANSWER.decode(response)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -45,7 +45,7 @@ class RepeatableRequest:
 
 
 class _SamplingFields(msgspec.Struct):
-    """Fields by which a response is drawn."""
+    """Fields that decide whether sampling is random."""
 
     temperature: Any = None
     seed: Any = None
@@ -65,8 +65,8 @@ _CHANCE = msgspec.json.Decoder(_SamplingFields)
 
 
 def make_shadow(request: ShadowRequest) -> ShadowRequest:
-    """A client's request as a shadow. Its own tenant keeps it apart from the client's share and cache."""
-    # Marks between events, of streams that go on elsewhere, and compression would only have to be read past.
+    """A client's request, marked as a shadow. A tenant of its own keeps it apart from the client's share and cache."""
+    # Left out: headers that request compression, or the marks between events by which a stream can be resumed.
     kept = ((name, value) for name, value in request.headers.items() if not name.lower().startswith(_LEFT_OUT))
     headers = CIMultiDict(kept)
     headers[SHADOW] = "1"
@@ -75,7 +75,7 @@ def make_shadow(request: ShadowRequest) -> ShadowRequest:
 
 
 def make_pair_copy(request: ShadowRequest, request_id: str) -> ShadowRequest | None:
-    """What both legs of a pair get: a shadow that stores nothing, with one seed. None when a copy could act twice.
+    """The request of both legs of a pair: a shadow that stores nothing, with one seed. None if it has side effects.
 
     Tools of the client are safe, because the client calls them. Other tools are called by the server.
     """
@@ -125,7 +125,7 @@ def _with_seed(body: bytes, seed: int) -> bytes:
 
 
 def _with_field(body: bytes, field: bytes) -> bytes:
-    """One more field at the end of the object, so that nothing else of it changes; the last one of a name counts."""
+    """Adds a field at the end of a JSON object without another change; of two fields with one name the last counts."""
     opened = body.rstrip().removesuffix(b"}").rstrip()
     comma = b"" if opened.endswith(b"{") else b","
     return opened + comma + field + b"}"

@@ -24,7 +24,7 @@ class Transcript:
 
     @property
     def body(self) -> bytes:
-        """Of a response that is one object."""
+        """The bytes of a response that is one JSON object, until `texts` has read them; empty for a stream."""
         return bytes(self._whole)
 
     @property
@@ -40,7 +40,7 @@ class Transcript:
             self._add(read_text_of_events(events))
 
     def texts(self) -> ChoiceTexts | None:
-        """The texts in the order of the choices; None for an error, a call of a tool, and what cannot be read."""
+        """The texts in the order of the choices; None for an error, a tool call, and a response that cannot be read."""
         if not self._streamed:
             self._add(read_text(self.body) if self._readable else None)
             self._whole.clear()

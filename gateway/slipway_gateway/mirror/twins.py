@@ -35,12 +35,12 @@ from .transcript import ChoiceTexts
 
 log = logging.getLogger(__name__)
 
-# Results of requests of a session that is copied, and of probes, beside `pairs.WITHHELD`; each one has exactly one.
+# Results of requests of copied sessions, and of probes, beside `pairs.WITHHELD`; each request has exactly one.
 PAIRED, UNCOUNTED, PROBED, CANCELLED, ABANDONED = "paired", "uncounted", "probed", "cancelled", "abandoned"
 SIDE_EFFECTS, SUSPECT = "side_effects", "suspect"
-# Where stable has to repeat what canary failed, and its pods are busy.
+# A request that canary failed is sent to stable up to `REPEATS` times, in this interval, while stable's pods are busy.
 REPEATS, _REPEAT_AFTER_S = 3, 1.0
-_LEG_BYTES = 24 << 10  # that one leg keeps of a stream, and its buffers
+_LEG_BYTES = 24 << 10  # memory of one leg: what it keeps of a stream, and its buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,10 @@ class TwinShadows:
             self._probing.add_done_callback(_report)
 
     def offer(self, original: UpstreamRequest, request_id: str, own: RequestOutcome | None = None) -> None:
-        """A client's request is over, however it ended. Nothing here waits. `own`: the outcome of its first attempt.
+        """Starts a pair for a client's request that has ended, well or not, and does not wait for it.
 
-        A stream that a client takes up again is the rest of a request that was offered before.
+        `own`: the outcome of the request's first attempt. A resumed stream gives no pair: it is the rest of a request
+        that was offered before.
         """
         route = self._balancer.published.find(original.whose)
         shadow = route.twin_shadow if route else None
@@ -121,7 +122,7 @@ class TwinShadows:
             generation.twins(shadow.revision),
         )
         if shadow.reference and own is None:
-            # Its client left. What canary does with it has nothing to be compared with.
+            # The client left, so there is no outcome of stable with which canary's could be compared.
             self._metrics.paired(self._model(route), shadow.revision, ABANDONED)
             return
         counted = not sessions.has(original.key)
@@ -135,7 +136,7 @@ class TwinShadows:
         self._start(replace(made, own=own.without(original.excused)) if own and shadow.reference else made)
 
     def _probe(self, route: Route, shadow: TwinShadowRule, probe: UpstreamRequest, request_id: str) -> bool:
-        """A probe is due: whether it was sent. It is withheld for the same reasons as a copy."""
+        """Sends a probe that is due; returns whether it was sent. It is withheld for the same reasons as a copy."""
         generation = None if self._closed else self._balancer.first_attempts.generation(route)
         if generation is None:
             return False
@@ -177,7 +178,7 @@ class TwinShadows:
         canary, twin = self._endpoints_of(route, shadow, original.key)
         if not (canary and twin):
             return self._missing(route, shadow, canary)
-        # One that engines died of must not reach two more.
+        # A request that crashed engines must not reach two more.
         if self._is_suspect(original):
             return SUSPECT
         copy = make_pair_copy(ShadowRequest(original.path_qs, original.headers, original.body), request_id)
@@ -206,7 +207,7 @@ class TwinShadows:
         return canary, self._endpoints.choose(self._twins(route, shadow), key)
 
     def _twins(self, route: Route, shadow: TwinShadowRule) -> tuple[str, ...]:
-        """Baseline pods, which are as new as the canary's, else pods of stable."""
+        """URLs of baseline pods, which are as new as the canary's; without such pods, URLs of stable."""
         twin, same = equivalent_revisions(shadow.twin)
         return self._balancer.published.urls(route.name, same) or self._balancer.published.urls(route.name, twin)
 
@@ -245,7 +246,7 @@ class TwinShadows:
         self._metrics.paired(self._model(pair.route), pair.shadow.revision, result)
 
     async def _run(self, pair: _Pair) -> str:
-        """The result of the pair."""
+        """Sends the pair, counts and compares its outcomes, and returns its result."""
         if pair.own is not None:
             return await self._run_on_failure(pair, pair.own)
         self._signer.sign(pair.copy.headers, pair.route.name)
@@ -288,14 +289,14 @@ class TwinShadows:
         try:
             result = await self.scorer.score(model, pair.shadow.scorer, pair.copy, texts, counts.scores)
         except asyncio.CancelledError:
-            # As for a comparison: the pair has counted.
+            # As in `_compare`: the pair has counted, so its task ends as one that was not cancelled.
             return
         finally:
             if result:
                 self._metrics.scored(model, pair.shadow.revision, result)
 
     async def _run_on_failure(self, pair: _Pair, own: RequestOutcome) -> str:
-        """A copy for canary alone; what it fails is repeated at stable."""
+        """Sends the copy to canary alone; a request that canary fails is repeated at stable. Returns the result."""
         canary = await self._legs.send(pair.canary, pair.copy, pair.original)
         if pair.counts is None:
             return UNCOUNTED
@@ -305,7 +306,7 @@ class TwinShadows:
         return PAIRED
 
     async def _repeat(self, pair: _Pair) -> LegOutcome | None:
-        """The same copy at a pod of stable; None where none had room, which is no outcome of stable."""
+        """Sends the same copy to a pod of stable; None where no pod had room, which is no outcome of stable."""
         url = pair.twin
         for _ in range(REPEATS):
             if url:

@@ -26,9 +26,10 @@ class Estimate(msgspec.Struct, frozen=True):
 def estimate(
     body_bytes: int, limits: tuple[Any, ...], choices: Any, default_output: int, *, computes: bool, writes_text: bool
 ) -> Estimate:
-    """`limits`: the request's own of output tokens, those that are not numbers count for nothing. `choices`: `n`.
+    """The tokens that a request reserves. `choices`: its `n`. `default_output`: output tokens of a choice at most.
 
-    `computes`: a model does; else only the request itself counts. `writes_text`: there are output tokens.
+    `limits`: the request's own limits of output tokens; values that are not numbers are ignored. `computes`: a model
+    runs; else no tokens are reserved. `writes_text`: there are output tokens.
     """
     if not computes:
         return Estimate()

@@ -9,8 +9,8 @@ MINUTE_S = 60.0
 class Rate:
     """`per_minute` units flow back each minute; at most `burst` units can be taken at once.
 
-    `parts`: so many buckets divide the units per minute; `burst` is of this bucket alone. `interval_s`: in which one
-    unit flows back.
+    `parts`: number of buckets that divide `per_minute` among them; `burst` is of this bucket alone. `interval_s`:
+    seconds until one unit has flowed back.
     """
 
     per_minute: int
@@ -28,8 +28,8 @@ class Hold:
 
     amount: int
     end_s: float
-    refunded_s: float  # of its bucket, in total, when it was taken
-    changes: int  # of its bucket's rate, when it was taken
+    refunded_s: float  # sum of the bucket's refunds before the hold was taken
+    changes: int  # number of changes of the bucket's rate before the hold was taken
     settled: bool = False
 
 
@@ -56,7 +56,7 @@ class Bucket:
         return free_in_s if free_in_s > self._interval_s * 1e-9 else 0.0
 
     def take(self, amount: int, now_s: float) -> Hold:
-        """Takes `amount`, at most a full bucket, whether or not it is there: `wait_s` comes first."""
+        """Takes `amount`, at most a full bucket, without a check that it is there: callers check `wait_s` first."""
         if amount > self.rate.burst:
             amount = self.rate.burst
         self.tat_s = (self.tat_s if self.tat_s > now_s else now_s) + amount * self._interval_s
@@ -75,7 +75,7 @@ class Bucket:
             self.tat_s = max(self.tat_s, now_s) + (used - hold.amount) * self._interval_s
             return
         if hold.changes != self._changes:
-            return  # its seconds were those of another rate: it flows back with time
+            return  # the hold's seconds are those of another rate: the unused part flows back with time
         # Of the hold and everything before it, so much has not flowed back yet.
         left_s = hold.end_s - (self._refunded_s - hold.refunded_s) - now_s
         refund_s = max(0.0, min((hold.amount - used) * self._interval_s, left_s))

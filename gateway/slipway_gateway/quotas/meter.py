@@ -56,7 +56,7 @@ class Meter:
         client, requested the usage of the stream. `echoes`: the response repeats JSON of the request."""
         self.id, self.tenant, self.key = id_, tenant, key
         self.model, self.revision, self.hour = model, "", hour
-        self.limit_headers: Mapping[str, str] = {}  # of its tenant, when it was taken
+        self.limit_headers: Mapping[str, str] = {}  # `x-ratelimit-*` of its tenant when the request was admitted
         self.estimate = estimate
         self.price = price
         self.sent = False  # to a server
@@ -74,14 +74,14 @@ class Meter:
     # -- what happens to it
 
     def begin(self, revision: str, headers: Mapping[str, str], response_id: str = "") -> None:
-        """A response begins. `response_id`: of a stream that another gateway may continue, the same for all of them."""
+        """A response begins. `response_id`: of a stream that another gateway may resume; it is the same at each."""
         self.begun = True
         self.revision = revision
         self.id = response_id or self.id
         self._prompt_tokens = prompt_tokens(headers)
 
     def add_events(self, events: bytes) -> bytes:
-        """Whole events of the stream as they came; returns them as the client gets them."""
+        """Counts whole events of the stream as the server sent them; returns them as the client gets them."""
         position = marked_position(events)
         if position is not None:
             self._marked = True
@@ -93,7 +93,7 @@ class Meter:
         return without_usage_event(events) if self.strips_usage else events
 
     def add_body(self, chunk: bytes) -> None:
-        """A part of a response that is no stream."""
+        """Looks for the usage in a part of a response that is no stream."""
         seen = self._tail + chunk
         if self._echoes:
             self._reported = usage_of_response(seen) if len(seen) <= MAX_RESPONSE_BYTES else None
@@ -106,7 +106,7 @@ class Meter:
 
     @property
     def usage(self) -> Usage:
-        """So far: as reported, else as counted. A prompt that was not counted is as long as it was estimated."""
+        """The usage so far: as the server reported it, else as counted here. A prompt's length may be the estimate."""
         if self._reported:
             return self._reported
         prompt = self.estimate.input_tokens if self._prompt_tokens is None else self._prompt_tokens
@@ -118,11 +118,11 @@ class Meter:
 
     @property
     def expected_nano(self) -> int:
-        """The cost of what it reserves."""
+        """The cost of the tokens that the request reserves, in billionths of the currency."""
         return self.price.cost_nano(Usage(self.estimate.input_tokens, self.estimate.output_tokens))
 
     def charge(self) -> Charge | None:
-        """None before a response begins: there is nothing to pay for."""
+        """What the ledger keeps of the request; None before a response begins, when there is nothing to pay for."""
         if not self.begun:
             return None
         usage = self.usage
@@ -130,7 +130,9 @@ class Meter:
         return Charge(*about, usage, self.price.cost_nano(usage), self.estimated)
 
     def used(self, *, left: bool) -> dict[str, int]:
-        """What limits are charged in the end; what is not in it keeps its reservation. `left`: the client did.
+        """Amounts by limit that the request is charged in the end; a limit that is not in it keeps its reservation.
+
+        `left`: the client closed the connection before the end of the response.
 
         A request that a server has, and whose client left before the response began, keeps its reservation: what was
         generated is not known. One that no server answered is charged nothing, and an error response is one request.

@@ -9,7 +9,7 @@ from .tenant import Limits
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """In billionths of the currency; None: no bound."""
+    """Most that a tenant may spend in a day and in a month, in billionths of the currency; None: no bound."""
 
     day_nano: int | None = None
     month_nano: int | None = None
@@ -20,7 +20,7 @@ class Budget:
         return self.day_nano is not None or self.month_nano is not None
 
     def part(self, parts: int) -> "Budget":
-        """That of one gateway, where so many of them know only their own spending."""
+        """The budget of one gateway, where each of `parts` gateways knows only its own spending."""
         if parts <= 1:
             return self
         day, month = (None if amount is None else amount // parts for amount in (self.day_nano, self.month_nano))
@@ -29,7 +29,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`output_tokens`: what a request reserves that sets no limit of its own. Without limits nothing is refused."""
+    """`output_tokens`: tokens that a request without a limit of its own reserves. Without limits nothing is refused."""
 
     limits: Limits = field(default_factory=Limits)
     prices: tuple[Price, ...] = ()

@@ -13,7 +13,10 @@ _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """For a million tokens of the models that `model` names; it may end in `*`. In millionths of the currency."""
+    """Prices of a million tokens (`_micro`: millionths of the currency) and of a request (`_nano`: billionths).
+
+    `model`: a name, or the beginning of names and a `*`. `cached_input_micro`: of cached input; None: as other input.
+    """
 
     model: str
     input_micro: int = 0
@@ -22,7 +25,7 @@ class Price:
     request_nano: int = 0
 
     def cost_nano(self, usage: Usage) -> int:
-        """Rounded up, once for the whole request."""
+        """The cost of one request in billionths of the currency, rounded up once for the whole request."""
         cached = self.input_micro if self.cached_input_micro is None else self.cached_input_micro
         fresh = usage.input_tokens - usage.cached_tokens
         pico = fresh * self.input_micro + usage.cached_tokens * cached + usage.output_tokens * self.output_micro
@@ -33,7 +36,7 @@ FREE = Price("*")
 
 
 def price_of(prices: Sequence[Price], *names: str) -> Price:
-    """The one that matches best: a whole name before a beginning, a longer beginning before a shorter one."""
+    """The price that matches a name best, else `FREE`: whole names come before beginnings, longer ones first."""
     best = FREE
     for price in prices:
         for name in names:
@@ -70,7 +73,7 @@ def _whole(amount: str, parts: int, path: str) -> int:
 
 
 def shown(nano_amount: int) -> str:
-    """`1500000000` → `1.50`: at least cents, and no more than is there."""
+    """`1500000000` → `1.50`: two decimals, or more where the amount has more."""
     amount = Decimal(nano_amount) / NANO
     cents = amount.quantize(Decimal("0.01"))
     return str(cents) if cents == amount else f"{amount.normalize():f}"

@@ -1,4 +1,4 @@
-"""What was counted in the last minute, by name, within ten seconds (pure)."""
+"""Counts of the last minute by name, to within ten seconds (pure)."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ _SLOTS = 6
 
 
 class Recent:
-    """Counts of one thing. The oldest ones are forgotten in slots."""
+    """Counts by name in the last minute. They are kept, and forgotten, in slots of ten seconds."""
 
     def __init__(self) -> None:
         self._slots: deque[tuple[int, dict[str, int]]] = deque(maxlen=_SLOTS)
 
     def add(self, counts: Mapping[str, int], now_s: float, only: Sequence[str] = ()) -> None:
-        """`only`: the names that count; empty: all."""
+        """Adds `counts`. `only`: the names that are added; empty: all."""
         number = int(now_s // SLOT_S)
         if not self._slots or self._slots[-1][0] != number:
             self._slots.append((number, {}))
@@ -34,7 +34,7 @@ class Recent:
 
 
 class RecentUse:
-    """Of one tenant: what it used, and how often each limit refused a request."""
+    """What one tenant used in the last minute, and how often each limit refused a request of it."""
 
     def __init__(self) -> None:
         self.used, self.refused = Recent(), Recent()

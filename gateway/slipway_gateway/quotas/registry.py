@@ -6,7 +6,7 @@ from .tenant import Limits, TenantQuota
 
 
 class Quotas:
-    """A tenant's buckets live while it is known, and as long as something is owed."""
+    """The quota of each tenant. It is kept while the tenant exists, and longer while its buckets are not full."""
 
     def __init__(self) -> None:
         self._of: dict[str, TenantQuota] = {}
@@ -24,6 +24,6 @@ class Quotas:
         return self._of
 
     def forget_others(self, tenants: Collection[str], now_s: float) -> None:
-        """Drops what belongs to no tenant of these, where nothing is owed or running."""
+        """Drops the quotas of all other tenants, except where a bucket is not full or a request runs."""
         for name in [name for name, quota in self._of.items() if name not in tenants and quota.is_idle(now_s)]:
             del self._of[name]

@@ -25,7 +25,7 @@ _CONCURRENCY_WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a gateway may use of each limit: one of `parts`. What cannot be divided goes to the lowest ranks."""
+    """One gateway's share of each limit: one of `parts` equal parts. A remainder goes to the lowest ranks."""
 
     parts: int = 1
     rank: int = 0
@@ -33,9 +33,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """0: no limit. `burst_s`: a full bucket holds what flows back in so many seconds, and at least one.
+    """Limits of one tenant; 0: no limit. `burst_s`: a full bucket holds the units of this many seconds, at least one.
 
-    `parts`: so many gateways divide the limits per minute; see `part`.
+    `parts`: number of gateways that divide the limits per minute among them; see `part`.
     """
 
     requests_per_minute: int = 0
@@ -46,7 +46,7 @@ class Limits:
     parts: int = 1
 
     def part(self, share: Share) -> "Limits":
-        """Those of one gateway. All parts together are the limits, except that each part lets one request run."""
+        """The limits of one gateway. All parts sum to the limits, except that each part lets one request run."""
         if share.parts <= 1:
             return self
         each, more = divmod(self.concurrency, share.parts)
@@ -62,7 +62,7 @@ class Limits:
         return _rates(self)
 
 
-@lru_cache(maxsize=4096)  # each request takes them
+@lru_cache(maxsize=4096)  # called for each request
 def _rates(limits: Limits) -> Mapping[str, Rate]:
     per_minute = {
         REQUESTS: limits.requests_per_minute,
@@ -76,7 +76,7 @@ def _rates(limits: Limits) -> Mapping[str, Rate]:
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """`limit`: which one of `LIMITS`. `wait_s`: after that the request would be taken."""
+    """A request is refused. `limit`: one of `LIMITS`. `wait_s`: seconds after which it would be admitted."""
 
     limit: str
     wait_s: float
@@ -84,7 +84,7 @@ class LimitReached:
 
 @dataclass(slots=True)
 class Reservation:
-    """What one request took. It ends by `TenantQuota.settle`, once."""
+    """What one request took from each bucket, until `TenantQuota.settle` ends it."""
 
     holds: dict[str, Hold] = field(default_factory=dict)
     ended: bool = False
@@ -99,7 +99,10 @@ class TenantQuota:
         self.running = 0
 
     def reserve(self, amounts: Mapping[str, int], now_s: float) -> Reservation | LimitReached:
-        """`amounts`: by the name of the limit. A refusal changes nothing: who tries too often waits no longer."""
+        """Admits a request: takes `amounts`, by the name of the limit, from all buckets, or from none.
+
+        A refusal changes nothing: a client that retries too often does not wait longer for that.
+        """
         if self.limits.concurrency and self.running >= self.limits.concurrency:
             return LimitReached(CONCURRENCY, _CONCURRENCY_WAIT_S)
         longest, longest_s = "", 0.0
@@ -113,7 +116,10 @@ class TenantQuota:
         return Reservation({name: bucket.take(amounts.get(name, 0), now_s) for name, bucket in self._buckets.items()})
 
     def settle(self, reservation: Reservation, used: Mapping[str, int], now_s: float) -> None:
-        """`used`: by the name of the limit; what is not in it keeps what was reserved. The second call does nothing."""
+        """Ends a reservation and charges `used`, by limit; a limit that is not in it is charged what was reserved.
+
+        The second call does nothing.
+        """
         if reservation.ended:
             return
         reservation.ended = True
@@ -135,25 +141,25 @@ class TenantQuota:
                 self._buckets[name].change(rate, now_s)
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether it would be the same if it were a new one."""
+        """Whether the quota is like a new one: no request runs, and all buckets are full."""
         return not self.running and all(bucket.full_in_s(now_s) <= 0 for bucket in self._buckets.values())
 
     def enter(self) -> None:
-        """A request begins that takes from no bucket here."""
+        """A request begins that takes from no bucket of this process; `leave` ends it."""
         self.running += 1
 
     def leave(self) -> None:
         self.running -= 1
 
     def headers(self, now_s: float) -> dict[str, str]:
-        """As `headers` of what remains here."""
+        """The `x-ratelimit-*` headers for what remains in the buckets of this process."""
         return headers({name: (bucket.rate, bucket.full_in_s(now_s)) for name, bucket in self._buckets.items()})
 
 
 def headers(buckets: Mapping[str, tuple[Rate, float]]) -> dict[str, str]:
-    """`x-ratelimit-*` as OpenAI's clients know them. Of input and output tokens they show the scarcer limit.
+    """`x-ratelimit-*` headers as OpenAI's clients know them. Of input and output tokens they show the scarcer limit.
 
-    `buckets`: by the name of the limit its rate, and the seconds until all of it remains.
+    `buckets`: by the name of the limit its rate, and the seconds until its bucket is full.
     """
     shown: dict[str, str] = {}
     scarcer = None
@@ -179,7 +185,7 @@ def _show(shown: dict[str, str], names: tuple[str, str, str], limit: int, remain
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes them: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
+    """A duration in the format of OpenAI's headers: `12ms`, `1.5s`, `6m0s`, `1h0m0s`."""
     thousandths = round(seconds * 1000)
     if thousandths < 1000:
         return f"{thousandths}ms"

@@ -7,10 +7,10 @@ import msgspec
 
 # A key, never a text: in a JSON string the quotation marks would be escaped, and only an object follows.
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
-# Such an object is short; one that is longer is not looked at.
+# A usage object is short; a longer one is not read.
 MAX_USAGE_BYTES = 4096
 _DONE = b"data: [DONE]"
-# As every server writes it: numbers, and at most objects of numbers.
+# A usage object as every server writes it: numbers, and at most objects of numbers.
 _FLAT = re.compile(rb"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 
 
@@ -19,7 +19,7 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """As OpenAI's completions, its responses and Slipway's own endpoints name them."""
+    """A usage object, with the names of OpenAI's completions, of its Responses API and of Slipway's own endpoints."""
 
     prompt_tokens: Any = None
     completion_tokens: Any = None
@@ -30,7 +30,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Response(msgspec.Struct):
-    """Of the Responses API."""
+    """A response of the Responses API."""
 
     usage: _Usage | None = None
 
@@ -40,9 +40,9 @@ class _Event(msgspec.Struct):
     response: _Response | None = None
 
 
-# Its responses repeat tools and schemas of their requests, in which anything may be called usage.
+# Responses of this endpoint repeat tools and schemas of their requests, in which anything may be called usage.
 RESPONSES = "/v1/responses"
-# Of a body that is read as a whole.
+# Most bytes of a body that is read as a whole.
 MAX_RESPONSE_BYTES = 1 << 20
 _FINAL = ("response.completed", "response.incomplete", "response.failed")
 _RESPONSE = msgspec.json.Decoder(_Response)
@@ -69,7 +69,7 @@ def last_usage(data: bytes) -> Usage | None:
 
 
 def usage_of_response(body: bytes) -> Usage | None:
-    """Of a whole response of the Responses API; None for a part of one."""
+    """The usage in a whole response of the Responses API; None for a part of one."""
     try:
         found = _RESPONSE.decode(body).usage
     except _UNREADABLE:
@@ -78,7 +78,7 @@ def usage_of_response(body: bytes) -> Usage | None:
 
 
 def usage_of_final_event(events: bytes) -> Usage | None:
-    """Of the event that ends a stream of the Responses API, if it is among these whole events."""
+    """The usage in the event that ends a stream of the Responses API; None if it is not among these whole events."""
     if b'"usage"' not in events:
         return None
     for line in reversed(events.splitlines()):
@@ -94,7 +94,7 @@ def usage_of_final_event(events: bytes) -> Usage | None:
 
 
 def _object_at(data: bytes, begin: int) -> bytes:
-    """The object that begins here. It holds numbers and objects of numbers, so that braces end it."""
+    """The usage object that begins at `begin`, or empty if it is too long. It has no text, so braces end it."""
     end = min(len(data), begin + MAX_USAGE_BYTES)
     if flat := _FLAT.match(data, begin, end):
         return flat[0]
@@ -132,7 +132,7 @@ def _count(*values: Any) -> int:
 
 
 def marked_position(events: bytes) -> int | None:
-    """Tokens of a stream up to the last event that its server marked with `: <position>.<check> <tokens>`."""
+    """Tokens of a stream up to the last event that its server marked with `: <position>.<check> <tokens>`, or None."""
     begin = 0 if events.startswith(b": ") else -1
     last = events.rfind(b"\n\n: ")
     begin = last + 2 if last >= 0 else begin

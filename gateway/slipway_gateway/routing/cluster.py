@@ -29,9 +29,9 @@ DEPLOYMENTS: Resource = ("modeldeployments", "/apis/slipway.dev/v1alpha1", {})
 PODS: Resource = ("pods", "/api/v1", {"labelSelector": LABEL_REVISION})
 
 _COALESCE_S = 0.02
-# So often an unchanged table is published again with the time of the last contact.
+# Interval at which an unchanged table is published again, with the time of the last contact.
 _RENEW_S = 60.0
-_PAUSE_SHARE = 9  # of the time that the last table took: a table of thousands of routes is made less often
+_PAUSE_SHARE = 9  # pause, in multiples of the time that the last table took: a table of many routes is made less often
 
 
 def names_resource(config_map: str) -> Resource:
@@ -42,7 +42,7 @@ def names_resource(config_map: str) -> Resource:
 class ClusterSource:
     """Keeps the table equal to the cluster; the first one is published when everything was listed once.
 
-    An unchanged table is published again each minute while the API server responds, for its `as_of_s`.
+    An unchanged table is published again each minute while the API server responds, with a later `as_of_s`.
 
     `names`: namespace and name of the ConfigMap of model names. There is no table before the operator has written it:
     the owner of a name must not be guessed. After the first read the last good one stays in use.
@@ -94,7 +94,7 @@ class ClusterSource:
                 await mirror.close()
 
     async def _publish_changes(self) -> None:
-        took_s = 0.0  # of the processor
+        took_s = 0.0  # processor time of the last table
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RENEW_S):
@@ -102,7 +102,7 @@ class ClusterSource:
             if not self._dirty.is_set():
                 self._renew()
                 continue
-            # A rollout changes many slices at once: one table for all of them.
+            # A rollout changes many pods at once: one table for all of them.
             await asyncio.sleep(max(_COALESCE_S, _PAUSE_SHARE * took_s))
             self._dirty.clear()
             if not self.waiting_for:
@@ -120,7 +120,7 @@ class ClusterSource:
             self._publish(self._table)
 
     def _as_of_s(self) -> float:
-        """A table is as old as the part of it that was confirmed the longest ago."""
+        """Unix time. A table is as old as the part of it that was confirmed the longest ago."""
         return min(mirror.contacted_s for mirror in self._mirrors)
 
     def _contacted(self, resource: str) -> None:

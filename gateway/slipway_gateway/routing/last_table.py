@@ -22,14 +22,14 @@ FILE = "routes.json"
 _VERSION = 1
 _WRITE_EVERY_S = 1.0  # the shortest interval between writes
 _CHECK_S = 60.0  # how often the age of a restored table is checked at least: the wall clock may be set
-# How long the API server has to answer before the table of before is used.
+# How long the API server has to answer before the stored table is used.
 GRACE_S = 10.0
 
 Publish = Callable[[RouteTable | None], None]
 
 
 class StoredTable(msgspec.Struct):
-    """The file. `saved_s`: Unix time of the last contact with the cluster, at which it had this state."""
+    """Content of the file. `saved_s`: Unix time of the last contact with the cluster, when it had this state."""
 
     saved_s: float
     routes: list[Route]
@@ -77,11 +77,11 @@ class LastTable:
 
     @property
     def age_s(self) -> float | None:
-        """Of the restored table in use; None while the cluster's own is."""
+        """Age in seconds of the restored table in use; None while no restored table is in use."""
         return None if self._restored_of_s is None else max(0.0, time.time() - self._restored_of_s)
 
     def publish(self, table: RouteTable) -> None:
-        """A table from the source. One that is equal to the last confirms it: only its time is kept."""
+        """Receives a table from the source. One that equals the last is not passed on: it only gets a later time."""
         if self._restored_of_s is not None:
             log.info("the cluster answers: its table takes the place of the restored one")
         confirmed = table == self._current
@@ -91,12 +91,12 @@ class LastTable:
             self._publish(table)
 
     def report(self) -> dict[str, Any]:
-        """`table` of `/internal/routes`."""
+        """The field `table` of `/internal/routes`."""
         age_s = self.age_s
         return {"restored": age_s is not None, "age_s": round(age_s or 0.0, 3)}
 
     async def run(self, grace_s: float = GRACE_S) -> None:
-        """Restores a table when the source has none in time; writes each one that it has."""
+        """Restores the stored table when the source has none after `grace_s`; writes each table of the source."""
         if self._path is None:
             return
         stored = self._read(self._path)
@@ -147,7 +147,7 @@ class LastTable:
         return stored
 
     def _write(self, path: Path, table: RouteTable) -> None:
-        """Whole or not at all: a reader never sees a part."""
+        """Writes the file whole or not at all, so a reader never sees a part. An error is only logged."""
         made = path.with_suffix(".new")
         try:
             with open(made, "wb") as file:

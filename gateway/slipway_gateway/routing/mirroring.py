@@ -11,12 +11,15 @@ from .table import MirrorRouteRule, Route
 
 
 def choose_mirror(route: Route, answering: str, request_id: str, headers: Mapping[str, str]) -> MirrorRouteRule | None:
-    """The first mirror that takes a copy of a request that `answering`, a revision, answers. `headers` know no case."""
+    """The first mirror that copies a request which the revision `answering` serves, or None.
+
+    `headers` is case-insensitive.
+    """
     return next((one for one in route.mirror_routes if _takes(one, route, answering, request_id, headers)), None)
 
 
 def is_paired(route: Route, key: str) -> bool:
-    """Whether the session `key` is copied to a canary pod and its twin: a share of sessions, whole ones."""
+    """Whether the session `key`, with all its requests, is copied to a canary pod and its twin."""
     shadow = route.twin_shadow
     return shadow is not None and choose([shadow.percentage], f"{route.salt}\0twins", key) is not None
 

@@ -12,10 +12,10 @@ PREFIX = "/revisions"
 
 
 def controller_uid(owner: Mapping[str, Any], labels: Mapping[str, Any], namespace: str) -> str:
-    """What a revision must name so that a pod serves it; empty for a pod of another kind.
+    """`namespace/uid` of the StatefulSet of a pod's pool; empty for a pod that belongs to no pool.
 
-    The operator publishes the uid of the pool's StatefulSet with each revision that the pool serves. A pool serves its
-    own namespace alone, whatever a status says.
+    The pod serves the revisions with which the operator published that uid. A pool serves its own namespace alone,
+    whatever a status says.
     """
     uid = owner.get("uid")
     return f"{namespace}/{uid}" if labels.get(LABEL_POOL) and owner.get("kind") == "StatefulSet" and uid else ""

@@ -30,12 +30,12 @@ _STREAM = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10, sock_read=
 _REQUEST = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _BACKOFF = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_MAX_PAUSE_S)
-# Of one event. etcd takes objects of up to 1.5 MiB, and in JSON a byte of them is up to six: "<" is \u003c.
+# Limit of one event. etcd takes objects of up to 1.5 MiB, and in JSON a byte of them is up to six: "<" is \u003c.
 _MAX_EVENT_BYTES = 32 << 20
 
 _DONE = (200, 201)
 _EXPIRED = 410
-# The version we have is still good after these.
+# Statuses after which the last resourceVersion is still valid.
 _BUSY = frozenset({401, 429, 503, 504})
 # Network, TLS, credentials, responses that are not the API's: the last good table stays meanwhile.
 TROUBLES = (
@@ -55,7 +55,7 @@ class KubernetesApiError(Exception):
 
 
 class KubernetesClient:
-    """Raw calls, dicts out. Credentials are read again after a 401 and, in a pod, every minute."""
+    """Calls the API server; objects are dicts. Credentials are read again after a 401 and, in a pod, every minute."""
 
     def __init__(self, kubeconfig: str) -> None:
         self._kubeconfig = kubeconfig
@@ -72,7 +72,7 @@ class KubernetesClient:
         return opened
 
     async def create(self, path: str, body: KubernetesObject, timeout_s: float) -> KubernetesObject:
-        """The object as the API server answers with it."""
+        """Creates an object and returns it as the API server answers with it."""
         limits = aiohttp.ClientTimeout(total=timeout_s)
         response: aiohttp.ClientResponse = (await self._call("POST", path, {}, limits, body)).response
         return dict(json.loads(await pages.read_page(response)))
@@ -202,7 +202,7 @@ class Reflector:
         return stream
 
     async def _list(self) -> None:
-        """In pages: thousands of pods are many megabytes, of which little is kept."""
+        """Lists all objects, in pages: thousands of pods are many megabytes, of which little is kept."""
         now: set[str] = set()
         version = ""
         async for page in pages.pages(lambda query: self._api.get(self._path, query), self._query):
@@ -247,7 +247,7 @@ class Reflector:
             self._owner.seen(item)
 
     def _failed(self, error: BaseException) -> None:
-        """Keeps the version for a busy server; after any other refusal the next try lists again."""
+        """Keeps the resourceVersion if the server is busy; after any other error status the next try lists again."""
         if isinstance(error, HttpProcessingError):
             self._version = ""  # the event that cannot be read would be the first one again
         if not isinstance(error, KubernetesApiError):
@@ -275,7 +275,7 @@ class Reflector:
 
 
 def _pause_s(state: RetryCallState) -> float:
-    """A version that is too old needs a new list, at once; only one that never lists well waits longer and longer."""
+    """Seconds until the next try: 0 after the first 410, which only needs a new list, else a growing random pause."""
     error = _error_of(state)
     if isinstance(error, KubernetesApiError) and error.status == _EXPIRED and state.attempt_number == 1:
         return 0.0
@@ -289,5 +289,5 @@ def _error_of(state: RetryCallState) -> BaseException:
 
 
 def key_of(item: KubernetesObject) -> str:
-    """Of an object without a namespace: `/name`."""
+    """`namespace/name`; `/name` for an object without a namespace."""
     return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"

@@ -21,7 +21,7 @@ class RouteEndpoint:
 
 
 def match_header_route(route: Route, headers: Mapping[str, str]) -> str:
-    """The revision of the first header route that a request fits, empty when it fits none. `headers` know no case."""
+    """The revision of the first header route that a request fits, or empty. `headers` is case-insensitive."""
     for one in route.header_routes:
         if one.match and fits(one.match, headers):
             return one.revision
@@ -29,7 +29,7 @@ def match_header_route(route: Route, headers: Mapping[str, str]) -> str:
 
 
 def fits(matches: Collection[HeaderMatcher], headers: Mapping[str, str]) -> bool:
-    """Whether a request has all of these headers, of which there may be none. `headers` know no case."""
+    """Whether a request has all headers of `matches`, which may be empty. `headers` is case-insensitive."""
     return all(_fits(match, headers) for match in matches)
 
 
@@ -45,7 +45,7 @@ def _fits(match: HeaderMatcher, headers: Mapping[str, str]) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """In lower case and without the port; an IPv6 address keeps its colons."""
+    """The host in lower case and without the port; an IPv6 address keeps its colons."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() and not name.endswith(":") else host).lower()
 
@@ -57,7 +57,7 @@ def assign_revision(route: Route, key: str) -> str:
 
 
 def order_backends(route: Route, key: str) -> list[WeightedBackend]:
-    """Backends in the order in which a key tries them: its own, one that runs the same, those with weight, the rest."""
+    """Backends in the order in which a key tries them: its own, its baseline or base, those with weight, the rest."""
     backends = route.backends
     if len(backends) < 2:
         return list(backends)
@@ -81,10 +81,10 @@ def pick(
 ) -> RouteEndpoint | None:
     """The least loaded endpoint of the first revision that has one; at equal load a key keeps its endpoint.
 
-    `own`: those of `inflight` that are the same tenant's. They count twice: servers share their time among the tenants
-    whose requests they have, so one whose requests are all at one endpoint gets a share of that endpoint alone.
+    `own`: the same tenant's part of `inflight`. It counts twice: servers share their time among the tenants whose
+    requests they have, so a tenant whose requests are all at one endpoint gets a share of that endpoint alone.
 
-    The `avoided` revision comes last: better a bad one than none.
+    The `avoided` revision comes last: better a bad one than none. None when no revision has an endpoint.
     """
     order = order_backends(route, key)
     for backend in sorted(order, key=lambda backend: backend.revision == avoided) if avoided else order:

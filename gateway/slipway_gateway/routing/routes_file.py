@@ -30,7 +30,7 @@ _POLL_S = 0.5
 
 
 class FileBackend(msgspec.Struct, forbid_unknown_fields=True):
-    """One revision and where it is served."""
+    """One revision and the URLs of its endpoints."""
 
     endpoints: list[str]
     revision: str = "file"
@@ -39,7 +39,7 @@ class FileBackend(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FileMirror(MirrorRouteRule, frozen=True, forbid_unknown_fields=True):
-    """Which requests one of the revisions gets copies of."""
+    """Which requests are copied to one of the revisions."""
 
 
 class FileTail(TailRule, frozen=True, forbid_unknown_fields=True):
@@ -57,11 +57,11 @@ class FileProbes(ProbeRule, frozen=True, forbid_unknown_fields=True, rename="cam
 
 
 class FileScorer(ScorerRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What rates both responses of some pairs."""
+    """The server that rates both responses of some pairs."""
 
 
 class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which sessions two of the revisions get copies of."""
+    """Which sessions are copied to two of the revisions."""
 
     latencies: tuple[FileTwinLatency, ...] = ()
     probes: FileProbes | None = None

@@ -21,7 +21,7 @@ LABEL_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"  # 0 in the lead
 PORT_NAME, TLS_PORT_NAME, DEFAULT_PORT = "http", "https", 8000
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 _RENAMED = re.compile("([a-z0-9]{1,9})-[1-9][0-9]{0,3}")  # a beginning of the revision, and a number
-BASELINE = "-baseline"  # at the end of a revision's label: fresh pods of it, that one under test is compared with
+BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with which the revision under test is compared
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
@@ -130,7 +130,7 @@ class RevisionEndpoints:
     revision: str
     urls: tuple[str, ...]
     replica_set: str = ""
-    pool: str = ""  # of a pod that serves many: its namespace and the uid that their revisions have
+    pool: str = ""  # of a pod that serves many models: `namespace/uid`, with the uid that their revisions name
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class RouteTable:
         return self.endpoints.get((route.name, revision), ())
 
     def id_of(self, route: Route) -> str:
-        """What clients call it: its model name where that is its own, else `namespace/name`."""
+        """The name by which clients request the route: its model name where it owns that, else `namespace/name`."""
         owner = self.models.get(route.model)
         return route.model if owner is not None and owner.name == route.name else route.name
 
@@ -194,10 +194,10 @@ def build(
     *,
     as_of_s: float = 0.0,
 ) -> RouteTable:
-    """One table of all that is known.
+    """One table of all routes and endpoints.
 
-    `owners`: of model names, `namespace/name` each. Without it every name is served by the first route that has it,
-    which is right only for a file, which has one owner.
+    `owners`: the owner (`namespace/name`) of each model name. Without it every name is served by the first route that
+    has it, which is right only for a file, which has one owner.
     """
     by_name = {route.name: route for route in routes}
     models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
@@ -223,7 +223,7 @@ def _first_come(routes: Iterable[Route]) -> dict[str, Route]:
 
 
 def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str, Route]:
-    """A name needs both: its owner, which only the operator writes, and that the owner is served under it.
+    """Routes by model name. A name counts if its owner, which only the operator writes, has a route with that name.
 
     A name with a slash is never a model's: it would read as another deployment's `namespace/name`.
     """
@@ -232,9 +232,9 @@ def _owned(by_name: Mapping[str, Route], owners: Mapping[str, str]) -> dict[str,
 
 
 def _admitted(route: Route | None, entry: RevisionEndpoints) -> bool:
-    """Whether a pod's ReplicaSet is the revision's own. Its name was checked; its uid is where the operator sends uids.
+    """Whether a pod's ReplicaSet is the revision's own, by its uid. `parse_pod` has checked its name.
 
-    A revision without a uid then has no ReplicaSet: a ReplicaSet of its name has another owner.
+    Where the operator publishes uids, a revision without one has no ReplicaSet: one with its name has another owner.
     """
     if route is None or not route.replica_sets or not entry.replica_set:
         return True
@@ -322,7 +322,7 @@ def parse_owners(obj: Mapping[str, Any]) -> dict[str, str] | Problem | None:
 
 
 def _replica_sets(obj: Mapping[str, Any]) -> dict[str, str]:
-    """Raises ValidationError where `status.revisions` is not a list of revisions."""
+    """Uids by revision. Raises ValidationError where `status.revisions` is not a list of revisions."""
     listed = msgspec.convert((obj.get("status") or {}).get("revisions") or (), tuple[RevisionReplicaSet, ...])
     return {one.revision: one.replica_set_uid for one in listed if one.revision and one.replica_set_uid}
 
@@ -339,10 +339,10 @@ def _declared_model(obj: Mapping[str, Any]) -> str:
 
 
 def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
-    """A pod → the endpoint that it is; None when it takes no requests or is not one of ours.
+    """A pod → its endpoint; None when the pod takes no requests or is not one of ours.
 
-    It is when it has both labels, is ready and not leaving, and the ReplicaSet of that revision controls it: any user
-    of the namespace can give a pod these labels. Of a group of pods the leader is, which a StatefulSet controls.
+    It takes requests when it has both labels, is ready and not terminating, and that revision's ReplicaSet controls it:
+    any user of the namespace can set the labels. In a group of pods only the leader does; a StatefulSet controls it.
     """
     meta, status = obj["metadata"], obj.get("status") or {}
     labels = meta.get("labels") or {}
@@ -356,7 +356,7 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
         return None
     try:
         url = _pod_url(obj, address)
-    except ValueError:  # what is no address
+    except ValueError:  # the pod's IP is no address
         return None
     if pool:
         return RevisionEndpoints("", "", (url,), pool=pool)
@@ -365,7 +365,7 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
 
 
 def _controls(owner: Mapping[str, Any] | None, labels: Mapping[str, Any], deployment: str, revision: str) -> bool:
-    """Whether it is the controller of the revision's pods."""
+    """Whether `owner` is the controller of the revision's pods."""
     return owner is not None and _may_serve(owner, labels) and _is_named(owner.get("name"), deployment, revision)
 
 
@@ -376,7 +376,7 @@ def _may_serve(owner: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
 
 
 def _is_named(name: Any, deployment: str, revision: str) -> bool:
-    """Whether it is the name of a revision's ReplicaSet, or its fallback where that name has another owner."""
+    """Whether `name` is that of a revision's ReplicaSet, or the fallback for when that name has another owner."""
     if name == f"{deployment}-{revision}":
         return True
     runs = base_revision(revision)
@@ -390,7 +390,7 @@ def _ready(status: Mapping[str, Any]) -> bool:
 
 
 def _pod_url(pod: Mapping[str, Any], address: str) -> str:
-    """By TLS where a container has a port of that name, which a pod keeps as long as it lives."""
+    """The pod's URL: https where a container has a port named `https`, else http. A pod never changes its ports."""
     containers = (pod.get("spec") or {}).get("containers") or ()
     ports = {port.get("name"): port.get("containerPort") for one in containers for port in one.get("ports") or ()}
     if encrypted := ports.get(TLS_PORT_NAME):

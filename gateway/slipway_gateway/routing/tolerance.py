@@ -6,7 +6,7 @@ import msgspec
 
 
 class ToleranceRule(msgspec.Struct, frozen=True, rename="camel"):
-    """Of two numbers: a part of the larger one, and a difference; one of them is enough. Labels have none."""
+    """Most that two equal numbers may differ: relative to the larger one, or absolute. Labels must be identical."""
 
     relative_millionths: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
     absolute_billionths: Annotated[int, msgspec.Meta(ge=0)]

@@ -25,9 +25,9 @@ class TwinLatencyRule(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProbeRule(msgspec.Struct, frozen=True, rename="camel"):
-    """Prompts of the owner's, which are sent as pairs as long as clients' copies give fewer.
+    """Prompts of the model's owner, sent as pairs while clients' copies give fewer than `pairs_per_minute`.
 
-    `pairs_per_minute`: at each gateway, clients' pairs included. `max_pairs`: of probes, at each gateway and for one
+    `pairs_per_minute`: at each gateway, clients' pairs included. `max_pairs`: most probes of each gateway in one
     attempt of a rollout.
     """
 
@@ -41,7 +41,7 @@ class ProbeRule(msgspec.Struct, frozen=True, rename="camel"):
 class ScorerRule(msgspec.Struct, frozen=True, rename="camel"):
     """A server of the owner's that rates both responses of some pairs. It gets their contents.
 
-    `percentage`: of the pairs. `margin_thousandths`: a score that is lower by no more is no worse.
+    `percentage`: of the pairs. `margin_thousandths`: scores (0 to 1) that differ by no more count as equal.
     """
 
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
@@ -53,9 +53,9 @@ class ScorerRule(msgspec.Struct, frozen=True, rename="camel"):
 class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     """Copies of this share of the sessions go to a pod of `revision` and to its twin, a pod of `twin`, at once.
 
-    `max_pairs_per_second`: at each gateway. `epoch`: a session gives one pair in each. `latencies`: none before the
-    warm-up is over. `reference`: where there is no twin, a pod of `twin` gets only copies that `revision` fails.
-    `quality`: of some pairs the texts and tokens are compared. `scorer`: a server rates some of them.
+    `max_pairs_per_second`: at each gateway. `epoch`: a session gives one counted pair in each epoch. `latencies`: empty
+    until the warm-up is over. `reference`: set if there is no twin: `twin` gets only copies that `revision` fails.
+    `quality`: texts and tokens of some pairs are compared. `scorer`: a server rates some pairs.
     """
 
     revision: str

@@ -1,4 +1,4 @@
-"""One call of a scorer: the prompt with both responses in an order of chance, and the result (pure).
+"""One call of a scorer: the prompt with both responses in random order, and the result (pure).
 
 The scorer does not learn which response is canary's, so neither its habits nor its owner's wishes favour a side.
 """
@@ -11,14 +11,14 @@ import msgspec
 
 VERSION = 1
 TIE = "tie"
-# Of the prompt, and of each response. What is longer is not given to a scorer.
+# Limit of the prompt and of each response. A scorer gets nothing longer.
 MAX_TEXT_BYTES = 64 << 10
 _PROMPTS = ("messages", "prompt")
 _EQUAL = 1e-9
 
 
 class _Result(msgspec.Struct):
-    """What a scorer returns: one of these."""
+    """What a scorer returns: exactly one of these fields."""
 
     scores: tuple[float, float] | None = None
     preference: int | str | None = None
@@ -55,7 +55,7 @@ def prompt_of(path: str, body: bytes) -> dict[str, Any] | None:
 def write(id_: str, model: str, prompt: dict[str, Any], answers: tuple[str, str]) -> bytes | None:
     """The body of a call; None where the prompt cannot be written, such as one that is nested too deeply.
 
-    Its fields are none of an inference API: a server of one refuses it.
+    Its fields are not those of an inference API, so an inference server refuses it.
     """
     fields = {"version": VERSION, "id": id_, "model": model, "request": prompt, "answers": list(answers)}
     try:
@@ -65,7 +65,10 @@ def write(id_: str, model: str, prompt: dict[str, Any], answers: tuple[str, str]
 
 
 def read(response: bytes, *, swapped: bool, margin: float) -> PairScore | None:
-    """The result of a call whose first response was the twin's if `swapped`; None where there is none in it."""
+    """The result in a scorer's `response`, or None. `swapped`: the call had the twin's response first.
+
+    `margin`: scores (0 to 1) that differ by no more count as equal.
+    """
     try:
         found = _RESULT.decode(response)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -25,7 +25,7 @@ class CallFailure(StrEnum):
 
 
 class ScorerClient:
-    """`resolver`: another one, for tests."""
+    """Calls scorers at listed hosts. `resolver`: replaces the system's resolver in tests."""
 
     def __init__(self, hosts: ScorerHosts, resolver: AbstractResolver | None = None) -> None:
         self._hosts = hosts

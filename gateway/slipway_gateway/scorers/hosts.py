@@ -4,6 +4,6 @@ from slipway_process.network.listed_hosts import ListedHosts
 
 
 class ScorerHosts(ListedHosts):
-    """Of `--scorer-hosts`."""
+    """The hosts that `--scorer-hosts` lists."""
 
     __slots__ = ()

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-# A lookup cannot be ended; one that nothing waits for any more ends by the time limits of the system's resolver.
+# A running lookup cannot be cancelled; one for which nothing waits any more ends by the system resolver's time limits.
 _THREADS = 2
 
 
 class ScorerResolver(AbstractResolver):
-    """By the system's resolver, without a cache."""
+    """Resolves names with the system's resolver, without a cache."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="scorer-names")
@@ -39,5 +39,5 @@ class ScorerResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Lookups that have not begun never do."""
+        """Cancels lookups that have not begun, and does not wait for those that run."""
         self._threads.shutdown(wait=False, cancel_futures=True)

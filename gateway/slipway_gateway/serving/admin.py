@@ -112,7 +112,7 @@ class AdminApi:
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _usage(self, request: web.Request) -> web.Response:
-        """Rows of the ledger, for `slipway usage`; gateways that share a ledger give the same id with it."""
+        """Rows of the ledger, for `slipway usage`; gateways that share a ledger return the same id of it."""
         try:
             first, end = (int(request.query[name]) for name in ("first", "end"))
             if not 0 <= first < end < 1 << 31:
@@ -134,7 +134,7 @@ class AdminApi:
         return web.Response(body=msgspec.json.encode(self._edge.tenants_report()), content_type="application/json")
 
     async def _renewed_routes(self, request: web.Request) -> web.Response:
-        """The same for the operator, and it renews the weights; a GET renews nothing."""
+        """The report of `_routes`, for the operator's token; renews the failsafe's time, which a GET does not."""
         if not self._token.proves(request.headers.get("Authorization", "")):
             message = (
                 "POST renews the failsafe's time: it takes the operator's token (--operator-token-file). GET does not."

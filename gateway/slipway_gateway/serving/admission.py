@@ -45,7 +45,7 @@ class Admission:
         limiter: Limiter | None = None,
         budgets: SharedBudgets | None = None,
     ) -> None:
-        """`budgets`: shared with other gateways; None: each one knows what its ledger has."""
+        """`budgets`: spending counted with other gateways; None: this gateway knows only what its ledger has."""
         self.ledger = ledger
         self._metrics = metrics
         self._clock = clock
@@ -55,11 +55,11 @@ class Admission:
 
     @property
     def quotas(self) -> Quotas:
-        """What this gateway counts itself."""
+        """The quotas that this gateway counts itself, without other gateways."""
         return self._limiter.quotas
 
     def prepare(self, outgoing: UpstreamRequest, fields: RequestFields, record: RequestRecord) -> UpstreamRequest:
-        """The request with its meter, where it has a tenant, and with its usage requested."""
+        """The request with a meter if it has a tenant; a stream of a tenant then also requests its usage."""
         identity, model = record.identity, record.model
         if identity is None:
             return outgoing
@@ -81,13 +81,13 @@ class Admission:
         return replace(outgoing, body=body, meter=meter)
 
     def tenants_changed(self, tenants: Collection[str]) -> None:
-        """Buckets of a deleted tenant go when they are full again."""
+        """Forgets deleted tenants: their recent use at once, their buckets only where they are full."""
         self.quotas.forget_others(tenants, self._clock())
         for name in self._recent.keys() - set(tenants):
             del self._recent[name]
 
     def report(self, tenant: KnownTenant) -> dict[str, Any]:
-        """What the operator shows of it."""
+        """Use, refusals and spending of one tenant, for its status. Amounts are in billionths of the currency."""
         name, now_s = tenant.name, self._clock()
         quota, recent = self.quotas.known().get(name), self._recent.get(name, _NOTHING)
         spent = self.ledger.spent(name)
@@ -107,7 +107,7 @@ class Admission:
     def admitted(
         self, meter: Meter | None, record: RequestRecord
     ) -> contextlib.AbstractAsyncContextManager[None, bool | None]:
-        """The request takes from all limits of its tenant, or from none; at the end it is charged, once.
+        """A context: the request takes from all limits of its tenant, or from none; at the end it is charged, once.
 
         Entering it raises RequestError: a limit is reached or the budget is spent.
         """
@@ -175,13 +175,13 @@ class Admission:
             return self.ledger.exhausted(tenant, self._part(budget))
 
     def _known_exhausted(self, tenant: str, budget: Budget) -> str:
-        """The same, as far as it is known now."""
+        """Like `_exhausted`, from what this gateway knows without a call to other servers."""
         if self._budgets is None:
             return self.ledger.exhausted(tenant, self._part(budget))
         return self.ledger.exhausted(tenant, budget) or self._budgets.last_known(tenant)
 
     def _part(self, budget: Budget) -> Budget:
-        """That of this gateway, where each one knows only what itself wrote."""
+        """This gateway's part of a budget, where each gateway knows only its own spending; else the whole budget."""
         parts = self._limiter.parts
         return budget if parts <= 1 or self.ledger.is_shared else budget.part(parts)
 

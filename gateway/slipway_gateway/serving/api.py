@@ -73,18 +73,18 @@ class PublicApi:
 
     @property
     def budget(self) -> MemoryBudget:
-        """Of what requests hold."""
+        """The budget of the memory that requests hold."""
         return self._proxy.budget
 
     async def identify(self, request: web.Request) -> RequestIdentity | None:
-        """Whose request it is, by its headers or its connection's certificate. Raises RequestError."""
+        """The identity by headers or certificate of the connection; None: anonymous. Raises RequestError."""
         if self.jobs and self.jobs.is_call(request) and (tenant := self.jobs.tenant_of_call(request)):
             return self.authenticator.on_behalf(tenant)
         certificate = request.get_extra_info("peercert")
         return await self.authenticator.identify(request.headers, request.remote or "", certificate)
 
     def tenants_report(self) -> dict[str, Any]:
-        """Of every tenant that this gateway knows."""
+        """The body of `/internal/tenants`: a report on every tenant that this gateway knows."""
         return report(self.authenticator, self._admission)
 
     def cut(self) -> None:
@@ -98,7 +98,7 @@ class PublicApi:
             response.force_close()
 
     async def stop_mirroring(self) -> None:
-        """Mirrored requests serve no client: they end first."""
+        """Cancels mirrored requests and pairs: they serve no client, so they end before all others."""
         await self._proxy.mirror_queue.close()
         await self._proxy.twins.close()
 
@@ -274,7 +274,7 @@ class PublicApi:
                 # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
                 await self._balancer.published.changed(self._settings.hold_timeout_s)
             outgoing = self._call(request, record, body, path, account)
-            # Held by the call alone from here on.
+            # From here on only `outgoing` holds the body.
             del body
             slot = self.jobs.slot(outgoing.whose) if self.jobs and outgoing.batch else contextlib.nullcontext()
             async with slot, self._admission.admitted(outgoing.meter, record):
@@ -308,7 +308,7 @@ class PublicApi:
         if path and (path.version or model != route.model):
             path_qs = path.with_model(path_qs, route.model)
         if model != route.model:
-            # Its server knows one name, the short one, whoever owns that here.
+            # The server knows only the model's short name, whichever route owns that name here.
             body = request_fields.with_model(body, route.model) if fields.model == model else body
         record.model = self._balancer.published.current.id_of(route)
         outgoing = UpstreamRequest(

@@ -4,7 +4,7 @@ from aiohttp import web
 
 
 async def is_met(request: web.Request) -> bool:
-    """Answers `100-continue`, the only expectation that there is (RFC 9110, section 10.1.1)."""
+    """Answers `100-continue`, the only expectation of RFC 9110 (section 10.1.1); false for any other, unanswered."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         return False
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -12,7 +12,7 @@ Answer = Callable[[KnownTenant | None], Any]
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
 
-# Of requests with the model in their body.
+# Paths of requests with the model in their body.
 ROUTED_PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -36,13 +36,13 @@ DESCRIBE = (
 
 
 class InferenceServer:
-    """What the protocol calls the server."""
+    """Answers requests about the server itself; to clients of the protocol the gateway is one server."""
 
     def __init__(self, published: PublishedTable) -> None:
         self._published = published
 
     def answers(self) -> dict[str, tuple[str, Answer]]:
-        """Method and answer by path, to a tenant (None: everybody). An answer raises RequestError."""
+        """By path: the method, and a function that returns the body for a tenant or None. It may raise RequestError."""
         return {
             "/v2": ("GET", self._server),
             "/v2/health/live": ("GET", lambda _: {"live": True}),

@@ -53,7 +53,7 @@ class ConnectionLimiter:
         self._swept_s = 0.0
 
     def enter(self, connection: "_Connection | Handshake", owner: str, now_s: float) -> errors.RequestError | None:
-        """None when it is taken."""
+        """Admits a connection and returns None, or returns the error. At the limit it first closes idle connections."""
         if self._connections.full and now_s - self._swept_s >= _SWEPT_S:
             self._swept_s = now_s
             self._sweep(now_s)
@@ -99,7 +99,7 @@ async def listen(
     tls: ServerTls | None = None,
     context: ssl.SSLContext | None = None,
 ) -> web.AppRunner:
-    """`door`: bounds connections and renders errors for malformed requests, which reach no route.
+    """Opens a port. `door`: bounds connections and renders errors for malformed requests, which reach no route.
 
     `context`: TLS in place of `tls` for a port inside the release, without bounds of handshakes.
     """
@@ -187,7 +187,7 @@ class _Connection(web.RequestHandler):
         return self._head_timer is not None
 
     def idle_since_s(self, now_s: float) -> float:
-        """When it began to wait for a request; now when it does not."""
+        """Time at which the connection began to wait for a request; `now_s` while it has one."""
         if self._messages or self._current_request is not None or self._waiter is None:
             return now_s
         # aiohttp sets this with each response.
@@ -219,14 +219,14 @@ class _Connection(web.RequestHandler):
 
 
 def _without_request(refusal: errors.RequestError) -> bytes:
-    """The response to a connection that is not taken: nothing of it is read."""
+    """The response on a connection that is refused, from which nothing is read."""
     body = refusal.body()
     head = f"HTTP/1.1 {refusal.status} Refused\r\nRetry-After: {refusal.retry_after_s}\r\nConnection: close\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class _PlainPaths:
-    """Handlers of paths without parameters, found by the path as it was sent; for all else the application looks."""
+    """Finds handlers of paths without parameters in a dict; other requests go to the application's slower router."""
 
     def __init__(self, app: web.Application, otherwise: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
         self._otherwise = otherwise
@@ -250,7 +250,7 @@ class _PlainPaths:
 
 
 class _Server(web.Server):
-    """Makes our connections where aiohttp's makes its own."""
+    """Makes a `_Connection` or a `Handshake` where aiohttp's server makes a `RequestHandler`."""
 
     def __init__(
         self, made: web.Server, app: web.Application, door: ConnectionLimiter, tls: ServerTls | None, **options: Any

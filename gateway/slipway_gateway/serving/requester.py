@@ -15,7 +15,7 @@ from ..wire.request_fields import RequestFields
 
 
 def client_of(request: web.Request, identity: RequestIdentity | None, settings: GatewaySettings) -> str:
-    """The client that its memory is counted for."""
+    """The client for which the request's memory is counted."""
     if identity is not None:
         return f"tenant:{identity.name}"
     return request_fields.client(request.headers, address_owner(request.remote or ""), settings.share_by)
@@ -24,14 +24,14 @@ def client_of(request: web.Request, identity: RequestIdentity | None, settings: 
 def tenant_of(
     request: web.Request, fields: RequestFields, identity: RequestIdentity | None, settings: GatewaySettings
 ) -> str:
-    """Its tenant at the servers."""
+    """The pseudonym of the request's tenant that servers get; empty when none is known."""
     salt = settings.tenant_salt.get_secret_value()
     if identity is not None:
         return _pseudonym_of(identity.name, salt)
     return request_fields.tenant(request.headers, fields, settings.tenant_by, salt)
 
 
-@lru_cache(maxsize=4096)  # a signature for each request costs more than all that finds its route
+@lru_cache(maxsize=4096)  # an HMAC for each request would cost more than finding its route
 def _pseudonym_of(tenant: str, salt: str) -> str:
     return request_fields.pseudonym(f"tenant:{tenant}", salt)
 
@@ -43,14 +43,14 @@ def sticky_key_of(
     settings: GatewaySettings,
     request_id: str,
 ) -> str:
-    """What keeps it at one revision."""
+    """The key that the split hashes, which keeps a client's requests at one revision."""
     alone = identity is None or identity.method is Method.BATCH  # requests of a batch follow the weights one by one
     own = "" if identity is None or alone else f"key:{identity.name}/{identity.key_id or identity.subject}"
     return request_fields.sticky_key(request.headers, fields, request_id, settings.sticky_by, own)
 
 
 def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySettings, *, batch: bool = False) -> int:
-    """The most urgent priority that it may have."""
+    """The most urgent priority that the request may have; a lower number is more urgent."""
     if batch:
         return BATCH_PRIORITY
     limit = identity.tenant.priority_limit if identity is not None else None
@@ -58,10 +58,10 @@ def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySetting
 
 
 def may_be_scored(identity: RequestIdentity | None) -> bool:
-    """Whether a scorer may get its contents. Without a tenant the template of the analysis decides alone."""
+    """Whether a scorer may get the request's contents. Without a tenant the AnalysisTemplate alone decides."""
     return identity is None or identity.tenant.content_capture == SCORERS
 
 
 def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:
-    """The credentials that its server gets: never those by which this gateway knows the tenant."""
+    """Names of the headers with credentials that the server gets: never the header that identified the tenant here."""
     return tuple(name for name in forwarded if identity is None or name != "authorization")

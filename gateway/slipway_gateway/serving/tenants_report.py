@@ -7,7 +7,7 @@ from .admission import Admission
 
 
 def report(authenticator: Authenticator, admission: Admission) -> dict[str, Any]:
-    """Of every tenant that this gateway knows, or has a problem with."""
+    """The report: use of every tenant that this gateway knows, and its problems with any."""
     known = authenticator.known
     table = known.current
     tenants: dict[str, dict[str, Any]] = {}

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files. `client_ca` "": clients need no certificate. `client_auth`: whether with it they need one."""
+    """PEM files. `client_ca` "": clients need no certificate. `client_auth`: whether they do with a `client_ca`."""
 
     certificate: str
     private_key: str
@@ -41,7 +41,7 @@ class TlsFiles:
     client_auth: str = REQUIRED
 
     def signature(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes with the files. Raises OSError."""
+        """A value that differs after a file was changed or replaced. Raises OSError."""
         paths = (self.certificate, self.private_key, self.client_ca)
         found = [Path(path).stat() for path in paths if path]
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
@@ -86,7 +86,7 @@ class ServerTls:
         self._trouble = ""
 
     def context(self) -> ssl.SSLContext:
-        """For the next handshake."""
+        """The TLS context of the next handshake; reads the files again if they have changed."""
         now_s = self._clock()
         if now_s - self._looked_s >= LOOK_AGAIN_S:
             self._looked_s = now_s
@@ -94,7 +94,7 @@ class ServerTls:
         return self._context
 
     def failed(self, error: Exception) -> None:
-        """A handshake that ended without a connection."""
+        """Counts a handshake that ended without a connection."""
         self._metrics.turned_away("handshake")
         log.debug("a TLS handshake failed: %s", error)
 
@@ -115,7 +115,7 @@ class ServerTls:
 
 
 def server_tls(settings: GatewaySettings, metrics: GatewayMetrics) -> ServerTls | None:
-    """None without a certificate. Raises OSError, ValueError."""
+    """TLS of the API port; None if the settings name no certificate. Raises OSError, ValueError."""
     certificate, key, ca = settings.tls_cert_file, settings.tls_private_key_file, settings.tls_client_ca_file
     if bool(certificate) != bool(key):
         raise ValueError("--tls-cert-file and --tls-private-key-file belong together: set both or none")
@@ -138,7 +138,7 @@ class Door(Protocol):
 
 
 class Handshake(asyncio.Protocol):
-    """A connection until its TLS handshake is done. It counts as one, and has as long as the head of a request."""
+    """A connection until its TLS handshake is done. It counts as a connection; its time limit is that of a head."""
 
     reads_head = False
 
@@ -147,7 +147,7 @@ class Handshake(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._owner = ""
         self._began_s = 0.0
-        self._task: asyncio.Task[None] | None = None  # asyncio itself keeps none
+        self._task: asyncio.Task[None] | None = None  # asyncio itself keeps no strong reference to it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -162,7 +162,7 @@ class Handshake(asyncio.Protocol):
         self._task = loop.create_task(self._shake(transport))
 
     def idle_since_s(self, now_s: float) -> float:
-        """When it began: it does nothing yet."""
+        """The time at which the handshake began: it counts as idle."""
         return self._began_s
 
     def force_close(self) -> None:
@@ -180,7 +180,7 @@ class Handshake(asyncio.Protocol):
                 ssl_handshake_timeout=timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
-        except OSError as error:  # also of ssl, and of time
+        except OSError as error:  # also SSLError and TimeoutError
             self._tls.failed(error)
             return
         finally:
@@ -196,7 +196,7 @@ class Handshake(asyncio.Protocol):
 
 
 class _Early(asyncio.Protocol):
-    """What comes with the last message of the handshake, before the connection is made."""
+    """Keeps what comes with the last message of the handshake, before the connection's protocol is set."""
 
     def __init__(self) -> None:
         self.data = bytearray()

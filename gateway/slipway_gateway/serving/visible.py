@@ -8,7 +8,7 @@ from ..routing.table import Route, RouteTable
 
 
 def listed(table: RouteTable, tenant: KnownTenant | None) -> dict[str, Route]:
-    """Each model that the tenant may use once: by its own name, or by `namespace/name` where that name is another's."""
+    """Routes that the tenant may use, by name: the model's own, or `namespace/name` where another route owns that."""
     routes = (route for route in table.routes.values() if may_use(tenant, table, route))
     return {table.id_of(route): route for route in routes}
 

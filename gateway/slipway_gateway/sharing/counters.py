@@ -9,22 +9,22 @@ from ..quotas.tenant import LimitReached, Limits
 
 
 class CountersAway(Exception):
-    """Their server does not answer, or refuses."""
+    """The server of the shared counters does not answer, or refuses the call."""
 
 
 class SharedBudgets(Protocol):
-    """What gateways spent of the budgets of tenants. `away`: their server does not answer."""
+    """What all gateways together spent of tenants' budgets. `away`: the server that counts it does not answer."""
 
     @property
     def away(self) -> bool: ...
 
     async def exhausted(self, tenant: str, budget: Budget, parts: int) -> str:
-        """`day` or `month` where nothing is left of it, else empty: then the request is counted before the next await.
+        """The period of which nothing is left, `day` or `month`; else empty: the caller counts the request at once.
 
-        While their server is away this gateway has its part, one of `parts`, of what was left.
+        While the server is away this gateway may spend its part, one of `parts`, of what was left.
 
         Raises:
-            CountersAway: the server was never there since this gateway started, or this day.
+            CountersAway: nothing is known, because the server has not answered since this gateway or this day began.
         """
         ...
 
@@ -39,14 +39,17 @@ class SharedBudgets(Protocol):
 
 
 class SharedCounters(Protocol):
-    """`away`: they cannot be used now."""
+    """Limits of tenants, counted for all gateways together. `away`: the counters cannot be used now."""
 
     away: bool
 
     async def reserve(
         self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]
     ) -> tuple[LimitReached | None, dict[str, tuple[Rate, float]]]:
-        """Raises CountersAway when it is not known whether the request was taken."""
+        """The limit that refused the request, or None; and by limit its rate and the seconds until its bucket is full.
+
+        Raises CountersAway when it is not known whether the request was taken.
+        """
         ...
 
     def begin(self, tenant: str, id_: str, *, sent: bool) -> None: ...

@@ -1,4 +1,4 @@
-"""Takes requests into the limits of their tenants, by shared counters or by this gateway's part, and settles them."""
+"""Admits requests within the limits of their tenants, by shared counters or this gateway's part, and settles them."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -26,18 +26,18 @@ _NOTHING = {REQUESTS: 0, INPUT: 0, OUTPUT: 0}
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A request that was taken. `headers`: what clients see of its tenant's limits."""
+    """A request that was admitted. `headers`: `x-ratelimit-*`, which show clients the tenant's limits."""
 
     tenant: str
     id: str
     quota: TenantQuota
     headers: Mapping[str, str]
-    reservation: Reservation | None  # None: at the server
+    reservation: Reservation | None  # None: it is at the server of the shared counters
 
 
 @dataclass(frozen=True, slots=True)
 class LimitRefusal:
-    """One that was not."""
+    """A request that a limit refused. `headers`: `x-ratelimit-*`, which show clients the tenant's limits."""
 
     reached: LimitReached
     headers: Mapping[str, str]
@@ -56,11 +56,11 @@ class Limiter:
 
     @property
     def parts(self) -> int:
-        """By how many gateways what they do not share is divided."""
+        """The number of gateways that divide limits and budgets which they do not count together."""
         return self._gateways.share.parts
 
     async def reserve(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]) -> Taken | LimitRefusal:
-        """`id_`: of this request alone. What is taken ends by `settle`, once."""
+        """Admits a request and takes `amounts`, or refuses it. `id_`: unique to the request. `settle` ends it, once."""
         now_s, share = self._clock(), self._gateways.share
         quota = self.quotas.of(tenant, limits if share.parts <= 1 else limits.part(share), now_s)
         counters = self._counters
@@ -99,7 +99,7 @@ class Limiter:
         try:
             reached, states = await counters.reserve(tenant, id_, limits, amounts)
             if reached and reached.limit == CONCURRENCY:
-                # A client whose answer has just ended may be faster than what another gateway gives back.
+                # A client's next request may come before another gateway has settled the one that just ended.
                 await asyncio.sleep(GRACE_S)
                 reached, states = await counters.reserve(tenant, id_, limits, amounts)
         except asyncio.CancelledError:

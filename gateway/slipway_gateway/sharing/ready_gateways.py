@@ -7,7 +7,7 @@ from ..quotas.tenant import Share
 
 
 class ReadyGateways:
-    """`share` is what this gateway may use of each limit. `name`: its pod's. Before anything is known it is alone."""
+    """`share`: this gateway's share of each limit. `name`: of its pod. Before any EndpointSlice is seen, it is all."""
 
     def __init__(self, name: str = "", on_change: Callable[[int], None] = lambda parts: None) -> None:
         self._name = name
@@ -28,7 +28,7 @@ class ReadyGateways:
     def _count(self) -> None:
         names = sorted(frozenset().union(*self._slices.values()))
         parts = max(1, len(names))
-        # One that is not ready itself has the smallest part.
+        # A gateway that is not ready itself has the smallest part.
         rank = names.index(self._name) if self._name in names else parts - 1
         if (share := Share(parts, rank)) != self.share:
             self.share = share

@@ -1,6 +1,6 @@
-"""Budgets that several gateways count together at a Redis server: each has reserved what it may spend for a moment.
+"""Budgets that several gateways count together at a Redis server, where each reserves an amount that it may spend.
 
-Requests do not wait for the server while that lasts. What a gateway spent is written there twice a second.
+Requests do not wait for the server while the amount lasts. A gateway writes what it spent there twice a second.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 LEASE_S, RENEW_EACH_S = 30.0, 10.0
 SYNC_EACH_S, RETRY_EACH_S = 0.5, 1.0
-# Of an answer that nothing is left: requests that are refused by it do not all ask again.
+# How long an answer that nothing is left counts: requests that it refuses do not all call the server again.
 FRESH_S = 0.1
-# After the server lost its data, until all gateways have written theirs again.
+# Time after the server lost its data until all gateways have written theirs again.
 SETTLED_AFTER_S = 3.0
 _IDLE_AFTER_S = 2.0
 _FORGOTTEN_AFTER_S = 60.0
@@ -58,7 +58,7 @@ class _Share:
 
 @dataclass(slots=True)
 class _SpendingTenant:
-    """A tenant whose requests come."""
+    """A tenant whose requests come to this gateway. `wanted_s`: time of the last one."""
 
     budget: Budget
     parts: int
@@ -73,7 +73,7 @@ class _SpendingTenant:
 
 
 class RedisBudgets:
-    """`own`: what this gateway spent, by tenant. `hour`: of Unix time. `away` until `run` has reached the server."""
+    """See `SharedBudgets`. `own`: returns this gateway's spending of a tenant. `hour`: returns the hour (Unix time)."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class RedisBudgets:
         self._followed: dict[str, _SpendingTenant] = {}
         self._wake = asyncio.Event()
         self._reached = False
-        self._complete_from_s = float("-inf")  # what the server answered before may lack what others spent
+        self._complete_from_s = float("-inf")  # answers of before may lack what other gateways spent
 
     @property
     def away(self) -> bool:
@@ -120,7 +120,7 @@ class RedisBudgets:
         return share.period() if share and self._same_day(share) else ""
 
     async def run(self) -> None:
-        """Brings what is news to the server; looks for one that is away."""
+        """Writes new spending to the server and reads what is left; tries again each second while it is away."""
         while not cancellations():
             try:
                 await self._sync()
@@ -149,7 +149,7 @@ class RedisBudgets:
     # -- decisions
 
     def _verdict(self, tenant: str, followed: _SpendingTenant) -> str | None:
-        """None: the server has to be called first."""
+        """As `exhausted`, by the server's last answer; None: the server has to be called first."""
         share = followed.share
         # While a call is under way the server may already have taken back what was reserved before.
         if followed.waiting or share is None or share.at_s < self._complete_from_s:
@@ -164,7 +164,8 @@ class RedisBudgets:
         return "" if age_s < LEASE_S and self._own(tenant).total_nano < may_spend else None
 
     def _alone(self, tenant: str, followed: _SpendingTenant) -> str:
-        """
+        """As `exhausted`, without the server: from its last answer, less `parts` times this gateway's spending since.
+
         Raises:
             CountersAway: nothing is known of this day.
         """
@@ -180,7 +181,7 @@ class RedisBudgets:
     # -- at the server
 
     async def _synced(self, followed: _SpendingTenant, deadline_s: float) -> None:
-        """When the server has answered about it, or does not."""
+        """Waits until the server has answered about the tenant or has failed, or until the deadline."""
         if followed.waiting is None:
             followed.waiting = asyncio.get_running_loop().create_future()
             self._wake.set()
@@ -189,7 +190,7 @@ class RedisBudgets:
                 await asyncio.shield(followed.waiting)
 
     async def _sync(self) -> None:
-        """All tenants of which there is news, in batches; without any it is a call all the same."""
+        """Writes the spending of all tenants that are due and reads what is left. A server that was away is pinged."""
         self._wake.clear()
         now_s = self._clock()
         self._forget(now_s)
@@ -210,7 +211,7 @@ class RedisBudgets:
         return bool(share.granted) or (bool(share.own.unwritten_nano) and now_s - share.at_s >= RENEW_EACH_S)
 
     def _forget(self, now_s: float) -> None:
-        """Tenants whose requests come no longer, and of which the server has all."""
+        """Drops tenants without requests for a minute, once the server has all their spending."""
         for tenant, followed in list(self._followed.items()):
             idle = now_s - followed.wanted_s >= _FORGOTTEN_AFTER_S
             if idle and not self._own(tenant).unwritten_nano and not self._is_due(tenant, followed, now_s):
@@ -247,7 +248,7 @@ class RedisBudgets:
         return [self._id, self._sequence, LEASE_S, day_begin(hour), *spent, *limits, followed.parts, reserves]
 
     def _keys(self, tenant: str, hour: int) -> list[str]:
-        """In one slot of a cluster."""
+        """The two keys of a tenant's month. Its name in braces is the hash tag: one slot of a cluster has both."""
         month = month_begin(hour)
         return [f"{self._prefix}:{{{tenant}}}:{name}:{month}" for name in ("spent", "spenders")]
 

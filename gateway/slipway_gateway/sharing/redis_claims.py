@@ -18,7 +18,7 @@ _FAILURES = (RedisError, OSError, TimeoutError)
 
 
 class RedisClaims:
-    """`prefix`: of its keys. After a failure the server is left alone for a moment."""
+    """`prefix`: of the keys at the server. After a failure the server is not called for a second."""
 
     def __init__(self, url: str, prefix: str, timeout_s: float) -> None:
         """
@@ -30,10 +30,10 @@ class RedisClaims:
         self._retry_at_s = float("-inf")
 
     async def claim(self, ids: Sequence[bytes], seconds: float) -> list[bool]:
-        """Whether each token is new; it stays claimed for `seconds`.
+        """Claims tokens for `seconds`; returns for each whether it was new.
 
         Raises:
-            CountersAway: it is not known; some may be claimed.
+            CountersAway: it is not known which are new; some may be claimed by now.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s < self._retry_at_s:

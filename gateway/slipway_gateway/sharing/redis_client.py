@@ -14,7 +14,7 @@ from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnec
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-# As settings check it.
+# Schemes of Sentinel, each with that of the servers; settings.py lists the same ones.
 SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 SENTINEL_PORT = 26379
 _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
@@ -23,12 +23,12 @@ _FAILURES = (RedisError, OSError, TimeoutError)
 
 
 class ClusterNode(RedisError):
-    """The server is a node of a Redis Cluster, which has the keys of some tenants alone."""
+    """The server is a node of a Redis Cluster, which has only the keys of some tenants."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """`redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB`. `url`: of a server, with its options."""
+    """`redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB`. `url`: the servers' options as a Redis URL."""
 
     sentinels: Sequence[tuple[str, int]]
     service: str
@@ -37,10 +37,10 @@ class SentinelUrl:
 
 
 def open_client(url: str, connections: int, timeout_s: float) -> Redis:
-    """Each call and each connection takes `timeout_s` at most; nothing is sent again by itself.
+    """A client that is not connected yet. Calls and connects take `timeout_s` at most, and it never retries.
 
     Raises:
-        ValueError: the URL is none of a server; the message names what is wrong, and nothing of the password.
+        ValueError: the URL is invalid; the message names what is wrong, without the password.
     """
     try:
         _check_options(url)
@@ -52,7 +52,7 @@ def open_client(url: str, connections: int, timeout_s: float) -> Redis:
 
 
 async def drop_connections(client: Redis) -> None:
-    """After a failure: the next call connects again, and finds a primary that is another server by then."""
+    """Closes all connections after a failure, so that the next call connects again, perhaps to a new primary."""
     pool: Any = client.connection_pool
     sentinels = pool.sentinel_manager.sentinels if isinstance(pool, SentinelConnectionPool) else ()
     for one in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
@@ -61,14 +61,15 @@ async def drop_connections(client: Redis) -> None:
 
 
 async def refuse_cluster(client: Redis) -> None:
-    """
+    """Checks that the server is no node of a cluster, where only some tenants would be counted.
+
     Raises:
-        ClusterNode: else what some tenants use would be counted, and what others use would not.
+        ClusterNode: it is one.
     """
     try:
         found = await client.info("cluster")
     except _FAILURES:
-        return  # one that is not allowed; one that is away fails the next call too
+        return  # INFO may be forbidden; a server that is away fails the next call too
     if found.get("cluster_enabled"):
         raise ClusterNode("the server of --redis-url is a node of a Redis Cluster: use one server, or Sentinel")
 
@@ -96,7 +97,7 @@ def parse_sentinel(url: str) -> SentinelUrl:
 def _check_options(url: str) -> None:
     """
     Raises:
-        ValueError: there is another one. The library has many more, which it takes as they are and fails with later.
+        ValueError: an option is unknown. The library accepts any value of its many options and fails later.
     """
     parts = urlsplit(url)
     known = {"db"} if parts.scheme not in SENTINEL_SCHEMES else set(_SENTINEL_OPTIONS)
@@ -145,7 +146,7 @@ def _pool(url: str, connections: int, timeout_s: float) -> ConnectionPool:
 
 
 class _Sentinels(Sentinel):
-    """All of them are called at once: those that are away do not delay the answer of another one."""
+    """Calls all Sentinels at once, so that those that are away do not delay the answer of another one."""
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         """

@@ -50,7 +50,7 @@ class RedisCounters:
         """
         self._client: Redis = open_client(url, _CONNECTIONS, timeout_s)
         self._prefix, self._timeout_s, self._metrics = prefix, timeout_s, metrics
-        self._running: dict[str, dict[str, bool]] = {}  # ids by tenant; whether the server may know of it
+        self._running: dict[str, dict[str, bool]] = {}  # by tenant and id: whether the server may know the request
         self._waiting: deque[Settlement] = deque()
         self._calls: deque[_Call] = deque()
         self._wake = asyncio.Event()
@@ -60,10 +60,10 @@ class RedisCounters:
     async def reserve(
         self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]
     ) -> tuple[LimitReached | None, dict[str, tuple[Rate, float]]]:
-        """What was reached, or None; and of each limit its rate and the seconds until all of it remains.
+        """The limit that refused the request, or None; and by limit its rate and the seconds until its bucket is full.
 
         Raises:
-            CountersAway: it is not known what the server did; `settle` is called all the same.
+            CountersAway: it is not known what the server did; `begin` and `settle` are called all the same.
         """
         rates = limits.rates()
         given = [(name, repr(rate.interval_s), rate.burst, amounts.get(name, 0)) for name, rate in rates.items()]
@@ -74,7 +74,7 @@ class RedisCounters:
         self._calls.append(call)
         self._wake.set()
         try:
-            # The batch before it, its own, and `run` itself, which ends with the process.
+            # Time for the batch before, for its own batch, and for a turn of `run`.
             async with asyncio.timeout(3 * self._timeout_s):
                 answer = await call.answer
         except TimeoutError as error:
@@ -84,11 +84,14 @@ class RedisCounters:
         return None if taken else LimitReached(reached.decode(), float(wait_s)), states
 
     def begin(self, tenant: str, id_: str, *, sent: bool) -> None:
-        """It runs, whoever counted it: its lease is renewed. `sent`: the server may know of it."""
+        """A request runs, wherever it was counted: `run` renews its lease. `sent`: the server may know the request."""
         self._running.setdefault(tenant, {})[id_] = sent
 
     def settle(self, tenant: str, id_: str, used: Mapping[str, int]) -> None:
-        """In the background, once for an id, as soon as the server is there. What did not begin is not settled."""
+        """Queues the use of a request for `run`, which writes it once the server is there.
+
+        Ignores an id that did not begin, or that the server cannot know.
+        """
         running = self._running.get(tenant, {})
         sent = running.pop(id_, False)
         if not running:
@@ -96,14 +99,14 @@ class RedisCounters:
         if not sent:
             return
         if len(self._waiting) >= MAX_WAITING:
-            # Its reservation flows back with time, and its lease ends.
+            # The oldest settlement is lost: its reservation flows back with time, and its lease ends.
             self._waiting.popleft()
             self._metrics.settlements_lost.inc()
         self._waiting.append((tenant, id_, dict(used)))
         self._wake.set()
 
     async def run(self) -> None:
-        """Settles and renews; looks for a server that is away. Until it is cancelled."""
+        """Writes settlements and renews leases until cancelled; tries again each second while the server is away."""
         loop = asyncio.get_running_loop()
         renewed_s = float("-inf")
         # Before Python 3.11.3 the library may take a cancellation for a timeout of its own.
@@ -123,7 +126,7 @@ class RedisCounters:
             await self._pause(RETRY_EACH_S if self.away else max(0.0, renewed_s + RENEW_EACH_S - loop.time()))
 
     async def close(self) -> None:
-        """Settles what waits, if the server is there."""
+        """Writes the settlements that wait, if the server is there, and closes the connections."""
         try:
             if not self.away:
                 await self._work()
@@ -141,7 +144,7 @@ class RedisCounters:
                 await self._wake.wait()
 
     async def _renew(self) -> None:
-        """Leases of what runs here. Without any it is a call all the same, which shows that scripts may run."""
+        """Renews the leases of requests that run here. Without any it calls too, to see whether scripts may run."""
         batches: list[tuple[list[str], list[Any]]] = [
             (self._keys(tenant), [LEASE_S, *ids[at : at + _RENEWED_AT_ONCE]])
             for tenant, ids in [(tenant, list(running)) for tenant, running in self._running.items()]
@@ -154,7 +157,7 @@ class RedisCounters:
                 await self._client.eval(RENEW, len(keys), *keys, *arguments)
 
     async def _work(self) -> None:
-        """All that waits, in batches: settlements first, because what they give back may be taken again."""
+        """Sends all that waits, in batches: settlements first, because what they give back may be taken again."""
         self._wake.clear()
         while self._waiting or self._calls:
             settled = list(islice(self._waiting, _BATCH))
@@ -169,7 +172,7 @@ class RedisCounters:
             self._answer(calls, results[len(settled) :])
 
     async def _execute(self, settled: Sequence[Settlement], calls: Sequence[_Call]) -> list[Any]:
-        """With scripts as texts: a server that was restarted knows none, and some let no client load any."""
+        """Sends the scripts as text: a server that was restarted knows none, and some let no client load any."""
         async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
             for tenant, id_, used in settled:
                 arguments = [id_, *(value for item in used.items() for value in item)]
@@ -179,7 +182,7 @@ class RedisCounters:
             return await pipeline.execute(raise_on_error=False)
 
     def _settled(self, settled: Sequence[Settlement], results: Sequence[Any]) -> None:
-        """What the server refuses is not sent again: its reservation flows back, and others do not wait for it."""
+        """Removes what was sent. What the server refused is not sent again: its reservation flows back with time."""
         self._metrics.settlements_lost.inc(sum(isinstance(one, RedisError) for one in results[: len(settled)]))
         # Only this takes from the left, except `settle` of a full queue, whose oldest are in the batch.
         done = {id(one) for one in settled}
@@ -187,7 +190,8 @@ class RedisCounters:
             self._waiting.popleft()
 
     def _answer(self, calls: Sequence[_Call], results: Sequence[Any]) -> None:
-        """
+        """Gives results to the requests that wait for them.
+
         Raises:
             RedisError: the server refused one of them.
         """
@@ -201,7 +205,7 @@ class RedisCounters:
             raise refused[0]
 
     def _keys(self, tenant: str) -> list[str]:
-        """In one slot of a cluster."""
+        """The three keys of a tenant. Its name in braces is the hash tag: one slot of a cluster has all of them."""
         return [f"{self._prefix}:{{{tenant}}}:{name}" for name in ("buckets", "running", "holds")]
 
     def _failed(self, error: BaseException) -> None:
@@ -228,6 +232,6 @@ def _give_up(calls: Iterable[_Call]) -> None:
 
 
 def cancellations() -> int:
-    """Of the task that runs this."""
+    """The number of cancellations that the current task has not handled yet."""
     task = asyncio.current_task()
     return task.cancelling() if task else 0

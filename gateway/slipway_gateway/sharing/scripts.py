@@ -6,7 +6,7 @@ exact enough; gateways' clocks do not count. A bucket is {time until which it is
 """
 
 EPOCH_S = 1767225600  # 2026-01-01
-# Of a gateway that was killed: its requests run no longer for others, and what they hold is forgotten.
+# Time after the end of its lease until a request of a killed gateway is removed, with what it holds.
 FORGOTTEN_AFTER_S = 3600
 _KEPT_S = 86400
 _MONTH_KEPT_S = 40 * 86400
@@ -128,9 +128,9 @@ return #ARGV - 1
 )
 
 # What gateways spent of one budget. KEYS: a tenant's month, the leases of its gateways. A gateway is {sequence, day,
-# written that day, written that month, reserved}: each writes what it has itself, so that a call may come twice, and
-# after a loss of data all is there again but what gateways that are gone had. Amounts are millionths of the currency:
-# the largest budget is exact.
+# written that day, written that month, reserved}: each writes its own totals, so that a call may come twice, and after
+# a loss of data only the totals of gateways that are gone are missing. Amounts are millionths of the currency: the
+# largest budget is exact.
 # ARGV: gateway, sequence, lease, day, its written day, its written month, unwritten, budget of the day and of the month
 # (-1: none), parts, 1: reserve more than is unwritten. Returns what is left of the day and of the month, how much of it
 # this gateway may spend before it comes again, and 0 where it was not known before.

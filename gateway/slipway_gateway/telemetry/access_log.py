@@ -19,12 +19,12 @@ from .rotated_file import OpenStream, RotatedFile
 
 OFF, STDOUT = "off", "stdout"
 LOGGER = "slipway_gateway.access"
-# Characters of what clients choose freely.
+# Most characters of values that clients choose freely.
 MAX_PATH, MAX_ID, MAX_METHOD, MAX_ADDRESS = 256, 128, 16, 64
 _UNREAD_METHOD = "UNKNOWN"  # what aiohttp has for a head that it could not read
 _KEY = re.compile(r"slw_([A-Za-z0-9]{1,32})_[A-Za-z0-9_]*")
 _PROTOCOLS = {(1, 1): "HTTP/1.1", (1, 0): "HTTP/1.0"}
-# As many possible values as a sample is chosen from by the id of a request, which is random.
+# Hexadecimal digits of a request's id that choose the sample; the id is random.
 _ID_DIGITS = 8
 
 
@@ -68,7 +68,7 @@ class AccessLine(msgspec.Struct, omit_defaults=True):
 
 
 class AccessLog:
-    """Of one gateway. `sample`: the share of successful requests that have a line; all others have one."""
+    """The log of one gateway. `sample`: the share of successful requests that have a line; all others have one."""
 
     def __init__(
         self, writer: LineQueue | None = None, sample: float = 1.0, unix_time: Callable[[], float] = time.time
@@ -80,7 +80,7 @@ class AccessLog:
         self._encode = msgspec.json.Encoder().encode
 
     def ended(self, record: RequestRecord, request: web.BaseRequest, now_s: float) -> None:
-        """A request ended. `now_s`: on the clock of the record."""
+        """Queues the line of a request that ended, if it is in the sample. `now_s`: on the clock of the record."""
         if self._writer is None:
             return
         if record.outcome == "ok" and int(record.id[:_ID_DIGITS], 16) >= self._below:
@@ -124,7 +124,7 @@ class AccessLog:
 
 
 def open_access_log(target: str, bounds: tuple[int, int], metrics: GatewayMetrics, sample: float = 1.0) -> AccessLog:
-    """`target`: `off`, `stdout` or a path. `bounds`: bytes of a file, and how many files.
+    """`target`: `off`, `stdout` or a path. `bounds`: most bytes of a file, and how many files are kept.
 
     Raises:
         OSError: the file cannot be written.

@@ -54,7 +54,7 @@ class LineWriter:
             self._wanted.set()
 
     async def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """Writes what waits, for this time at most."""
+        """Writes the lines that wait, for `timeout_s` at most; the rest is dropped and counted."""
         self._closing.set()
         self._wanted.set()
         await asyncio.to_thread(self._thread.join, timeout_s)

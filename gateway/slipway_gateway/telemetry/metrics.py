@@ -10,7 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from ..identity.authenticate import RequestIdentity
 from ..quotas.usage import Usage
 
-# Of one child of a histogram: adds to its sum, its upper bounds, and adds to each of its buckets.
+# One child of a histogram: a function that adds to its sum, its upper bounds, and functions that add to its buckets.
 _Measured = tuple[Callable[[float], None], Sequence[float], list[Callable[[float], None]]]
 
 # Bounds on label values: a client can invent models, a year of rollouts can pile up revisions.
@@ -41,7 +41,7 @@ class RequestRecord:
     identity: RequestIdentity | None = None  # None: it is anonymous, or not authenticated yet
     reason: str = ""  # code of the error that the client got from this gateway
     upstream: str = ""  # URL of the endpoint that got it last
-    attempts: int = 0  # endpoints before the first byte
+    attempts: int = 0  # endpoints that got it before the first byte
     resumes: int = 0  # endpoints that continued its stream
     stream: bool = False
     sent_bytes: int = 0  # of the response's body
@@ -52,7 +52,7 @@ class RequestRecord:
         self.outcome, self.code, self.reason = outcome, code, reason
 
     def left(self) -> None:
-        """The client hung up: too early, unless it has the whole stream, after which those of OpenAI do so at once."""
+        """The client hung up: too early, unless it has the whole stream, after which OpenAI's clients hang up."""
         if not self.whole:
             self.end("client_closed", 499)
 
@@ -117,7 +117,7 @@ class GatewayMetrics:
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
         self._tenants: dict[str, None] = {}
-        # Looking one up in its family takes longer than counting. Kept until a pair or a tenant is forgotten.
+        # Functions of children: looking a child up takes longer than counting. Kept until labels are forgotten.
         self._adders: dict[tuple[MetricWrapperBase, tuple[str, ...]], Callable[[float], None]] = {}
         self._measured: dict[tuple[MetricWrapperBase, tuple[str, ...]], _Measured] = {}
 
@@ -132,7 +132,7 @@ class GatewayMetrics:
         )
 
     def _declare_tenants(self) -> None:
-        """What tenants use, and where it is counted."""
+        """Metrics of what tenants use, and of where it is counted."""
         self._quota_refusals = self._counter("quota_refusals_total", "Requests refused by a limit", ("tenant", "limit"))
         self._tokens = self._counter("tokens_total", "Tokens that tenants used", ("tenant", "model", "kind"))
         self.ready_gateways = self._gauge("ready_gateways", "Gateways that divide what they do not share", ())
@@ -190,17 +190,17 @@ class GatewayMetrics:
         self._mirrored.labels(model, revision, result).inc()
 
     def paired(self, model: str, revision: str, result: str) -> None:
-        """A request of a session that a twin shadow copies."""
+        """Counts a request of a session that a twin shadow copies."""
         self._touch(model, revision)
         self._paired.labels(model, revision, result).inc()
 
     def scored(self, model: str, revision: str, result: str) -> None:
-        """A pair that a scorer was to rate."""
+        """Counts a pair that a scorer was to rate."""
         self._touch(model, revision)
         self._scored.labels(model, revision, result).inc()
 
     def rated(self, model: str, revision: str, result: str) -> None:
-        """An entry of a feedback request."""
+        """Counts an entry of a feedback request."""
         self._touch(model, revision)
         self._rated.labels(model, revision, result).inc()
 
@@ -223,7 +223,7 @@ class GatewayMetrics:
         self._turned_away.labels(reason).inc()
 
     def token_reviewed(self, result: str) -> None:
-        """`accepted`, `refused`, `failed`, or `limited`: it was not sent."""
+        """`result`: `accepted`, `refused`, `failed`, or `limited`, where the token was not sent to the API server."""
         self._token_reviews.labels(result).inc()
 
     def authenticated(self, method: str, result: str) -> None:
@@ -261,14 +261,14 @@ class GatewayMetrics:
         self._watch.labels(resource).set_to_current_time()
 
     def _add(self, family: Counter | Gauge, amount: float, *labels: str) -> None:
-        """`family.labels(*labels).inc(amount)`, of every request: what those two look up and check is done once."""
+        """Does `family.labels(*labels).inc(amount)`, but looks the child up only once: it runs for every request."""
         found = self._adders.get((family, labels))
         if found is None:
             found = self._adders[family, labels] = family.labels(*labels)._value.inc
         found(amount)
 
     def _measure(self, family: Histogram, value: float, *labels: str) -> None:
-        """`family.labels(*labels).observe(value)`, in the same way."""
+        """Does `family.labels(*labels).observe(value)`, but looks the child up only once."""
         found = self._measured.get((family, labels))
         if found is None:
             child = family.labels(*labels)

@@ -30,7 +30,7 @@ class UnwrittenLines(Exception):
 
 
 class OpenStream:
-    """Lines for a descriptor that is open, such as stdout."""
+    """Writes lines to a descriptor that is open, such as that of stdout."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -54,7 +54,7 @@ class OpenStream:
         self._torn = False
 
     def close(self) -> None:
-        """The stream belongs to the process."""
+        """Does nothing: the stream belongs to the process."""
 
 
 class RotatedFile:
@@ -87,7 +87,7 @@ class RotatedFile:
                 left -= len(part)
         except UnwrittenLines as error:
             left -= len(part) - error.count
-            self.close()  # what it has now is read when it is opened again
+            self.close()  # its size is read when it is opened again
             raise UnwrittenLines(left, OSError(str(error))) from None
         except OSError as error:
             raise UnwrittenLines(left, error) from None
@@ -110,7 +110,7 @@ class RotatedFile:
         self._identity = (found.st_dev, found.st_ino)
         self._stream = OpenStream(descriptor)
         if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
-            # Its process was killed while it wrote: the next line begins on a line of its own.
+            # A process was killed while it wrote to it: the next line begins on a line of its own.
             try:
                 self._size += os.write(descriptor, b"\n")
             except OSError:
@@ -137,7 +137,7 @@ class RotatedFile:
         yield lines[begin:]
 
     def _rotate(self) -> None:
-        """Raises OSError: then nothing more is written, so that the files stay bounded."""
+        """Renames all files, which drops the oldest, and opens a new one. After an OSError nothing more is written."""
         names = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._max_files))]
         if len(names) == 1:
             self._path.unlink(missing_ok=True)

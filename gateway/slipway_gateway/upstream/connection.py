@@ -19,7 +19,10 @@ _WITHOUT_BODY = (204, 304)
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """`silence_s`: between two reads of a response. `read_bytes`: half of what waits for its reader."""
+    """`silence_s`: most seconds between two reads of a response; 0: any. `read_bytes`: half of what may wait unread.
+
+    `header_bytes`: most bytes of a header line.
+    """
 
     silence_s: float
     read_bytes: int
@@ -35,7 +38,7 @@ class _Framing:
     chunked: bool
 
     def ends_at(self, received: int, last: bytes) -> bool:
-        """Whether nothing follows the response in what was received. `last`: the end of that.
+        """Whether nothing follows the response in what was received. `last`: the last four bytes of that.
 
         The parser does not report the beginning of a further response. After the last chunk such a beginning either
         ends with no blank line, or is a whole head, which the parser reports.
@@ -44,10 +47,10 @@ class _Framing:
 
 
 class EndpointConnection(BaseProtocol):
-    """Sends a request and reads its response; `on_idle` gets it when the next one may follow, `on_lost` at its end.
+    """Sends a request and reads its response; calls `on_idle` when the next request may follow, `on_lost` at its end.
 
-    It is given up after whatever leaves doubt where a response ends: a close that is announced, bytes that follow or
-    come before the next request, a request that was not read, an error. Errors are those of aiohttp's session.
+    The connection is closed after whatever leaves doubt where a response ends: a close that is announced, bytes that
+    follow the response, a request that the server did not read, an error. Errors are those of aiohttp's session.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: ReadLimits) -> None:
@@ -69,7 +72,7 @@ class EndpointConnection(BaseProtocol):
         return self.transport is not None and not self.transport.is_closing()
 
     def send(self, data: bytes) -> "asyncio.Future[tuple[RawResponseMessage, StreamReader]]":
-        """Writes a whole request; the head of its response and its body, which may be on its way still.
+        """Writes a whole request. The future has the head of the response and its body, parts of which may come later.
 
         The future raises HttpProcessingError for what is no HTTP, else what aiohttp's session raises.
         """
@@ -77,7 +80,7 @@ class EndpointConnection(BaseProtocol):
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
         limits = self._limits
-        # Its own for each response: nothing of the one before can be in it.
+        # A parser of its own for each response: nothing of the response before can be in it.
         self._parser = HttpResponseParser(
             self,
             self._loop,
@@ -98,13 +101,13 @@ class EndpointConnection(BaseProtocol):
         return self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
 
     def close(self, *, abort: bool = False) -> None:
-        """What was written leaves first, unless `abort`; what comes is not read."""
+        """Closes the connection after what was written has left, or at once with `abort`. Nothing more is read."""
         self._silent_since_s = math.inf
         if self.transport is not None:
             (self.transport.abort if abort else self.transport.close)()
 
     def closed(self) -> "asyncio.Future[None] | None":
-        """Ends when the connection has; None: it has already."""
+        """A future that is done when the connection has ended; None if it has already."""
         if self.transport is None:
             return None
         if self._closed is None:
@@ -114,7 +117,7 @@ class EndpointConnection(BaseProtocol):
     # -- what the transport calls
 
     def data_received(self, data: bytes) -> None:
-        """Empty: the parser goes on with what it has."""
+        """Feeds `data` to the parser; empty `data`: the parser goes on with what it has."""
         parser = self._parser
         if parser is None:
             if data:
@@ -235,7 +238,7 @@ class EndpointConnection(BaseProtocol):
 
 
 def _framing(message: RawResponseMessage, data: bytes, before: int) -> _Framing:
-    """`data`: the read in which the head ended. `before`: bytes before that."""
+    """How the head declares the response's end. `data`: the read in which the head ended. `before`: bytes before it."""
     length = 0 if message.code in _WITHOUT_BODY else int(message.headers.get(hdrs.CONTENT_LENGTH, 0))
     found = data.find(_BLANK_LINE)
     return _Framing(before + found + 4 if found >= 0 else -1, length, bool(message.chunked))

@@ -44,14 +44,14 @@ class DirectSender:
     """Sends over connections of its own."""
 
     def __init__(self, session: aiohttp.ClientSession, pool: EndpointPool) -> None:
-        """`session`: what it would use as host and port of a URL is used here."""
+        """`session`: its rules for the host and port of a URL apply here too."""
         self.session, self.pool = session, pool
 
     async def post(self, url: str, path_qs: str, headers: CIMultiDict[str], body: bytes) -> DirectResponse:
         """`url`: of the endpoint. `body`: small, for it is written at once. Raises what aiohttp's session raises."""
         origin = self.pool.origin(url, self.session)
         head = _serialize_headers(f"POST {origin.path}{path_qs} HTTP/1.1", headers)
-        # Neither is among `headers`: each side frames bodies itself.
+        # `headers` have neither Host nor Content-Length: each side frames bodies itself.
         whole = b"%b%bContent-Length: %d\r\n\r\n%b" % (head[:-2], origin.host_line, len(body), body)
         return await self._exchange(origin, "POST", whole)
 

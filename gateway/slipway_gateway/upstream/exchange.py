@@ -25,13 +25,12 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     """A request as it is sent to endpoints; the same bytes for every attempt.
 
     `model`: as the client wrote it. `route`: the owner of that name when the request arrived; it does not change.
-    `revision`: of this one only. `preferred`: of this one while it has an endpoint, whatever its weight.
-    `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`: tag of the endpoint
-    that may have the stream still. `tokens`: of the response, for the server that takes it up, behind the body.
-    `client`: the client that memory and samples are counted for. `excused`: kinds of failure that the request itself
-    provokes. `account`: the memory that this request holds. `meter`: of its tenant, None without one. `batch`: the jobs
-    process sends it. `scorable`: its contents may be given to a scorer. `computes`: the model runs, and does not only
-    describe itself.
+    `revision`: the only one that may serve it; empty: any. `preferred`: the one that serves it while it has an
+    endpoint, whatever its weight. `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`:
+    tag of the endpoint that may still have the stream. `tokens`: of the response so far, sent behind the body to a
+    server that resumes it. `client`: memory and samples are counted by client. `excused`: kinds of failure that the
+    request itself provokes. `account`: the memory that this request holds. `meter`: None without a tenant. `batch`:
+    the jobs process sends it. `scorable`: a scorer may get its contents. `computes`: the model runs.
     """
 
     model: str
@@ -54,7 +53,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     method: str = "POST"
     batch: bool = False
     scorable: bool = True
-    # Made of the others: each request needs them often.
+    # Derived from the other fields, because each request needs them often.
     path: str = ""
     computes: bool = False
     writes_text: bool = False
@@ -67,12 +66,12 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
 
     @property
     def whose(self) -> str:
-        """The name that finds the route."""
+        """The name by which the route is found."""
         return self.route or self.model
 
     @property
     def tenant(self) -> str:
-        """Empty without one."""
+        """Name of the tenant; empty without one."""
         return self.meter.tenant if self.meter else ""
 
     @property

@@ -22,10 +22,10 @@ _READ_BYTES = 16 << 10
 
 
 class InternalTls:
-    """What this gateway shows, and which authorities it trusts; as its files are at each handshake.
+    """The certificate of this gateway and the authorities that it trusts, as the files are at each handshake.
 
     Raises:
-        OSError, UnusableCertificate: they cannot be used at the start.
+        OSError, UnusableCertificate: the files cannot be used at the start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,15 +34,15 @@ class InternalTls:
         self._as_client = Reloaded(self._files, _load)
 
     def client_context(self) -> ssl.SSLContext:
-        """For the next connection to a pod."""
+        """The TLS context of the next connection to a pod."""
         return self._as_client.current()[0]
 
     def expires_s(self) -> float:
-        """Unix seconds of the end of its validity."""
+        """Unix time in seconds at which the certificate expires."""
         return self._as_client.current()[1]
 
     def server_context(self) -> ssl.SSLContext:
-        """For a listener; each handshake has the files as they are then."""
+        """The TLS context of a listener; each handshake uses the files as they are then."""
         return reloaded_server_context(self._files)
 
 
@@ -52,7 +52,7 @@ def _load(identity: PemIdentity) -> tuple[ssl.SSLContext, float]:
 
 
 def internal_tls(settings: GatewaySettings, metrics: GatewayMetrics) -> InternalTls | None:
-    """None: there is no certificate. Raises OSError, UnusableCertificate."""
+    """TLS inside the release; None where the settings name no folder. Raises OSError, UnusableCertificate."""
     if not settings.internal_tls_dir:
         return None
     found = InternalTls(Path(settings.internal_tls_dir))

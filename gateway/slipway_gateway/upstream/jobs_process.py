@@ -1,7 +1,7 @@
 """Files, batches and jobs: forwarded to the jobs process, which calls back as the tenant that they belong to.
 
-Both directions are signed with the release's keys. What a client sends under these names counts for nothing: a header
-without a valid signature refuses the request, and none is forwarded.
+Both directions are signed with the release's keys. A client cannot use the headers of the signature: a request that has
+them without a valid signature is refused, and they are never forwarded.
 """
 
 import asyncio
@@ -54,14 +54,14 @@ class JobsBackend:
 
     @staticmethod
     def is_call(request: web.BaseRequest) -> bool:
-        """Whether it says to be one of the jobs process."""
+        """Whether the request claims to be one of the jobs process, by its headers."""
         return PASS in request.headers or TENANT in request.headers
 
     def tenant_of_call(self, request: web.BaseRequest) -> str:
         """The tenant that the jobs process calls for; empty where it had none.
 
         Raises:
-            RequestError: the jobs process of this release did not send it.
+            RequestError: the signature is invalid, so the jobs process of this release did not send it.
         """
         given, tenant = request.headers.getall(PASS, []), request.headers.get(TENANT, "")
         if len(given) != 1 or not self._keys.is_valid(given[0], TO_GATEWAY, tenant, request.method, request.path):
@@ -71,10 +71,10 @@ class JobsBackend:
 
     @contextlib.asynccontextmanager
     async def slot(self, model: str) -> AsyncIterator[None]:
-        """A request of a batch runs while the endpoints have less to do than they may have with it.
+        """A slot for a request of a batch. Waits until the model has fewer than `batch_slots` requests per endpoint.
 
         Raises:
-            RequestError: they have as much for as long as a request may be held.
+            RequestError: no slot was free within `hold_timeout_s`.
         """
         clock = asyncio.get_running_loop().time
         ends_s = clock() + self._settings.hold_timeout_s
@@ -82,7 +82,7 @@ class JobsBackend:
             if clock() >= ends_s:
                 raise errors.overloaded("The model is busy with other requests: those of batches wait.")
             await asyncio.sleep(_LOOK_S)
-        # Counted before anything is awaited: those that look at once do not all see the same room.
+        # Counted before anything is awaited: requests that look at the same time do not all see the same room.
         self._slots[model] += 1
         try:
             yield
@@ -112,7 +112,7 @@ class JobsBackend:
             signed = self._keys.make(TO_JOBS, tenant, request.method, request.path)
         except LookupError:
             raise _away() from None
-        # All of a name: the jobs process refuses two keys.
+        # All values of each header: the jobs process refuses a request with two idempotency keys.
         sent = CIMultiDict((name, value) for name in _SENT for value in request.headers.getall(name, ()))
         sent.update({headers.REQUEST_ID: record.request_id, TENANT: tenant, PASS: signed})
         body = self._body(request) if request.body_exists else None

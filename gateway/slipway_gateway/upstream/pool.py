@@ -12,7 +12,7 @@ from yarl import URL
 from .connection import EndpointConnection
 
 IDLE_S = 15.0
-# Of one endpoint. A burst of streams leaves more; they are closed.
+# Idle connections of one endpoint. A burst of streams leaves more, which are closed.
 MAX_IDLE = 256
 MAX_ORIGINS = 4096
 
@@ -20,8 +20,8 @@ Connect = Callable[[ClientRequest], Awaitable[EndpointConnection]]
 
 
 class Origin:
-    """One endpoint. `request`: what a connector needs to connect. `path`: before that of each request. `idle`: the one
-    that was used last is last."""
+    """One endpoint. `request`: what a connector needs to connect. `path`: prefix of the path of each request. `idle`:
+    its idle connections; the last one was used last."""
 
     __slots__ = ("host_line", "idle", "is_dropped", "path", "request")
 
@@ -34,7 +34,7 @@ class Origin:
 
 
 class EndpointPool:
-    """`connect`: opens a connection, or raises what aiohttp's connector raises."""
+    """Connections to all endpoints. `connect`: opens one, or raises what aiohttp's connector raises."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connect: Connect) -> None:
         self._loop, self._connect = loop, connect
@@ -59,7 +59,7 @@ class EndpointPool:
         return found
 
     async def take(self, origin: Origin) -> EndpointConnection:
-        """The connection that was used last, or a new one."""
+        """The idle connection that was used last, or a new one."""
         idle = origin.idle
         while idle:
             connection = idle.pop()
@@ -112,7 +112,7 @@ class EndpointPool:
             self._timer = self._loop.call_later(IDLE_S, self._close_unused)
 
     def close(self, *, abort_tls: bool) -> list[Awaitable[object]]:
-        """Closes all connections, those in use too; what there is to wait for. `abort_tls`: without a closing alert."""
+        """Closes all connections, also those in use; returns what to await. `abort_tls`: without a closing alert."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -30,7 +30,7 @@ _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 
 
 async def read_at_least(response: aiohttp.ClientResponse | DirectResponse, wanted: int, account: Account) -> bytes:
-    """Reads until `wanted` bytes are there, the response ended, or there is no room for more of it."""
+    """Reads until `wanted` bytes are there, the response has ended, or `account` has no room for more of it."""
     if response.content.is_eof():
         # Most responses came in one read: nothing to wait for.
         whole = response.content.read_nowait()
@@ -133,7 +133,7 @@ class _Connector(aiohttp.TCPConnector):
         self._factory = functools.partial(factory, loop=self._loop)  # type: ignore[assignment, arg-type]
 
     async def open(self, request: aiohttp.ClientRequest) -> EndpointConnection:
-        """A connection that this connector has no further part in."""
+        """Opens a connection that this connector does not keep."""
         return cast(EndpointConnection, await self._create_connection(request, [], _NO_TIMEOUT))
 
     def _close(self, *, abort_ssl: bool = False) -> list[Awaitable[object]]:

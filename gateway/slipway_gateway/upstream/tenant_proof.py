@@ -46,7 +46,7 @@ class TenantSigner:
     def sign(self, headers: CIMultiDict[str], deployment: str) -> None:
         """Set the proof of the tenant in these headers, as they go to a server of `deployment` (namespace/name).
 
-        Just before they go: a request may have waited, or go on elsewhere after an hour.
+        Called just before a request is sent: it may have waited, or its stream may continue elsewhere after an hour.
         """
         tenant = headers.get(TENANT)
         weight = headers.get(WEIGHT, "").partition(".")[0]
@@ -81,7 +81,7 @@ class TenantSigner:
         self._looked_s = now_s
         version = _version(self._path)
         if version is None or version == self._version:
-            return  # a Secret that was deleted is made again with other keys; until then the last ones are as good
+            return  # a deleted Secret is created again with other keys; until then the last keys stay in use
         self._version = version
         try:
             self._key = _read(self._path)

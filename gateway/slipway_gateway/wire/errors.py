@@ -71,7 +71,7 @@ class RequestError(Exception):
         return _OUTCOMES_OF_CODES.get(self.code) or _OUTCOMES.get(self.status, "client_error")
 
     def body(self, path: str = "") -> bytes:
-        """In the shape of the API that the path belongs to."""
+        """The error as JSON, in the shape of the API that the path belongs to."""
         if inference.is_inference_protocol(path):
             return inference.error_body(self.code, str(self))
         return error_body(self.status, self.code, str(self), self.param, self.kind)
@@ -167,7 +167,7 @@ def no_endpoint(model: str) -> RequestError:
 
 
 def asleep(model: str, expected_s: int) -> RequestError:
-    """`expected_s` 0: how long a wake takes is not known yet."""
+    """`expected_s`: seconds that a wake is expected to take; 0: not known yet."""
     takes = f"which takes about {expected_s} s" if expected_s else "which takes a while"
     message = f"The model '{model}' had no requests and sleeps; it is being woken, {takes}. Try again then."
     return RequestError(503, "model_waking", message, retry_after_s=expected_s or _FIRST_WAKE_S)
@@ -204,7 +204,7 @@ def bad_head(*, too_long: bool) -> RequestError:
 
 
 def crashed_engine() -> RequestError:
-    """422: OpenAI clients retry after 5xx, 409 and 429."""
+    """The status is 422 because OpenAI's clients retry after 5xx, 409 and 429."""
     message = "Two servers stopped while they worked on this request: it is not sent to another one."
     return RequestError(422, "request_crashed_engine", message)
 

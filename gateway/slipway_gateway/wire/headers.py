@@ -50,13 +50,13 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
-    """The client's own; None when there is none that is sane."""
+    """The id that the client sent; None when it sent none, or one of other characters or more than 128."""
     given = headers.get(REQUEST_ID, "")
     return given if _SANE_ID.fullmatch(given) else None
 
 
 def prompt_tokens(headers: Mapping[str, str]) -> int | None:
-    """Of a stream, as its server counted them; None where it did not."""
+    """Prompt tokens of a stream as its server counted them; None where it did not."""
     given = headers.get(PROMPT_TOKENS, "")
     return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else None
 
@@ -70,7 +70,10 @@ def to_upstream(
     priority_limit: int | None = None,
     weight: int = 1,
 ) -> CIMultiDict[str]:
-    """`forwarded`: credentials that cross, in lower case. `priority_limit`: for the server to hold the client to."""
+    """Headers of a request to a server. `forwarded`: names of the credentials that it gets, in lower case.
+
+    `priority_limit`: the most urgent priority, which the server enforces; None: the header is left out.
+    """
     added = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
     if priority_limit is not None:
         added[PRIORITY_LIMIT] = str(priority_limit)
@@ -90,7 +93,7 @@ def _not_to_upstream(forwarded: tuple[str, ...]) -> frozenset[str]:
 def to_client(
     headers: MultiMapping[str], request_id: str, revision: str, *, forwarded: Collection[str] = ()
 ) -> CIMultiDict[str]:
-    """A response sets cookies only if the pod gets the client's cookies."""
+    """Headers of a response to a client. It sets cookies only if the pod gets the client's cookies."""
     dropped = _OF_ANSWER if "cookie" in forwarded else _OF_ANSWER_WITHOUT_COOKIES
     return _crossing(headers, dropped, {REQUEST_ID: request_id, REVISION: revision})
 

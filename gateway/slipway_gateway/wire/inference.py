@@ -13,7 +13,7 @@ ENCODINGS = frozenset({"gzip", "deflate"})
 
 @dataclass(frozen=True, slots=True)
 class ModelPath:
-    """A path with the name of a model in it. `version`: that the path pins; `opaque`: its body is not read here."""
+    """A path with the name of a model in it. `version`: the path pins it. `opaque`: the gateway reads no body of it."""
 
     name: str
     begin: str
@@ -22,7 +22,7 @@ class ModelPath:
     opaque: bool = False
 
     def with_model(self, path_qs: str, model: str) -> str:
-        """The same request for the server: with the name that it knows, and without a version, which is its own."""
+        """The path for the server: with the model name that it knows, without the version, which chose a revision."""
         _, mark, query = path_qs.partition("?")
         return f"{self.begin}{quote(model, safe=':@')}{self.end}{mark}{query}"
 
@@ -45,18 +45,18 @@ def v2(name: str, version: str, verb: str) -> ModelPath:
 
 
 def is_inference_protocol(path: str) -> bool:
-    """Whether clients of this path read an error as a text."""
+    """Whether clients of this path expect `error` to be a string, as the inference protocols have it."""
     return path == "/v2" or path.startswith("/v2/") or (path.startswith(_V1) and path.endswith(":predict"))
 
 
 def is_predict(path: str) -> bool:
-    """Whether a response has numbers and no text."""
+    """Whether the path is one of classic models, whose responses have predictions and no generated text."""
     named = path.startswith(_NAMED) and path.endswith("/predict")
     return path == PREDICT or named or is_inference_protocol(path)
 
 
 def error_body(code: str, message: str) -> bytes:
-    """As the protocol has it, with the code beside it."""
+    """An error in the shape of the Open Inference Protocol, with the code beside it."""
     return msgspec.json.encode({"error": message, "code": code})
 
 

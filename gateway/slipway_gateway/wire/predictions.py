@@ -31,7 +31,7 @@ Value = str | int | float
 class PredictedRow:
     """A label, a number, or the place of the largest of several numbers.
 
-    `named`: the response itself has it as its only label.
+    `named`: the value is a label that the response itself has, and no other for this row.
     """
 
     value: Value
@@ -125,7 +125,7 @@ def _of_outputs(outputs: Sequence[_OutputTensor], binary: bytes, most: int) -> P
 
 
 def _of_row(row: Any, *, named: bool) -> PredictedRow | None:
-    """Of several named values the first one counts, which is then no label of the response."""
+    """The prediction of one row, or None. Of several named values the first counts, and is no label of the response."""
     while (isinstance(row, dict) and row) or (isinstance(row, list) and len(row) == 1):
         named = named and isinstance(row, list)
         row = next(iter(row.values())) if isinstance(row, dict) else row[0]
@@ -147,7 +147,7 @@ def _of_row(row: Any, *, named: bool) -> PredictedRow | None:
 
 
 def _decoded(wanted: _OutputTensor, outputs: Sequence[_OutputTensor], binary: bytes) -> list[Any] | None:
-    """The elements of a binary tensor; None where it has none, or its size is not that of what is there."""
+    """The elements of a binary tensor; None where there is none, or where its size does not fit the data."""
     begin = 0
     for one in outputs:
         size = (one.parameters or {}).get("binary_data_size")
@@ -174,7 +174,7 @@ def _elements(datatype: str, data: bytes) -> list[Any] | None:
 
 
 def _texts(data: bytes) -> list[Any] | None:
-    """Each element is its length in four bytes and its bytes."""
+    """The elements of a BYTES tensor, each its length in four bytes and its bytes; None where one is cut off."""
     found: list[Any] = []
     begin = 0
     while begin < len(data):

@@ -23,9 +23,9 @@ ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
 WITHOUT_MODEL = ("/tokenize", "/detokenize")
 WITHOUT_TEXT = ("/v1/embeddings", "/api/v1/embed", *WITHOUT_MODEL)
 TAIL_BYTES = 16 << 10
-# A loop is text that compresses so well. Whisper takes 2.4 for a loop of speech; but 1 KiB of code or prose reaches
-# 3.1, a JSON list of small objects 5.2. At 6, what repeats itself after 200 bytes is found in 1 KiB of text, and what
-# does after 40 in 300 bytes.
+# Text that compresses by this ratio is a loop. Whisper uses 2.4 for a loop of speech; but 1 KiB of code or prose
+# reaches 3.1, a JSON list of small objects 5.2. At 6, text that repeats every 200 bytes is found within 1 KiB, and
+# text that repeats every 40 bytes within 300 bytes.
 LOOP_RATIO = 6.0
 LOOP_BYTES = 1024
 LOOP_MIN_BYTES = 256
@@ -115,7 +115,7 @@ _PASSED = _Part(choices=[])
 _ENDED = ("completed", "incomplete", "failed")
 _WHOLE = msgspec.json.Decoder(_Part)
 _EVENTS = msgspec.json.Decoder(list[_Part])
-_ANY = msgspec.json.Decoder(msgspec.Raw)  # reads all of a text and makes nothing of it: a tenth of a millisecond
+_ANY = msgspec.json.Decoder(msgspec.Raw)  # checks a whole text and makes no objects: a tenth of a millisecond
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -172,9 +172,9 @@ def find_failures(body: bytes, *, wants_json: bool = False) -> tuple[str, ...]:
 
 
 def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = False) -> tuple[str, ...]:
-    """The same of the last bytes of server-sent events. `complete`: these are all of them.
+    """Kinds of failure in a stream of server-sent events, by its last bytes. `complete`: these are all of its bytes.
 
-    Without all of them no stream is called empty, and none broken JSON.
+    Unless they are, no stream counts as empty or as broken JSON.
     """
     lines = tail.splitlines()
     data = [line[5:].strip() for line in (lines if complete else lines[1:]) if line.startswith(b"data:")]

@@ -27,9 +27,9 @@ MAX_TOKEN_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a client lost its stream: in a response of this revision, after an event that the server can name.
+    """Where a client lost its stream. `revision`: whose response it is. `resume`: value of `X-Slipway-Resume`.
 
-    `holder`: tag of the endpoint that sent it, empty when it is not known.
+    `holder`: tag of the endpoint that sent the stream, empty when it is not known.
     """
 
     revision: str
@@ -47,16 +47,16 @@ def place(last_event_id: str) -> ResumePoint | None:
 
 
 def position_of(resume: str) -> int:
-    """Of a value of `X-Slipway-Resume`; 0 without one."""
+    """The position, in tokens, in a value of `X-Slipway-Resume`; 0 without one."""
     parts = resume.split(".")
     return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else 0
 
 
 class StreamProgress:
-    """What of one stream is with its client: the event that came last, and the tokens behind all of them."""
+    """What the client has of one stream: the last event, and the tokens of all events."""
 
     def __init__(self, stream: str, revision: str, holder: str, known: bytes = b"") -> None:
-        """`known`: tokens that the client had before, with commas."""
+        """`known`: tokens that the client had before, each followed by a comma."""
         self._revision = revision
         self._name(stream)
         self._last = b""
@@ -74,7 +74,7 @@ class StreamProgress:
 
     @property
     def tokens(self) -> bytes:
-        """Those behind all of its events so far, with commas; nothing when they were too many."""
+        """The tokens of all events so far, each followed by a comma; empty when they were too many to keep."""
         return bytes(self._tokens) if self._whole else b""
 
     @property
@@ -88,7 +88,7 @@ class StreamProgress:
         return len(self._tokens)
 
     def forget(self) -> None:
-        """Of its tokens: a server that takes it up generates them once more."""
+        """Drops the tokens: a server that resumes the stream generates them once more."""
         self._whole = False
         self._tokens.clear()
 
@@ -105,16 +105,16 @@ class StreamProgress:
         return b"\n\n".join([*map(self._event, parts[:-1]), parts[-1]])
 
     def continues(self, headers: Mapping[str, str]) -> bool:
-        """Whether a response goes on with the stream. While its client has no event, any marked one does."""
+        """Whether a response continues the stream. While the client has no event, any stream with marks does."""
         stream = headers.get(STREAM, "")
         if not self._last and _IS_STREAM.fullmatch(stream):
             self._name(stream)
         return stream == self.stream
 
     def resume_request(self, headers: CIMultiDict[str], tokens: bytes) -> tuple[CIMultiDict[str], bytes]:
-        """Headers, and tokens behind the body, that lead to the rest of the stream.
+        """Headers of the request for the rest of the stream, and the tokens that are sent behind its body.
 
-        Without any event yet they are those of the request itself.
+        While the client has no event, they are `headers` and `tokens` as they were given.
         """
         resumed = headers.copy()
         if not self._last:

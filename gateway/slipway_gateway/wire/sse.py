@@ -6,7 +6,7 @@ from .errors import ENGINE_CRASHED, error_object
 
 CONTENT_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"  # the last event of OpenAI's streams
-# Precedes an event of a token of which further events follow: no stream is taken up again between them.
+# Precedes an event that further events of the same token follow: no stream is resumed between them.
 FOLLOWED = b": +\n"
 _CRASHED = f": {ENGINE_CRASHED}".encode()
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -49,7 +49,7 @@ class EventAligner:
 
 
 def _before_followed(data: bytes, cut: int) -> int:
-    """Where whole events end that no further ones of their token follow."""
+    """The last position up to `cut` at which a token's last event ends; 0 where there is none."""
     while cut:
         last = data.rfind(b"\n\n", 0, max(0, cut - 2))
         begin = 0 if last < 0 else last + 2

@@ -1,6 +1,7 @@
 """The loop of the process: records results, ends batches, validates new ones, claims lines and sends them.
 
-One turn after the other, so that only one place writes. Waiting lines stay in the database: what is claimed is sent.
+Turns run one after the other, so that only one place writes. Waiting lines stay in the database: a claimed line is sent
+at once.
 """
 
 import asyncio
@@ -20,16 +21,16 @@ from .validation import Validator
 
 log = logging.getLogger(__name__)
 
-_TICK_S = 0.5  # a turn without an event
+_TICK_S = 0.5  # until the next turn when no event comes
 _GATHER_S = 0.01  # results that come at once are recorded in one transaction
 _SWEEP_EACH_S, _PURGE_EACH_S, _COUNT_EACH_S = 0.25, 60.0, 10.0
 _MAX_PAUSE_S = 10.0
 _MAX_WINDOWS = 4096
-_PURGES = 20  # slices at once
+_PURGES = 20  # slices in one turn
 
 
 class Dispatcher:
-    """`purge`: deletes what is old, one slice at a time."""
+    """The loop of one process. `purge`: deletes a slice of what is past its retention; returns how many rows."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Dispatcher:
         self._running: dict[asyncio.Task[None], LineClaim] = {}
         self._results: list[LineResult] = []
         self._windows: OrderedDict[str, Window] = OrderedDict()
-        self._next: dict[str, float] = {}  # what is done now and then
+        self._next: dict[str, float] = {}  # when each regular task is due next
         self._pause_s = 0.0
         self._last_tenant = ""
         self._validating: asyncio.Task[bool] | None = None
@@ -61,11 +62,11 @@ class Dispatcher:
         metrics.in_flight.set_function(lambda: len(self._running))
 
     def wake(self) -> None:
-        """There is something to do."""
+        """There is something to do: the next turn begins at once."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Until it is cancelled, or drains and nothing is in flight."""
+        """Runs turns until it is cancelled, or until it drains and no line is in flight."""
         while not (self.draining and not self._running and not self._results):
             try:
                 more = await self._turn()
@@ -76,7 +77,7 @@ class Dispatcher:
             await self._sleep(more)
 
     async def close(self) -> None:
-        """What is in flight is given up: other processes may claim it."""
+        """Cancels calls in flight and gives their lines back, so that other processes may claim them at once."""
         await cancelled({*self._running, *([self._validating] if self._validating else [])})
         try:
             await self._record()
@@ -85,7 +86,7 @@ class Dispatcher:
             log.warning("lines wait until their lease ends: the database cannot be written: %s", error)
 
     async def _turn(self) -> bool:
-        """Whether the next turn follows at once."""
+        """One turn of the loop; returns whether the next one follows at once."""
         await self._record()
         if self._is_due("renew", self._settings.lease_s / 3):
             await self._database.call(self._lines.renew, list(self._running.values()))
@@ -104,7 +105,7 @@ class Dispatcher:
         return await self._claim()
 
     def _validate(self, *, starts: bool) -> None:
-        """Beside the turns, which record and renew meanwhile: a long file takes longer than a lease."""
+        """Validates the next batch in a task beside the turns, which go on: a long file takes longer than a lease."""
         validated = starts and self._validating is None
         if self._validating is not None and self._validating.done():
             done, self._validating = self._validating, None
@@ -118,7 +119,7 @@ class Dispatcher:
             log.error("the database cannot be used, batches wait: %s", error)
         self._metrics.database_failures.inc()
         self.trouble = f"the database cannot be used: {type(error).__name__}"
-        # Leases went on meanwhile: what is in flight is renewed before anything else, or it would be sent again.
+        # Leases ran on meanwhile: those of lines in flight are renewed before anything else, or others send the lines.
         self._next.pop("renew", None)
         self._pause_s = min(_MAX_PAUSE_S, max(0.5, self._pause_s * 2))
 
@@ -141,7 +142,7 @@ class Dispatcher:
         if not (results := list(self._results)):
             return
         taken = await self._database.call(self._lines.record, results)
-        # Those that came meanwhile stay.
+        # Results that came meanwhile stay.
         del self._results[: len(results)]
         for result, is_mine in zip(results, taken, strict=True):
             self._metrics.lines.labels(result.state if is_mine else "superseded").inc()
@@ -170,7 +171,7 @@ class Dispatcher:
     # -- claims
 
     async def _claim(self) -> bool:
-        """Claims what there is room for, tenant after tenant; whether it found anything."""
+        """Claims and sends as many lines as there is room for, tenant after tenant; whether it found any."""
         if self._room() <= 0:
             return False
         turn = await self._database.call(self._lines.runnable, self._last_tenant)
@@ -188,7 +189,7 @@ class Dispatcher:
         return found
 
     async def _isolates(self) -> bool:
-        """Whether a line runs alone, or has to: nothing else begins then. It takes half of the time at most."""
+        """Whether a line runs alone or has to, so that no other begins. Such lines get half of the time at most."""
         if self._suspect is not None:
             return True
         now_s = self._clock()
@@ -199,7 +200,7 @@ class Dispatcher:
         return found
 
     async def _claim_suspect(self) -> bool:
-        """When nothing is in flight."""
+        """Claims a line that has to run alone, if nothing else is in flight; whether one runs."""
         if self._running or self._results:
             return False
         for claim in await self._database.call(self._lines.claim_suspect):
@@ -252,6 +253,6 @@ class Dispatcher:
             self._isolates_from_s = 2 * now_s - (self._isolates_since_s or now_s)
             self._suspect = self._isolates_since_s = None
         if not task.cancelled() and (error := task.exception()):
-            # Its lease ends, and it is claimed again.
+            # The line's lease ends, and it is claimed again.
             log.error("a line failed inside of the process", exc_info=error)
         self.wake()

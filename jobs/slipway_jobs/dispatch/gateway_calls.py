@@ -1,4 +1,4 @@
-"""Sends one line through the gateway as its tenant, and says what became of it."""
+"""Sends one line through the gateway as its tenant, and returns the result."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from ..store.line_store import LineClaim, LineResult, request_id, result_line
 
 _REVISION, _REQUEST_ID = "X-Slipway-Revision", "X-Request-Id"
 _REFUSED = (429, 503)
-# What may come from a pod or a gateway that died.
+# Statuses that may come from a pod or a gateway that died.
 _BROKEN = (408, 500, 502, 504)
 _MAX_HEADER_BYTES = 65_536
 _CONNECT_S = 5.0
@@ -27,7 +27,7 @@ _CONNECT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """`refused`: the gateway or the model is busy or away, which says nothing of the line."""
+    """The result of one attempt. `refused`: the gateway or the model is busy or away, which is no fault of the line."""
 
     result: LineResult
     refused: bool = False
@@ -36,7 +36,8 @@ class Called:
 
 @contextlib.asynccontextmanager
 async def open_calls(settings: JobsSettings, keys: PassKeys) -> AsyncIterator["GatewayCalls"]:
-    """
+    """Opens the connections to the gateway.
+
     Raises:
         OSError: the file of certificates cannot be read.
     """
@@ -50,13 +51,13 @@ async def open_calls(settings: JobsSettings, keys: PassKeys) -> AsyncIterator["G
 
 
 class GatewayCalls:
-    """All calls of one process."""
+    """Makes all calls of one process to the gateway."""
 
     def __init__(self, settings: JobsSettings, keys: PassKeys, session: aiohttp.ClientSession) -> None:
         self._settings, self._keys, self._session = settings, keys, session
 
     async def send(self, claim: LineClaim) -> Called:
-        """One attempt."""
+        """Sends a line once; what goes wrong is part of the result."""
         try:
             body = read_line(claim.data, claim.batch.endpoint).body
         except InvalidLine as error:  # it was valid before: another release wrote it
@@ -130,17 +131,17 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 
 
 def _body(data: bytes) -> Any:
-    """JSON as it came; other bytes as a text."""
+    """A response's body: JSON on one line with the values as they came; other bytes as a text."""
     try:
         msgspec.json.decode(data)
-        # Twice the work, and a line of the file needs it on one line.
+        # A second pass over the body, because a JSONL file needs it on one line.
         return msgspec.Raw(msgspec.json.format(data, indent=-1))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return data.decode(errors="replace")
 
 
 async def cancelled(tasks: set[asyncio.Task[Any]]) -> None:
-    """Ends them, and returns when they have ended."""
+    """Cancels tasks, and returns when they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,11 +11,11 @@ from ..store.database import Database
 from ..store.file_store import FileStore
 
 MAX_ERRORS = 50  # that are shown
-_MAX_READS = 10  # of a file at whose validation processes end
+_MAX_READS = 10  # of one file, if processes end while they validate it
 
 
 class BatchReader:
-    """The lines of one batch so far."""
+    """Reads the lines of one batch. `errors`: those found so far; `total`: requests so far."""
 
     def __init__(self, endpoint: str, max_lines: int) -> None:
         self._endpoint, self._max_lines = endpoint, max_lines
@@ -25,11 +25,11 @@ class BatchReader:
 
     @property
     def is_over(self) -> bool:
-        """Whether the rest changes nothing."""
+        """Whether there are as many errors as are shown, so that the rest of the file is not read."""
         return len(self.errors) >= MAX_ERRORS
 
     def read(self, rows: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
-        """Numbers and custom_ids of what is valid; what is not is in `errors`, by its line from 1 on."""
+        """Numbers and custom_ids of the valid lines. The others go to `errors`, with line numbers from 1 on."""
         found = []
         for n, data in rows:
             if not data.strip():
@@ -66,7 +66,7 @@ class BatchReader:
 
 
 class Validator:
-    """Validates the batches of all tenants, one after the other, and of the tenants in turn."""
+    """Validates the batches of all tenants, one after the other; tenants take turns."""
 
     def __init__(
         self, settings: JobsSettings, database: Database, file_store: FileStore, batch_store: BatchStore, owner: str
@@ -76,7 +76,7 @@ class Validator:
         self._owner, self._last_tenant = owner, ""
 
     async def next(self) -> bool:
-        """Validates one; False when none waits. Raises what is in `UNAVAILABLE`."""
+        """Validates the next batch; False when none waits. Raises the errors in `UNAVAILABLE`."""
         lease_s = self._settings.lease_s
         validation = await self._database.call(self._batches.claim, self._owner, lease_s, self._last_tenant)
         if validation is None:

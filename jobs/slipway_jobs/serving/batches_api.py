@@ -33,11 +33,11 @@ async def make_batch(
     new: NewBatch,
     answer: Callable[[Connection, Row], KeyAnswer],
 ) -> KeyAnswer:
-    """`answer`: called in the transaction that makes it.
+    """Creates a batch. `answer`: called in the same transaction; makes the response.
 
     Raises:
         JobsRefusal: the tenant has too many batches or webhooks.
-        LostKey: of `answer`; there is no batch.
+        LostKey: raised by `answer`; no batch was created.
     """
 
     def create(connection: Connection) -> KeyAnswer:
@@ -54,7 +54,7 @@ async def make_batch(
 
 
 class BatchesApi:
-    """Answers for the batches of a tenant. `wake`: a batch was made or cancelled."""
+    """Answers for the batches of a tenant. `wake`: called when a batch was created or cancelled."""
 
     def __init__(
         self,

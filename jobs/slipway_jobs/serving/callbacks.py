@@ -1,4 +1,4 @@
-"""The callback_url of batches and jobs: which ones are taken, what is shown of its webhook, and the tenant's secret."""
+"""The callback_url of batches and jobs: which URLs are accepted, the state of its webhook, and the tenant's secret."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ CALLBACK_URL = "callback_url"
 
 
 class Callbacks:
-    """`secrets`: of the release; without one there are no webhooks."""
+    """Answers for webhooks. `secrets`: of the release; without one there are no webhooks."""
 
     def __init__(
         self, database: Database, store: DeliveryStore, receivers: Receivers, secrets: Sequence[bytes]
@@ -36,9 +36,10 @@ class Callbacks:
         return json_response({"object": "webhook_secret", "secret": made})
 
     def url_of(self, fields: Fields) -> str | None:
-        """
+        """The callback_url in a request's fields; None without one.
+
         Raises:
-            JobsRefusal: it cannot be called.
+            JobsRefusal: there are no webhooks, or the URL is invalid, or its host is not listed.
         """
         if fields.get(CALLBACK_URL) is None:
             return None
@@ -53,7 +54,7 @@ class Callbacks:
         return url
 
     async def shown(self, batch_id: str) -> dict[str, Any]:
-        """The field `webhook`, where there is one."""
+        """The field `webhook` of a batch or job; empty where it has no webhook."""
         row = await self._database.call(self._store.get, batch_id)
         if row is None:
             return {}

@@ -10,7 +10,7 @@ from aiohttp import web
 from ..input_line import is_endpoint
 from .refusal import JobsRefusal, invalid
 
-BODY_DIGEST: web.RequestKey[bytes] = web.RequestKey("body_digest", bytes)  # once `body_of` has read it
+BODY_DIGEST: web.RequestKey[bytes] = web.RequestKey("body_digest", bytes)  # set by `body_of`
 MAX_BODY_BYTES = 16 << 20
 _MAX_LIMIT = 100
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
@@ -20,9 +20,10 @@ Fields = Mapping[str, Any]
 
 
 async def body_of(request: web.Request, known: Collection[str], limit_bytes: int = MAX_BODY_BYTES) -> Fields:
-    """
+    """Reads the JSON body of a request, and sets the request's `BODY_DIGEST` (SHA-256).
+
     Raises:
-        JobsRefusal: it is too long, no JSON object, or has a field that is not known.
+        JobsRefusal: the body is too long, no JSON object, or has a field that is not `known`.
     """
     data = bytearray()
     async for chunk in request.content.iter_any():
@@ -55,7 +56,7 @@ def text_of(fields: Fields, name: str, limit: int = 600) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether a database takes it: no zero, and no half of a character."""
+    """Whether a database can store a text: it has no NUL and no lone surrogate."""
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -67,7 +68,7 @@ def endpoint_of(fields: Fields) -> str:
 
 
 def metadata_of(fields: Fields) -> str | None:
-    """As JSON."""
+    """The field `metadata` as JSON; None without one. Raises JobsRefusal."""
     given = fields.get("metadata")
     if given is None:
         return None
@@ -82,7 +83,7 @@ def metadata_of(fields: Fields) -> str | None:
 
 
 def expires_of(given: Any, param: str) -> float | None:
-    """Seconds of `{anchor: created_at, seconds: N}`."""
+    """The seconds in `{anchor: created_at, seconds: N}`; None if it is not given. Raises JobsRefusal."""
     if given is None:
         return None
     if not isinstance(given, dict) or given.keys() != {"anchor", "seconds"} or given["anchor"] != "created_at":
@@ -94,7 +95,7 @@ def expires_of(given: Any, param: str) -> float | None:
 
 
 def page_of(request: web.Request, default: int = 20) -> tuple[int, str]:
-    """`limit` and `after` of the query."""
+    """`limit` and `after` of the query; at most 100 objects come in a page. Raises JobsRefusal."""
     given, after = request.query.get("limit", str(default)), request.query.get("after", "")
     if not (given.isascii() and given.isdigit() and len(given) < 6 and 1 <= int(given) <= 10_000):
         raise invalid("limit", "limit must be a number from 1 to 10000.")
@@ -104,6 +105,6 @@ def page_of(request: web.Request, default: int = 20) -> tuple[int, str]:
 
 
 def id_of(request: web.Request) -> str:
-    """Of the path; what can be no id is found nowhere."""
+    """The id in the path; `-`, which no object has, in place of a text that can be no id."""
     found = request.match_info["id"]
     return found if len(found) <= 64 and is_storable(found) else "-"

@@ -131,9 +131,9 @@ class FilesApi:
 
 
 class _Form:
-    """The parts of one upload, in any order; the file goes to the database as it comes.
+    """The parts of one upload, in any order; the file is written to the database while it arrives.
 
-    `uploads`: None where the file is there already, and this one is only compared with it.
+    `uploads`: None where an earlier request with the same key has uploaded it; then only the digest is computed.
     """
 
     def __init__(self, settings: JobsSettings, tenant: str, uploads: Uploads | None) -> None:
@@ -184,7 +184,7 @@ class _Form:
         self._fields[name] = bytes(data).decode()
 
     def digest(self) -> bytes:
-        """The same for the same file and fields: a client that sends them again has another boundary."""
+        """SHA-256 of file and fields, without the form's boundary, which differs when a client sends them again."""
         parts = [self._new.filename, self._sum.hexdigest(), sorted(self._fields.items())]
         return hashlib.sha256(msgspec.json.encode(parts)).digest()
 

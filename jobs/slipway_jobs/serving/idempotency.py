@@ -27,9 +27,9 @@ _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 
 @dataclass(slots=True)
 class KeyedAttempt:
-    """One try to do what a request wants. Without a key, or with one that has an answer, it has no claim.
+    """One attempt to execute a request. `claim`: None without a key, or with a key that has an answer already.
 
-    `recorded`: the answer that an earlier request got. `fingerprint`: of this one, known when its body was read.
+    `recorded`: the answer that an earlier request got. `fingerprint`: of this request, once its body has been read.
     """
 
     store: KeyStore
@@ -38,7 +38,7 @@ class KeyedAttempt:
     fingerprint: str = ""
 
     def answer(self, connection: Connection, value: object, status: int = 200) -> KeyAnswer:
-        """Of what this transaction did.
+        """The answer to what this transaction did; recorded in it under the key, if there is a claim.
 
         Raises:
             LostKey: another process took the key over; the transaction must not be committed.
@@ -49,10 +49,10 @@ class KeyedAttempt:
         return answer
 
     def replay(self, fingerprint: str) -> KeyAnswer | None:
-        """The answer that was recorded, if there is one.
+        """The answer that was recorded for the key, or None. Sets the fingerprint of this attempt.
 
         Raises:
-            JobsRefusal: it is that of another body.
+            JobsRefusal: the recorded answer belongs to another path or body.
         """
         self.fingerprint = fingerprint
         if self.recorded is not None and self.recorded.fingerprint != fingerprint:
@@ -70,10 +70,12 @@ class IdempotentRequests:
     async def run(
         self, request: web.Request, perform: Callable[[web.Request, KeyedAttempt], Awaitable[KeyAnswer]]
     ) -> web.Response:
-        """`perform` does nothing that lasts other than in the transaction that it answers in.
+        """Executes a request by `perform`, or returns the recorded answer.
+
+        `perform` must change the database only in the transaction in which it records its answer.
 
         Raises:
-            JobsRefusal: its own, or the key cannot be used now.
+            JobsRefusal: raised by `perform`, or the key cannot be used now.
         """
         attempt = await self._begin(request)
         if attempt.claim is None:
@@ -92,7 +94,7 @@ class IdempotentRequests:
         except LostKey:
             raise _in_progress(1) from None
         except BaseException:
-            # A refusal is not kept, as nothing came of it. The client that left may send it again.
+            # A refusal is not recorded, because it changed nothing. A client that left may send the request again.
             with suppress(*UNAVAILABLE):
                 await self._database.call(self._store.release, claim)
             raise
@@ -130,7 +132,7 @@ class IdempotentRequests:
 
 
 def fingerprint_of(request: web.Request, content: bytes) -> str:
-    """`content`: the body, or what stands for it."""
+    """SHA-256 of method, path and `content`: the body, or a digest of it."""
     return hashlib.sha256(f"{request.method} {request.path}\0".encode() + content).hexdigest()
 
 

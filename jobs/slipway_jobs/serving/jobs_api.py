@@ -47,7 +47,7 @@ _STATUSES = {
 
 
 class JobsApi:
-    """Answers for the jobs of a tenant. `wake`: there is something to do."""
+    """Answers for the jobs of a tenant. `wake`: called when a job was created or cancelled."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class JobsApi:
                 new,
                 lambda connection, _: attempt.answer(connection, shown, 202),
             )
-        except BaseException:  # its client may have left; a batch that was made nevertheless keeps the file
+        except BaseException:  # the client may have left; a batch that was created nevertheless keeps the file
             await self._uploads.drop(file)
             raise
         self._wake()
@@ -158,7 +158,7 @@ class JobsApi:
         return row
 
     async def _job(self, row: Row) -> dict[str, Any]:
-        """`result`: the body of the response. A request that the model refused has an error."""
+        """A job as clients see it: `result` is the body of the response; a request that failed has `error`."""
         status = _STATUSES[row["status"]]
         shown = {
             "job_id": row["id"],
@@ -175,7 +175,7 @@ class JobsApi:
         if failed and response:
             body = response.get("body")
             error = body.get("error", body) if isinstance(body, dict) else body
-        if error is None and row["status"] in UNRUN:  # it ended before it was read
+        if error is None and row["status"] in UNRUN:  # the job ended before its file was read
             error = dict(zip(("code", "message"), UNRUN[row["status"]], strict=True))
         shown["result"] = response.get("body") if line else None
         shown["status_code"], shown["revision"] = response.get("status_code"), response.get("revision")

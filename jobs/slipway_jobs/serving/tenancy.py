@@ -1,4 +1,4 @@
-"""Whose request it is: the gateway's word, signed by the release's keys."""
+"""The tenant of a request: the gateway names it in a header, signed with the release's keys."""
 
 from aiohttp import web
 
@@ -10,9 +10,10 @@ _TENANT: web.RequestKey[str] = web.RequestKey("tenant", str)
 
 
 def verify(request: web.Request, keys: PassKeys) -> None:
-    """
+    """Checks the signature and keeps the tenant for `tenant_of`.
+
     Raises:
-        JobsRefusal: no gateway of this release sends it.
+        JobsRefusal: the signature is invalid, so no gateway of this release sent the request.
     """
     tenant = request.headers.get(TENANT, "")
     given = request.headers.getall(PASS, [])
@@ -22,5 +23,5 @@ def verify(request: web.Request, keys: PassKeys) -> None:
 
 
 def tenant_of(request: web.Request) -> str:
-    """Empty where the gateway takes requests without credentials."""
+    """The tenant of a verified request; empty where the gateway accepts requests without credentials."""
     return request[_TENANT]

@@ -19,7 +19,7 @@ _SLICE_LINES = 2000
 
 
 def new_id(prefix: str) -> str:
-    """Ids are ordered by time, and end with 64 bits that cannot be guessed."""
+    """An id: ids are ordered by time, and end with 64 random bits that cannot be guessed."""
     return f"{prefix}{time.time_ns():016x}{os.urandom(8).hex()}"
 
 
@@ -61,10 +61,10 @@ class Uploads:
         self._settings, self._database, self._store = settings, database, store
 
     async def receive(self, new: NewFile, chunks: AsyncIterator[bytes]) -> int:
-        """The file, which is not visible before `finish`; its size.
+        """Writes a file, which is not visible before `finish`; returns its bytes. After an error it is dropped.
 
         Raises:
-            JobsRefusal: it is too large, or a line of it is, or there is no room.
+            JobsRefusal: the file or a line of it is too large, or the database is full.
         """
         await self._database.call(self._store.begin, new)
         try:
@@ -99,7 +99,7 @@ class Uploads:
         return total
 
     async def finish(self, new: NewFile, answer: Callable[[Connection, Row], T]) -> T:
-        """The file is whole. `answer`: called in the same transaction."""
+        """Makes a whole file visible. `answer`: called in the same transaction; its result is returned."""
 
         def finish(connection: Connection) -> T:
             return answer(connection, self._store.finish(connection, new))
@@ -113,7 +113,7 @@ class Uploads:
             raise JobsRefusal(413, "storage_exhausted", message, param="file") from None
 
     async def write(self, new: NewFile, lines: Iterable[bytes]) -> Row:
-        """A file that this process makes itself."""
+        """Writes a file of lines that this process makes itself."""
 
         async def chunks() -> AsyncIterator[bytes]:
             for line in lines:

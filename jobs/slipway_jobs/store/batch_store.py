@@ -36,7 +36,7 @@ class TooManyBatches(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """`metadata`: JSON. `output_expires_s`: how long its results are kept; None: as long as any file."""
+    """`metadata`: JSON. `output_expires_s`: seconds that its results are kept; None: as long as any file."""
 
     id: str
     tenant: str
@@ -67,7 +67,8 @@ class BatchStore:
         self._window_s = window_s
 
     def create(self, connection: Connection, new: NewBatch) -> Row:
-        """
+        """Adds a batch, with its webhook if it has a callback_url; returns its row.
+
         Raises:
             TooManyBatches: the tenant has as many as it may.
             TooManyWebhooks: likewise.
@@ -83,7 +84,7 @@ class BatchStore:
         row = {name: getattr(new, name) for name in named}
         times = {"created_at": now_s, "expires_at": now_s + self._window_s}
         if new.kind != BATCH:
-            # Its client sees no file and could delete none: it goes when the batch has ended.
+            # The client does not see this file and cannot delete it: it is purged when the batch has ended.
             connection.execute(update(files).where(files.c.id == new.input_file_id).values(state=DELETED))
         made = batches.insert().values(**row, **times, status=VALIDATING).returning(*batches.c)
         return dict(connection.execute(made).mappings().one())
@@ -94,7 +95,7 @@ class BatchStore:
         return self._counted(connection, [row])[0] if row else None
 
     def listed(self, connection: Connection, tenant: str, limit: int, after: str = "") -> list[Row]:
-        """The newest first; one more than `limit` where there are more."""
+        """Batches of a tenant, the newest first; one more than `limit` where there are more."""
         query = select(batches).where(batches.c.tenant == tenant, batches.c.kind == BATCH)
         if after:
             query = query.where(batches.c.id < after)
@@ -102,7 +103,7 @@ class BatchStore:
         return self._counted(connection, rows)
 
     def cancel(self, connection: Connection, tenant: str, batch_id: str, kind: str = BATCH) -> tuple[Row | None, bool]:
-        """The batch, None without one, and whether it is being cancelled now."""
+        """Cancels a batch if its status allows it. Returns it, or None, and whether it is cancelled or will be."""
         own = (batches.c.id == batch_id, batches.c.tenant == tenant, batches.c.kind == kind)
         values = {"status": CANCELLING, "outcome": CANCELLED, "cancelling_at": self._database.now}
         done = connection.execute(update(batches).where(*own, batches.c.status.in_(CANCELLABLE)).values(values))
@@ -110,14 +111,17 @@ class BatchStore:
         return row, done.rowcount == 1 or bool(row and row["status"] in (CANCELLING, CANCELLED))
 
     def result(self, connection: Connection, batch_id: str) -> bytes | None:
-        """Of the first line; None while there is none."""
+        """The result of the batch's first line; None while there is none."""
         found = connection.execute(select(lines.c.result).where(lines.c.batch_id == batch_id, lines.c.n == 0)).scalar()
         return bytes(found) if found is not None else None
 
     # -- validation
 
     def claim(self, connection: Connection, owner: str, lease_s: float, after: str = "") -> Validation | None:
-        """The oldest batch to validate of the tenant behind `after`. What another process left of it is removed."""
+        """Claims the oldest batch to validate of the tenant that follows `after`; None without one.
+
+        Lines that another process has added to it are deleted.
+        """
         now = self._database.now
         free = select(batches.c.id).where(batches.c.status == VALIDATING, batches.c.lease_until < now)
         free = free.order_by(batches.c.tenant, batches.c.id).limit(1).with_for_update(skip_locked=True)
@@ -134,7 +138,7 @@ class BatchStore:
     def add_lines(
         self, connection: Connection, validation: Validation, found: Iterable[tuple[int, str]], lease_s: float
     ) -> bool:
-        """Adds lines by number and custom_id; False when the claim has ended."""
+        """Adds lines by number and custom_id, and renews the lease; False when the claim has ended."""
         values = {"lease_until": self._database.now + lease_s}
         if connection.execute(self._own(validation).values(values)).rowcount != 1:
             return False
@@ -147,12 +151,12 @@ class BatchStore:
         return True
 
     def start(self, connection: Connection, validation: Validation, total: int) -> bool:
-        """All lines are there."""
+        """Puts a batch in progress once all its lines are there; False when the claim has ended."""
         values = {"status": IN_PROGRESS, "in_progress_at": self._database.now, "total": total}
         return connection.execute(self._own(validation).values(values)).rowcount == 1
 
     def fail(self, connection: Connection, validation: Validation, errors: Sequence[Row]) -> bool:
-        """Its file is invalid: nothing of it runs."""
+        """Fails a batch whose file is invalid, and deletes its lines; False when the claim has ended."""
         values = {"status": FAILED, "failed_at": self._database.now, "errors": json.dumps(list(errors))}
         if connection.execute(self._own(validation).values(values)).rowcount != 1:
             return False
@@ -160,9 +164,9 @@ class BatchStore:
         return True
 
     def purge(self, connection: Connection, retention_s: float) -> int:
-        """Deletes some lines, then batches, that ended so long ago; how many: 0 when none is left."""
+        """Deletes lines, then the batch, of one that ended `retention_s` ago; returns how many rows, 0 at the end."""
         ends = (batches.c[f"{status}_at"] for status in ENDED_BATCHES)
-        # From its end on, as its files are.
+        # Retention counts from the batch's end, as it does for its files.
         old = func.coalesce(*ends, batches.c.created_at) + retention_s <= self._database.now
         ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(1)
         if (batch_id := connection.execute(ended).scalar()) is None:
@@ -183,7 +187,7 @@ class BatchStore:
         return update(batches).where(*own, batches.c.status == VALIDATING)
 
     def _counted(self, connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> list[Row]:
-        """Counts of a batch that has not ended are those of its lines."""
+        """Rows with their counts. Those of a batch that has not ended are counted from its lines."""
         running = [row["id"] for row in rows if row["status"] in OPEN_BATCHES]
         grouped = select(lines.c.batch_id, lines.c.state, func.count()).where(lines.c.batch_id.in_(running))
         found: dict[str, dict[str, int]] = {}

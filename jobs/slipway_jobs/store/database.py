@@ -35,7 +35,7 @@ UNAVAILABLE = (SQLAlchemyError, OSError, UnusableDatabase)
 
 
 class Database:
-    """One database. It is opened, and its tables are made, with the first call."""
+    """One database. The first call opens it and creates or upgrades its tables."""
 
     def __init__(self, url: str, max_sqlite_bytes: int = 4 << 30) -> None:
         """
@@ -53,14 +53,14 @@ class Database:
 
     @property
     def now(self) -> ColumnElement[float]:
-        """Unix time by the clock of the database: processes on several nodes have one."""
+        """Unix time by the clock of the database, which processes on several nodes share."""
         text = (
             "extract(epoch from clock_timestamp())" if self.is_shared else "((julianday('now') - 2440587.5) * 86400.0)"
         )
         return literal_column(f"cast({text} as double precision)")
 
     async def call(self, function: Callable[Concatenate[Connection, P], T], *given: P.args, **named: P.kwargs) -> T:
-        """Runs it in one transaction, in a thread. Raises what is in `UNAVAILABLE`."""
+        """Runs a function in one transaction, in a thread. Raises the errors in `UNAVAILABLE`."""
 
         def run() -> T:
             self._open()
@@ -70,12 +70,12 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def add(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Inserts all rows, with PostgreSQL in a few statements: by itself its driver sends one for each row."""
+        """Inserts all rows, with PostgreSQL in a few statements: by default its driver sends one for each row."""
         insert = table.insert()
         connection.execute(insert.returning(*table.primary_key) if self.is_shared else insert, rows)
 
     def lock(self, connection: Connection, tenant: str) -> None:
-        """Until the transaction ends, what counts for a bound of this tenant is counted here alone."""
+        """Locks a tenant's counts until the transaction ends, so that no other transaction checks them meanwhile."""
         if self.is_shared:
             connection.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(tenant))))
 
@@ -83,7 +83,7 @@ class Database:
         return float(connection.execute(select(self.now)).scalar_one())
 
     def free_share(self, connection: Connection) -> float:
-        """The part of SQLite's file that is left; PostgreSQL has no bound of its own."""
+        """The free part (0 to 1) of SQLite's file at its size limit; 1 for PostgreSQL, which has no limit here."""
         if self.is_shared:
             return 1.0
         used, free, most = (
@@ -120,7 +120,7 @@ def _open_postgresql(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def limit_time(connection: Any, record: object) -> None:
         cursor = connection.cursor()
-        # By itself PostgreSQL does not see that a process died whose statement waits for a lock. Its transaction
+        # By default PostgreSQL does not notice that a client died whose statement waits for a lock. Its transaction
         # would hold the locks of its tenant until the timeouts below.
         try:
             cursor.execute(f"SET client_connection_check_interval = {_CLIENT_CHECK_MS}")
@@ -147,7 +147,7 @@ def _open_sqlite(url: URL, max_bytes: int) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # At once: a transaction that reads first and writes later may find that it cannot.
+        # Takes the write lock at once: a transaction that reads first and writes later may fail to get it.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine

@@ -1,4 +1,4 @@
-"""Reads and writes of webhooks: each is with its batch from the start, is due when that has ended, and is fenced."""
+"""Reads and writes of webhooks: each is added with its batch, is due when the batch has ended, and is fenced."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class TooManyWebhooks(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One attempt. `attempts`: with this one. `now_s`: by the clock of the database."""
+    """One attempt to deliver a webhook. `attempts`: this one included. `now_s`: by the clock of the database."""
 
     batch_id: str
     tenant: str
@@ -35,13 +35,13 @@ class Delivery:
 
     @property
     def event_id(self) -> str:
-        """The same at each attempt: a receiver that gets it twice sees that."""
+        """The same id at each attempt, so that a receiver recognizes an event that it gets twice."""
         return f"evt_{self.batch_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """`state`: delivered, failed, or pending: again after `wait_s`."""
+    """`state`: delivered, failed, or pending, which is tried again after `wait_s`."""
 
     state: str
     status: int | None = None
@@ -54,7 +54,8 @@ class DeliveryOutcome:
 
 
 def add_delivery(connection: Connection, batch_id: str, tenant: str, url: str, most: int) -> None:
-    """
+    """Adds the webhook of a batch. `most`: webhooks of a tenant that may be undelivered.
+
     Raises:
         TooManyWebhooks: the tenant has as many as it may.
     """
@@ -75,7 +76,7 @@ class DeliveryStore:
         return dict(row) if row else None
 
     def announce(self, connection: Connection) -> int:
-        """Those whose batch has ended are due; how many. It follows from the batches, so that no end is missed."""
+        """Makes webhooks due whose batch has ended; returns how many. It reads the batches, so it misses no end."""
         joined = deliveries.join(batches, deliveries.c.batch_id == batches.c.id)
         named = (batches.c.id, batches.c.kind, batches.c.status, batches.c.failed)
         ended = (deliveries.c.state == WAITING, batches.c.status.in_(ENDED_BATCHES))
@@ -91,7 +92,7 @@ class DeliveryStore:
         return len(rows)
 
     def claim(self, connection: Connection, limit: int) -> list[Delivery]:
-        """What is due, first attempts first: receivers that are away hold up no others."""
+        """Claims webhooks that are due, first attempts first: receivers that are away do not delay others."""
         now_s, table = self._database.time(connection), deliveries.c
         due = select(table.batch_id).where(table.state == PENDING, table.next_at <= now_s)
         due = due.order_by(table.attempts, table.next_at).limit(limit).with_for_update(skip_locked=True)
@@ -104,7 +105,7 @@ class DeliveryStore:
         return [Delivery(**{name: row[name] for name in named}, now_s=now_s) for row in rows]
 
     def record(self, connection: Connection, delivery: Delivery, outcome: DeliveryOutcome) -> bool:
-        """Whether the attempt was still the last one."""
+        """Records the outcome of an attempt; False if it is not the last one, whose outcome alone counts."""
         table, now_s = deliveries.c, self._database.time(connection)
         next_at = now_s + outcome.wait_s
         is_late = outcome.state == PENDING and next_at > delivery.event_at + LAST_AFTER_S

@@ -11,12 +11,12 @@ from ..states import COMPLETED, DELETED, ERROR_LINES, OPEN_BATCHES, OUTPUT, READ
 from .database import Database
 from .tables import batches, files, inputs, lines
 
-INTERNAL = "internal"  # purpose of the input of what was made without a file
+INTERNAL = "internal"  # purpose of the input file of a job or batch that was created without an upload
 PAGE_LINES = 200
 PAGE_BYTES = 1 << 20
 _STALE_UPLOAD_S = 3600.0
 _PURGED_ROWS = 2000
-RESERVED_SHARE = 0.25  # of SQLite's file
+RESERVED_SHARE = 0.25  # of SQLite's file: for results, not for uploads
 
 Row = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ class TooMuchStored(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """`keep_s`: how long it is kept."""
+    """`keep_s`: seconds that the file is kept."""
 
     id: str
     tenant: str
@@ -48,17 +48,17 @@ class FileStore:
         self._max_tenant_bytes = max_tenant_bytes
 
     def begin(self, connection: Connection, new: NewFile) -> None:
-        """Its lines may be added."""
+        """Adds a file without lines, which is not visible before `finish`."""
         now_s = self._database.time(connection)
         row = {"id": new.id, "tenant": new.tenant, "purpose": new.purpose, "filename": new.filename, "bytes": 0}
         times = {"created_at": now_s, "expires_at": now_s + new.keep_s}
         connection.execute(files.insert(), row | {"state": UPLOADING} | times)
 
     def add(self, connection: Connection, file_id: str, first: int, data: Sequence[bytes]) -> None:
-        """Lines from number `first` on.
+        """Adds lines to a file, from number `first` on.
 
         Raises:
-            DatabaseFull: what is left of the database is for results.
+            DatabaseFull: the rest of the database is reserved for results.
         """
         if self._database.free_share(connection) < RESERVED_SHARE:
             raise DatabaseFull
@@ -68,10 +68,10 @@ class FileStore:
         self._database.add(connection, inputs, rows)
 
     def finish(self, connection: Connection, new: NewFile) -> Row:
-        """The file is whole.
+        """Makes a whole file visible; returns its row.
 
         Raises:
-            TooMuchStored: with it the tenant has more than it may.
+            TooMuchStored: with this file the tenant would have more than it may.
         """
         # A deleted file is there as long as a batch reads it.
         kept = or_(files.c.state != DELETED, self._is_read())
@@ -85,7 +85,7 @@ class FileStore:
         return dict(connection.execute(done.returning(*files.c)).mappings().one())
 
     def drop(self, connection: Connection, file_id: str) -> None:
-        """An upload that broke: its lines go with the next purge."""
+        """Deletes an upload that broke; the next purge removes its lines."""
         connection.execute(update(files).where(files.c.id == file_id).values(state=DELETED))
 
     def get(self, connection: Connection, tenant: str, file_id: str) -> Row | None:
@@ -103,7 +103,7 @@ class FileStore:
         purpose: str = "",
         ascends: bool = False,
     ) -> list[Row]:
-        """One more than `limit` where there are more."""
+        """Files of a tenant, behind the id `after`; one more than `limit` where there are more."""
         query = select(files).where(*self._visible(tenant)).limit(limit + 1)
         if purpose:
             query = query.where(files.c.purpose == purpose)
@@ -113,7 +113,7 @@ class FileStore:
         return [dict(row) for row in connection.execute(query).mappings()]
 
     def delete(self, connection: Connection, tenant: str, file_id: str) -> bool:
-        """Whether there was one. Batches that use it go on."""
+        """Deletes a file; whether there was one. Batches that use it go on."""
         gone = update(files).where(files.c.id == file_id, *self._visible(tenant)).values(state=DELETED)
         return connection.execute(gone).rowcount == 1
 
@@ -138,9 +138,9 @@ class FileStore:
         return lines.c.n, lines.c.result, (lines.c.batch_id == file["batch_id"], *ended)
 
     def purge(self, connection: Connection) -> int:
-        """Deletes some rows that can no longer be read; how many: 0 when none is left."""
+        """Deletes some rows of files that can no longer be read; returns how many, 0 when none is left."""
         now_s = self._database.time(connection)
-        # What the process makes itself is deleted with its batch; one without it is of a process that was killed.
+        # A file that the process makes itself is deleted with its batch; without a batch its process was killed.
         unfinished = or_(files.c.state == UPLOADING, files.c.purpose == INTERNAL)
         stale = and_(unfinished, files.c.created_at < now_s - _STALE_UPLOAD_S)
         old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
@@ -157,7 +157,7 @@ class FileStore:
         return len(found) + len(gone)
 
     def _is_read(self) -> ColumnElement[bool]:
-        """Whether a batch that has not ended reads it."""
+        """A condition: a batch that has not ended reads the file."""
         return exists().where(batches.c.input_file_id == files.c.id, batches.c.status.in_(OPEN_BATCHES))
 
     def _visible(self, tenant: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Idempotency keys of tenants: one claim at a time, and one answer, recorded in the transaction that it answers for."""
+"""Idempotency keys of tenants: one claim at a time, and one answer, recorded in the transaction of the effect."""
 
 import uuid
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class TooManyKeys(Exception):
 
 
 class LostKey(Exception):
-    """Another process took the key over: nothing of this call may remain."""
+    """Another process took the key over: this transaction must be rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class KeyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KeyInProgress:
-    """`left_s`: until its lease ends, unless it is renewed."""
+    """Another request holds the key. `left_s`: seconds until its lease ends, unless it is renewed."""
 
     left_s: float
 
@@ -55,10 +55,11 @@ class KeyStore:
         self._keep_s, self._lease_s = keep_s, lease_s
 
     def begin(self, connection: Connection, tenant: str, key: str) -> KeyClaim | KeyAnswer | KeyInProgress:
-        """
+        """Claims a key. Where that is not possible, returns its recorded answer, or that a request is in progress.
+
         Raises:
-            TooManyKeys: the tenant has as many as it may, or their answers are as long as they may be.
-            DatabaseFull: what is left of the database is for results.
+            TooManyKeys: the tenant has as many keys as it may, or as many bytes of answers.
+            DatabaseFull: the rest of the database is reserved for results.
         """
         self._database.lock(connection, tenant)
         own = (keys.c.tenant == tenant, keys.c.key == key)
@@ -78,7 +79,7 @@ class KeyStore:
         return claim
 
     def record(self, connection: Connection, claim: KeyClaim, answer: KeyAnswer) -> None:
-        """In the transaction of what it answers for.
+        """Records the answer of a key, in the same transaction as the effect of the request.
 
         Raises:
             LostKey: the claim has ended; the transaction must not be committed.
@@ -94,12 +95,12 @@ class KeyStore:
         connection.execute(_open(claim).values(values))
 
     def release(self, connection: Connection, claim: KeyClaim) -> None:
-        """Nothing came of it: the key is free. One that has an answer keeps it."""
+        """Frees a key whose request had no effect. A key that has an answer keeps it."""
         own = (keys.c.tenant == claim.tenant, keys.c.key == claim.key, keys.c.owner == claim.owner)
         connection.execute(delete(keys).where(*own, keys.c.status.is_(None)))
 
     def purge(self, connection: Connection) -> int:
-        """Deletes some keys that are kept no longer; how many: 0 when none is left."""
+        """Deletes some keys whose retention is over; returns how many, 0 when none is left."""
         ends = select(keys.c.expires_at).where(keys.c.expires_at <= self._database.now)
         old = connection.execute(ends.order_by(keys.c.expires_at).limit(_PURGED_ROWS)).scalars().all()
         if old:
@@ -116,6 +117,6 @@ class KeyStore:
 
 
 def _open(claim: KeyClaim) -> Update:
-    """The row of a claim that has not ended."""
+    """An update of a claim's row, if the claim still holds the key without an answer."""
     own = (keys.c.tenant == claim.tenant, keys.c.key == claim.key, keys.c.owner == claim.owner)
     return update(keys).where(*own, keys.c.status.is_(None))

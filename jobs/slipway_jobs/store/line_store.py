@@ -1,7 +1,7 @@
 """Claims of lines, their results, and the end of batches.
 
-A claim counts an epoch up. A result is recorded only by the process whose epoch is the last one, so that each line has
-one recorded answer, whatever died, paused or came twice.
+A claim increments the line's epoch. A result is recorded only with the last epoch, so that each line has one recorded
+answer, even if processes die or pause, or a response comes twice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,9 +34,9 @@ from .database import Database
 from .tables import batches, files, inputs, lines
 
 MAX_LISTED = 200  # batches that are looked at in one turn
-MAX_TENANTS = 100  # whose batches they are
+MAX_TENANTS = 100  # whose batches are looked at in one turn
 _BATCHES_OF_TENANT = 32
-ALONE_AFTER = 2  # losses
+ALONE_AFTER = 2  # losses, after which a line runs alone
 _RENDERED_ROWS = 1000
 
 
@@ -55,7 +55,7 @@ _RUNNABLE = (batches.c.id, batches.c.tenant, batches.c.endpoint, batches.c.input
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Batches in the order in which they get room. `last`: the last tenant that was looked at."""
+    """Batches in the order in which their lines are claimed. `last`: the last tenant that was looked at."""
 
     batches: list[RunnableBatch]
     last: str
@@ -88,7 +88,10 @@ class LineStore:
     """Calls take a connection in a transaction: run them with `Database.call`."""
 
     def __init__(self, database: Database, owner: str, lease_s: float, file_s: float, *, max_attempts: int = 3) -> None:
-        """`owner`: this process. `file_s`: how long results are kept. `max_attempts`: that end a process."""
+        """`owner`: id of this process. `file_s`: seconds that results are kept.
+
+        `max_attempts`: how often a line may end a process while it runs alone, before it fails.
+        """
         self._database = database
         self._owner = owner
         self._lease_s = lease_s
@@ -96,7 +99,7 @@ class LineStore:
         self._max_attempts, self._max_losses = max_attempts, ALONE_AFTER + max_attempts
 
     def runnable(self, connection: Connection, after: str = "") -> Turn:
-        """Of the tenants behind `after`, then from the first one on: the oldest batch of each, then the second ones."""
+        """Batches with waiting lines: the oldest of each tenant, beginning behind `after`, then the second ones."""
         names = self._tenants(connection, lambda tenant: tenant > after, MAX_TENANTS)
         if len(names) < MAX_TENANTS:
             names += self._tenants(connection, lambda tenant: tenant <= after, MAX_TENANTS - len(names))
@@ -111,7 +114,7 @@ class LineStore:
         return Turn([RunnableBatch(*row[:-1]) for row in rows], names[-1] if names else after)
 
     def _tenants(self, connection: Connection, which: Callable[[Any], Any], most: int) -> list[str]:
-        """The first tenants that have batches, one step in the index for each: another way would read all batches."""
+        """The first tenants with batches in progress, by one index step for each: SELECT DISTINCT would read all."""
         own = batches.alias()
         first = select(func.min(batches.c.tenant).label("tenant"), literal(1).label("place"))
         found = first.where(batches.c.status == IN_PROGRESS, which(batches.c.tenant)).cte("found", recursive=True)
@@ -123,7 +126,7 @@ class LineStore:
         return list(connection.execute(query).scalars())
 
     def claim(self, connection: Connection, batch: RunnableBatch, limit: int) -> list[LineClaim]:
-        """Takes the next lines of a batch; other processes pass over them."""
+        """Claims the next lines of a batch, at most `limit`; skips those that another process is claiming."""
         now = self._database.now
         free = select(lines.c.n).where(lines.c.batch_id == batch.id, lines.c.state == QUEUED, lines.c.ready_at <= now)
         free = free.where(lines.c.losses < ALONE_AFTER).order_by(lines.c.n).limit(limit)
@@ -137,7 +140,7 @@ class LineStore:
         return connection.execute(self._suspects().limit(1)).first() is not None
 
     def claim_suspect(self, connection: Connection) -> list[LineClaim]:
-        """One line that was in flight when processes died: when the next one dies too, it was this line."""
+        """Claims one line that was in flight when processes died; alone, it is the cause if its process dies too."""
         free = self._suspects().order_by(lines.c.batch_id, lines.c.n).limit(1)
         row = connection.execute(free.with_for_update(of=lines, skip_locked=True)).first()
         return self._claimed(connection, RunnableBatch(*row[:-1]), [row.n]) if row else []
@@ -164,7 +167,7 @@ class LineStore:
         return [LineClaim(batch, n, custom_id, epoch, tries, data[n]) for n, custom_id, epoch, tries in sorted(rows)]
 
     def renew(self, connection: Connection, claims: Sequence[LineClaim]) -> None:
-        """Those that are in flight stay this process's."""
+        """Renews the leases of lines that this process has in flight."""
         numbers: dict[str, list[int]] = {}
         for claim in claims:
             numbers.setdefault(claim.batch.id, []).append(claim.n)
@@ -174,7 +177,7 @@ class LineStore:
             connection.execute(update(lines).where(*own, lines.c.state == CLAIMED).values(values))
 
     def record(self, connection: Connection, results: Sequence[LineResult]) -> list[bool]:
-        """Whether each was still this process's to record."""
+        """Records results; returns for each whether its claim was still the last one, else it is ignored."""
         taken: dict[int, bool] = {}
         for result in sorted(results, key=lambda one: (one.claim.batch.id, one.claim.n)):
             claim = result.claim
@@ -188,7 +191,7 @@ class LineStore:
     # -- what follows from the time and from lines that ended
 
     def sweep(self, connection: Connection) -> list[str]:
-        """Leases and windows that ended, and what follows. Returns batches that have no open line left."""
+        """Ends batches whose window is over, queues lines whose lease ended. Returns batches without an open line."""
         now = self._database.now
         late = (batches.c.status == IN_PROGRESS, batches.c.expires_at <= now)
         ends = {"status": FINALIZING, "outcome": EXPIRED, "finalizing_at": now}
@@ -206,7 +209,7 @@ class LineStore:
         return list(connection.execute(ending).scalars())
 
     def fail_lost(self, connection: Connection) -> int:
-        """Ends lines that ended their process with nothing beside them, as often as a line is tried; how many."""
+        """Fails lines whose process ended each time, lastly while they ran alone; returns how many."""
         which = (lines.c.state == QUEUED, lines.c.losses >= self._max_losses)
         query = select(lines.c.batch_id, lines.c.n, lines.c.custom_id, lines.c.losses).where(*which)
         rows = connection.execute(query.limit(_RENDERED_ROWS)).all()
@@ -228,7 +231,7 @@ class LineStore:
             connection.execute(update(lines).where(lines.c.batch_id == batch_id, which).values(state=state))
 
     def render(self, connection: Connection, batch_id: str) -> bool:
-        """Writes the error of some lines that did not run; whether there were any."""
+        """Writes the error of some lines that did not run; returns whether there were any."""
         unrun = (lines.c.batch_id == batch_id, lines.c.state.in_(tuple(UNRUN)), lines.c.result.is_(None))
         rows = connection.execute(
             select(lines.c.n, lines.c.custom_id, lines.c.state).where(*unrun).limit(_RENDERED_ROWS)
@@ -241,7 +244,7 @@ class LineStore:
         return bool(found)
 
     def finish(self, connection: Connection, batch_id: str) -> str | None:
-        """The batch ends, with its files and counts, once: the status, None when another process was first."""
+        """Ends a batch, with files and counts. Returns its status; None if another process did, or a line is open."""
         mine = select(batches).where(batches.c.id == batch_id, batches.c.status.in_(ENDING_BATCHES)).with_for_update()
         batch = connection.execute(mine).mappings().one_or_none()
         if batch is None:
@@ -271,7 +274,7 @@ class LineStore:
         return outcome
 
     def _file(self, connection: Connection, batch: Mapping[Any, Any], part: str) -> str | None:
-        """The id of a part of the result; None where it has no line."""
+        """Adds the file of a part of the result and returns its id; None where the part has no line."""
         states = (COMPLETED,) if part == OUTPUT else ERROR_LINES
         chosen = (lines.c.batch_id == batch["id"], lines.c.state.in_(states))
         size = connection.execute(select(func.sum(func.length(lines.c.result))).where(*chosen)).scalar()
@@ -297,7 +300,7 @@ class LineStore:
         return {row.state: row.number for row in connection.execute(grouped)}
 
     def give_back(self, connection: Connection) -> None:
-        """At the end of the process: what it holds may be claimed at once. Nothing of it is in flight any more."""
+        """Lets other processes claim this one's lines and batches at once. Call it when nothing is in flight."""
         own = (lines.c.owner == self._owner, lines.c.state == CLAIMED)
         connection.execute(update(lines).where(*own).values(state=QUEUED, ready_at=0.0))
         read = (batches.c.owner == self._owner, batches.c.status == VALIDATING)
@@ -313,5 +316,5 @@ def result_line(
 
 
 def request_id(batch_id: str, n: int) -> str:
-    """Of one line, at the gateway too."""
+    """The id of one line's request, which is also its `X-Request-Id` at the gateway."""
     return f"batch_req_{batch_id.removeprefix('batch_')}_{n}"

@@ -17,8 +17,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-# Written with the first process that opens a database. A release that needs other tables has another number, and
-# `upgrades` changes what an older one made.
+# Written by the first process that opens a database. A release that needs other tables has another number, and
+# `upgrades` changes the tables of an older one.
 SCHEMA_VERSION = 3
 
 metadata = MetaData()
@@ -31,7 +31,7 @@ def _time(name: str) -> Column[Any]:
     return Column(name, Double)
 
 
-# Ids begin with the time, so that their order is that of their making. `part`: of the result of `batch_id`.
+# Ids begin with the time, so their order is that of creation. `part`: of the result of `batch_id`, output or error.
 files = Table(
     "slipway_job_files",
     metadata,
@@ -56,7 +56,7 @@ inputs = Table(
     Column("data", LargeBinary, nullable=False),
 )
 
-# `outcome`: what it becomes when its last line has ended. `epoch`, `owner`, `lease_until`: of who validates it.
+# `outcome`: the status once its last line has ended. `epoch`, `owner`, `lease_until`: of the process that validates it.
 batches = Table(
     "slipway_job_batches",
     metadata,
@@ -87,7 +87,7 @@ batches = Table(
     Index("slipway_job_batches_by_turn", "status", "tenant", "id"),
 )
 
-# `epoch`: of the claim; only the process that made the last one may end the line. `ready_at`: not before.
+# `epoch`: of the claim; only the process that made the last one may end the line. `ready_at`: not claimed before.
 # `losses`: processes that died, or were cut off for longer than their lease, while the line was in flight there.
 lines = Table(
     "slipway_job_lines",
@@ -109,7 +109,7 @@ lines = Table(
     Index("slipway_job_lines_by_losses", "state", "losses"),
 )
 
-# Webhooks, one of each batch that has a callback_url. `next_at`: of the next attempt, or until when this one lasts.
+# Webhooks, one of each batch with a callback_url. `next_at`: time of the next attempt, or when this one's lease ends.
 deliveries = Table(
     "slipway_job_deliveries",
     metadata,

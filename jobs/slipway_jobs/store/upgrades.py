@@ -1,28 +1,28 @@
-"""Brings the tables of an older release to those of this one. New tables are made without it."""
+"""Changes the tables of an older release to those of this one. New tables are created by `database`."""
 
 from sqlalchemy import Connection, delete, select, update
 
 from .tables import SCHEMA_VERSION, about
 
-# By the version that they start from, for SQLite and PostgreSQL alike. Processes of the older release that still run
-# go on: what is added has defaults.
+# By the version that they start from, for SQLite and PostgreSQL alike. Processes of the older release keep working:
+# new columns have defaults.
 _STATEMENTS = {
     1: (
         "ALTER TABLE slipway_job_lines ADD COLUMN losses INTEGER NOT NULL DEFAULT 0",
         "CREATE INDEX slipway_job_lines_by_losses ON slipway_job_lines (state, losses)",
         "CREATE INDEX slipway_job_batches_by_turn ON slipway_job_batches (status, tenant, id)",
     ),
-    2: (),  # a table more
+    2: (),  # one more table, which `create_all` adds
 }
 
 
 def upgrade(connection: Connection) -> bool:
-    """Whether the tables are those of this release now; False when a newer one made them."""
+    """Upgrades the tables; returns whether they are those of this release now, False when a newer one made them."""
     versions = connection.execute(select(about.c.version)).scalars().all()
     if not versions:
         connection.execute(about.insert().values(version=SCHEMA_VERSION))
         return True
-    # An older release that starts later writes its own version beside.
+    # An older release that starts later may have added its own version.
     found = max(versions)
     connection.execute(delete(about).where(about.c.version < found))
     if found > SCHEMA_VERSION:

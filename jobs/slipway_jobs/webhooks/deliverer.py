@@ -1,4 +1,4 @@
-"""The loop of webhooks: claims what is due, sends it, records what became of it."""
+"""The loop of webhooks: claims those that are due, sends them and records the outcomes."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from .receivers import ReceiverReply, Receivers
 from .signing import secret_of, sign
 
 log = logging.getLogger(__name__)
-# Behind each attempt, and the last one is within three days.
+# Delays after each failed attempt; the last attempt is within three days.
 DELAYS_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 72_000.0)
 _AT_ONCE = 8
 _TICK_S, _PAUSE_S = 1.0, 5.0
@@ -22,7 +22,7 @@ _GONE = 410
 
 
 class Deliverer:
-    """Of one process. `secrets`: of the release, the newest first."""
+    """Delivers webhooks in one process. `secrets`: of the release, the newest first."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Deliverer:
         self._secrets, self._metrics = secrets, metrics
 
     async def run(self) -> None:
-        """Until it is cancelled: what is in flight then is sent again by its lease, with the same id."""
+        """Runs until cancelled. A webhook in flight then is sent again after its lease has ended, with the same id."""
         while True:
             try:
                 sent = await self.turn()
@@ -48,7 +48,7 @@ class Deliverer:
                 await asyncio.sleep(_TICK_S)
 
     async def turn(self) -> int:
-        """How many were sent. Raises what is in `UNAVAILABLE`."""
+        """Sends the webhooks that are due; returns how many. Raises the errors in `UNAVAILABLE`."""
         await self._database.call(self._store.announce)
         found = await self._database.call(self._store.claim, _AT_ONCE)
         await asyncio.gather(*(self._deliver(one) for one in found))
@@ -77,7 +77,7 @@ def event_body(delivery: Delivery) -> bytes:
 
 
 def outcome_of(delivery: Delivery, reply: ReceiverReply) -> DeliveryOutcome:
-    """What follows from the reply to an attempt."""
+    """Whether a reply means delivered, failed (410, or no attempt is left), or tried again, and after how long."""
     if reply.status is not None and 200 <= reply.status < 300:
         return DeliveryOutcome("delivered", reply.status)
     error = reply.error or f"The receiver answered {reply.status}."

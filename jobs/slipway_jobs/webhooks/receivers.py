@@ -15,7 +15,7 @@ _MAX_HEADER_BYTES = 8192
 
 @dataclass(frozen=True, slots=True)
 class ReceiverReply:
-    """`status`: of the response; None without one, and `error` says why. The body is not read."""
+    """`status`: of the response; None without one: then `error` is the reason. The body is not read."""
 
     status: int | None = None
     error: str | None = None
@@ -23,7 +23,7 @@ class ReceiverReply:
 
 
 class Receivers:
-    """`resolver`: another one, for tests."""
+    """Calls receivers at listed hosts. `resolver`: replaces aiohttp's resolver in tests."""
 
     def __init__(self, hosts: ListedHosts, resolver: AbstractResolver | None = None) -> None:
         self._hosts, self._resolver = hosts, resolver

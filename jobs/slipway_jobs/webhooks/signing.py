@@ -11,10 +11,10 @@ _MIN_BYTES, _MAX_BYTES = 24, 64
 
 
 def parse_secrets(text: str) -> tuple[bytes, ...]:
-    """Of `whsec_BASE64`, and a second one behind a comma while it is rotated.
+    """The secrets in `whsec_BASE64`, or in two of these with a comma while the secret is rotated.
 
     Raises:
-        ValueError: one is no such secret.
+        ValueError: one of them is invalid.
     """
     found = []
     for part in filter(None, (one.strip() for one in text.split(","))):
@@ -29,7 +29,7 @@ def parse_secrets(text: str) -> tuple[bytes, ...]:
 
 
 def secret_of(secret: bytes, tenant: str) -> bytes:
-    """A tenant's own: with one secret for all, each tenant could sign for the others."""
+    """A tenant's own secret: with one secret for all, each tenant could sign webhooks of the others."""
     return hmac.digest(secret, b"slipway-jobs webhooks\0" + tenant.encode(), hashlib.sha256)
 
 
@@ -38,7 +38,7 @@ def shown(secret: bytes) -> str:
 
 
 def sign(secrets: Sequence[bytes], event_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
-    """The headers: a signature by each secret, so that receivers may have either one."""
+    """The headers of a webhook, with a signature by each secret: a receiver may still have the older one."""
     signed = f"{event_id}.{timestamp_s}.".encode() + body
     made = (base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets)
     return {

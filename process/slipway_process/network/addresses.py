@@ -79,21 +79,21 @@ def reach_of(address: Address) -> Reach:
 
 # Docker, etcd, API server, kubelet, kube-proxy, scheduler, controller manager.
 CLUSTER_PORTS = frozenset({2375, 2376, 2379, 2380, 6443, *range(10248, 10260)})
-# Of our own processes: /metrics, routes, probes; the metrics API. At public addresses both are ordinary ports.
+# Ports of Slipway's processes: /metrics, routes, probes; the metrics API. At public addresses both are ordinary ports.
 OWN_PORTS = frozenset({8001, 8443})
 
 
 def matches(host: str, pattern: str) -> bool:
-    """Whether a pattern of `parse_hosts` has this host name."""
+    """Whether a host name matches a pattern of `parse_hosts`; `*.` stands for one or more labels."""
     name = host.lower().rstrip(".")
     return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
 
 
 def parse_hosts(texts: Iterable[str]) -> tuple[str, ...]:
-    """Parse the names of a setting.
+    """Parse host names, or patterns such as *.tools.svc, of a setting.
 
     Raises:
-        ValueError: names the one that is invalid.
+        ValueError: one is invalid; the message names it.
     """
     found = []
     for text in texts:

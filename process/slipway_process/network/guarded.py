@@ -19,14 +19,14 @@ AddressInfo = tuple[int, int, int, str, tuple[object, ...]]
 
 
 class ConnectionGuard:
-    """Of one call. `check`: why nothing may connect to an address and a port; empty: it may."""
+    """The guard of one call. `check`: returns why the call may not connect to an address and port; empty: it may."""
 
     def __init__(self, check: Callable[[str, int], str]) -> None:
         self._check = check
-        self.refusal = ""  # the last one: aiohttp goes on with the next address of a host
+        self.refusal = ""  # the last refusal of `check`: aiohttp goes on with the next address of a host
 
     def session(self, resolver: AbstractResolver | None = None, **limits: Any) -> aiohttp.ClientSession:
-        """For this call alone. It has no time limit of its own: the caller has one. `limits`: of ClientSession."""
+        """A session for this call alone, without a time limit: the caller has one. `limits`: of ClientSession."""
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 force_close=True, use_dns_cache=False, socket_factory=self._open_socket, resolver=resolver
@@ -39,7 +39,7 @@ class ConnectionGuard:
         )
 
     def _open_socket(self, info: AddressInfo) -> socket.socket:
-        """For the address that aiohttp connects to next."""
+        """A socket for the address that aiohttp connects to next. Raises OSError if `check` refuses it."""
         family, kind, protocol, _, address = info
         if refusal := self._check(str(address[0]), int(str(address[1]))):
             self.refusal = refusal
@@ -48,12 +48,12 @@ class ConnectionGuard:
 
 
 def guard_listed(hosts: ListedHosts) -> ConnectionGuard:
-    """For one call to a host of the administrator's list."""
+    """The guard of one call to a host of the administrator's list."""
     return ConnectionGuard(lambda address, port: "" if hosts.may_connect(address, port) else "it is reserved")
 
 
 async def read_body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body; of a longer one `most_bytes` and one more."""
+    """The body; of a body longer than `most_bytes`, the first `most_bytes + 1`."""
     body = b""
     while len(body) <= most_bytes and (chunk := await response.content.read(most_bytes + 1 - len(body))):
         body += chunk

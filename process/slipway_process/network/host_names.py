@@ -1,7 +1,7 @@
-"""Names of pods and gateways in certificates: of an address and a zone, so that no DNS needs to know them.
+"""Names of pods and gateways in certificates, made of an address and a zone, so that they need no DNS.
 
 `10-0-0-7.team-a.pod.slipway.internal` is the pod of namespace team-a with address 10.0.0.7. A certificate has the name
-with `*` in place of the address, and who connects takes the address from the name.
+with `*` in place of the address, and a client takes the address from the name.
 """
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -30,7 +30,7 @@ def host_name(address: str, zone: str) -> str:
     """The name of an address; IPv6 in full, because a label neither begins nor ends with a hyphen.
 
     Raises:
-        ValueError: it is no address.
+        ValueError: `address` is no IP address.
     """
     parsed = ip_address(address)
     text = parsed.exploded.replace(":", "-") if parsed.version == 6 else str(parsed).replace(".", "-")
@@ -49,6 +49,6 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def shown(host: str) -> str:
-    """The address where it is a name of one, else the host itself: for people and reports."""
+    """The address in a name of `host_name`, else the host itself: for people and reports."""
     address = address_of(host)
     return host if address is None else str(address)

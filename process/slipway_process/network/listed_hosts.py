@@ -1,4 +1,4 @@
-"""Hosts that an administrator listed for outgoing calls, and never reserved addresses behind their names; pure.
+"""Hosts that an administrator listed for outgoing calls, except where their names resolve to reserved addresses; pure.
 
 The host decides who may get contents; the address is checked because others may choose what a name resolves to.
 """
@@ -17,7 +17,7 @@ MAX_URL_CHARACTERS = 2048
 
 @dataclass(frozen=True, slots=True)
 class ListedHosts:
-    """`patterns`: as `parse_hosts` returns them. `loopback`: this machine too; no setting sets it, tests do."""
+    """`patterns`: as `parse_hosts` returns them. `loopback`: calls to this machine are allowed; only tests set it."""
 
     patterns: tuple[str, ...] = ()
     loopback: bool = False
@@ -26,7 +26,7 @@ class ListedHosts:
     def of(cls, texts: Iterable[str]) -> Self:
         """
         Raises:
-            ValueError: names the one that is invalid.
+            ValueError: a text is no host name or pattern; the message names it.
         """
         return cls(parse_hosts(texts))
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class UnusableCertificate(ValueError):
-    """The message names the files, and has nothing of a key."""
+    """A certificate, its key or a CA cannot be used. The message names the files, and has nothing of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class IdentityFiles:
         return cls(folder / CERTIFICATE, folder / PRIVATE_KEY, folder / CA)
 
     def signature(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes with the files. Raises OSError."""
+        """A value that differs after a file was changed or replaced. Raises OSError."""
         found = [path.stat() for path in (self.certificate, self.private_key, self.ca)]
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
 
@@ -62,10 +62,10 @@ class IdentityFiles:
 
 
 def server_context(identity: PemIdentity) -> ssl.SSLContext:
-    """TLS 1.3. A client's certificate must be valid if it sends one; `has_certificate` says whether it did.
+    """TLS 1.3. A client's certificate must be valid if it sends one; `has_certificate` returns whether it did.
 
     Raises:
-        UnusableCertificate: it is no pair, or there is no CA.
+        UnusableCertificate: certificate and key are no pair, or there is no CA.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_OPTIONAL
@@ -75,10 +75,10 @@ def server_context(identity: PemIdentity) -> ssl.SSLContext:
 
 
 def client_context(identity: PemIdentity) -> ssl.SSLContext:
-    """TLS 1.3 to servers whose certificate has the name that was dialed, by one of these CAs and no other.
+    """TLS 1.3 to servers whose certificate has the name that was dialed, signed by one of these CAs and no other.
 
     Raises:
-        UnusableCertificate: it is no pair, or there is no CA.
+        UnusableCertificate: certificate and key are no pair, or there is no CA.
     """
     return _load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), identity)
 
@@ -89,7 +89,9 @@ def has_certificate(peer: Any) -> bool:
 
 
 class Reloaded(Generic[Context]):
-    """A context of files that are looked at again every two seconds, when it is needed; the last good one stays.
+    """A context of files. When it is used, changed files are read again, at most every two seconds.
+
+    If they cannot be used, the last good context stays.
 
     Raises:
         OSError, UnusableCertificate: they cannot be used at the start.
@@ -108,7 +110,7 @@ class Reloaded(Generic[Context]):
         self._trouble = ""
 
     def current(self) -> Context:
-        """For the next handshake."""
+        """The context of the next handshake."""
         now_s = self._clock()
         if now_s - self._looked_s >= LOOK_AGAIN_S:
             self._looked_s = now_s

@@ -1,4 +1,4 @@
-"""Connects to names with addresses in them, for aiohttp: gateways to pods, the operator to gateways and pods."""
+"""Resolves names with addresses in them, for aiohttp: gateways connect to pods, the operator to gateways and pods."""
 
 import socket
 
@@ -9,7 +9,7 @@ from slipway_process.network.host_names import address_of
 
 
 class NameResolver(ThreadedResolver):
-    """Takes the address from the name; names of other hosts are those of DNS."""
+    """Takes the address from a name of `host_names`; other names are resolved by the system."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
