@@ -161,9 +161,9 @@ def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tu
 def _logprobs_of_rows(
     logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams], masks: TokenMasks | None
 ) -> dict[int, Logprobs]:
-    """Rows with the same number of alternatives are computed together."""
+    """By row, for rows that request log probabilities. Rows with equally many alternatives are computed together."""
     logprobs: dict[int, Logprobs] = {}
-    # Of a row that gets no token the numbers are of no use.
+    # A row without a token has -1 here; its log probabilities are not used.
     tokens = [max(0, token) for token in tokens]
     for count in {p.logprobs for p in params} - {-1}:
         rows = [row for row, p in enumerate(params) if p.logprobs == count]
@@ -177,7 +177,10 @@ def _logprobs_of_rows(
 
 
 def _allowed_alternatives(row: torch.Tensor, token: int, count: int, allowed: torch.Tensor) -> Logprobs:
-    """As `log_probabilities`, of the model's own distribution, without alternatives that are not allowed."""
+    """Like `log_probabilities` of one row, but only token IDs in `allowed` are alternatives.
+
+    The probabilities are the model's own, before any rule.
+    """
     (own,) = log_probabilities(row[None], [token], 0)
     ids = allowed.to(row.device)
     values, best = row[ids].topk(min(count, len(ids)))
