@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def predict(settings: ServerSettings) -> None:
-    """Serves a classic model, or a pool of them. Only then is that code imported, and no code of the engine."""
+    """Serves a classic model, or a pool of them. Their code is imported here: language models do without it."""
     from .http.pool.app import serve as serve_pool
     from .http.predict.app import serve as serve_model
     from .predict import model_file

@@ -28,14 +28,14 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     trace: str = ""  # file that gets a line of JSON for each step
     gpu_memory: float = 0.9  # share of a GPU's memory that all processes together may use
     kernels: str = "auto"  # or native, torch, an instruction set
-    allow_slow: bool = False  # a GPU may compute without its kernels
+    allow_slow: bool = False  # a GPU may compute without the Triton kernels
     eager: bool = False  # no step is captured as a CUDA graph
     async_scheduling: bool = False  # a step begins before the one before has ended
     log_level: str = "info"
     inter_token_s: float = 0.0  # target time of a step with answers of few requests; 0: what suits the device
     cpu_threads_bind: str = "nobind"  # or auto, a list of CPUs
     numa: str = "auto"  # or off
-    stop_token_ids: tuple[int, ...] = ()  # of the model, by which an answer with a grammar ends
+    stop_token_ids: tuple[int, ...] = ()  # of the model: they end an answer with a grammar
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):

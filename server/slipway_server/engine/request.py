@@ -144,7 +144,7 @@ class Sequence:
 
     @property
     def ends_by_length(self) -> bool:
-        """Whether it has all its tokens, of which the last one may be PENDING."""
+        """Whether it has `max_tokens` output tokens, of which the last one may be PENDING."""
         return self.request.sampling is not None and len(self.output) >= self.request.sampling.max_tokens
 
     def tokens(self, start: int, end: int) -> list[int]:

@@ -68,7 +68,7 @@ class _Builder:
         )
 
     def take(self, name: str, *size: int) -> Tensor:
-        """The named tensor, which must have this size, as kernels assume. Raises MissingWeight and WrongShape."""
+        """A tensor of exactly this size, on which kernels rely. Raises MissingWeight and WrongShape."""
         return _sized(name, self.weights.take(name), size)
 
     def bias(self, name: str, size: int) -> Tensor | None:

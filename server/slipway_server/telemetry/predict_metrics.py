@@ -1,4 +1,4 @@
-"""Metrics of a classic model's server: batches, their waits and compute times; vLLM's names where autoscalers read."""
+"""Metrics of a classic model's server: batches, waits, compute times; vLLM's names where autoscalers read them."""
 
 from collections import Counter as Counts
 from collections.abc import Callable

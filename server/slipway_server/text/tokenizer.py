@@ -52,7 +52,7 @@ class Tokenizer:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     def special_ids_of(self, names: tuple[str, ...]) -> frozenset[int]:
-        """The special tokens with these names."""
+        """The IDs of the special tokens with these names; other names are ignored."""
         found = {self._backend.token_to_id(name) for name in names}
         return frozenset(token for token in found if token in self.special_ids)
 

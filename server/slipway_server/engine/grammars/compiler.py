@@ -38,7 +38,7 @@ def load_tokenizer(file: Path, vocabulary: int, stop_token_ids: tuple[int, ...])
     try:
         own = LLTokenizer(text, eos_token=list(stop_token_ids))
         return own if own.vocab_size >= vocabulary else LLTokenizer(text, vocabulary, list(stop_token_ids))
-    except Exception as error:  # the library raises ValueError, and panics are BaseException's
+    except Exception as error:  # the library raises ValueError; its panics are no Exception and end the process
         raise GrammarError(f"Grammars need a tokenizer whose tokens are bytes: {_short(str(error))}") from None
 
 

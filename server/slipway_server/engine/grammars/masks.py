@@ -40,7 +40,7 @@ NO_ANSWER = "The process that computes grammars did not answer."
 
 @dataclass(slots=True)
 class _Followed:
-    """A sequence with a grammar, as the engine knows it."""
+    """What the engine knows of a sequence with a grammar."""
 
     number: int
     grammar: Grammar
@@ -90,7 +90,7 @@ class Masks:
         self._unavailable = ""
 
     def fileno(self) -> int:
-        """Readable when there is something for `take_prepared`."""
+        """The descriptor that is readable when `take_prepared` may return something."""
         return self._process.fileno()
 
     def stop(self) -> None:
@@ -112,7 +112,7 @@ class Masks:
             self._request_grammar(digest, grammar)
 
     def take_prepared(self) -> tuple[list[Request], list[RequestOutput]]:
-        """Requests that can run now, and the ends of those that cannot."""
+        """Requests whose grammar is compiled, and final outputs for requests that cannot run; each only once."""
         if self._process.started:
             self._receive(0.0)
             self._give_up(time.monotonic())
@@ -197,7 +197,7 @@ class Masks:
         return self._followed[name]
 
     def _make_room(self, running: set[str]) -> None:
-        """Frees the rows of sequences that are not in this step; their matchers start over when they are."""
+        """Frees the rows of sequences that are not in this step; their matchers start over later."""
         for name in [name for name in self._followed if name not in running]:
             self._release(self._followed.pop(name))
         while not self._free_rows:  # masks for sequences that are gone are still computed in all rows
@@ -260,7 +260,7 @@ class Masks:
                 self._masked(one)
 
     def _begin_again(self, hello: Hello) -> None:
-        """Sends a new process the grammars again. `begin` sends the tokens of the sequences."""
+        """Sends a new process the grammars again; `begin` then sends the tokens. The culprit's sequence is refused."""
         if hello.refusal:
             self._end_all(hello.refusal)
             return

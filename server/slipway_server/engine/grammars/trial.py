@@ -85,7 +85,7 @@ def _try(tokenizer: LLTokenizer, kind: str, text: str) -> TrialResult:
         _walk(matcher, kind)
     except GrammarError as error:
         return TrialResult(str(error))
-    except BaseException:  # a Rust panic of llguidance is no Exception
+    except BaseException:  # a panic in llguidance is a BaseException
         return TrialResult(TOO_LARGE)
     if time.process_time() > CPU_S:
         return TrialResult(TOO_SLOW)

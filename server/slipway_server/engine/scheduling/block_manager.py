@@ -118,7 +118,7 @@ class BlockManager:
         return block
 
     def _drop(self, block: int) -> None:
-        """Makes a block without references evictable if it has a hash, else free."""
+        """Makes a block without references evictable if it has a hash, else free. An invalid one is to be cleared."""
         if block in self._invalid:
             self._invalid.remove(block)
             self._to_clear.append(block)

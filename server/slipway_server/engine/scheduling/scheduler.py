@@ -47,7 +47,7 @@ class Scheduler:
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._arrivals = 0
         self._started: dict[str, int] = {}
-        self._in_flight = False  # results of a step are expected, on which the next one is scheduled
+        self._in_flight = False  # between `expect` and `settle` or `retract`
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
