@@ -29,8 +29,10 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class BeamRules:
-    """`early_stopping`: with `width` answers, True ends at once, False if better ones are unlikely, "never" if they are
-    impossible.
+    """The rules of a search for `width` answers.
+
+    `early_stopping`: once there are `width` answers, True ends the search at once, False when better ones are unlikely,
+    "never" when they are impossible.
     """
 
     width: int

@@ -101,7 +101,7 @@ class EngineCore:
         self._in_flight: _InFlight | None = None
 
     def submit(self, request: Request) -> None:
-        """Lets a request wait, first for its grammar if it has one. The next step ends a request that can never run."""
+        """Queues a request, once its grammar is compiled if it has one. The next step ends one that can never run."""
         try:
             validate_request(request, self._vocab_size)
             grammar = request.sampling.grammar if request.sampling else None

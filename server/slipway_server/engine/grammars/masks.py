@@ -75,8 +75,10 @@ class Mask:
 
 class Masks:
     def __init__(self, process: GrammarProcess, rows: int) -> None:
-        """`rows`: of the process's masks, at least twice the scheduler's slots: a preempted sequence keeps its row
-        until another sequence needs it."""
+        """`rows`: of the process's masks, at least twice the scheduler's slots.
+
+        A preempted sequence keeps its row until another sequence needs it.
+        """
         self._process = process
         self._free_rows = list(range(rows))
         self._retired: dict[int, int] = {}  # rows of sequences that are gone, whose masks are still being computed

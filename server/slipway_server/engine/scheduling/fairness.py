@@ -27,7 +27,7 @@ class Fairness:
     def enter(self, tenant: str) -> None:
         """A request arrives. An idle tenant starts level with the least served one: idle time earns no credit.
 
-        If no tenant is active, it starts level with the last active one, so that it is not served before that one.
+        If no tenant is active, it starts level with the last active one, so that it has no advantage over that one.
         """
         account = self._accounts.setdefault(tenant, _Account())
         if account.active == 0:

@@ -77,7 +77,7 @@ class Scheduler:
         return self.block_manager.blocks_for(request.kv_tokens) <= self.block_manager.num_blocks
 
     def submit(self, request: Request, now_s: float = 0.0) -> None:
-        """Lets a request wait. Raises ValueError if it could never run; the HTTP process has refused those before."""
+        """Queues a request. Raises ValueError if it could never run; the HTTP process has refused those before."""
         if not self.can_ever_run(request):
             raise ValueError(f"request {request.id} needs {request.kv_tokens} of {self.limits.kv_tokens} KV tokens")
         self._arrivals += 1
