@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def predict(settings: ServerSettings) -> None:
-    """A classic model: nothing of a language model's server is imported for it, and the other way round."""
+    """Serves a classic model, or a pool of them. Their code is imported here: language models do without it."""
     from .http.pool.app import serve as serve_pool
     from .http.predict.app import serve as serve_model
     from .predict import model_file
@@ -71,10 +71,10 @@ def context_length(settings: ServerSettings, checkpoint: Checkpoint) -> int:
 
 
 class EngineLifecycle:
-    """What the server knows of its engine from one life of that process to the next."""
+    """Reports the engine's starts and crashes to health and metrics, and decides on restarts of its process."""
 
     def __init__(self, name: str, health: Health, metrics: ServerMetrics, most: int) -> None:
-        """`most`: restarts within a while."""
+        """`most`: restarts within the window of `Restarts`."""
         self._name, self._health, self._metrics = name, health, metrics
         self._restarts = Restarts(most)
         self._started_s = time.monotonic()
@@ -87,12 +87,12 @@ class EngineLifecycle:
         log.info("ready", extra=fields | {"dtype": engine.dtype, "kv_tokens": engine.kv_tokens})
 
     def crashed(self) -> None:
-        """At once, while its process may still be ending: no new request is to be sent to it."""
+        """Called as soon as the engine closes its socket: readiness fails while its process may still be ending."""
         self._health.engine_has_crashed()
         self._metrics.crashed()
 
     def restart_in_s(self, _: EngineCrashed) -> float | None:
-        """During a drain no restart is needed."""
+        """Seconds until the restart after a crash; None: no restart, during a drain or after too many crashes."""
         if self._health.draining:
             return None
         self._started_s = time.monotonic()

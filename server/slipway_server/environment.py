@@ -1,4 +1,4 @@
-"""Environment variables that are no settings: of the engine process, and the path of the last words.
+"""Environment variables that are not settings: those of child processes, and the path of the termination log.
 
 Only this module and the settings read the environment.
 """
@@ -13,7 +13,7 @@ LOG_LEVEL = "SLIPWAY_LOG_LEVEL"  # as --log-level; likewise
 
 
 def termination_log() -> str:
-    """The file for a container's last words; "" for the kubelet's default."""
+    """The file of the container's termination message; "" for the kubelet's default."""
     return os.environ.get("SLIPWAY_TERMINATION_LOG", "")
 
 
@@ -52,7 +52,7 @@ _OF_MODELS = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
 def for_model(threads: int) -> dict[str, str]:
-    """All that the process of a model knows of the environment: no credential and no address is in it."""
+    """The whole environment of a classic model's process: it holds no credentials and no addresses."""
     package_root = str(Path(__file__).parents[1])
     paths = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     kept = {name: os.environ[name] for name in _OF_MODELS if name in os.environ}
@@ -67,7 +67,7 @@ def for_model(threads: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def hidden(kept: Container[str]) -> Iterator[None]:
-    """No variable but these, for a library that reads its own settings from there."""
+    """Removes all variables but `kept` within the context, from a library that reads its settings from there."""
     before = dict(os.environ)
     for name in before:
         if name not in kept:

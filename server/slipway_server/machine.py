@@ -11,7 +11,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def cores(cgroup: Path = CGROUP) -> int:
-    """Whole cores: the smaller of the affinity and the cgroup's quota, at least one."""
+    """Whole cores: the smaller of the CPU affinity and the cgroup's quota (rounded up), at least one."""
     allowed = len(os.sched_getaffinity(0))
     quota, period, *_ = [*_read(cgroup / "cpu.max").split(), "max", "max"]
     if quota == "max" or period == "max":
@@ -20,7 +20,7 @@ def cores(cgroup: Path = CGROUP) -> int:
 
 
 def free_memory_bytes(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """The smaller of what the machine has available and what the cgroup leaves."""
+    """The smaller of the machine's available memory and what the cgroup's limit leaves."""
     lines = dict(line.split(":", 1) for line in _read(meminfo).splitlines())
     available = int(lines.get("MemAvailable", "0 kB").split()[0]) * 1024
     limit, used = _read(cgroup / "memory.max").strip(), _read(cgroup / "memory.current").strip()
@@ -30,8 +30,10 @@ def free_memory_bytes(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo
 
 
 def peak_memory_bytes(pid: int) -> int:
-    """What a process has had in memory at most, without pages of files, which are shared and can be dropped. 0: it is
-    gone."""
+    """The peak resident memory of a process in bytes; 0: the process is gone.
+
+    Without pages of files, which are shared and can be dropped.
+    """
     sizes = {}
     for line in _read(Path(f"/proc/{pid}/status")).splitlines():
         name, _, value = line.partition(":")
@@ -42,14 +44,14 @@ def peak_memory_bytes(pid: int) -> int:
 
 
 def settle_memory() -> None:
-    """For glibc: gives back what loading left behind, then keeps what a step frees for the next step.
+    """Has glibc return the memory that loading freed to the kernel, then keep what a step frees for the next step.
 
     Without it, logits of some MB go back to the kernel after each step and are mapped, page by page, in the next one.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.malloc_trim(0)
-        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value that glibc accepts
         libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)
 
 

@@ -1,4 +1,4 @@
-"""On which CPUs the engine computes, and on which memory nodes its weights are: `--cpu-threads-bind`, `--numa`."""
+"""On which CPUs the engine computes, and on which NUMA nodes its memory is: `--cpu-threads-bind`, `--numa`."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Of each CPU: its physical core, as (package, core), and its memory node."""
+    """By CPU number: its physical core, as (package, core), and its NUMA node."""
 
     cores: Mapping[int, tuple[int, int]]
     nodes: Mapping[int, int]
@@ -25,8 +25,11 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlacement:
-    """`cpus`: one for each thread; none: the kernel chooses. `nodes`: that memory is interleaved over; none: memory is
-    on the node that writes it first. `warning`: a setting that has no effect here, and why."""
+    """`cpus`: one for each thread; empty: the Linux kernel chooses.
+
+    `nodes`: the NUMA nodes that memory is interleaved over; empty: memory is on the node that first writes to it.
+    `warning`: which setting has no effect here, and why.
+    """
 
     cpus: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
@@ -34,7 +37,7 @@ class EnginePlacement:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """`0-3,8`, in this order. Raises ValueError."""
+    """Parses a list such as `0-3,8` and keeps its order. Raises ValueError."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -54,8 +57,9 @@ def _is_number(text: str) -> bool:
 
 
 def choose(bind: str, numa: str, allowed: Iterable[int], cores: int, topology: Topology) -> EnginePlacement:
-    """Where to compute. `bind`: auto, nobind or a list of CPUs; `numa`: auto or off. `allowed`: the CPUs of this
-    process; `cores`: how many of them its quota gives.
+    """Chooses CPUs and NUMA nodes. `bind`: auto, nobind or a list of CPUs; `numa`: auto or off.
+
+    `allowed`: the CPUs that this process may use; `cores`: how many of them its CPU quota amounts to.
 
     Raises:
         ValueError: the list has a CPU that is not allowed.
@@ -64,7 +68,7 @@ def choose(bind: str, numa: str, allowed: Iterable[int], cores: int, topology: T
     cpus: tuple[int, ...] = ()
     warning = ""
     if bind == "auto" and cores < len(mine):
-        # Other processes have the same CPUs: pinned, two pods would compute on the same ones.
+        # Other pods share these CPUs: if each pod bound its threads, two could be bound to the same CPUs.
         warning = (
             f"--cpu-threads-bind auto: threads are not bound, because this container has {cores} cores of {len(mine)} "
             "shared CPUs. For CPUs of its own: the kubelet's CPU Manager policy static, and a whole number as its limit"
@@ -82,7 +86,7 @@ def choose(bind: str, numa: str, allowed: Iterable[int], cores: int, topology: T
 
 
 def one_of_each_core(cpus: Iterable[int], topology: Topology) -> tuple[int, ...]:
-    """The first CPU of each physical core, node by node: a second one shares the units that a product keeps busy."""
+    """The first CPU of each physical core, node by node: hyperthreads share the units that a matrix product uses."""
     first: dict[tuple[int, int], int] = {}
     for cpu in sorted(cpus):
         first.setdefault(topology.cores.get(cpu, (-1, cpu)), cpu)
@@ -90,7 +94,7 @@ def one_of_each_core(cpus: Iterable[int], topology: Topology) -> tuple[int, ...]
 
 
 def read_topology(system: Path = SYSTEM) -> Topology:
-    """What the kernel shows of it; nothing where it shows nothing."""
+    """The topology from sysfs, without CPUs that sysfs does not describe."""
     cores: dict[int, tuple[int, int]] = {}
     for folder in system.glob("cpu/cpu[0-9]*/topology"):
         package, core = (_number(folder / name) for name in ("physical_package_id", "core_id"))
@@ -114,7 +118,10 @@ def _number(file: Path) -> int | None:
 
 
 def apply(placement: EnginePlacement) -> str:
-    """For this thread and those that it starts from now on. What the kernel refuses, for a person; "" if nothing."""
+    """Applies the placement to this thread and to the threads that it starts later.
+
+    Returns a warning when the kernel refuses to interleave memory, else "".
+    """
     if placement.cpus:
         os.sched_setaffinity(0, placement.cpus)
     if placement.nodes and not interleave(placement.nodes):
@@ -127,7 +134,10 @@ def apply(placement: EnginePlacement) -> str:
 
 
 def interleave(nodes: Iterable[int]) -> bool:
-    """Whether the pages of this thread, and of those that it starts, go to these nodes in turns from now on."""
+    """Interleaves new pages of this thread, and of threads that it starts later, over these NUMA nodes.
+
+    Returns False when the kernel refuses.
+    """
     number = SET_MEMPOLICY.get(platform.machine())
     if number is None:
         return False
@@ -141,8 +151,10 @@ def interleave(nodes: Iterable[int]) -> bool:
 
 
 def bind_workers(cpus: tuple[int, ...], tasks: Path = TASKS) -> int:
-    """Binds each thread of the C kernels to a CPU of its own, and returns how many. The thread that begins a step helps
-    them and keeps all: threads that a library starts from it later would be on one CPU with it."""
+    """Binds each worker thread of the C kernels to a CPU of its own, and returns how many it has bound.
+
+    The calling thread computes too, but stays on all of `cpus`: threads that a library starts from it inherit its CPUs.
+    """
     if not cpus:
         return 0
     workers = sorted(int(task.name) for task in tasks.iterdir() if _name(task) == WORKER)

@@ -270,7 +270,7 @@ class ServerSettings(ProcessSettings):
 
 
 def parse(arguments: Sequence[str]) -> ServerSettings:
-    """Read the command line and the environment; a mistake is in the termination log too.
+    """Reads the command line and the environment; an invalid value is also written to the termination log.
 
     Raises:
         SystemExit: 0 after --help; 2 with one sentence about all invalid values.

@@ -1,6 +1,6 @@
 """Beam search over the log probabilities of ordinary requests: which sequences to extend, and when to end.
 
-Pure. The rules are those of transformers' `generate(num_beams=width)`, so that the answers are, too.
+Pure. The rules are those of transformers' `generate(num_beams=width)`, so that the answers are the same.
 """
 
 from collections.abc import Iterable
@@ -23,13 +23,17 @@ class Beam:
     finish: FinishReason | None = None
 
     def score(self, length_penalty: float) -> float:
-        """By which answers of different lengths compare: above 0, a penalty of 1.0 for instance, favours long ones."""
+        """The score by which answers of different lengths compare. A `length_penalty` above 0 favours long answers."""
         return self.total / float(len(self.tokens) ** length_penalty)
 
 
 @dataclass(frozen=True, slots=True)
 class BeamRules:
-    """`early_stopping`: True ends with `width` answers, False when better ones are unlikely, "never" if impossible."""
+    """The rules of a search for `width` answers.
+
+    `early_stopping`: once there are `width` answers, True ends the search at once, False when better ones are unlikely,
+    "never" when they are impossible.
+    """
 
     width: int
     max_tokens: int
@@ -39,7 +43,7 @@ class BeamRules:
 
     @property
     def alternatives(self) -> int:
-        """Of the likeliest tokens after each beam: were all that end an answer among them, enough would be left."""
+        """How many of the likeliest tokens each beam needs: enough remain if all stop tokens are among them."""
         return max(2, 1 + len(self.stop_token_ids)) * self.width
 
 
@@ -51,7 +55,7 @@ class BeamSearch:
     done: bool = False
 
     def advance(self, logprobs: Iterable[Logprobs]) -> None:
-        """Adds a token. `logprobs` has the `alternatives` likeliest tokens after each of `running`, in order."""
+        """Extends the beams by one token. `logprobs`: the `alternatives` likeliest tokens after each of `running`."""
         extensions = (
             (beam.total + value, beam, token)
             for beam, after in zip(self.running, logprobs, strict=True)
@@ -80,7 +84,7 @@ class BeamSearch:
         return beam.score(self.rules.length_penalty)
 
     def _enough(self) -> bool:
-        """Whether there are `width` answers, and the likeliest beam would not come to be among them."""
+        """Whether there are `width` answers, and by `early_stopping` the likeliest beam cannot displace one of them."""
         rules, best = self.rules, self.running[0]
         if len(self.answers) < rules.width:
             return False

@@ -1,4 +1,4 @@
-"""A Start message to an engine: loads the model, sizes the KV cache and runs the self-test."""
+"""Builds an engine from a Start message: loads the model, sizes the KV cache and runs the self-test."""
 
 import secrets
 from pathlib import Path
@@ -21,11 +21,11 @@ from .scheduling.budget import StepTimes, TokenBudget
 from .scheduling.scheduler import Scheduler
 
 CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.17), StepTimes(0.05, 0.05)
-LEAST_PREFILL_TOKENS = 16  # of a step beside its decodes, however slow the machine is
+LEAST_PREFILL_TOKENS = 16  # prompt tokens in a step beside its decodes, however slow the machine is
 
 
 def build_engine(start: Start, threads: int) -> tuple[EngineCore, Ready]:
-    """Raises LoadError."""
+    """The engine and its Ready message, without `load_seconds`. Raises LoadError."""
     return build_generator(start, threads) if start.task == "generate" else build_encoder(start)
 
 
@@ -75,7 +75,10 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
 
 
 def masks_for(start: Start, vocabulary: int, slots: int) -> Masks:
-    """Starts nothing yet. A generation_config.json may name tokens that the model has no row for."""
+    """The masks of the model, with a grammar process that is not started yet.
+
+    A generation_config.json may name stop tokens that the logits have no column for: they are left out.
+    """
     stops = tuple(token for token in start.stop_token_ids if token < vocabulary)
     source = GrammarSource(Path(start.model) / "tokenizer.json", vocabulary, stops)
     return Masks(GrammarProcess(source, rows=2 * slots), rows=2 * slots)

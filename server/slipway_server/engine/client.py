@@ -32,17 +32,18 @@ log = logging.getLogger("slipway.engine")
 ENGINE_DIED = "The engine process ended while it worked on this request."
 ENGINE_DIED_BEFORE = "The engine process ended while this request waited for it."
 RESTARTING = "The engine process ended and is being started again."
-# A second start finds the model's files in memory and is faster than the first one; what takes much longer hangs.
+# A restart finds the model's files in the page cache and is faster than the first start; if it takes much longer than
+# that one did, the engine hangs.
 RELOAD_FACTOR, RELOAD_SLACK_S = 4.0, 60.0
-EXIT_S = 10.0  # for a process that hung up to end, before it is ended
+EXIT_S = 10.0  # for a process that closed its socket to end, before it is killed
 
 
 class EngineError(Exception):
-    """The engine cannot serve any more, or could not begin to: one sentence for a person."""
+    """The engine cannot serve any more, or never could; the message is one sentence for a person."""
 
 
 class EngineCrashed(EngineError):
-    """The engine process ended while it served, without a reason."""
+    """The engine process ended while it served, without giving a reason."""
 
 
 class ModelRefused(EngineError):
@@ -54,7 +55,7 @@ class RequestRefused(ValueError):
 
 
 class QueueFull(Exception):
-    """A later attempt may succeed. Nothing was started."""
+    """Too many requests or prompt tokens wait. Nothing was sent to the engine; a later attempt may succeed."""
 
 
 class ProfileBusy(Exception):
@@ -79,8 +80,8 @@ class EngineClient:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._profile: asyncio.Future[str] | None = None
-        self._stopping = False  # its end is then no crash
-        self._load_limit_s: float | None = None  # of the first start the kubelet is judge
+        self._stopping = False  # the end of the engine process is then no crash
+        self._load_limit_s: float | None = None  # None: the kubelet's probes limit the first start
 
     @property
     def in_flight(self) -> int:
@@ -93,14 +94,14 @@ class EngineClient:
         on_ready: Callable[[Ready], None],
         on_crash: Callable[[], None] = lambda: None,
     ) -> None:
-        """One life of the engine process; when that one has ended it can be called again.
+        """Starts the engine process and handles its messages until it ends. Can be called again after that.
 
         `on_crash` is called as soon as a serving engine closes its socket, before its process has ended.
 
         Raises:
-            EngineCrashed: it served before it ended.
-            ModelRefused: it gave a reason why it cannot serve.
-            EngineError: it never came to serve.
+            EngineCrashed: the engine served before it ended.
+            ModelRefused: the engine gave a reason why it cannot serve.
+            EngineError: the engine ended before it was ready, or a restart took too long.
         """
         self._expect_no_steps()
         loading = asyncio.timeout(self._load_limit_s)
@@ -150,15 +151,15 @@ class EngineClient:
         self._load_limit_s = self._load_limit_s or RELOAD_FACTOR * ready.load_seconds + RELOAD_SLACK_S
 
     async def stream(self, request: Request, *, admitted: bool = False) -> AsyncGenerator[RequestOutput, None]:
-        """The request's events up to its end, the first one without content when it gets its slot.
+        """Submits the request and yields its events up to its end; the first one only marks that it starts to run.
 
-        `admitted`: it continues an answer that has run before, and is not refused when the queue is full.
+        `admitted`: the request continues an answer that has run before, and is not refused when the queue is full.
         Closing the iterator early cancels the request within one step.
 
         Raises:
-            EngineError: there is no engine now.
-            QueueFull: too many wait.
-            RequestRefused: it has numbers or texts that no engine can be given. Nothing was sent of it.
+            EngineError: no engine serves now.
+            QueueFull: too many requests or prompt tokens wait.
+            RequestRefused: a number or text of the request cannot be encoded. Nothing was sent.
         """
         try:
             encoded = request_bytes(request)
@@ -180,10 +181,10 @@ class EngineClient:
                 self._send(cancel=request.id)
 
     async def profile(self, request: Profile) -> str:
-        """A table of what the next steps spend their time on.
+        """Profiles the next steps. Returns a table of what they spend their time on, as text.
 
         Raises:
-            EngineError: there is no engine now, or none any more.
+            EngineError: no engine serves now, or it ended during the profile.
             ProfileBusy: another profile runs.
         """
         if self.ready is None or self._writer is None:
@@ -207,12 +208,12 @@ class EngineClient:
                 self._profile.set_exception(table)
 
     def end_streams(self, reason: str) -> None:
-        """Ends all streams as LOST: another server can continue them."""
+        """Ends all streams with FinishReason.LOST: another server can continue them."""
         for request_id in self._streams:
             self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=reason))
 
     def stop(self) -> None:
-        """Hangs up: the engine process ends by itself at its next step, or is killed when it does not."""
+        """Closes the socket and kills the engine process if it still runs."""
         self._stopping = True
         if self._writer:
             self._writer.close()
@@ -220,7 +221,7 @@ class EngineClient:
             self._process.kill()
 
     def _end_crashed(self) -> None:
-        """Requests that were being computed may be the cause. Requests that only waited are not."""
+        """Ends streams as CRASHED if they were being computed, because they may be the cause; others as LOST."""
         for request_id in self._streams:
             if request_id in self._unstarted:
                 self._emit(RequestOutput(request_id, finish=FinishReason.LOST, error=ENGINE_DIED_BEFORE))
@@ -259,7 +260,7 @@ class EngineClient:
             self._commands.cancel.append(cancel)
 
     def _flush(self) -> None:
-        # Each request was encoded when it came, alone: nothing here can fail for one of them.
+        # Each request was encoded alone when it arrived, so that encoding cannot fail here.
         commands, self._commands = self._commands, EncodedCommands([], [])
         if self._writer and not self._writer.is_closing():
             self._writer.write(encode(commands))

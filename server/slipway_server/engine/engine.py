@@ -41,13 +41,13 @@ class Runner(Protocol):
 
 
 class LaunchedStep(Protocol):
-    """A step on its way."""
+    """A step that the device computes while the host goes on; `results` waits for it."""
 
     def results(self) -> list[Sampled]: ...
 
 
 class LaunchingRunner(Runner, Protocol):
-    """It can begin a step before the tokens of the one before are known: the decoder of `runner.py`."""
+    """A runner that can begin a step before the tokens of the step before are known: the decoder of `runner.py`."""
 
     def launch(self, batch: list[ScheduledSequence], after: Any = None) -> LaunchedStep: ...
 
@@ -80,10 +80,11 @@ class EngineCore:
         masks: Masks | None = None,
         launches: LaunchingRunner | None = None,
     ) -> None:
-        """`vocab_size`: token ids that the model has are below it; 0: not known. `masks`: without them, no request may
-        have a grammar. `launches`: the runner, when a step may begin before the one before has ended.
+        """`vocab_size`: the model's token IDs are below it; 0: not known. `masks`: None refuses all grammars.
 
-        `announce` gets the ids of requests before they run for the first time. Without it, the step reports them.
+        `launches`: the same runner for asynchronous scheduling, where a step begins before the one before has ended.
+        `announce` gets the IDs of requests, with their cached prompt tokens, before the requests run for the first
+        time. Without it, the step reports them.
         """
         limit = scheduler.limits.step_tokens
         self.scheduler = scheduler
@@ -100,7 +101,7 @@ class EngineCore:
         self._in_flight: _InFlight | None = None
 
     def submit(self, request: Request) -> None:
-        """The next step ends a request that can never run. The HTTP process checks the limits before."""
+        """Queues a request, once its grammar is compiled if it has one. The next step ends one that can never run."""
         try:
             validate_request(request, self._vocab_size)
             grammar = request.sampling.grammar if request.sampling else None
@@ -119,7 +120,7 @@ class EngineCore:
             self.masks.forget(request_id)
 
     def look(self) -> bool:
-        """Takes requests whose grammar was compiled meanwhile. Whether a step would do something."""
+        """Submits requests whose grammar has been compiled. Returns whether a step has something to do."""
         self._admit_prepared()
         return self.scheduler.busy or bool(self._refused)
 
@@ -135,7 +136,7 @@ class EngineCore:
                 self._refused.append(RequestOutput(request.id, finish=FinishReason.INVALID, error=f"{error}."))
 
     def step(self) -> Step:
-        """Raises EngineBroken."""
+        """Runs one step and returns its report. Raises EngineBroken when the engine cannot compute any more."""
         started_s = self._clock()
         self._admit_prepared()
         events, self._refused = self._refused + self.scheduler.expire(started_s), []
@@ -143,10 +144,10 @@ class EngineCore:
         events += outputs
         if self.masks:
             self._forget_ended(self.masks, events)
-            # Of those that go on, while everything else until the next choice is done.
+            # For sequences that go on: the masks are computed while the engine does the rest until the next draw.
             self.masks.begin(item for item in batch if item.sequence.slot >= 0)
         tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
-        if batch and not self._errors:  # else its seconds are those of more than one try
+        if batch and not self._errors:  # after errors, the seconds include repeated tries
             self._budget.observe(tokens, seconds)
         return self._report(started, events, tokens, seconds)
 
@@ -155,9 +156,9 @@ class EngineCore:
         return started, *self._complete(batch)
 
     def _step_ahead(self, now_s: float) -> _StepParts:
-        """Waits for the step in flight when the one after it is under way.
+        """Launches the step after the one in flight, then waits for the one in flight and applies its results.
 
-        A batch with a request that needs more of its logits than a drawn token is computed alone.
+        A batch with a request that needs more than a drawn token is computed with no other step in flight.
         """
         here, self._in_flight = self._in_flight, None
         if here and not any(self.scheduler.has(scheduled.sequence) for scheduled in here.batch):
@@ -182,7 +183,7 @@ class EngineCore:
         return started, here.batch, self.scheduler.settle(here.batch, results)
 
     def _schedule(self, now_s: float) -> tuple[list[ScheduledSequence], dict[str, int]]:
-        """The next batch, and the requests that run for the first time in it, unless they are announced here."""
+        """The next batch, and the requests that run for the first time; {} if `announce` has reported them."""
         scheduler = self.scheduler
         batch = scheduler.schedule(now_s, self._budget.tokens(scheduler.decodes, scheduler.requests))
         started = self._announce_started(scheduler.take_started())
@@ -192,7 +193,7 @@ class EngineCore:
         return batch, started
 
     def _launch(self, batch: list[ScheduledSequence], after: LaunchedStep | None = None) -> _InFlight | None:
-        """None for a batch that is to be computed alone."""
+        """Starts the batch on the device; None when it is empty or must be computed by `_complete`."""
         if not self._launches or not batch or not all(scheduled.draws_only for scheduled in batch):
             return None
         try:
@@ -218,10 +219,10 @@ class EngineCore:
         return {}
 
     def _run(self, batch: list[ScheduledSequence]) -> StepOutcome:
-        """A failed batch is run again in halves. Steps are repeatable: they write to the cache by position.
+        """Runs a batch, and its halves if it fails. Steps are repeatable: they write to the KV cache by position.
 
-        Without memory for one request's tokens, half of them are computed, and later steps have less room. Only a
-        request that fails alone, while the engine can compute others, ends.
+        When memory is too small for one request's tokens, half of them are computed, and later steps get fewer tokens.
+        A request ends only if it fails alone while the engine can still compute a probe.
         """
         try:
             return batch, list(self._runner.run(batch)), []

@@ -1,4 +1,4 @@
-"""What crosses the socket between the two processes: one length-prefixed msgpack message per step each way."""
+"""Messages between the HTTP process and the engine process: length-prefixed msgpack, about one per step each way."""
 
 from typing import Final
 
@@ -26,27 +26,27 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     revision: str = ""  # of the model: cached blocks of another revision are not reused
     kv_cache_dtype: str = "auto"  # or int8
     trace: str = ""  # file that gets a line of JSON for each step
-    gpu_memory: float = 0.9  # share of a GPU's memory that may be used in all
+    gpu_memory: float = 0.9  # share of a GPU's memory that all processes together may use
     kernels: str = "auto"  # or native, torch, an instruction set
-    allow_slow: bool = False  # a GPU may compute without its kernels
-    eager: bool = False  # no step of a GPU is captured
+    allow_slow: bool = False  # a GPU may compute without the Triton kernels
+    eager: bool = False  # no step is captured as a CUDA graph
     async_scheduling: bool = False  # a step begins before the one before has ended
     log_level: str = "info"
     inter_token_s: float = 0.0  # target time of a step with answers of few requests; 0: what suits the device
     cpu_threads_bind: str = "nobind"  # or auto, a list of CPUs
     numa: str = "auto"  # or off
-    stop_token_ids: tuple[int, ...] = ()  # of the model, by which an answer with a grammar ends
+    stop_token_ids: tuple[int, ...] = ()  # of the model: they end an answer with a grammar
 
 
 class Commands(msgspec.Struct, frozen=True, tag=True):
-    """HTTP to engine: what came in since the last message."""
+    """HTTP to engine: new requests, and IDs of requests to cancel, since the last message."""
 
     submit: list[Request] = []
     cancel: list[str] = []
 
 
 class EncodedCommands(msgspec.Struct, frozen=True, tag="Commands"):
-    """As `Commands`, of requests that `request_bytes` has encoded one by one."""
+    """`Commands` as the client sends them: `request_bytes` has already encoded each request."""
 
     submit: list[msgspec.Raw] = []
     cancel: list[str] = []
@@ -73,7 +73,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Engine to HTTP: the model cannot be served, and why, in one sentence."""
+    """Engine to HTTP: the model cannot be served; `reason` is one sentence."""
 
     reason: str
 
@@ -85,16 +85,16 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """Engine to HTTP, before a step: requests that run from now on, so that a crash may be their fault.
+    """Engine to HTTP, before a step: the requests that run from now on. A later crash may be their fault.
 
-    Each with the number of its prompt's tokens that the prefix cache had.
+    `started`: request IDs, each with the number of prompt tokens that the prefix cache held.
     """
 
     started: dict[str, int]
 
 
 class Step(msgspec.Struct, frozen=True, tag=True):
-    """Engine to HTTP: what one step did, and where the engine stands after it."""
+    """Engine to HTTP: what one step did, and the state of the scheduler after it."""
 
     started: dict[str, int]  # as in `Started`
     events: list[RequestOutput]
@@ -118,10 +118,10 @@ _request = msgspec.msgpack.Decoder(Request)
 
 
 def request_bytes(request: Request) -> bytes:
-    """One request as it crosses the socket.
+    """Encodes one request for the socket.
 
     Raises:
-        ValueError: it has values that cannot be encoded, or that decode to something else.
+        ValueError: a value of it cannot be encoded, or cannot be decoded by the engine.
     """
     try:
         body = _encoder.encode(request)

@@ -68,10 +68,12 @@ def serve(wire: Wire, heartbeat: Heartbeat, start: Start) -> None:
 
 
 def place(start: Start, threads: int) -> tuple[int, tuple[int, ...]]:
-    """How many threads compute, and on which CPUs; none: the kernel chooses. Before any of them starts.
+    """Binds this process to CPUs and memory nodes; to be called before it starts threads.
+
+    Returns how many threads compute and on which CPUs; no CPUs: the Linux kernel chooses them.
 
     Raises:
-        LoadError: a setting names a CPU that is not there.
+        LoadError: a setting names a CPU that this process may not use.
     """
     allowed = os.sched_getaffinity(0)
     try:
@@ -87,7 +89,7 @@ def place(start: Start, threads: int) -> tuple[int, tuple[int, ...]]:
 
 
 class Trace:
-    """Writes a line of JSON for each step, when a file is named."""
+    """Appends a line of JSON for each step to the file `path`; with an empty path, does nothing."""
 
     def __init__(self, path: str) -> None:
         self._file = Path(path).open("a", buffering=1) if path else None  # noqa: SIM115 - as long as the process

@@ -49,7 +49,7 @@ class SamplingParams:
     logprobs: int = -1  # alternatives for each token, beside its own log probability; -1: none at all
     prompt_logprobs: int = -1
     grammar: Grammar | None = None  # only tokens that it allows are chosen
-    logprobs_of_allowed: bool = False  # only tokens that it allows are alternatives
+    logprobs_of_allowed: bool = False  # only tokens that the grammar allows are alternatives
 
     @property
     def greedy(self) -> bool:
@@ -57,7 +57,7 @@ class SamplingParams:
 
     @property
     def draws_only(self) -> bool:
-        """Whether a token is drawn from the model's own logits, and nothing else of them is needed."""
+        """Whether the model's logits serve only to draw a token: unedited, without log probabilities or a grammar."""
         return not self.edits_logits and self.logprobs < 0 and self.grammar is None
 
     @property
@@ -74,7 +74,7 @@ class SamplingParams:
         )
 
     def finish_after(self, token: int, tokens: int) -> FinishReason | None:
-        """Whether an answer of so many tokens ends with this one."""
+        """Why an answer of `tokens` tokens, of which `token` is the last one, ends; None when it goes on."""
         if token in self.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if tokens >= self.max_tokens else None
@@ -118,7 +118,7 @@ class Sequence:
     block_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks
     num_cached_blocks: int = 0  # its first blocks that are in the prefix cache
     output: list[int] = field(default_factory=list)
-    draw: bytes = b""  # how its tokens are drawn, as kernels read it: made when the first one is
+    draw: bytes = b""  # its sampling parameters as kernels read them; set when its first token is drawn
     started: bool = False
     num_prompt_logprobs: int = 0  # prompt tokens whose log probabilities were returned; a preemption keeps them
 
@@ -127,7 +127,7 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        """All but its last token are computed."""
+        """Whether all its tokens but the last one are computed: it then gets one token per step."""
         return 0 < self.num_computed_tokens == self.length - 1
 
     @property
@@ -144,7 +144,7 @@ class Sequence:
 
     @property
     def ends_by_length(self) -> bool:
-        """Whether it has all its tokens, of which the last one may be PENDING."""
+        """Whether it has `max_tokens` output tokens, of which the last one may be PENDING."""
         return self.request.sampling is not None and len(self.output) >= self.request.sampling.max_tokens
 
     def tokens(self, start: int, end: int) -> list[int]:
@@ -169,7 +169,7 @@ class ScheduledSequence:
 
     @property
     def draws_only(self) -> bool:
-        """Whether all that it needs of its step, if anything, is a token that `SamplingParams.draws_only`."""
+        """Whether its step yields nothing for it, or only a drawn token: see `SamplingParams.draws_only`."""
         sampling = self.sequence.request.sampling
         if sampling is None or self.prompt_logprob_positions:
             return False
@@ -177,7 +177,7 @@ class ScheduledSequence:
 
     @property
     def first_half(self) -> "ScheduledSequence":
-        """Of its tokens; a later step computes the others."""
+        """The first half of its tokens, without sampling; a later step computes the others."""
         return ScheduledSequence(self.sequence, self.start, self.start + self.tokens // 2, samples=False)
 
     @property
@@ -202,7 +202,7 @@ class Logprobs:
 class Sampled:
     """What a step computed for one sequence: a token or an embedding; neither when the numbers were not finite.
 
-    `no_token_allowed`: the request's own rules forbid every token. `late`: its mask was not there in time, so that it
+    `no_token_allowed`: the request's own rules forbid every token. `late`: its grammar's mask came too late, so that it
     has no token in this step. `refusal`: why its grammar cannot be followed.
     """
 
@@ -226,9 +226,9 @@ class RequestOutput:
     error: str | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: tuple[Logprobs, ...] = ()
-    cached_tokens: int = 0  # of its prompt, that the prefix cache had; with the event of its start
+    cached_tokens: int = 0  # prompt tokens that the prefix cache held; only in the event that `starts`
 
     @property
     def starts(self) -> bool:
-        """It only marks that the request was scheduled for the first time."""
+        """Whether the event only marks that the request was scheduled for the first time."""
         return (self.token, self.embedding, self.finish, self.prompt_logprobs) == (None, None, None, ())

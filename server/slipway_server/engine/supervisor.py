@@ -16,10 +16,12 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 
 @dataclass(slots=True)
 class Restarts:
-    """At most `most` within any window. The first is at once: one crash may be chance. Then each waits twice as long as
-    the one before. What crashes more often than that is a fault that starting again does not cure.
+    """Allows at most `most` restarts within any `window_s` seconds.
 
-    Not a retry of tenacity's: it counts crashes in a moving window, and lives that went well for long lie between them.
+    The first restart is immediate: one crash may be chance. Each later one waits twice as long as the one before. An
+    engine that crashes more often has a fault that a restart does not cure.
+
+    This is no retry as tenacity has them: it counts crashes in a moving window, between long times of normal service.
     """
 
     most: int = 5
@@ -27,7 +29,7 @@ class Restarts:
     _crashes: deque[float] = field(default_factory=deque)
 
     def delay_s(self, now_s: float) -> float | None:
-        """After a crash at this time, in monotonic seconds: how long to wait before another start; None: give up."""
+        """Records a crash at `now_s` (monotonic). Returns the seconds to wait before the restart; None: give up."""
         while self._crashes and now_s - self._crashes[0] >= self.window_s:
             self._crashes.popleft()
         before = len(self._crashes)
@@ -42,10 +44,10 @@ async def keep_running(
     restart_in_s: Callable[[EngineCrashed], float | None],
     on_restart: Callable[[], None] = lambda: None,
 ) -> None:
-    """Awaits `live` again after each crash that may be followed by another life.
+    """Awaits `live`, and awaits it again after each crash for which `restart_in_s` returns a delay in seconds.
 
     Raises:
-        EngineError: of the last life: a crash too many, or a model that cannot be loaded.
+        EngineError: from the last `live`: a crash that is not followed by a restart, or an engine that cannot start.
     """
     while True:
         try:

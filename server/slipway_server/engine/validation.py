@@ -12,7 +12,7 @@ from .request import Grammar, Request, SamplingParams
 INT64 = 2**63
 LARGEST = sys.float_info.max
 KINDS = ("json_schema", "regex", "choice", "grammar")
-MAX_GRAMMAR_CHARACTERS = 128 << 10  # one packet on the way to the process that compiles it
+MAX_GRAMMAR_CHARACTERS = 128 << 10  # it crosses the socket to the grammar process in one packet
 Range = tuple[str, float, float, float]  # name, value, least, most
 
 
@@ -26,7 +26,7 @@ def validate_request(request: Request, vocab_size: int) -> None:
     if not request.prompt:
         raise ValueError("prompt is empty")
     for name, value, least, most in _ranges(request):
-        # Written so that a value that is no number fails.
+        # Written so that NaN fails.
         if not least <= value <= most:
             raise ValueError(f"{name} is {value!r:.40}: it must be a finite number from {least:g} to {most:g}")
     if request.sampling:

@@ -12,7 +12,7 @@ class HungUp(Exception):
 
 
 class Wire:
-    """Sends and receives messages. Raises HungUp."""
+    """Sends and receives messages. Raises HungUp when the HTTP process has closed the socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -26,7 +26,7 @@ class Wire:
             raise HungUp from error
 
     def wake_for(self, descriptor: int) -> None:
-        """`readable` returns also when there is something to be read there."""
+        """Makes `readable` return early (with False) when `descriptor` has something to read."""
         self._poll.register(descriptor, select.POLLIN)
 
     def readable(self, timeout_s: float) -> bool:

@@ -1,5 +1,5 @@
-"""What computes a decoder: the same few operations in torch, for every device, and in C, for CPUs with the vectors.
+"""The operations that compute a decoder: in torch for every device, in C for CPUs, and in Triton for GPUs.
 
-`api` names the operations, `native` calls those in C (folder `c`), `in_triton`, `paged` and `pointwise` those of a
-GPU, and `packing` the tensors of a batch.
+`api` defines the operations, `in_torch` is the reference, `native` calls the C kernels (folder `c`); `in_triton`,
+`paged`, `pointwise` and `sampling` are for GPUs. `packing` lays out the tensors of a batch.
 """

@@ -1,4 +1,4 @@
-"""The operations that a decoder is made of, and a step's tokens as they see them."""
+"""The interface of the operations that a decoder is made of, and the batch of tokens that they compute."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,19 +55,19 @@ class AttentionSpec:
 
 class Linear(Protocol):
     def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, inputs] to [T, outputs], plus `add`, which may be written over."""
+        """[T, inputs] to [T, outputs], plus `add`, which may be overwritten."""
         ...
 
 
 class Attention(Protocol):
     def __call__(self, qkv: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """[T, (heads + 2 * kv_heads) * size], not rotated yet, to [T, heads * size]. Writes keys and values."""
+        """[T, (heads + 2 * kv_heads) * size], not rotated yet, to [T, heads * size]. Writes to the KV cache."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Some families have a norm after attention and MLP too, before each is added."""
+    """A decoder layer. Some families also have norms after attention and MLP, before the residual sum."""
 
     norm_in: Map
     qkv: Linear
@@ -80,7 +80,7 @@ class Layer:
     norm_mixed: Map | None = None
 
     def __call__(self, x: torch.Tensor, batch: Batch, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, hidden] to the same, or to these rows of it; what later tokens need of the others is in the cache."""
+        """[T, hidden] to [T, hidden], or to `rows` of it: later tokens need only the KV cache of the other rows."""
         attended = self.attention(self.qkv(self.norm_in(x)), batch)
         if rows is not None:
             x, attended = x[rows], attended[rows]
@@ -94,7 +94,7 @@ def _add(x: torch.Tensor, y: torch.Tensor, linear: Linear, norm: Map | None) -> 
 
 class Layers(Protocol):
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """[T, hidden], which may be written over, to [R, hidden]: of the last layer only the batch's rows."""
+        """[T, hidden], which may be overwritten, to [R, hidden]: the last layer returns only the batch's rows."""
         ...
 
 
@@ -110,18 +110,18 @@ def in_sequence(layers: Sequence[Layer]) -> Layers:
 
 
 class Kernels(Protocol):
-    """Makes operations out of weights, and keeps the caches of the attention layers that it made.
+    """Makes operations out of weights, and keeps the KV caches of the attention layers that it made.
 
-    Weights given to it may be changed in layout and dropped by the caller.
+    It may store weights in another layout; the caller can drop the tensors that it has passed.
     """
 
     name: str
     dtype: torch.dtype
     device: torch.device
-    replays: bool  # nothing waits for the device: a step can be captured there and replayed
+    replays: bool  # whether steps can be captured as CUDA graphs: no operation waits for the device
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """weight [outputs, inputs]."""
+        """x @ weight.T + bias, with weight [outputs, inputs]."""
         ...
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
@@ -147,19 +147,22 @@ class Kernels(Protocol):
     def attention(self, spec: AttentionSpec) -> Attention: ...
 
     def layers(self, layers: Sequence[Layer]) -> Layers:
-        """All of a decoder's, one after the other."""
+        """One function that applies all layers of a decoder in order."""
         ...
 
     def sample(self, logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of float32 [R, vocabulary], for each row: the token that its draw chooses, and whether all are finite.
+        """For each row of float32 [R, vocabulary]: the token that its draw chooses, and whether all logits are finite.
 
-        The first one of the likeliest for a greedy row; -1 where no number is above minus infinity. A row's token
-        depends on nothing else in the batch.
+        A greedy row gets its likeliest token, the first one of equals; a row without a logit above minus infinity gets
+        -1. A row's token does not depend on other rows.
         """
         ...
 
     def mask(self, logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
-        """In place: minus infinity for tokens that are not allowed. Whether all numbers of these rows were finite."""
+        """Sets the logits of forbidden tokens to minus infinity, in place.
+
+        Returns, for each row in `masks.rows`, whether all its logits were finite before.
+        """
         ...
 
     def rest(self) -> None:
@@ -168,19 +171,19 @@ class Kernels(Protocol):
 
     @property
     def bytes_per_block(self) -> int:
-        """Of keys and values in all attention layers made so far."""
+        """Bytes of one KV block in all attention layers made so far."""
         ...
 
     def reserve(self, blocks: int) -> None:
-        """Memory for so many blocks in each layer; once, after the last layer was made."""
+        """Allocates `blocks` KV blocks in each layer; to be called once, after the last layer was made."""
         ...
 
     def populate(self) -> None:
-        """Takes the memory that was reserved before it is written to, where that makes a difference."""
+        """Has the OS back the reserved memory with pages before the first write, where that makes steps faster."""
         ...
 
     def clear(self, blocks: list[int]) -> None:
-        """Zeroes these blocks, which may hold non-finite numbers."""
+        """Zeroes these KV blocks, which may hold non-finite numbers."""
         ...
 
 

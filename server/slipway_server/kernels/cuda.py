@@ -20,24 +20,24 @@ def num_devices() -> int:
 
 
 def set_device(device: str) -> None:
-    """For this process. Triton launches its kernels on this device."""
+    """Makes `device` the current one of this process: Triton launches its kernels there."""
     torch.cuda.set_device(device)
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Free and total memory of the device, after unused memory was released."""
+    """Free and total memory of the device in bytes, after torch's unused memory was released."""
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info()
 
 
 def release_unused_memory() -> None:
-    """Where this process has used a GPU."""
+    """Releases torch's unused GPU memory, if this process has used a GPU."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
 def to_host(*tensors: torch.Tensor) -> Callable[[], Sequence[torch.Tensor]]:
-    """Begins to copy them to the host; what it returns waits for the copies, and for nothing that was begun later."""
+    """Starts to copy the tensors to the host. The returned function waits for the copies, but for no later work."""
     if tensors[0].device.type != "cuda":
         return lambda: tensors
     copies = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors]
@@ -62,7 +62,7 @@ class DrawnTokens:
     places: Ints
 
     def put_into(self, ids: torch.Tensor) -> None:
-        """On their device, without a wait. A row without a token (-1) gets 0: what is computed of it is dropped."""
+        """Writes to `ids` on the device, without waiting. A missing token (-1) becomes 0: its results are dropped."""
         rows, places = (self._index(numbers) for numbers in (self.rows, self.places))
         ids.index_copy_(0, places, self.tokens[rows].clamp_(min=0).to(ids.dtype))
 
@@ -71,14 +71,14 @@ class DrawnTokens:
 
 
 class CudaSteps:
-    """Packed steps to logits. `scratch`: a block of the cache that no sequence gets.
+    """Computes the logits of packed steps. `scratch`: a KV block that no sequence gets.
 
     The first step of a size runs directly, which compiles its kernels; the second one is captured; later ones are
     replayed. So the server is ready before any graph exists, and sizes that never occur cost nothing.
     """
 
     def __init__(self, model: CausalLM, *, slots: int, table_width: int, scratch: int, captures: bool = True) -> None:
-        """`captures`: without, every step runs directly."""
+        """`captures`: False: every step runs directly, without CUDA graphs."""
         self._model, self._device = model, model.kernels.device
         self._captures = captures and model.kernels.replays
         self._width, self._scratch = table_width, scratch
@@ -113,7 +113,7 @@ class CudaSteps:
 
 
 def batch_in(layout: Layout, buffer: torch.Tensor, num_decodes: int) -> Batch:
-    """A step's fields where they lie in a buffer of int32."""
+    """A batch whose fields are views of a buffer of int32."""
     return Batch(**{name: buffer[part].view(shape) for name, part, shape in layout.slices()}, num_decodes=num_decodes)
 
 
@@ -154,7 +154,7 @@ class _Shared:
 
 
 class _Decodes:
-    """Steps of one size."""
+    """Steps of one size: the first one runs directly, later ones replay a CUDA graph if it can be captured."""
 
     def __init__(self, model: CausalLM, layout: Layout, size: int, shared: _Shared) -> None:
         self.layout = layout

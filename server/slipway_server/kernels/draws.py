@@ -1,10 +1,10 @@
-"""How the token of a row is drawn, and which it may not be, in torch: the reference for c/sampling.h, and for GPUs.
+"""Draws the token of each row, and masks forbidden ones, in torch: the reference for c/sampling.h and for GPUs.
 
 A draw is an exponential race, the largest of mass / noise: first between stretches of the vocabulary, then between
 groups of the winner, then between the tokens of a group. Noise is a function of seed, position and place alone.
 
-top_p is kept by drawing again: a token is drawn from all, and if those before it hold more than top_p already, the next
-one is drawn from those before it. What is accepted has exactly its share among the tokens that top_p leaves.
+top_p works by rejection: a token is drawn from all tokens; if the likelier ones together hold more than top_p, the next
+one is drawn from those alone. An accepted token has exactly its probability among the tokens that top_p leaves.
 """
 
 import struct
@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 STRETCH, GROUP = 1024, 32  # tokens
-NUMBERS = 8 << 20  # of one pass, which takes their memory several times
-STRETCHES, GROUPS, TOKENS = range(3)  # that race
+NUMBERS = 8 << 20  # logits of one pass, which takes several times their memory
+STRETCHES, GROUPS, TOKENS = range(3)  # kinds of races
 WORD = 0xFFFFFFFF
 MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  # of Philox4x32-10
 
-# As the C struct: inverse_temperature is 0 for the likeliest token, and top_k for all.
+# As the C struct. inverse_temperature 0: the likeliest token; top_k 0: all tokens.
 _PACKED: Final = struct.Struct("=Qfffi")
 _FIELDS: Final = numpy.dtype(
     [("seed", "u8"), ("inverse_temperature", "f4"), ("top_p", "f4"), ("min_p", "f4"), ("top_k", "i4")]
@@ -31,12 +31,12 @@ LIKELIEST: Final = _PACKED.pack(0, 0.0, 1.0, 0.0, 0)
 
 
 def draw_by(seed: int, temperature: float, *, top_p: float = 1.0, min_p: float = 0.0, top_k: int = 0) -> bytes:
-    """How the tokens of a sequence are drawn: one row of `Draws`."""
+    """Packs the sampling parameters of a sequence: one row of `Draws`."""
     return _PACKED.pack(seed % 2**64, 1.0 / temperature, top_p, min_p, min(top_k, 2**31 - 1))
 
 
 class Draws:
-    """How the token of each row is drawn; and its position, so that each one has its own noise."""
+    """The packed sampling parameters of each row, and its position in the output, which determines its noise."""
 
     def __init__(self, rows: list[bytes], positions: list[int]) -> None:
         self.rows = numpy.frombuffer(b"".join(rows), _FIELDS)
@@ -44,9 +44,9 @@ class Draws:
 
 
 def sample(logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `Kernels.sample`."""
+    """Implements `Kernels.sample`."""
     top, ids = logits.max(dim=-1)
-    # A sum is finite only when no number is infinite or none at all, and costs one pass.
+    # A sum is finite only when no number is infinite or NaN, and costs one pass.
     finite = torch.isfinite(logits.sum(dim=-1))
     ids = torch.where(top == -torch.inf, -1, ids)
     drawing = draws.rows["inverse_temperature"].nonzero()[0]
@@ -55,14 +55,14 @@ def sample(logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tens
         rows = drawing[first : first + count]
         at = torch.from_numpy(rows).to(logits.device)
         drawn = _Drawing(logits[at], top[at], draws.rows[rows], draws.positions[rows]).drawn()
-        # Of a row without a finite largest number nothing can be drawn.
+        # Nothing can be drawn from a row whose largest logit is not finite.
         ids[at] = torch.where(torch.isfinite(top[at]), drawn, ids[at])
     return ids, finite
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The tokens before this one in each row, likeliest first and equal ones by their ids."""
+    """A bound for each row. Called, it returns which tokens come before it: by descending logit, then by ID."""
 
     values: torch.Tensor
     ids: torch.Tensor
@@ -76,7 +76,7 @@ class Bound:
 
 
 def bound_of_top_k(logits: torch.Tensor, top_k: NDArray[numpy.int32]) -> Bound:
-    """The token that ends the `top_k` likeliest ones of each row; 0, or the whole vocabulary: no token ends them."""
+    """The bound after the `top_k` likeliest tokens of each row; no bound if `top_k` is 0 or the whole vocabulary."""
     top_k = numpy.where(top_k < logits.shape[1], top_k, 0)
     values = torch.full((len(logits),), -torch.inf, dtype=logits.dtype, device=logits.device)
     ids = torch.zeros(len(values), dtype=torch.int64, device=values.device)
@@ -88,13 +88,13 @@ def bound_of_top_k(logits: torch.Tensor, top_k: NDArray[numpy.int32]) -> Bound:
     least = largest.gather(1, (ks - 1).clamp_(min=0)[:, None])[:, 0]
     equal = logits == least[:, None]
     others = ks - (logits > least[:, None]).sum(dim=-1)
-    # After the last one of the equal ones that are among the k.
+    # The place after the last of the equal logits that belong to the top k.
     last = (equal.cumsum(dim=-1) < others[:, None]).sum(dim=-1) + 1
     return Bound(least, last).where(limited & (least > -torch.inf), Bound(values, ids))
 
 
 class _Drawing:
-    """Rows of one pass, on the device of their logits."""
+    """Draws the tokens of the rows of one pass, on the device of their logits."""
 
     def __init__(
         self, logits: torch.Tensor, top: torch.Tensor, given: NDArray[numpy.void], positions: NDArray[numpy.int64]
@@ -146,7 +146,10 @@ class _Drawing:
         return first + self._winner(_row_of(groups, group), first, TOKENS, round_)
 
     def _winner(self, masses: torch.Tensor, first: torch.Tensor, level: int, round_: int) -> torch.Tensor:
-        """Of the race between masses [rows, count], whose places begin at `first`, a multiple of four."""
+        """The index of the winner in each row of `masses` [rows, count].
+
+        `first`: the place of each row's first mass, a multiple of four.
+        """
         fours = -(-masses.shape[1] // 4)
         index = (first // 4)[:, None] + torch.arange(fours, device=masses.device)
         words = philox(self._seed, self._position, index, level | round_ << 2)[:, : masses.shape[1]]
@@ -176,7 +179,7 @@ def philox(seed: torch.Tensor, position: torch.Tensor, index: torch.Tensor, kind
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """`rows`: of logits, and which row of `bits` [any, words of 32 tokens] is theirs. Other rows may get any token."""
+    """`rows`: for rows of logits, their row of `bits` [any, words of 32 tokens]. All other rows may get any token."""
 
     bits: NDArray[numpy.int32]
     rows: Mapping[int, int]
@@ -196,7 +199,7 @@ class TokenMasks:
 
 
 def mask(logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
-    """As `Kernels.mask`: the bits cross to the device, and all rows are masked together."""
+    """Implements `Kernels.mask`: copies the bits to the device and masks all rows together."""
     rows = torch.from_numpy(masks.of_logits).to(logits.device)
     words = torch.from_numpy(masks.bits[masks.of_bits]).to(logits.device)
     bits = words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=logits.device) & 1

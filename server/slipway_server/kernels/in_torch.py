@@ -1,4 +1,4 @@
-"""The operations in torch alone: any device and dtype, made to be right and plain. The measure for the C kernels."""
+"""The operations in torch alone, for any device and dtype: simple and correct. The reference for the C kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ class TorchKernels:
         """Nothing to do: a GPU's memory is allocated already, and plain torch on a CPU does not gain from it."""
 
     def clear(self, blocks: list[int]) -> None:
-        """Nothing to do: no more is read than was written for the sequence at hand."""
+        """Nothing to do: attention reads only the positions that the sequence itself has written or reuses."""
 
     def _here(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.to(self.device, self.dtype).contiguous()
@@ -166,7 +166,7 @@ class TorchAttention:
         return self.attend(q, k, v, batch).reshape(len(qkv), -1)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """[T, heads, size] each, rotated, to [T, heads, size of values]."""
+        """q, k and v [T, heads, size], rotated, to [T, heads, size of values]. Writes k and v to the KV cache."""
         spans = self._spans(batch)
         slot_mapping = batch.slot_mapping.long()
         self._keys.write(slot_mapping, k)
@@ -197,7 +197,7 @@ class TorchAttention:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One sequence's new tokens in the packed row, and where all that it sees lies in the cache."""
+    """The rows of one sequence's new tokens in the batch, their first position, and the cache slots that they see."""
 
     rows: slice
     start: int
@@ -205,7 +205,7 @@ class Span:
 
 
 class Spans:
-    """Of the batch at hand: worked out by its first layer, used by all."""
+    """The spans of the current batch: computed for its first layer and reused by all others."""
 
     def __init__(self) -> None:
         self._batch: Batch | None = None
@@ -257,7 +257,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Ten
 
 
 def rotate(x: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-    """The first 2 * half numbers of each head: pairs are (i, i + half). The others stay unchanged."""
+    """Rotates the first 2 * half numbers of each head, in pairs (i, i + half). The others stay unchanged."""
     positions = batch.positions.long()
     cos, sin = rotary.cos[positions][:, None], rotary.sin[positions][:, None]
     half = cos.shape[-1]

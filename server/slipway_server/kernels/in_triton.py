@@ -1,4 +1,4 @@
-"""The operations on a GPU: products by torch, everything between them by our own Triton kernels over a paged cache.
+"""The operations on a GPU: matrix products by torch, all others by our own Triton kernels over a paged KV cache.
 
 Nothing here waits for the device or reads from it, so that a whole step can be captured and replayed.
 """
@@ -17,16 +17,16 @@ MAX_HEAD = 256
 GATE_COLUMNS = 1024
 ROTARY_PARTS = 8  # heads that a program rotates: on an H100 as fast as any other number, or faster
 SAMPLED_STRETCHES = 8  # of the vocabulary, that a program of the sampler reads at once
-# A sequence is split into so many parts at most, and into none shorter than this.
+# A sequence is split into at most this many parts, none of them shorter than this many tokens.
 MOST_SPLITS, LEAST_SPLIT_TOKENS = 32, 128
-LEAST_ROWS = 16  # of a product of tensor cores
-INTERPRETED = not isinstance(paged.decode, JITFunction)  # by Triton on the CPU: TRITON_INTERPRET=1, for tests
+LEAST_ROWS = 16  # the fewest rows of a matrix product on tensor cores
+INTERPRETED = not isinstance(paged.decode, JITFunction)  # on the CPU, in tests: TRITON_INTERPRET=1
 
 
 def split_tokens(context_tokens: int) -> int:
-    """Tokens of each part that the decode of a sequence is split into: by the longest context, never by the batch.
+    """Tokens of each part that the decode of a sequence is split into. Depends on the longest context alone.
 
-    So a row's numbers are the same in any batch, and the number of parts stands when a step is captured.
+    So a row's results are the same in any batch, and the number of parts is fixed when a step is captured.
     """
     return max(LEAST_SPLIT_TOKENS, _power_of_two(-(-context_tokens // MOST_SPLITS)))
 
@@ -47,7 +47,7 @@ class TritonKernels(TorchKernels):
         def apply(x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
             if add is None:
                 return functional.linear(x, weight, bias)
-            y = add.addmm_(x, weight.t())  # the sum is made where the product ends, in float32
+            y = add.addmm_(x, weight.t())  # the product adds in float32, before it rounds
             return y if bias is None else y.add_(bias)
 
         return apply
@@ -110,7 +110,10 @@ class TritonKernels(TorchKernels):
 
 
 class TritonAttention:
-    """A layer's cache, [blocks, kv_heads, BLOCK_TOKENS, size] for keys and for values: a head's block is one piece."""
+    """A layer's attention and its KV cache: keys and values are [blocks, kv_heads, BLOCK_TOKENS, size] each.
+
+    So one block of a head is contiguous.
+    """
 
     def __init__(self, spec: AttentionSpec, dtype: torch.dtype, device: torch.device, split: int) -> None:
         if spec.size > MAX_HEAD:
@@ -148,7 +151,7 @@ class TritonAttention:
         )  # fmt: skip
 
     def _decode(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:
-        """Of the spans in front: their tokens are the rows in front."""
+        """Attention of the first `num_decodes` spans, whose tokens are the first rows of `q`. Writes to `y`."""
         spec, spans, width = self.spec, batch.num_decodes, batch.block_tables.shape[1]
         splits = -(-width * BLOCK_TOKENS // self._split)
         partials = torch.empty((spans, spec.heads, splits, spec.size), dtype=torch.float32, device=q.device)
@@ -197,7 +200,7 @@ def _members(spec: AttentionSpec) -> int:
 
 
 def _tiles(spec: AttentionSpec, dtype: torch.dtype) -> dict[str, int]:
-    """Numbers of a head as a power of two, and tokens per iteration: as many as fit into registers."""
+    """The head size rounded up to a power of two, and the tokens per iteration: as many as fit into registers."""
     width = max(LEAST_ROWS, _power_of_two(spec.size))
     return {"WIDTH": width, "TILE": 64 if width * dtype.itemsize <= 256 else 32}
 

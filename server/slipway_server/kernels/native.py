@@ -14,7 +14,7 @@ from .draws import STRETCH, Draws, TokenMasks, mask
 from .pages import in_large_pages, populate
 
 TILE_ROWS, MAX_HEAD = 32, 256
-POPULATE_S = 1.0  # that a start may take longer for it
+POPULATE_S = 1.0  # by which allocating the caches' pages may delay the start
 NOTHING, ADD, SILU_GATED, GELU_GATED = range(4)
 
 
@@ -90,7 +90,7 @@ class NativeKernels:
     device = torch.device("cpu")
 
     def __init__(self, threads: int, *, int8: bool = False, kv_int8: bool = False) -> None:
-        """`int8` weights and activations; `kv_int8` keys and values in the cache. Raises KernelsUnavailable."""
+        """`int8`: for weights and activations; `kv_int8`: for the KV cache. Raises KernelsUnavailable."""
         self._kind, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
         self._library, self.instruction_set = self._kind.functions, self._kind.instruction_set
         self._layers: list[_NativeAttention] = []
@@ -217,7 +217,7 @@ class _Product:
         self.job.bias = None if self._bias is None else self._bias.data_ptr()
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """These rows of a bfloat16 weight, [T, inputs], out of its panels."""
+        """The rows `ids` of a packed bfloat16 weight, [T, inputs]: an embedding that shares the head's memory."""
         ids = ids.to(torch.int64)
         y = torch.empty((len(ids), self.job.k), dtype=torch.bfloat16)
         job = _Rows(self.job.w, ids.data_ptr(), y.data_ptr(), len(ids), self.job.k)
@@ -271,7 +271,7 @@ class _NativeAttention:
 
     @property
     def bytes_per_block(self) -> int:
-        """In int8 one byte for each number, and a float32 scale for each token's key and value of each head."""
+        """With int8, each number takes a byte, and each key and value of a token and head a float32 scale."""
         each = self.spec.size + 4 if self._int8 else 2 * self.spec.size
         return 2 * self.spec.kv_heads * BLOCK_TOKENS * each
 
@@ -314,7 +314,7 @@ class NativeLayers:
 
     def __init__(self, library: ctypes.CDLL, layers: Sequence[Any]) -> None:
         self._call, self._layers = library.slipway_layers, layers
-        self.spent_ns = (c_int64 * 3)()  # in linear layers, in attention, in norms: since it was made
+        self.spent_ns = (c_int64 * 3)()  # in linear layers, attention and norms, since this was created
         first = layers[0]
         self._hidden, heads = first.qkv.job.k, first.attention.spec.heads * first.attention.spec.size
         self._widths = {
@@ -344,7 +344,7 @@ class NativeLayers:
         return y
 
     def _scratch_for(self, tokens: int) -> dict[str, int]:
-        """Where the numbers between operations lie: room for the largest step so far, which is bounded."""
+        """The addresses of the buffers between operations, which grow to the largest step so far (it is bounded)."""
         if tokens > self._tokens:
             self._scratch = {
                 name: torch.empty((tokens, width), dtype=torch.bfloat16) for name, width in self._widths.items()

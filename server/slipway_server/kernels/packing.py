@@ -1,6 +1,6 @@
 """A step's tokens as arrays of the host: packed into one row, padded to a captured size, laid out in one buffer. Pure.
 
-One buffer, because each copy to a device costs as much as thousands of these numbers do.
+One buffer, because the fixed cost of each copy to a device is that of thousands of these numbers.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 Ints = NDArray[numpy.integer[Any]]
 
-ALIGNED = 4  # int32 numbers of 16 bytes: kernels read whole ones where a field begins
+ALIGNED = 4  # int32 numbers in 16 bytes: each field begins at such a boundary, for aligned reads of kernels
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """As `kernels.api.Batch`, whose fields these are: T tokens, S spans, W blocks, R rows."""
+    """The fields of `kernels.api.Batch`, with the same shapes, as arrays of the host."""
 
     ids: Ints
     positions: Ints
@@ -45,9 +45,9 @@ class Packed:
 
 
 def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: int) -> Packed:
-    """A step of decodes as one of `size` of them, with block tables of `width` blocks.
+    """Pads a step of decodes to `size` decodes, with block tables of `width` blocks.
 
-    The padding rows write to the block `scratch`, which no sequence has, and read it.
+    The padding rows write to and read from the block `scratch`, which no sequence has.
     """
     count = len(packed.ids)
     block_tables = numpy.full((size, width), scratch, numpy.int32)
@@ -65,7 +65,7 @@ def padded(packed: Packed, size: int, width: int, scratch: int, block_tokens: in
 
 
 def _lengthened(values: Ints, size: int, value: int = 0) -> Ints:
-    """As numpy.pad at the end, in a tenth of its time: a step of decodes has no more than a millisecond."""
+    """Pads at the end as numpy.pad does, in a tenth of its time: a step of decodes may take only a millisecond."""
     longer = numpy.full(size, value, values.dtype)
     longer[: len(values)] = values
     return longer
@@ -107,7 +107,7 @@ def _aligned(count: int) -> int:
 def sizes(most: int) -> tuple[int, ...]:
     """Numbers of decodes that are captured, up to `most`: 1, 2, 4, 8, 16, 24, 32, then ever longer strides.
 
-    From 32 on no step has more than a quarter of its rows for nothing, and there are few enough of them to keep.
+    From 32 on, at most a quarter of a step's rows are padding, and there are few enough sizes to keep all graphs.
     """
     found, size = [1, 2, 4, 8], 16
     while size < most:
@@ -117,5 +117,5 @@ def sizes(most: int) -> tuple[int, ...]:
 
 
 def size_for(count: int, captured: tuple[int, ...]) -> int:
-    """The least of them that has room."""
+    """The smallest captured size that has room for `count` decodes."""
     return next(size for size in captured if size >= count)

@@ -1,4 +1,4 @@
-"""Attention over the paged cache, in Triton: one token of each sequence, split over its length; and spans of tokens.
+"""Attention over the paged KV cache, in Triton: for decodes, split over the sequence's length, and for prefill chunks.
 
 Sources: online softmax (arXiv 1805.02867), FlashAttention-2 (2307.08691), splitting by length (Flash-Decoding).
 Shapes: q and y [tokens, heads, size]; keys and values [blocks, kv_heads, BLOCK, size];
@@ -47,7 +47,7 @@ def _attend(
             seen = seen & (tokens[None, :] > positions[:, None] - WINDOW)
         scores = tl.where(seen, scores * LOG2E, UNSEEN)
         higher = tl.maximum(peak, tl.max(scores, 1))
-        # A row that saw nothing yet has no peak, and minus infinity from minus infinity is no number.
+        # A row that has seen no token yet has no peak, and minus infinity minus itself would be NaN.
         base = tl.where(higher == UNSEEN, 0.0, higher)
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(peak - base)
@@ -64,7 +64,7 @@ def decode(
     TILE: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Program (span, kv head, split): the heads of a group over SPLIT tokens of one sequence, read once for all.
+    """Program (span, kv head, split): attention of a group's heads to SPLIT tokens of one sequence, read only once.
 
     Splits lie at fixed positions, so that a row's numbers depend on its own length only. Writes partials
     [spans, heads, splits, size] and the logarithm of their weights [spans, heads, splits], float32.
@@ -100,7 +100,7 @@ def combine(
     partials, weights, starts, y, splits,
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Program (span, head): the parts of one head, each by its share of the weights."""
+    """Program (span, head): sums the parts of one head, each weighted by its share of the attention weights."""
     span, head = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, WIDTH)
     position = tl.load(starts + span)
@@ -129,10 +129,10 @@ def chunk(
     TILE: tl.constexpr, ROWS: tl.constexpr, MEMBERS: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, kv head): ROWS / MEMBERS tokens of one span, all heads of a group, over all that they see.
+    """Program (tile, kv head): attention of ROWS / MEMBERS tokens of a span, in all heads of a group, to all they see.
 
-    The keys and values of the span itself lie in the cache already. `skip`: spans before these are not computed here.
-    MEMBERS: heads of a group, as a power of two.
+    The keys and values of the span itself are already in the cache. `skip`: the first spans, which are not computed
+    here. MEMBERS: heads of a group, rounded up to a power of two.
     """
     QUERIES: tl.constexpr = ROWS // MEMBERS
     GROUP: tl.constexpr = HEADS // KV_HEADS
@@ -167,6 +167,6 @@ def chunk(
         group_q, start + tokens, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
         KV_HEADS, SIZE, BLOCK, WIDTH, TILE, ROWS, WINDOW, CAP, WIDE,
     )  # fmt: skip
-    # Rows that are none of the span's may have seen nothing.
+    # Rows beyond the span may have seen no token: their total is 0.
     sums = sums / tl.where(total > 0.0, total, 1.0)[:, None]
     tl.store(y + at, sums.to(y.dtype.element_ty), mask=used)

@@ -20,10 +20,10 @@ Piece = tuple[int, int]  # address, bytes
 
 
 def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros. Tensors that each step reads entirely have fewer TLB misses in pages of 2 MiB.
+    """A tensor of zeros, in pages of 2 MiB where Linux has them: steps that read all of it have fewer TLB misses.
 
-    A weight of 0 times what was there before must not become "not a number". Untouched memory is only promised, so
-    large caches cost nothing until they are used.
+    Zeros, because an attention weight of 0 times a NaN in unused memory would be NaN. Linux allocates a page at its
+    first write, so large caches cost nothing until they are used.
     """
     size = math.prod(shape) * dtype.itemsize
     memory = mmap.mmap(-1, size + LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -40,11 +40,11 @@ def populate(
     at_once_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> threading.Thread | None:
-    """Takes what these of `in_large_pages` were promised; nothing that is in them changes.
+    """Has Linux allocate the pages of tensors from `in_large_pages`, whose content does not change.
 
-    A first write to a page waits while the kernel clears it, or until a hypervisor has found it: up to a tenth of a
-    busy step. For `at_once_s` seconds all threads do it, then one thread that runs while a core is idle: it is given
-    back where something is left. An older kernel does nothing, and pages come with the first write.
+    Otherwise the first write to a page waits while Linux clears it, or while a hypervisor provides it: up to a tenth of
+    a busy step. `threads` threads do it for `at_once_s` seconds; then one thread with idle priority does the rest.
+    Returns that thread, or None if nothing is left. Before Linux 5.14 this does nothing.
     """
     pieces = deque(in_order_of_use(tensors))
     madvise = ctypes.CDLL(None).madvise
@@ -74,12 +74,12 @@ def populate(
 
 
 def in_order_of_use(caches: Iterable[torch.Tensor]) -> Iterator[Piece]:
-    """The first page of each, then the second: blocks are given out from the first on, and lie in all caches."""
+    """The first page of each cache, then the second pages: blocks are allocated from the first on, in all caches."""
     return (piece for pages in zip_longest(*map(_pieces, caches)) for piece in pages if piece)
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[Piece]:
-    """Large pages, one by one: while one is taken, nothing else of this process's memory can be mapped."""
+    """The large pages of a tensor, one by one: while Linux allocates one, this process can map no other memory."""
     start, size = tensor.data_ptr(), tensor.nbytes
     for offset in range(0, size, LARGE_PAGE_BYTES):
         yield start + offset, min(LARGE_PAGE_BYTES, size - offset)

@@ -1,30 +1,30 @@
-"""The tokens of a step's rows in Triton, one program for each row: what draws.py computes, without a word to the host.
+"""Draws the tokens of a step's rows in Triton, one program for each row, without waiting for the host.
 
-Source of the draws: draws.py. Sums are taken in another order, so that a token may differ where two are equally likely
-up to rounding.
+The algorithm is that of draws.py. Sums are taken in another order than there, so that a token may differ where two are
+equally likely up to rounding.
 """
 
 import triton
 import triton.language as tl
 
 UNSEEN = tl.constexpr(float("-inf"))
-STRETCHES, GROUPS, TOKENS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # that race, as in draws.py
+STRETCHES, GROUPS, TOKENS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # kinds of races, as in draws.py
 
 
 @triton.jit
 def _noise(seed, low, high, places, kind):
-    """float64 noise of places [n] of one race: the words of Philox4x32-10, four for each index."""
+    """Exponential noise, float64, for `places` [n] of one race. Philox4x32-10 has four words for each index."""
     index = places // 4
     same = index * 0
     a, b, c, d = tl.philox(seed, index, same + kind, same + low, same + high)
     which = places % 4
     word = tl.where(which == 0, a, tl.where(which == 1, b, tl.where(which == 2, c, d)))
-    return -tl.log((word.to(tl.float64) + 0.5) * 2.3283064365386963e-10)  # of 2^-32
+    return -tl.log((word.to(tl.float64) + 0.5) * 2.3283064365386963e-10)  # 2^-32
 
 
 @triton.jit
 def _weights(logits, places, size, top, inverse, value, token):
-    """Weights of the tokens at `places` that come before `token` of this value: likeliest first, then by their ids."""
+    """Weights of the tokens at `places`; 0 unless they come before (`value`, `token`) by descending logit, then ID."""
     x = tl.load(logits + places, mask=places < size, other=UNSEEN)
     allowed = (x > UNSEEN) & ((x > value) | ((x == value) & (places < token)))
     return tl.where(allowed, tl.exp((x - top) * inverse), 0.0)
@@ -32,7 +32,7 @@ def _weights(logits, places, size, top, inverse, value, token):
 
 @triton.jit
 def _mass(logits, size, top, inverse, value, token, WIDTH: tl.constexpr):
-    """float64 [1]: the sum of the weights of the tokens before this one."""
+    """The sum of the weights of all tokens before (`value`, `token`), float64 [1]."""
     total = tl.zeros([1], tl.float64)
     for at in range(0, size, WIDTH):
         places = at + tl.arange(0, WIDTH)
@@ -43,7 +43,7 @@ def _mass(logits, size, top, inverse, value, token, WIDTH: tl.constexpr):
 
 @triton.jit
 def _winner(masses, noise):
-    """The first place with the largest mass / noise, and that number."""
+    """The largest mass / noise, and the first place that has it."""
     return tl.max(masses.to(tl.float64) / noise, 0, return_indices=True)
 
 
@@ -52,7 +52,7 @@ def _draw(
     logits, size, top, inverse, value, token, seed, low, high, round_,
     STRETCH: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The token that wins three races among those before `token`: of stretches, of groups, of tokens."""
+    """Draws one of the tokens before (`value`, `token`), by three races: of stretches, of groups, of tokens."""
     kind = round_ * 4
     ahead = tl.full([1], -1.0, tl.float64)
     stretch = tl.zeros([1], tl.int32)
@@ -100,7 +100,7 @@ def draw(
         peak = tl.maximum(peak, best)
         total += tl.sum(tl.where(there, x, 0.0), 0)
     top, chosen = tl.max(peak, 0), tl.max(likeliest, 0)
-    # A sum is finite only when no number is infinite or none at all.
+    # A sum is finite only when no number is infinite or NaN.
     tl.store(finite + row, (tl.abs(tl.sum(total, 0)) < float("inf")).to(tl.uint8))
 
     fields += row * 7
@@ -113,7 +113,7 @@ def draw(
     value, token = tl.load(bound_values + row), tl.load(bound_ids + row).to(tl.int32)
     pending = (inverse > 0.0) & (tl.abs(top) < float("inf"))
     if pending:
-        # top_p is a part of what top_k leaves, whatever min_p takes of it.
+        # top_p is a share of the mass that top_k leaves, before min_p removes tokens.
         kept = tl.sum(_mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH), 0)
         kept = kept * top_p.to(tl.float64)
         least = top + tl.log(min_p) / inverse

@@ -1,4 +1,5 @@
-"""Model folders to operations: checkpoints, decoders of the built-in families, and encoders.
+"""Loads model folders: checkpoints, decoders of the built-in families, and encoders.
 
-`checkpoint` reads a folder without torch, `generator` builds the fastest decoder for it, `foreign` runs transformers'.
+`checkpoint` reads a folder without torch, `generator` builds the fastest decoder for it, `foreign` runs transformers'
+own modules, `loader` loads them.
 """

@@ -17,11 +17,12 @@ INDEX = "model.safetensors.index.json"
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
 JSON_LIMIT_BYTES = 64 * 2**20
-ENTRIES_LIMIT = 100_000  # of a model folder
+ENTRIES_LIMIT = 100_000  # files and folders in a model folder
 CONTEXT_LIMIT = 10_000_000
 # Files in which tools describe their quantization; config.json may not mention it.
 QUANTIZED_FILES = {"quantize_config.json": "GPTQ", "quant_config.json": "AWQ", "hf_quant_config.json": "ModelOpt"}
-# safetensors' names of the numbers that this server reads; whole numbers are masks and positions of old checkpoints.
+# The dtypes of tensors, in safetensors' names, that this server reads. Integers occur in old checkpoints, as masks and
+# positions.
 READABLE = frozenset({"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"})
 
 
@@ -41,10 +42,10 @@ class Checkpoint:
 
 
 def read(folder: Path, *, task: str = "auto") -> Checkpoint:
-    """Follows the fetcher's marker, checks that the weights are whole, and reads what the HTTP process must know.
+    """Follows the fetcher's marker, checks that the weights are complete, and reads what the HTTP process needs.
 
     Raises:
-        CheckpointError: for a folder that cannot be served, with this `task` if one is given.
+        CheckpointError: the folder cannot be served, or not for this `task`.
     """
     folder = resolve(folder)
     check_links(folder)
@@ -58,7 +59,7 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder that was read before."""
+    """The content of config.json in a folder that `read` has checked. Raises CheckpointError."""
     return _json(folder / "config.json")
 
 
@@ -70,7 +71,7 @@ def resolve(folder: Path) -> Path:
 
 
 def follow_marker(folder: Path) -> Path:
-    """The folder of the model, which the fetcher's marker may name."""
+    """The folder that the fetcher's marker in `folder` names, or `folder` itself. Raises CheckpointError."""
     if not folder.is_dir():
         raise CheckpointError(f"There is no folder {folder}.")
     marker = folder / MARKER
@@ -83,9 +84,9 @@ def follow_marker(folder: Path) -> Path:
 
 
 def check_links(folder: Path) -> None:
-    """Refuses links that lead out of the folder, which may be anything that this process can read.
+    """Raises CheckpointError for links out of the folder: they could expose any file that this process can read.
 
-    In the cache of huggingface_hub files of a snapshot are links to blobs of the same repository: these may stay.
+    In the cache of huggingface_hub, a snapshot's files are links to blobs of the same repository: these are allowed.
     """
     root = folder.resolve()
     cached = root.parent.name == "snapshots" and root.parents[1].name.startswith("models--")
@@ -104,7 +105,7 @@ def check_links(folder: Path) -> None:
 
 
 def _log_ignored_files(folder: Path, config: dict[str, Any]) -> None:
-    """Pickles and code beside whole safetensors are no reason to serve nothing; they are never read, and named."""
+    """Warns of pickles and code beside complete safetensors: the model is served, and these files are never read."""
     names = sorted(path.name for path in folder.iterdir())
     pickles = [name for name in names if PurePosixPath(name).suffix in PICKLE_SUFFIXES]
     if pickles:
@@ -120,7 +121,11 @@ def check_weights(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[str]:
-    """Names of the safetensors files to load; refuses folders without, or with fewer than their index names."""
+    """The names of the safetensors files to load.
+
+    Raises:
+        CheckpointError: the folder has none, or lacks shards that its index names.
+    """
     index = folder / INDEX
     if index.is_file():
         return _shards(folder, _json(index))
@@ -156,7 +161,7 @@ def _shards(folder: Path, index: dict[str, Any]) -> list[str]:
 
 
 def check_safetensors(path: Path) -> None:
-    """Compares the header with the size of the file: it detects an incomplete download."""
+    """Compares the header with the size of the file, to detect an incomplete download. Raises CheckpointError."""
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(8)

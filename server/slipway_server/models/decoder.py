@@ -12,14 +12,14 @@ from .weights import CheckpointWeights, WrongShape
 
 
 class Decoder:
-    """[T] token ids in, float32 logits of the batch's rows out."""
+    """Computes float32 logits of the batch's rows from [T] token IDs."""
 
     def __init__(self, shape: DecoderShape, weights: CheckpointWeights, kernels: Kernels, context_tokens: int) -> None:
         """Takes every weight out of `weights`, layer by layer. Raises MissingWeight and WrongShape."""
         self.shape, self.kernels = shape, kernels
         build = _Builder(shape, weights, kernels, context_tokens)
         table = build.take("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
-        self.vocab_size = len(table)  # kernels index memory by token ids: larger ones must not reach them
+        self.vocab_size = len(table)  # kernels index memory by token IDs: IDs from here on must not reach them
         if shape.tied:
             self._embedding, self._head = kernels.tied(table)
         else:
@@ -31,7 +31,7 @@ class Decoder:
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
-        """[R, vocabulary]"""
+        """float32 logits [R, vocabulary] of the batch's rows."""
         x = self._embedding(batch.ids)
         if self._factor != 1.0:
             x = x * self._factor
@@ -45,7 +45,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    """Builds operations from the weights of a Hugging Face folder, by their names."""
+    """Builds a decoder's operations from weights, by their names in Hugging Face checkpoints."""
 
     shape: DecoderShape
     weights: CheckpointWeights
@@ -68,7 +68,7 @@ class _Builder:
         )
 
     def take(self, name: str, *size: int) -> Tensor:
-        """A tensor of this size: kernels rely on the sizes in config.json. Raises MissingWeight and WrongShape."""
+        """A tensor of exactly this size, on which kernels rely. Raises MissingWeight and WrongShape."""
         return _sized(name, self.weights.take(name), size)
 
     def bias(self, name: str, size: int) -> Tensor | None:
@@ -147,7 +147,7 @@ def _sized(name: str, tensor: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def rotary_of(rotation: Rotation, positions: int, device: torch.device) -> Rotary:
-    """Cosines and sines of a rotation, [positions, half of the rotated size] each."""
+    """Tables of cosines and sines for the first `positions` positions, [positions, half of the rotated size] each."""
     frequencies = torch.tensor(rotation.inverse_frequencies, dtype=torch.float32)
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
     return Rotary(

@@ -1,4 +1,4 @@
-"""The device and the dtype of a model."""
+"""Chooses the device and the dtype of a model."""
 
 import torch
 
@@ -28,5 +28,5 @@ def pick_device(requested: str) -> str:
 def pick_dtype(requested: str, stored: torch.dtype, device: str) -> torch.dtype:
     if requested != "auto":
         return DTYPES[requested]
-    # Half precision has no fast kernels on CPUs; float32 holds every value of it.
+    # float16 has no fast kernels on CPUs; float32 represents every float16 value.
     return torch.float32 if device == "cpu" and stored == torch.float16 else stored

@@ -1,6 +1,6 @@
-"""Any other decoder of transformers, its own modules over our paged cache: slower, and right.
+"""Runs any other decoder with transformers' own modules over our paged KV cache: correct, but slower.
 
-Models call the registered attention function; ours writes and reads the blocks of the step's batch.
+The models call the attention function that is registered here; it writes and reads the KV blocks of the step's batch.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ ATTENTION = "slipway"
 
 
 class ForeignKernels(TorchKernels):
-    """Only the caches: what else is computed is the model's own."""
+    """The KV caches of the layers, and sampling. The model's own modules compute everything else."""
 
     name = "transformers"
 
@@ -41,7 +41,7 @@ class ForeignKernels(TorchKernels):
         self._by_index.clear()
 
     def layer(self, index: int, spec: AttentionSpec, value_size: int) -> TorchAttention:
-        """The cache of a layer, made when it first shows its shapes: families differ in them from layer to layer."""
+        """The attention of a layer with its KV cache, created at the layer's first call, which shows its shapes."""
         if index not in self._by_index:
             layer = self._by_index[index] = TorchAttention(spec, self.spans)
             layer.reserve(self._blocks, (spec.size, value_size), self.dtype, self.device)
@@ -60,7 +60,13 @@ def attend(
     kernels: ForeignKernels | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """[1, heads, T, size] each, in the signature of transformers' attention functions; returns [1, T, heads, size]."""
+    """Attention over the paged cache, with the signature of transformers' attention functions.
+
+    `query`, `key` and `value` are [1, heads, T, size]; returns [1, T, heads, size] and None for the weights.
+
+    Raises:
+        LoadError: the model does not pass the batch on, or uses attention sinks.
+    """
     if batch is None or kernels is None:
         raise LoadError("The model does not hand the batch to its attention layers; this engine cannot run it.")
     if rest.get("s_aux") is not None:
@@ -82,7 +88,7 @@ AttentionInterface.register(ATTENTION, attend)
 
 
 class ForeignDecoder:
-    """A transformers model with the same face as our own decoder."""
+    """A transformers model with the interface of our own `Decoder`."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.kernels = ForeignKernels(model)
@@ -93,7 +99,7 @@ class ForeignDecoder:
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:
-        """[R, vocabulary]"""
+        """float32 logits [R, vocabulary] of the batch's rows."""
         found = self._model(
             input_ids=batch.ids[None],
             position_ids=batch.positions[None].long(),
@@ -107,7 +113,7 @@ class ForeignDecoder:
 
     @torch.inference_mode()
     def reference(self, prompt: tuple[int, ...]) -> torch.Tensor:
-        """The last logits of a prompt by the model's stock attention, [vocabulary]."""
+        """The last logits of a prompt, [vocabulary] float32, with transformers' own attention: for the self-test."""
         self._model.set_attn_implementation("sdpa")
         ids = torch.tensor([prompt], device=self._model.device)
         logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits[0, -1].float()

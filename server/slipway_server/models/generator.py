@@ -36,13 +36,13 @@ def load_generator(
     kv_cache_dtype: str = "auto",
     allow_slow: bool = False,
 ) -> Any:
-    """A decoder with `logits(batch)` and `kernels`.
+    """Loads a decoder with `logits(batch)` and `kernels`: a `Decoder`, or a `ForeignDecoder` for other families.
 
     Args:
-        allow_slow: whether a GPU may compute without the kernels that it is there for.
+        allow_slow: whether a GPU may compute with torch or transformers, without the Triton kernels.
 
     Raises:
-        LoadError: for what cannot be computed here, or only many times slower than the device could.
+        LoadError: the model cannot be computed here; without `allow_slow`, also if a GPU would be many times slower.
     """
     kv_int8 = kv_cache_dtype == "int8"
     device = pick_device(device)
@@ -65,7 +65,7 @@ def load_generator(
                 f"{folder.name} is none of the built-in families ({reason}), so a GPU would compute it many times "
                 "slower than it could: give --allow-slow to try it all the same, or serve it without a GPU."
             ) from None
-    # With transformers, which takes seconds to import, and which most models do without.
+    # Imported here: transformers takes seconds to import, and the built-in families do not need it.
     from .foreign import ForeignDecoder
     from .loader import load
 
@@ -97,7 +97,7 @@ def _refuse_int8_on_gpu(device: str, *, quantization: str, kv_int8: bool) -> Non
 def _refuse_incompatible(
     folder: Path, config: dict[str, Any], reason: str, *, quantization: str, kv_int8: bool
 ) -> None:
-    """What transformers' modules cannot do over this engine's cache."""
+    """Raises LoadError for settings and models that transformers' modules cannot compute over this engine's cache."""
     name = folder.name
     if quantization != "none":
         raise LoadError(f"--quantization {quantization} is for the built-in families only; {name} is none: {reason}.")
@@ -124,9 +124,9 @@ def _load_builtin(folder: Path, shape: DecoderShape, options: _Options) -> Decod
 
 
 def _on_gpu(options: _Options) -> Kernels:
-    """Triton's kernels; torch's where those cannot start and the user allowed it."""
+    """The Triton kernels; torch's if those cannot start and `allow_slow` is set. Raises LoadError."""
     try:
-        # Here and not above: to import Triton takes a second, and CPUs do without.
+        # Imported here: Triton takes a second to import, and CPUs do not need it.
         from ..kernels.in_triton import TritonKernels
 
         kernels = TritonKernels(options.dtype, options.device, options.context_tokens)
@@ -169,11 +169,11 @@ def _build(folder: Path, shape: DecoderShape, kernels: Kernels, context_tokens: 
 
 
 def self_test(decoder: Any, vocabulary: int) -> None:
-    """A short text in two parts must give the logits that it gives in one, and those that it gives when its last token
-    is decoded alone: positions, cache and masks agree, and so do kernels for either kind of step.
+    """Checks that a short prompt has the same last logits however it is computed. Raises LoadError if not.
 
-    Uses the first blocks of the cache, which must be reserved and unused. A model of transformers is held against its
-    own stock attention too. Raises LoadError.
+    It is computed in one chunk, in two chunks, and with its last token decoded alone: so positions, cache, masks and
+    the kernels of prefill and decode agree. A transformers model is also compared with its stock attention. The first
+    blocks of the KV cache are overwritten: they must be reserved and unused.
     """
     prompt = tuple(token % vocabulary for token in range(5, 5 + SELF_TEST_TOKENS))
     middle = SELF_TEST_TOKENS // 2

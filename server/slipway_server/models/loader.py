@@ -1,4 +1,4 @@
-"""A checked model folder to a torch module: dtype, device, and refusals in one sentence."""
+"""Loads a checked model folder as a transformers module, with a dtype, on a device."""
 
 import logging
 from pathlib import Path
@@ -14,9 +14,14 @@ SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def load(folder: Path, *, task: str, dtype: str, device: str) -> PreTrainedModel:
-    """The model in evaluation mode on its device; a weight that the folder lacks is an error, never a random tensor."""
+    """The model in evaluation mode on its device.
+
+    Raises:
+        LoadError: transformers cannot load it, a layer is of an unknown type, or a weight is missing, which
+            transformers would fill with random numbers.
+    """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    # Its lines are the process's: its own handler writes plain text.
+    # transformers' log lines go to the handlers of this process: its own handler writes plain text.
     transformers_logging.disable_default_handler()
     transformers_logging.enable_propagation()
     # transformers warns of missing weights; here they are an error.
@@ -53,7 +58,7 @@ def _check_layers(config: Any) -> None:
 
 
 def _missing_in_encoder(missing: set[str]) -> list[str]:
-    """Poolers are made by the architecture and used by no embedding, so that folders leave them out."""
+    """Missing weights without the pooler's: folders may leave the pooler out, and embeddings do not use it."""
     return sorted(name for name in missing if not name.startswith("pooler."))
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a folder's safetensors files by name, each read when it is taken and from then on the caller's."""
+"""Reads the tensors of a folder's safetensors files by name. Each is read when it is taken, and only once."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,14 +16,14 @@ class MissingWeight(Exception):
 
 
 class WrongShape(Exception):
-    """A tensor is not as large as config.json makes it."""
+    """A tensor does not have the shape that config.json implies."""
 
 
 class CheckpointWeights:
-    """Use as a context manager: leaving it closes the files."""
+    """The tensors of a model folder that were not taken yet. A context manager: leaving it closes the files."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Tensors are read to `device`, without a stop in the host's memory on their way to a GPU."""
+        """Opens the files. Tensors are read directly to `device`, without a copy in the host's memory for a GPU."""
         self._files = ExitStack()
         self._where: dict[str, Any] = {}  # name → the open file that has it
         for name in weight_files(folder):
@@ -47,7 +47,7 @@ class CheckpointWeights:
         return name in self._where
 
     def take(self, name: str) -> torch.Tensor:
-        """Raises MissingWeight."""
+        """Reads a tensor and removes its name from the ones that are left. Raises MissingWeight."""
         if name not in self._where:
             raise MissingWeight(name)
         tensor: torch.Tensor = self._where.pop(name).get_tensor(name)

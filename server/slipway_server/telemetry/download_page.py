@@ -1,7 +1,8 @@
-"""Serves how far a fetch is, in Prometheus' text format, while the fetcher runs.
+"""Serves the progress of a fetch, in Prometheus' text format, while the fetcher runs.
 
-Any pod of the cluster may connect where no NetworkPolicy forbids it. So it reads one packet of a request, answers few
-connections at a time and few in a second, and keeps none. It uses no HTTP library: what it does not parse does no harm.
+Any pod of the cluster may connect where no NetworkPolicy forbids it. So the server reads one packet of a request,
+answers few connections at a time and few per second, and keeps none open. It uses no HTTP library, so that there is
+little code for a hostile request to attack.
 """
 
 import contextlib
@@ -15,17 +16,21 @@ from .downloads import DownloadState
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS = 4  # at a time, each with a thread; as many more wait
-TIMEOUT_S = 1.0  # of the request, of the response, and until the client closes
-PAUSE_S = 0.1  # of a thread after each response: together they send at most 40 in a second
+CONNECTIONS = 4  # at a time, each with a thread; as many more wait in the listener's backlog
+TIMEOUT_S = 1.0  # for the request, for the response, and then until the client closes
+PAUSE_S = 0.1  # of a thread after each response: together they send at most 40 responses per second
 REQUEST_BYTES = 2048
-# A connection that is closed like this leaves no TIME_WAIT, with which some servers could not bind the port again.
+# SO_LINGER with 0 s: closing resets the connection and leaves no TIME_WAIT, which could keep the next server of this
+# pod from binding the port.
 _RESET = struct.pack("ii", 1, 0)
 
 
 @contextlib.contextmanager
 def served(port: int, state: Callable[[], DownloadState]) -> Iterator[int]:
-    """Serve on `port` meanwhile; yields the port, 0 where it cannot be bound, which is no reason not to fetch."""
+    """Serves on `port` within the context, from threads; yields the bound port.
+
+    Yields 0 and serves nothing when the port cannot be bound: the fetch goes on without it.
+    """
     try:
         listener = _listener(port)
     except OSError as error:
@@ -51,7 +56,7 @@ def served(port: int, state: Callable[[], DownloadState]) -> Iterator[int]:
 
 
 def page(state: DownloadState) -> str:
-    """The metrics; that of the size is missing while it is not known."""
+    """The metrics as text. The metric of the model's size is missing while the size is not known."""
     gauges = {
         "slipway_fetch_downloaded_bytes": (state.done_bytes, "Bytes of the model that are on the disk."),
         "slipway_fetch_size_bytes": (state.size_bytes, "Bytes of the model, once they are known."),

@@ -1,4 +1,4 @@
-"""How far a download is: in the log, and for others who read it while it runs."""
+"""The progress of a download: in the log, and as a state that `download_page` serves while the download runs."""
 
 import logging
 import threading
@@ -15,11 +15,11 @@ RATE_OVER_S, SAMPLE_EVERY_S = 10.0, 0.5
 
 @dataclass(frozen=True, slots=True)
 class DownloadState:
-    """A moment of a fetch."""
+    """The progress of a fetch at one moment."""
 
-    done_bytes: int = 0  # with what an earlier run left
-    size_bytes: int | None = None  # None where it is not known, or not yet
-    bytes_per_second: int = 0  # of the last seconds, without what was there already
+    done_bytes: int = 0  # on the disk, including what an earlier run left
+    size_bytes: int | None = None  # of the model; None where it is not known (yet)
+    bytes_per_second: int = 0  # over the network, in the last RATE_OVER_S seconds
     waiting: bool = False  # another pod downloads the model into the shared cache
 
 
@@ -31,19 +31,19 @@ class DownloadMeter:
         self.begin()
 
     def begin(self) -> None:
-        """A fetch begins, or begins again: nothing is known of it."""
+        """Resets the meter: a fetch begins, or begins again."""
         with self._lock:
             self._done, self._came, self._size = 0, 0, 0
             self._unknown, self._waiting = False, False
             self._samples: deque[tuple[float, int]] = deque(maxlen=round(RATE_OVER_S / SAMPLE_EVERY_S) + 1)
 
     def wait(self) -> None:
-        """Another pod downloads the model."""
+        """Notes that another pod downloads the model into the shared cache, until the next `expect`."""
         with self._lock:
             self._waiting = True
 
     def expect(self, size: int | None, done: int = 0) -> None:
-        """Add a download; `size` None: not known. `done` bytes of it are there."""
+        """Adds a download of `size` bytes (None: not known), of which `done` bytes are already on the disk."""
         with self._lock:
             self._waiting = False
             self._unknown = size is None
@@ -52,7 +52,7 @@ class DownloadMeter:
             self._sample()
 
     def add(self, came: int, done: int) -> None:
-        """Add bytes that came over the network, and by how many the files grew."""
+        """Adds `came` bytes that came over the network, and `done` bytes by which the files grew."""
         with self._lock:
             self._came += came
             self._done += done
@@ -63,7 +63,7 @@ class DownloadMeter:
         self._samples.append((self._clock(), self._came))
 
     def state(self) -> DownloadState:
-        """The present state."""
+        """The progress now."""
         with self._lock:
             size = None if self._unknown or not self._size else self._size
             done = max(0, self._done if size is None else min(self._done, size))
@@ -82,12 +82,12 @@ FETCH = DownloadMeter()  # of this process: it fetches one model
 
 
 class DownloadProgress:
-    """A line in the log every few seconds; several threads may add."""
+    """Logs a line about a transfer every LINE_EVERY_S seconds. Several threads may call `add`."""
 
     def __init__(
         self, verb: str, total_bytes: int | None, done_bytes: int = 0, meter: DownloadMeter | None = None
     ) -> None:
-        """`total_bytes`: None where it is not known. `done_bytes`: what an earlier run left. `meter` counts too."""
+        """`total_bytes`: None if not known. `done_bytes`: what an earlier run left. `meter` gets the same counts."""
         self._verb, self._total, self._done, self._before = verb, total_bytes, done_bytes, done_bytes
         self._lock, self._meter = threading.Lock(), meter
         self._began_s = time.monotonic()
@@ -96,7 +96,7 @@ class DownloadProgress:
             meter.expect(total_bytes, done_bytes)
 
     def learn(self, total_bytes: int | None) -> None:
-        """The size of a download that was not known when it began."""
+        """Sets the total size if it was not known before; None changes nothing."""
         with self._lock:
             learned = self._total is None and total_bytes is not None
             if learned:
@@ -105,7 +105,7 @@ class DownloadProgress:
             self._meter.expect(total_bytes)
 
     def add(self, size: int) -> None:
-        """Bytes that came."""
+        """Counts `size` bytes that were transferred, and logs a line if one is due."""
         with self._lock:
             self._done += size
             due = time.monotonic() >= self._next_s
@@ -118,7 +118,7 @@ class DownloadProgress:
             log.info("%s %d%s MB", self._verb, self._done // 10**6, of)
 
     def correct(self, size: int) -> None:
-        """Bytes that are there without a transfer; negative for those that are fetched again."""
+        """Counts bytes that are on the disk without a transfer; negative for bytes that must be fetched again."""
         with self._lock:
             self._done += size
             self._before += size
@@ -126,7 +126,7 @@ class DownloadProgress:
             self._meter.add(0, size)
 
     def log_rate(self) -> None:
-        """What it took, at the end."""
+        """Logs the transferred bytes, the seconds and the speed; to be called at the end."""
         took_s, size = max(1e-3, time.monotonic() - self._began_s), self._done - self._before
         fields = {"bytes": size, "seconds": round(took_s, 3), "mb_per_second": round(size / 1e6 / took_s, 1)}
         log.info("%s %d bytes in %.1f s, %.0f MB/s", self._verb, size, took_s, size / 1e6 / took_s, extra=fields)

@@ -1,4 +1,4 @@
-"""The engine's pulse in shared memory: readable while the engine, the event loop, or both are stuck."""
+"""The engine's heartbeat in shared memory: it can be read while the engine, the event loop, or both are stuck."""
 
 import mmap
 import os

@@ -21,7 +21,7 @@ OUTCOMES = ("completed", "invalid", "refused", "draining", "loading", "engine_re
 
 @dataclass(slots=True)
 class Timing:
-    """One request's way through the engine, in monotonic seconds."""
+    """When a request reached each phase in the engine (monotonic seconds), its tokens, and how it ended."""
 
     prompt_tokens: int
     submitted_s: float = field(default_factory=time.monotonic)
@@ -126,7 +126,7 @@ class ServerMetrics:
         self._cache_info.labels(**self._model, block_size=str(ready.block_tokens), num_gpu_blocks=str(blocks)).set(1)
 
     def crashed(self) -> None:
-        """Nothing runs until the engine is back, and nothing of its cache is left."""
+        """Counts a crash of the engine, and sets the gauges of its requests and KV cache to 0 until it is back."""
         self._crashes.inc()
         for gauge in (self._running, self._waiting, self._kv_usage, self._gpu_usage):
             gauge.set(0)
@@ -183,7 +183,7 @@ class ServerMetrics:
         self._unproved_tenants.inc()
 
     def observe_replay(self, streams: Callable[[], float], size_bytes: Callable[[], float]) -> None:
-        """Looked up when the page is rendered: they change with every token."""
+        """Registers functions that are called when the page is rendered: their values change with every token."""
         self._replay_held.set_function(streams)
         self._replay_bytes.set_function(size_bytes)
 

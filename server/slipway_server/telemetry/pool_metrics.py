@@ -1,4 +1,4 @@
-"""Metrics of a pool: those of each model with its name and version as labels, and those of the pool itself."""
+"""Metrics of a pool: of each model, with its name and version as labels, and of the pool itself."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -11,7 +11,7 @@ from .predict_metrics import PredictMetrics
 
 LABELS = ("model_name", "model_version")  # as many values as the pool's file has entries
 SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
-# As the index of the Open Inference Protocol has them.
+# Model states, as in the repository index of the Open Inference Protocol.
 STATES = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
 
 Key = tuple[str, str]
@@ -61,7 +61,10 @@ class PoolMetrics:
         states: Mapping[str, Callable[[], float]],
         models: Callable[[], Mapping[Key, float]],
     ) -> None:
-        """Looked up when the page is rendered. `models`: those of the pool's file, with their memory now."""
+        """Registers functions that are called whenever the page is rendered.
+
+        `models` returns the models in the pool's file, each with its memory in bytes.
+        """
         for name, text, read in (
             ("memory_bytes", "Memory of all models: measured, or reserved while they load.", used),
             ("memory_limit_bytes", "What that may be.", lambda: limit),
@@ -76,7 +79,7 @@ class PoolMetrics:
         self._listed = models
 
     def model(self, key: Key) -> PredictMetrics:
-        """Those of one model, which outlive its evictions."""
+        """The metrics of one model. They are kept when it is evicted."""
         if key not in self._models:
             self._models[key] = PredictMetrics(key[0])
         return self._models[key]
@@ -99,7 +102,7 @@ class PoolMetrics:
         self._evictions.labels(reason).inc()
 
     def render(self) -> bytes:
-        """Models that have left the pool's file have no values any more."""
+        """The page of metrics. First drops the metrics of models that are no longer in the pool's file."""
         listed = self._listed()
         for key in [key for key in self._models if key not in listed]:
             del self._models[key]
@@ -110,7 +113,7 @@ class PoolMetrics:
 
 
 class _EachModel(Collector):
-    """The families of all models, each once, with the labels of the model at each sample."""
+    """Merges the metrics of all models: each family once, with the model's labels on each of its samples."""
 
     def __init__(self, models: Mapping[Key, PredictMetrics]) -> None:
         self._models = models
@@ -126,7 +129,7 @@ class _EachModel(Collector):
 
 
 class _Sizes(Collector):
-    """Of each model of the pool's file."""
+    """The memory of each model in the pool's file."""
 
     def __init__(self, models: Callable[[], Mapping[Key, float]]) -> None:
         self._models = models

@@ -1,4 +1,4 @@
-"""Metrics of a server of a classic model: batches, waits, service; vLLM's names where autoscalers read them."""
+"""Metrics of a classic model's server: batches, waits, compute times; vLLM's names where autoscalers read them."""
 
 from collections import Counter as Counts
 from collections.abc import Callable
@@ -62,7 +62,7 @@ class PredictMetrics:
         self._batch_seconds: Counts[int] = Counts()  # nanoseconds, by rows
 
     def observe_queue(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
-        """Looked up when the page is rendered."""
+        """Registers functions that return how many requests run and wait; called whenever the page is rendered."""
         self._gauge("num_requests_running", "Requests of the batch that is computed.").set_function(running)
         self._gauge("num_requests_waiting", "Requests that wait for a batch.").set_function(waiting)
 
@@ -99,7 +99,7 @@ class PredictMetrics:
         self._batch_seconds[rows] += round(seconds * 1e9)
 
     def statistics(self) -> dict[str, Any]:
-        """As the statistics extension of the Open Inference Protocol has them."""
+        """The counts of rows, batches and nanoseconds, in the form of the Open Inference Protocol's statistics."""
         batches = [
             {"batch_size": rows, "compute_infer": {"count": count, "ns": self._batch_seconds[rows]}}
             for rows, count in sorted(self._batches.items())

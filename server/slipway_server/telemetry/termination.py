@@ -1,4 +1,4 @@
-"""Last words: the sentence that the operator shows when a container fails, and the exit code that it sorts it by."""
+"""The sentence that the operator shows when a container fails, and the exit codes by which it classifies failures."""
 
 import argparse
 import logging
@@ -17,13 +17,13 @@ log = logging.getLogger("slipway")
 
 
 def last_words(sentence: str) -> None:
-    """To the log and to the termination log; the default one exists only inside a pod."""
+    """Writes a sentence to the log and to the termination log, whose default file exists only inside a pod."""
     log.error(sentence)
     leave(sentence)
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses arguments with a sentence that the operator shows too."""
+    """Also writes the error about invalid arguments to the termination log, for the operator to show."""
 
     def error(self, message: str) -> NoReturn:
         leave(f"{self.prog}: {message}")
@@ -31,7 +31,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def leave(sentence: str) -> None:
-    """To the termination log alone: what the operator reads of a container that ended."""
+    """Writes a sentence to the termination log alone, where the operator reads why a container ended.
+
+    Does nothing outside a pod, unless the environment names a file.
+    """
     chosen = environment.termination_log()
     if not chosen and not Path(DEFAULT_LOG).exists():
         return

@@ -1,7 +1,7 @@
-"""One OpenTelemetry span for each API request, with its way through the engine as events; none without an endpoint.
+"""One OpenTelemetry span for each API request, with the phases in the engine as events; none without an endpoint.
 
-Names are those of the semantic conventions for HTTP and for generative AI. What the SDK reads from the environment
-(OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, headers and certificates of the exporter) is left to it.
+Names are those of the semantic conventions for HTTP and for generative AI. The SDK itself reads OTEL_SERVICE_NAME,
+OTEL_TRACES_SAMPLER, and the exporter's headers and certificates from the environment.
 """
 
 import logging
@@ -20,14 +20,17 @@ Ended = Callable[[str, int], None]  # called with the outcome of the request and
 
 
 class Tracing:
-    """Without a tracer it does nothing."""
+    """Makes spans of requests. Without a tracer, its methods do nothing."""
 
     def __init__(self, tracer: Any = None, model: str = "") -> None:
         self._tracer, self._model = tracer, model
 
     @contextmanager
     def request(self, headers: Mapping[str, str], method: str, route: str) -> Iterator[Ended]:
-        """A server span around a request, under the span that `traceparent` names."""
+        """Opens a server span around a request, as a child of the span that the `traceparent` header names.
+
+        Yields a function that records the request's outcome and the status of its response.
+        """
         if self._tracer is None:
             yield lambda outcome, status: None
             return
@@ -48,7 +51,7 @@ class Tracing:
             yield lambda outcome, status: _end(span, outcome, status)
 
     def phases(self, timing: Timing) -> None:
-        """What the request that is being served waited for, when it began to run, and when to answer."""
+        """Adds events for the phases queue, prefill and decode to the current span, at the times when they began."""
         if self._tracer is None:
             return
         from opentelemetry import trace
@@ -72,7 +75,10 @@ def _end(span: Any, outcome: str, status: int) -> None:
 
 
 def tracing(endpoint: str, model: str, service: str = "") -> Tracing:
-    """Exports in batches, from a separate thread, if there is an endpoint. The SDK reads it from the environment."""
+    """Exports spans in batches from a separate thread; without an `endpoint` or the SDK, no spans are made.
+
+    The SDK itself reads the endpoint from the environment.
+    """
     if not endpoint:
         return Tracing()
     try:

@@ -1,4 +1,4 @@
-"""Chat messages to a prompt, by the model's own Jinja template in a sandbox.
+"""Renders chat messages to a prompt with the model's own Jinja template, in a sandbox.
 
 The language is that of transformers' apply_chat_template: tags, functions, filters and variables are the same.
 """
@@ -18,8 +18,8 @@ log = logging.getLogger("slipway.text")
 
 MAX_RENDERED_CHARACTERS = 16 << 20
 MAX_REASON_CHARACTERS = 300  # of a template's error message in a response
-REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing; templates read one of them
-# What the server itself gives to a template.
+REASONING = ("reasoning_content", "thinking", "reasoning")  # a message's reasoning; a template reads one of them
+# Variables that the server itself sets.
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
@@ -31,14 +31,17 @@ class ChatTemplate:
     """Renders as transformers' apply_chat_template does."""
 
     def __init__(self, source: str | None, special_tokens: dict[str, str], *, for_tools: str | None = None) -> None:
-        """`for_tools`: another template, for conversations with tools. `render` reports one that does not parse."""
+        """`source`: None without a chat template. `for_tools`: another template, for conversations with tools.
+
+        A `source` that does not parse is not an error here: `problem` has the reason, which `render` raises.
+        """
         self._special_tokens = special_tokens
         self._plain, self.problem = _compiled(source)
         self._for_tools = _compiled(for_tools)[0] or self._plain
 
     @classmethod
     def read(cls, folder: Path) -> "ChatTemplate":
-        """Never fails: a model whose template cannot be used still completes texts."""
+        """Reads the template of a model folder. Never fails: without a usable template a model still completes text."""
         try:
             found = cls._read(folder)
         except (OSError, ValueError) as error:
@@ -62,17 +65,17 @@ class ChatTemplate:
         return cls(named.get("default"), special_tokens, for_tools=named.get("tool_use"))
 
     def names(self, variable: str, *, tools: bool = False) -> bool:
-        """Whether the template uses a variable. It would ignore others."""
+        """Whether the template uses a variable; it ignores all others."""
         template = self._for_tools if tools else self._plain
         return template is not None and variable in template.variables
 
     @property
     def source(self) -> str:
-        """Of conversations with tools; empty without a template."""
+        """The source of the template for conversations with tools; "" without a template."""
         return self._for_tools.source if self._for_tools else ""
 
     def mentions(self, text: str) -> bool:
-        """Whether the template's source has a text."""
+        """Whether the template's source contains `text`."""
         return self._plain is not None and text in self._plain.source
 
     def render(
@@ -85,10 +88,10 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt. May take long: `TextPool` runs it.
+        """The prompt. Rendering may take long: call it in a `TextPool`.
 
         Raises:
-            ChatTemplateError: there is no template, or it refused the messages.
+            ChatTemplateError: there is no usable template, or it refused the messages.
         """
         template = self._for_tools if tools else self._plain
         if template is None or self.problem:
@@ -115,7 +118,11 @@ class _Compiled:
         self._template: Template = language.from_string(source)
 
     def render(self, variables: dict[str, Any]) -> str:
-        """Piece by piece, so that an answer without end is cut off."""
+        """Renders piece by piece, so that endless output stops at MAX_RENDERED_CHARACTERS.
+
+        Raises:
+            ChatTemplateError: the template raised an error, or writes too much.
+        """
         pieces, size = [], 0
         try:
             for piece in self._template.generate(variables):
@@ -129,7 +136,7 @@ class _Compiled:
 
 
 def _compiled(source: str | None) -> tuple[_Compiled | None, str]:
-    """A template, or why there is none."""
+    """The compiled template and ""; or None and the reason why there is none."""
     if source is None:
         return None, "This model has no chat template: use /v1/completions."
     try:
@@ -139,7 +146,7 @@ def _compiled(source: str | None) -> tuple[_Compiled | None, str]:
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Templates read a message's reasoning under one of several names."""
+    """Copies a message's reasoning to the names that templates read it by."""
     found = next((message[name] for name in REASONING if message.get(name) is not None), None)
     return message if found is None else {"thinking": found, **message, "reasoning_content": found}
 
@@ -149,7 +156,7 @@ def _up_to(text: str, mark: str) -> str:
     at = text.rfind(mark.strip())
     if at < 0:
         raise ChatTemplateError("The model's chat template does not write the final message, so it cannot go on.")
-    # A template that strips messages took the blank of the mark away, and would have taken those before it.
+    # If the template has stripped the mark's trailing blank, it would have stripped the message's trailing space too.
     return text[:at] if text[at : at + len(mark)] == mark else text[:at].rstrip()
 
 
@@ -159,7 +166,7 @@ def _short(error: Exception) -> str:
 
 
 def _named(template: Any) -> dict[str, str]:
-    """Older folders keep several templates in a list."""
+    """Templates by name. `template` is the text of the default one, or a list of named ones, as in older folders."""
     if isinstance(template, str):
         return {"default": template}
     if not isinstance(template, list):

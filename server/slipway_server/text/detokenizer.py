@@ -1,4 +1,4 @@
-"""Token ids to text as they come: only whole characters, and the joined deltas are the text of all tokens."""
+"""Decodes token IDs to text as they come: only whole characters, and the joined deltas are the text of all tokens."""
 
 import codecs
 from typing import Protocol
@@ -7,11 +7,14 @@ from .tokenizer import BYTE_FALLBACK, OTHER, Tokenizer, without_leading
 
 BROKEN = "\ufffd"
 CONTEXT_TOKENS = 6
-MAX_PENDING_TOKENS = 16  # a character has at most four bytes: longer invalid sequences stay invalid
+MAX_PENDING_TOKENS = 16  # a character has at most four bytes: a sequence that is invalid for longer never becomes one
 
 
 def _each_byte(error: UnicodeError) -> tuple[str, int]:
-    """Byte-fallback decoders put a replacement character in the place of each byte, UTF-8 decoders of each sequence."""
+    """Decodes each invalid byte to a replacement character, as byte-fallback decoders do.
+
+    Python's own handler writes one replacement character for a sequence of invalid bytes.
+    """
     assert isinstance(error, UnicodeDecodeError), "it is for decoding"
     return BROKEN * (error.end - error.start), error.end
 
@@ -21,10 +24,10 @@ _Utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer(Protocol):
-    """One answer's tokens to text."""
+    """Decodes the tokens of one answer to text."""
 
     def push(self, token: int) -> str:
-        """The text that this token makes certain; empty in the middle of a character."""
+        """The text that is certain after this token; "" in the middle of a character."""
 
     def flush(self) -> str:
         """The pending text after the last token."""
@@ -33,9 +36,9 @@ class Detokenizer(Protocol):
 def detokenizer(
     tokenizer: Tokenizer, prompt: tuple[int, ...], *, skip_special_tokens: bool = True, markers: tuple[str, ...] = ()
 ) -> Detokenizer:
-    """For an answer that follows a prompt: at the beginning of a text some tokens read otherwise than inside it.
+    """A detokenizer for an answer to `prompt`: some tokens decode differently at the beginning of a text.
 
-    `markers`: special tokens that are text in any case.
+    `markers`: special tokens that are never skipped.
     """
     kind = ByWindow if tokenizer.kind is OTHER else ByBytes
     skipped = tokenizer.special_ids - tokenizer.special_ids_of(markers) if skip_special_tokens else frozenset()
@@ -43,11 +46,11 @@ def detokenizer(
 
 
 class ByBytes:
-    """Joins the bytes of tokens, and emits a character when it has its last byte.
+    """Joins the bytes of tokens, and emits a character when its last byte has come.
 
-    Equal to the library's decoder for everything that an encoder makes. Where a model writes bytes that are no UTF-8, a
-    byte-fallback decoder takes back whole characters that stand right before them, which a stream cannot: here only the
-    broken bytes become replacement characters.
+    Its text is that of the library's decoder for all tokens that an encoder makes. After bytes that are no UTF-8, the
+    library's byte-fallback decoder also replaces valid characters right before them, which a stream has already sent:
+    here only the invalid bytes become replacement characters.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skipped: frozenset[int]) -> None:
@@ -72,7 +75,7 @@ class ByBytes:
 
 
 class ByWindow:
-    """Decodes a short window twice, with and without the new tokens: what a token means depends on those before it."""
+    """Decodes a short window with and without the new tokens: the text of a token depends on the tokens before it."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: tuple[int, ...], skipped: frozenset[int]) -> None:
         self._tokenizer, self._skipped = tokenizer, skipped
@@ -98,7 +101,7 @@ class ByWindow:
 
     def _accept(self, text: str) -> str:
         delta = text[len(self._context_text) :]
-        # Where the last piece began, a character began: cut anywhere else, the window could begin inside of one.
+        # The next window begins with the tokens of this piece, where a character begins: it cannot cut a character.
         if delta:
             self._context, self._pending = self._pending, []
             self._context_text = self._decode(self._context)

@@ -12,30 +12,30 @@ T = TypeVar("T")
 
 THREADS = 2
 MAX_WAITING = 128  # jobs; more are refused
-LIMIT_S = 10.0  # of one work, from its start
+LIMIT_S = 10.0  # for one job, from its start
 
 
 class TextBusy(Exception):
-    """Too many texts wait: waiting would help, and nothing was started."""
+    """Too many jobs wait. Nothing was started; a later attempt may succeed."""
 
 
 class TextTimeout(Exception):
-    """A work took longer than it may, and was ended."""
+    """A job took longer than the limit and was interrupted."""
 
 
 class TextPool:
-    """Runs works one after the other in each of a few threads."""
+    """Runs jobs in a few threads, with a bounded queue and a time limit for each job."""
 
     def __init__(self, threads: int = THREADS, waiting: int = MAX_WAITING, limit_s: float = LIMIT_S) -> None:
         self._threads = ThreadPoolExecutor(threads, "text")
         self._free, self._limit_s = threads + waiting, limit_s
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The work's result, or what it raised.
+        """Runs `work` in a thread and returns its result, or raises what it raised.
 
         Raises:
-            TextBusy: too many wait.
-            TextTimeout: it took too long.
+            TextBusy: too many jobs wait.
+            TextTimeout: `work` took too long and was interrupted.
         """
         if not self._free:
             raise TextBusy("Too many prompts wait for their tokens.")
@@ -69,7 +69,7 @@ class _Job(Generic[T]):
 
     @property
     def seconds(self) -> float:
-        """Since its start; negative before it."""
+        """Seconds since the job's start; minus infinity before it."""
         return time.monotonic() - self._started_s
 
     def run(self) -> T:
@@ -84,7 +84,7 @@ class _Job(Generic[T]):
                 pass
 
     def interrupt(self) -> None:
-        """Raises TextTimeout in its thread at the next bytecode. C code runs to its end first."""
+        """Raises TextTimeout in the job's thread at the next bytecode. C code runs to its end first."""
         with self._lock:
             if self._thread is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(TextTimeout))

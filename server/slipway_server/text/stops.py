@@ -1,4 +1,4 @@
-"""Stop strings across tokens: text that may be the start of one is held back until that is decided.
+"""Finds stop strings across tokens: text that may be the start of one is held back until that is decided.
 
 Each stop string takes one pass over the text (Knuth-Morris-Pratt).
 """
@@ -10,7 +10,7 @@ class StopMatcher:
     """Finds the stop string that is complete first. Of several that end at the same character, the longest."""
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
-        """`include`: the stop string that ends an answer is a part of it."""
+        """`include`: whether the stop string that ends an answer is part of the answer."""
         self._stops = [_KmpMatcher(stop) for stop in sorted(stops, key=len, reverse=True)]
         self._include = include
         self._pending = ""
@@ -39,7 +39,7 @@ class StopMatcher:
 
 
 class _KmpMatcher:
-    """How much of one stop string the text so far ends with."""
+    """Counts in `length` how much of one stop string the text so far ends with."""
 
     def __init__(self, stop: str) -> None:
         self.stop, self.length = stop, 0

@@ -1,6 +1,6 @@
 """The language of chat templates: Jinja in a sandbox, with what transformers adds to it and nothing else.
 
-A template comes from a model repository, and what it renders from a client: neither is trusted.
+A template comes from a model repository, and the messages that it renders come from a client: neither is trusted.
 """
 
 import datetime
@@ -19,14 +19,18 @@ MAX_REPEATED = 1 << 20  # characters or items that a template may make by "text"
 
 
 class TooLarge(TemplateError):
-    """A template makes more than it may."""
+    """A template creates a value or a text that is too large."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Two operators make a large thing out of small ones in one step, which no limit of time can end."""
+        """Limits `*` and `**`: they can create a huge value in one step, which no time limit can interrupt.
+
+        Raises:
+            TooLarge: the result would be too large.
+        """
         sized = [len(side) for side in (left, right) if isinstance(side, str | list | tuple | bytes)]
         counts = [side for side in (left, right) if isinstance(side, int)]
         if operator == "*" and sized and counts and sized[0] * counts[0] > MAX_REPEATED:
@@ -44,7 +48,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class GenerationTag(Extension):
-    """{% generation %} marks what an assistant wrote, for training: here its body is rendered as it is."""
+    """{% generation %} marks the assistant's text for training: here the body of the tag is rendered unchanged."""
 
     tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
 
@@ -58,10 +62,10 @@ class GenerationTag(Extension):
 
 
 class TemplateNamespace(Namespace):
-    """Jinja's namespace without names of Python's own."""
+    """Jinja's namespace, which refuses names that begin with an underscore (Python's own names)."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        # Jinja's own signature, by which namespace(self=...) is allowed.
+        # The same signature as Jinja's class, without `self`, so that namespace(self=...) is allowed.
         attributes = dict(*args[1:], **kwargs)
         for name in attributes:
             _check_name(name)
@@ -73,7 +77,7 @@ class TemplateNamespace(Namespace):
 
 
 class TemplateDict:
-    """Python's dict as a function: its class is out of reach."""
+    """Python's dict as a function, so that templates cannot reach the class itself."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)

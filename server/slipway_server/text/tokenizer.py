@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 BYTE_LEVEL, BYTE_FALLBACK, OTHER = "byte-level", "byte-fallback", "other"
-# Encoded and decoded at start: the bytes of single tokens must join to what the library makes of all of them.
+# Encoded and decoded at start: the joined bytes of the single tokens must be the library's text of all tokens.
 SAMPLE = "A ship, 2 ports.\n\tÜñí 漢字 🚢⚓ \u0301 end"
 
 
@@ -18,17 +18,17 @@ class TokenizerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """A decoder takes so many of this character away where a text begins."""
+    """The decoder removes up to `count` of this character at the beginning of a text."""
 
     character: str = " "
     count: int = 0
 
 
 class Tokenizer:
-    """Text to token ids and back.
+    """Encodes text to token IDs and decodes them.
 
-    `kind` is how tokens become text. In BYTE_LEVEL and BYTE_FALLBACK tokenizers each token stands for bytes of its
-    own, whatever is around it: `bytes_of`. Of OTHER ones only the library knows, and only with the tokens before them.
+    `kind` is how tokens become text. In BYTE_LEVEL and BYTE_FALLBACK tokenizers each token stands for the same bytes
+    wherever it is: `bytes_of`. In OTHER ones, the text of a token depends on the tokens before it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class Tokenizer:
             self._backend = Backend.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises nothing more precise
             raise TokenizerError(f"tokenizer.json of {folder.name} cannot be read: {error}.") from error
-        # Files carry what their training script last set; here nothing is cut and nothing is padded.
+        # tokenizer.json may contain the training script's truncation and padding: switched off here.
         self._backend.no_truncation()
         self._backend.no_padding()
         added = self._backend.get_added_tokens_decoder()
@@ -52,25 +52,25 @@ class Tokenizer:
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     def special_ids_of(self, names: tuple[str, ...]) -> frozenset[int]:
-        """The special tokens with these names."""
+        """The IDs of the special tokens with these names; other names are ignored."""
         found = {self._backend.token_to_id(name) for name in names}
         return frozenset(token for token in found if token in self.special_ids)
 
     def encode_now(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """Takes long for long texts: `Texts` does it beside the event loop. Without the interpreter's lock."""
+        """The token IDs of a text. Long texts take long: call this in a `TextPool`. It releases the GIL."""
         return tuple(self._backend.encode(text, add_special_tokens=special_tokens).ids)
 
     def decode(self, tokens: list[int], *, skip_special_tokens: bool = True) -> str:
         return self._backend.decode(tokens, skip_special_tokens=skip_special_tokens)
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of a token within a text: the name of a special token, nothing for an unknown id."""
+        """The bytes of a token inside a text; those of its name for a special token, b"" for an unknown ID."""
         if (known := self._bytes.get(token)) is None:
             known = self._bytes[token] = self._spell(token)
         return known
 
     def text_of(self, token: int) -> str:
-        """One token inside a text, special ones by their names; a part of a character is a replacement character."""
+        """The text of a token inside a text; part of a character becomes a replacement character."""
         return self.bytes_of(token).decode("utf-8", "replace")
 
     def _spell(self, token: int) -> bytes:
@@ -85,7 +85,7 @@ class Tokenizer:
         return self._after_text(token) if byte is None else bytes([byte])
 
     def _after_text(self, token: int) -> bytes:
-        """Its text after another token. Only at the beginning of a text may leading spaces be removed."""
+        """A token's text after another token: at the beginning of a text, leading spaces might be removed."""
         if self._anchor is None:
             self._anchor = next(
                 (id, text) for id in range(self.vocabulary_size) if (text := self._plain(id)) and text.isalnum()
@@ -100,7 +100,7 @@ class Tokenizer:
         return self._backend.decode([token])
 
     def _joins(self) -> bool:
-        """Whether the bytes of tokens join to the library's own text, on a sample."""
+        """Whether the joined bytes of the tokens of SAMPLE are the library's own text of these tokens."""
         try:
             if self.kind is BYTE_FALLBACK:
                 self._after_text(0)  # a vocabulary without a plain word has nothing to put before a token
@@ -112,7 +112,7 @@ class Tokenizer:
 
 
 def without_leading(text: str, leading: Leading) -> str:
-    """What a decoder leaves of a text's beginning."""
+    """The text without the leading characters that a decoder removes."""
     shown = text.lstrip(leading.character)
     return text[min(leading.count, len(text) - len(shown)) :]
 
@@ -135,7 +135,7 @@ def _parts(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _named_byte(name: str) -> int | None:
-    """Byte-fallback tokenizers have a token for each byte: <0x0A>."""
+    """The byte of a token such as <0x0A>, which byte-fallback tokenizers have for each byte; None for other names."""
     if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
         try:
             return int(name[3:5], 16)
@@ -145,7 +145,10 @@ def _named_byte(name: str) -> int | None:
 
 
 def _byte_characters() -> dict[str, int]:
-    """Byte-level tokenizers write each byte as a printable character: itself where it is one, else from 256 on."""
+    """The byte of each character in the names of byte-level tokens.
+
+    Each byte is written as a printable character: the byte's own where it is printable, else one from 256 on.
+    """
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(hidden)}

@@ -1,4 +1,4 @@
-"""What computes a batch: packed tensors through the model, then sampling; and the memory that this takes.
+"""Computes a batch: runs packed tensors through the model and samples tokens; and sizes the memory for it.
 
 `runner` runs the model, `sampler` chooses tokens, `sizing` and `memory` divide the memory, `profiler` measures steps.
 """

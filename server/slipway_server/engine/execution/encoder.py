@@ -24,7 +24,7 @@ class EncoderRunner:
         self._pooling, self._normalize = read_pooling(folder)
 
     def clear(self, blocks: list[int]) -> None:
-        """Nothing of an encoder outlives its step."""
+        """Does nothing: an encoder has no KV cache."""
 
     def probe(self) -> None:
         """Encodes one token. Raises when the engine cannot compute."""
@@ -32,7 +32,7 @@ class EncoderRunner:
 
     @torch.inference_mode()
     def run(self, batch: list[ScheduledSequence]) -> list[Sampled]:
-        """The float32 bytes of each vector; nothing where it is not finite."""
+        """One result for each sequence: the float32 bytes of its vector, or no embedding if that is not finite."""
         prompts = [torch.tensor(scheduled.sequence.request.prompt) for scheduled in batch]
         ids = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True).to(self._model.device)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
@@ -54,7 +54,11 @@ class EncoderRunner:
 
 
 def read_pooling(folder: Path) -> tuple[str, bool]:
-    """Pooling as in the folder's sentence-transformers files; mean and normalised without them."""
+    """The pooling and whether to normalise, by the folder's sentence-transformers files; without them, mean and True.
+
+    Raises:
+        LoadError: the files are not readable, or name a layer or pooling that this server does not know.
+    """
     modules = folder / "modules.json"
     if not modules.is_file():
         return "mean", True
@@ -86,7 +90,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
-    """[rows, tokens, size] to [rows, size]; padding is on the right and counts for nothing."""
+    """Pools `states` [rows, tokens, size] to [rows, size]; padding is on the right and is ignored."""
     if mode == "cls":
         return states[:, 0]
     if mode == "last":

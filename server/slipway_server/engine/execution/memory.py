@@ -15,9 +15,9 @@ class DeviceMemory:
 
 
 def for_cache(memory: DeviceMemory, share: float, step_bytes: int) -> int:
-    """Bytes of keys and values when `share` of the device's memory may be used in all, by whomever it is used.
+    """Bytes left for keys and values when all processes together may use `share` of the device's memory; at least 0.
 
-    `step_bytes`: what the largest step needs while it is computed. 0 where nothing is left.
+    `step_bytes`: what the largest step needs while it is computed.
     """
     used = memory.total - memory.free
     return max(0, int(memory.total * share) - used - step_bytes - SLACK_BYTES)

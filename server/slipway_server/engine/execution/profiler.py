@@ -27,7 +27,7 @@ class Profiler:
         self._running: _ByFunction | _ByOperation | None = None
 
     def begin(self, ask: Profile) -> None:
-        """It replaces a profile that is running."""
+        """Starts a profile of the next steps, in place of one that is running."""
         self._running = _ByOperation() if ask.operations else _ByFunction()
         self._steps, self._end_s = ask.steps, self._clock() + ask.seconds
 
@@ -38,7 +38,7 @@ class Profiler:
         return self._running.run(step)
 
     def take(self) -> str | None:
-        """The table, once, when it is complete."""
+        """The table of a profile that has ended, once; else None."""
         if self._running is None or (self._steps and self._clock() < self._end_s):
             return None
         table, self._running = self._running.table(), None
@@ -63,7 +63,7 @@ class _ByFunction:
 
 
 class _ByOperation:
-    """Each step under torch's profiler alone: what waits between steps is no part of it."""
+    """Runs torch's profiler only during steps: the time between them is not counted."""
 
     def __init__(self) -> None:
         cuda = [ProfilerActivity.CUDA] if num_devices() else []

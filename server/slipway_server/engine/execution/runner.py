@@ -1,4 +1,4 @@
-"""A scheduler's batch to tensors, through the decoder, to sampled tokens."""
+"""Runs a scheduler's batch: packs it into tensors, computes logits with the decoder, and samples tokens."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -28,7 +28,7 @@ class DecoderRunner:
         masks: Masks | None = None,
         captures: bool = True,
     ) -> None:
-        """`captures`: on a GPU, steps of decodes are captured and replayed."""
+        """`captures`: on a GPU, steps of decodes are captured as CUDA graphs and replayed."""
         self._model = model
         self._masks = masks
         self._sampler = Sampler(model.kernels)
@@ -53,9 +53,9 @@ class DecoderRunner:
         return self._results(batch, positions, logits) if any(positions) else []
 
     def launch(self, batch: list[ScheduledSequence], after: "Launched | None" = None) -> "Launched":
-        """Starts a step of sequences that `draws_only`, without waiting for its tokens.
+        """Starts a step without waiting for its tokens. All its sequences must be `draws_only`.
 
-        `after`: the step before it, whose tokens may still be PENDING. This one reads them where they were drawn.
+        `after`: the step before, whose tokens may still be PENDING: the device reads them where it has drawn them.
         """
         positions = [_logits_positions(scheduled) for scheduled in batch]
         packed = self._pack(batch, positions)
@@ -86,7 +86,7 @@ class DecoderRunner:
         positions = numpy.arange(total, dtype=numpy.int32) - (first - starts)[span]
         block_tables = self._block_tables.rows(batch)
         slot_mapping = block_tables[span, positions // BLOCK_TOKENS] * BLOCK_TOKENS + positions % BLOCK_TOKENS
-        # Those that are PENDING too: the device has them.
+        # PENDING stands in it for tokens that only the device has: `Launched.tokens_for` finds them.
         ids = [token for scheduled in batch for token in scheduled.sequence.tokens(scheduled.start, scheduled.end)]
         rows = [
             int(row) + position - scheduled.start
@@ -149,7 +149,7 @@ class DecoderRunner:
 
 
 class Launched:
-    """A step on its way: one row for each of its sequences that samples."""
+    """A step that the device computes. Its tensors have one row for each sequence that samples."""
 
     def __init__(self, sequences: list[Sequence], tokens: torch.Tensor, finite: torch.Tensor) -> None:
         self._tokens = tokens
@@ -157,12 +157,12 @@ class Launched:
         self._read = to_host(tokens, finite)
 
     def results(self) -> list[Sampled]:
-        """As `DecoderRunner.run`. Waits until they are there."""
+        """Waits for the device and returns one result for each row, as `DecoderRunner.run` does."""
         tokens, finite = self._read()
         return [drawn(token, ok) for token, ok in zip(tokens.tolist(), finite.tolist(), strict=True)]
 
     def tokens_for(self, batch: list[ScheduledSequence], packed: Packed) -> DrawnTokens | None:
-        """What the following step reads in place of PENDING: the last token of these sequences."""
+        """The drawn tokens that the next step, `batch`, reads in place of PENDING; None if it needs none."""
         places = numpy.flatnonzero(packed.ids == PENDING)
         if not len(places):
             return None
@@ -173,7 +173,7 @@ class Launched:
 
 
 def _held_back(mask: Mask) -> Sampled | None:
-    """What takes the place of a token where a mask allows to choose none."""
+    """The result of a sequence that gets no token in this step: refused or late; None when it may get one."""
     if mask.refusal:
         return Sampled(refusal=mask.refusal)
     return Sampled(late=True) if mask.row < 0 else None
@@ -193,7 +193,7 @@ class _BlockTables:
         self._lengths = [0] * slots
 
     def rows(self, batch: list[ScheduledSequence]) -> Ints:
-        """[spans, blocks of the longest sequence]"""
+        """The block tables of a batch: [spans, blocks of the longest sequence]."""
         for scheduled in batch:
             self._update(scheduled.sequence)
         width = max(-(-scheduled.end // BLOCK_TOKENS) for scheduled in batch)

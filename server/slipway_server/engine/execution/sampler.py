@@ -1,4 +1,4 @@
-"""Logits to token ids: each row by its own request's parameters, independent of the rest of the batch."""
+"""Samples token IDs from logits: each row by its own request's parameters, independent of the rest of the batch."""
 
 from collections.abc import Sequence as Rows
 from typing import Protocol
@@ -11,7 +11,7 @@ from ..request import Logprobs, Sampled, SamplingParams, ScheduledSequence, Sequ
 LEAST_TEMPERATURE = (
     0.01  # as in vLLM: below it, numbers over- and underflow long before answers differ from greedy ones
 )
-# What a number may become by rules, so that dividing by a temperature and summing stay finite.
+# Bound of edited logits and of the parameters that edit them: division by a temperature and sums then stay finite.
 LARGEST_EDITED = 1e30
 
 
@@ -24,18 +24,18 @@ class Chooser(Protocol):
 
 
 class Sampler:
-    """Keeps nothing of rows."""
+    """Chooses the next token of each row of logits. Keeps no state between steps."""
 
     def __init__(self, kernels: Chooser) -> None:
         self._kernels = kernels
 
     @torch.inference_mode()
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence], masks: TokenMasks | None = None) -> list[Sampled]:
-        """One result for each row of float32 [rows, vocabulary], which is written over; no token where the logits are
-        not finite, or where the request's own rules leave none. A token that these forbid is never the result, whatever
-        the other numbers.
+        """One result for each row of float32 logits [rows, vocabulary], which are overwritten.
 
-        Log probabilities are those of the model, before any rule, as in OpenAI's and vLLM's APIs.
+        A result has no token if the model's logits are not finite, or if the request's rules forbid every token. A
+        forbidden token is never chosen, whatever the logits are. Log probabilities are those of the model, before any
+        rule, as in OpenAI's and vLLM's APIs.
         """
         if not sequences:
             return []
@@ -52,13 +52,13 @@ class Sampler:
 
     @torch.inference_mode()
     def draw(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `Kernels.sample`: nothing waits for the device."""
+        """Draws a token for each row, as `Kernels.sample` does, without waiting for the device."""
         return self._kernels.sample(logits, _draws_of(sequences))
 
     def _apply_rules(
         self, logits: torch.Tensor, sequences: Rows[Sequence], edited: list[int], masks: TokenMasks | None
     ) -> dict[int, bool]:
-        """In place. Of each row that is changed, whether the model's own numbers were finite: rules make others."""
+        """Edits rows in place. Returns, by edited row, whether the model's own logits were finite before the rules."""
         finite: dict[int, bool] = {}
         if edited:
             finite = dict(zip(edited, torch.isfinite(logits[edited].sum(dim=-1)).tolist(), strict=True))
@@ -71,12 +71,12 @@ class Sampler:
 
 
 def drawn(token: int, finite: bool, logprobs: Logprobs | None = None) -> Sampled:
-    """A row's token, which is -1 where the request's rules leave none."""
+    """The result of a row. `token` is -1 where the request's rules forbid every token."""
     return Sampled(token, None, logprobs) if finite and token >= 0 else Sampled(no_token_allowed=finite)
 
 
 def _draws_of(sequences: Rows[Sequence]) -> Draws:
-    """Keyed by seed and position only: the same draws alone, batched, or resumed on another pod."""
+    """Draws are keyed by seed and position only: they are the same alone, batched, or resumed on another pod."""
     for sequence in sequences:
         if not sequence.draw:
             sequence.draw = _draw_of(params_of(sequence))
@@ -99,7 +99,7 @@ def params_of(sequence: Sequence) -> SamplingParams:
 
 
 def edit(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
-    """In place: bias and penalties in vLLM's order, then forbidden tokens, so that no bias can allow them again."""
+    """Edits a row in place: bias and penalties in vLLM's order, then forbidden tokens, so that no bias allows them."""
     forbidden = _forbidden(len(row), sequence, p, row.device)
     for token, bias in p.logit_bias:
         row[token] += _bounded(bias)
@@ -128,7 +128,7 @@ def _forbidden(size: int, sequence: Sequence, p: SamplingParams, device: torch.d
 
 
 def _penalise(row: torch.Tensor, sequence: Sequence, p: SamplingParams) -> None:
-    """What becomes too large is infinite at most, never "not a number": only finite numbers are taken from it."""
+    """Applies the penalties in place. Logits may overflow to infinity, but not to NaN: the penalties are finite."""
     if p.repetition_penalty != 1.0:
         seen = torch.tensor(sorted({*sequence.request.prompt, *sequence.output}), device=row.device)
         values, penalty = row[seen], max(1 / LARGEST_EDITED, _bounded(p.repetition_penalty))
@@ -146,7 +146,7 @@ def _bounded(number: float) -> float:
 
 
 def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tuple[Logprobs, ...]:
-    """Of one token for each row of float32 [rows, vocabulary], with the `count` likeliest ones beside it."""
+    """Log probabilities of `tokens`, one for each row of float32 [rows, vocabulary], and of the `count` likeliest."""
     if not tokens:
         return ()
     own = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])
@@ -161,9 +161,9 @@ def log_probabilities(logits: torch.Tensor, tokens: list[int], count: int) -> tu
 def _logprobs_of_rows(
     logits: torch.Tensor, tokens: list[int], params: Rows[SamplingParams], masks: TokenMasks | None
 ) -> dict[int, Logprobs]:
-    """Rows with the same number of alternatives are computed together."""
+    """By row, for rows that request log probabilities. Rows with equally many alternatives are computed together."""
     logprobs: dict[int, Logprobs] = {}
-    # Of a row that gets no token the numbers are of no use.
+    # A row without a token has -1 here; its log probabilities are not used.
     tokens = [max(0, token) for token in tokens]
     for count in {p.logprobs for p in params} - {-1}:
         rows = [row for row, p in enumerate(params) if p.logprobs == count]
@@ -177,7 +177,10 @@ def _logprobs_of_rows(
 
 
 def _allowed_alternatives(row: torch.Tensor, token: int, count: int, allowed: torch.Tensor) -> Logprobs:
-    """As `log_probabilities`, of the model's own distribution, without alternatives that are not allowed."""
+    """Like `log_probabilities` of one row, but only token IDs in `allowed` are alternatives.
+
+    The probabilities are the model's own, before any rule.
+    """
     (own,) = log_probabilities(row[None], [token], 0)
     ids = allowed.to(row.device)
     values, best = row[ids].topk(min(count, len(ids)))
@@ -186,7 +189,10 @@ def _allowed_alternatives(row: torch.Tensor, token: int, count: int, allowed: to
 
 
 def prompt_logprobs(logits: torch.Tensor, scheduled: ScheduledSequence) -> tuple[Logprobs, ...]:
-    """Of the prompt's token after each of `scheduled.prompt_logprob_positions`, whose logits these are, in order."""
+    """Log probabilities of the prompt tokens that follow `scheduled.prompt_logprob_positions`.
+
+    `logits`: one row for each of these positions, in order.
+    """
     rows = scheduled.prompt_logprob_positions
     following = list(scheduled.sequence.request.prompt[rows.start + 1 : rows.stop + 1])
     return log_probabilities(logits, following, params_of(scheduled.sequence).prompt_logprobs)

@@ -15,9 +15,10 @@ from ..scheduling.scheduler import MAX_PROMPT_LOGPROBS
 from .memory import DeviceMemory, for_cache
 
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
-# Of the memory that is free once the weights are loaded. Activations, the tokenizer and the page cache need the rest.
+# KV cache's share of the memory that is free after the weights are loaded. Activations, the tokenizer and the page
+# cache need the rest.
 CPU_SHARE = 0.5
-# Of the free memory, for the steps of transformers' models, whose need is not known.
+# Share of the free memory for the steps of models that transformers computes: their need is not known.
 FOREIGN_STEP_SHARE = 0.15
 
 
@@ -34,13 +35,17 @@ def limits_for(start: Start, device: torch.device, blocks: int) -> SchedulerConf
 
 
 def step_tokens(start: Start, device: torch.device) -> int:
-    """Every running sequence decodes in every step. A step has at least one token more, for a prefill."""
+    """The most tokens of a step: at least one for each slot, for its decode, and one more for a prefill."""
     default = CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS
     return max(start.step_tokens or default, start.slots + 1)
 
 
 def num_blocks_that_fit(decoder: Any, start: Start) -> int:
-    """KV cache blocks for the memory beside the weights. On a CPU, pages are allocated when they are written to."""
+    """How many KV cache blocks fit into memory beside the weights. On a CPU, pages are allocated when first written.
+
+    Raises:
+        LoadError: a GPU has no room for any block.
+    """
     kernels: Kernels = decoder.kernels
     if kernels.device.type == "cpu":
         return max(1, int(free_memory_bytes() * CPU_SHARE) // kernels.bytes_per_block)

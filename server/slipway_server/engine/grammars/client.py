@@ -1,4 +1,4 @@
-"""The engine's end of the grammar process: started with the first grammar, and again when it has ended."""
+"""The engine's connection to the grammar process, which starts with the first grammar and again when it has ended."""
 
 import logging
 import mmap
@@ -25,13 +25,13 @@ log = logging.getLogger("slipway.engine")
 Words: TypeAlias = NDArray[numpy.int32]
 
 HEADER_BYTES = 64  # as in `process.py`
-LIFE_CHECK_S = 1.0  # between looks whether the process is there, while nothing comes from it
-RESTARTS = 8  # of the whole process, each of which loads the tokenizer: it is forked again without a restart
+LIFE_CHECK_S = 1.0  # between checks that the process still runs, while no message comes from it
+RESTARTS = 8  # of the parent, each of which loads the tokenizer; a new fork of its worker does not count
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSource:
-    """What the process of grammars needs of the model."""
+    """What the grammar process needs of the model: tokenizer file, columns of the logits and stop tokens."""
 
     tokenizer: Path
     vocabulary: int
@@ -39,11 +39,11 @@ class GrammarSource:
 
 
 class GrammarsGone(Exception):
-    """The process ended too often."""
+    """The grammar process ended more than RESTARTS times and is not started any more."""
 
 
 class GrammarProcess:
-    """Sends and receives without waiting. What the socket cannot take yet is sent with the next call."""
+    """The process and a non-blocking socket to it. Messages that the socket cannot take yet go with the next call."""
 
     def __init__(self, source: GrammarSource, rows: int) -> None:
         self._source, self._rows = source, rows
@@ -67,11 +67,11 @@ class GrammarProcess:
 
     @property
     def serves(self) -> bool:
-        """Its first message has come: before, nothing can be sent to it."""
+        """Whether the process has sent a Hello without a refusal. Nothing is sent to it before."""
         return self._masks is not None
 
     def start(self) -> None:
-        """Raises GrammarsGone."""
+        """Starts the process and drops unsent messages. Raises GrammarsGone after RESTARTS restarts."""
         if self._starts > RESTARTS:
             raise GrammarsGone
         self._starts += 1
@@ -81,7 +81,7 @@ class GrammarProcess:
             "vocabulary": self._source.vocabulary,
             "stop_token_ids": self._source.stop_token_ids,
             "rows": self._rows,
-            "generation": self._starts << 32,  # a fork of it counts on from there
+            "generation": self._starts << 32,  # each new fork of its worker adds 1
         }
         descriptors = (self._other.fileno(), self._memory)
         self._process = subprocess.Popen(
@@ -107,7 +107,10 @@ class GrammarProcess:
             self._outbox.popleft()
 
     def receive(self, timeout_s: float = 0.0) -> list[FromGrammars]:
-        """What has come, waiting for the first message for so long. Raises GrammarsGone."""
+        """The messages that have come; waits up to `timeout_s` for the first one.
+
+        Restarts a process that has ended. Raises GrammarsGone after RESTARTS restarts.
+        """
         self._flush()
         messages: list[FromGrammars] = []
         while self._poll.poll(0 if messages else timeout_s * 1000):
@@ -145,7 +148,10 @@ class GrammarProcess:
         return self._masks
 
     def stop(self) -> None:
-        """It ends by itself when the engine does; this is for a process that goes on without its engine."""
+        """Closes the socket, which ends the grammar process, and waits for its end.
+
+        Not needed when the engine's own process ends: the grammar process ends with it.
+        """
         self._own.close()
         self._other.close()
         os.close(self._memory)

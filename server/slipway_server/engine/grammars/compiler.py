@@ -1,4 +1,4 @@
-"""A client's grammar to a matcher of llguidance, within limits; refusals are sentences for the client."""
+"""Compiles a client's grammar to a matcher of llguidance, within limits. Refusals are sentences for the client."""
 
 import json
 import re
@@ -6,9 +6,9 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
-MAX_REASON_CHARACTERS = 300  # of llguidance's own words
-# A mask costs 10 to 400 microseconds. With these limits one that a client chose to be slow costs about 5 ms, and a
-# matcher has at most about 10 MB.
+MAX_REASON_CHARACTERS = 300  # of llguidance's own error message
+# A mask usually costs 10 to 400 microseconds. With these limits, the slowest mask that a client can provoke costs about
+# 5 ms, and a matcher takes at most about 10 MB.
 LIMITS = LLParserLimits(
     max_items_in_row=1000,
     initial_lexer_fuel=500_000,
@@ -27,10 +27,10 @@ class GrammarError(Exception):
 
 
 def load_tokenizer(file: Path, vocabulary: int, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
-    """Takes seconds for large vocabularies. `vocabulary`: columns of the model's logits.
+    """Loads a tokenizer for llguidance: seconds for a large vocabulary. `vocabulary`: columns of the model's logits.
 
     Raises:
-        GrammarError: its tokens are not known as bytes, or no token ends an answer.
+        GrammarError: the bytes of the tokens are not known, or the model has no stop token.
     """
     if not stop_token_ids:
         raise GrammarError("This model has no stop token, so that no answer with a grammar could end.")
@@ -38,15 +38,15 @@ def load_tokenizer(file: Path, vocabulary: int, stop_token_ids: tuple[int, ...])
     try:
         own = LLTokenizer(text, eos_token=list(stop_token_ids))
         return own if own.vocab_size >= vocabulary else LLTokenizer(text, vocabulary, list(stop_token_ids))
-    except Exception as error:  # the library raises ValueError, and panics are BaseException's
+    except Exception as error:  # the library raises ValueError; its panics are no Exception and end the process
         raise GrammarError(f"Grammars need a tokenizer whose tokens are bytes: {_short(str(error))}") from None
 
 
 def compile_grammar(tokenizer: LLTokenizer, kind: str, text: str) -> LLMatcher:
-    """`kind`: json_schema, regex, choice (a JSON list) or grammar (Lark, or EBNF as llama.cpp writes it).
+    """Compiles `text`. `kind`: json_schema, regex, choice (a JSON list) or grammar (Lark, or llama.cpp's EBNF).
 
     Raises:
-        GrammarError: it cannot be used.
+        GrammarError: the grammar cannot be used.
     """
     try:
         matcher = LLMatcher(tokenizer, _serialized(kind, text), log_level=0, limits=LIMITS)
@@ -57,7 +57,7 @@ def compile_grammar(tokenizer: LLTokenizer, kind: str, text: str) -> LLMatcher:
 
 
 def check(matcher: LLMatcher, kind: str = "grammar") -> None:
-    """Raises GrammarError for a matcher that can compute no mask any more. llguidance would allow the end then."""
+    """Raises GrammarError for a matcher that has failed: its masks would allow only the end of the answer."""
     if matcher.is_error():
         raise GrammarError(_sentence(kind, matcher.get_error()))
 
@@ -72,7 +72,7 @@ def _serialized(kind: str, text: str) -> str:
     schema = json.loads(text)
     if not isinstance(schema, dict):
         schema = {} if schema else {"not": {}}
-    # Only the server writes what white space is allowed, and `lenient` would ignore keywords.
+    # The server sets the schema's white space (see http/requests/structured.py); `lenient` would ignore keywords.
     return LLMatcher.grammar_from_json_schema(schema, overrides={"lenient": False, "coerce_one_of": False})
 
 

@@ -1,7 +1,7 @@
-"""Masks of sequences with grammars: computed while the model computes, and read before a token is chosen.
+"""Masks of sequences with grammars: the grammar process computes them beside the model, and the sampler reads them.
 
-What a sequence's matcher has consumed is compared with its tokens at every step. So a preemption, a step that is
-repeated and an answer that began on another pod need nothing of their own, and neither does a new grammar process.
+At every step, the number of tokens that a sequence's matcher has consumed is compared with the sequence's output. So
+preemptions, repeated steps, answers resumed from another pod and a new grammar process need no special handling.
 """
 
 import time
@@ -27,27 +27,28 @@ from .messages import (
     digest_of,
 )
 
-# A step waits so long for masks that are late, and longer when it would compute nothing without them. A sequence whose
-# mask is later gets no token in this step.
+# How long a step waits for late masks: the first value when it can sample other sequences, else the second one. A
+# sequence whose mask comes still later gets no token in this step.
 PATIENCE_S, IDLE_PATIENCE_S = 0.02, 0.25
-SLOW_S = 0.003  # masks that take longer are computed after the others, and not waited for
-PREPARE_S = 60.0  # for a grammar to be compiled, when the process starts first
-MAX_KNOWN = 1024  # grammars that were compiled before
+# A sequence whose last mask took longer comes after the others, and a step that can sample others does not wait for it.
+SLOW_S = 0.003
+PREPARE_S = 60.0  # for a grammar to be compiled, including the start of the process
+MAX_KNOWN = 1024  # grammars that are remembered as compiled: new requests with them do not wait
 TOO_COMPLEX = "The grammar took too much to be followed: make it smaller."
 NO_ANSWER = "The process that computes grammars did not answer."
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A sequence with a grammar, as the engine knows it."""
+    """What the engine knows of a sequence with a grammar."""
 
     number: int
     grammar: Grammar
     digest: bytes
     row: int
-    sent: int = 0  # tokens
-    ready: int = -1  # the mask in its row is for the token after so many; -1: there is none
-    awaited: int = -1  # the same, of the mask that is being computed
+    sent: int = 0  # output tokens that the process has been sent
+    ready: int = -1  # the mask in `row` is for the token after this many output tokens; -1: there is no mask
+    awaited: int = -1  # the same of the mask that is being computed; -1: none is
     slow: bool = False
     refusal: str = ""
 
@@ -63,7 +64,10 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """In which row is what a sequence may get next; or why it ends; or neither: it gets no token in this step."""
+    """`row` has a bit for each token that may come next; or `refusal` is why the sequence ends.
+
+    With neither (-1 and ""), the mask is late and the sequence gets no token in this step.
+    """
 
     row: int = -1
     refusal: str = ""
@@ -71,8 +75,10 @@ class Mask:
 
 class Masks:
     def __init__(self, process: GrammarProcess, rows: int) -> None:
-        """`rows`: of the process. At least twice the slots: sequences that are preempted keep theirs, as long as no
-        other one needs it."""
+        """`rows`: of the process's masks, at least twice the scheduler's slots.
+
+        A preempted sequence keeps its row until another sequence needs it.
+        """
         self._process = process
         self._free_rows = list(range(rows))
         self._retired: dict[int, int] = {}  # rows of sequences that are gone, whose masks are still being computed
@@ -86,7 +92,7 @@ class Masks:
         self._unavailable = ""
 
     def fileno(self) -> int:
-        """Readable when there is something for `take_prepared`."""
+        """The descriptor that is readable when `take_prepared` may return something."""
         return self._process.fileno()
 
     def stop(self) -> None:
@@ -95,7 +101,7 @@ class Masks:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def hold(self, request: Request, grammar: Grammar) -> None:
-        """Until its grammar is compiled; `take_prepared` returns it then."""
+        """Holds the request until its grammar is compiled; `take_prepared` returns it then."""
         digest = digest_of(grammar)
         if self._unavailable:
             self._refuse([request], self._unavailable)
@@ -108,7 +114,7 @@ class Masks:
             self._request_grammar(digest, grammar)
 
     def take_prepared(self) -> tuple[list[Request], list[RequestOutput]]:
-        """Requests that can run now, and the ends of those that cannot."""
+        """Requests whose grammar is compiled, and final outputs for requests that cannot run; each only once."""
         if self._process.started:
             self._receive(0.0)
             self._give_up(time.monotonic())
@@ -117,7 +123,7 @@ class Masks:
         return prepared, refused
 
     def forget(self, request_id: str) -> None:
-        """It has ended."""
+        """Drops what is kept for a request that has ended, and frees its row."""
         for held in self._held.values():
             held.requests = [request for request in held.requests if request.id != request_id]
         self._prepared = [request for request in self._prepared if request.id != request_id]
@@ -141,12 +147,15 @@ class Masks:
 
     @property
     def bits(self) -> NDArray[numpy.int32]:
-        """[rows, words of 32 tokens]; whoever has a `Mask` with a row may read that row until `begin` is called."""
+        """The masks [rows, words of 32 tokens]. The row that a `Mask` names is valid until the next `begin`."""
         return self._process.bits
 
     def begin(self, batch: Iterable[ScheduledSequence]) -> None:
-        """Has the next masks of these sequences computed, beside the model: when their tokens are sampled, so that it
-        is done while the engine prepares its next step; and before a step, for those that join or start over."""
+        """Has the grammar process compute the next masks of these sequences, and returns at once.
+
+        Called after sampling, so that masks are computed while the engine prepares its next step; and before a step,
+        for sequences that join or start over.
+        """
         needed = [(item.sequence, grammar) for item in batch if (grammar := grammar_of(item))]
         if not needed:
             return
@@ -158,7 +167,7 @@ class Masks:
         self._send(advances)
 
     def _send(self, advances: list[Advance]) -> None:
-        """In as few messages as the limits allow."""
+        """Sends the advances in as few messages as the limits allow."""
         together: list[Advance] = []
         tokens = 0
         for one in advances:
@@ -171,7 +180,7 @@ class Masks:
             self._process.send(Advances(self._process.generation, together))
 
     def collect(self, batch: Iterable[ScheduledSequence]) -> dict[str, Mask]:
-        """The masks of this step by request, as far as they have come."""
+        """The masks of this step by request ID. Waits for late ones; `Mask()` stands for one that is still missing."""
         needed = {item.sequence.request.id: item.sequence for item in batch if grammar_of(item)}
         if not needed:
             return {}
@@ -190,14 +199,14 @@ class Masks:
         return self._followed[name]
 
     def _make_room(self, running: set[str]) -> None:
-        """Of sequences that are not in this step: they start over."""
+        """Frees the rows of sequences that are not in this step; their matchers start over later."""
         for name in [name for name in self._followed if name not in running]:
             self._release(self._followed.pop(name))
-        while not self._free_rows:  # all are being computed for sequences that are gone
+        while not self._free_rows:  # masks for sequences that are gone are still computed in all rows
             self._receive(IDLE_PATIENCE_S)
 
     def _advance(self, one: _Followed, sequence: Sequence) -> list[Advance]:
-        """What the process has to be sent for the mask of its next token."""
+        """What the process must be sent to compute the mask of the sequence's next token; [] if it needs nothing."""
         length = len(sequence.output)
         if one.refusal or one.ready == length or one.awaited >= 0 or not self._process.serves:
             return []
@@ -253,7 +262,7 @@ class Masks:
                 self._masked(one)
 
     def _begin_again(self, hello: Hello) -> None:
-        """A new process knows nothing: everything is sent again."""
+        """Sends a new process the grammars again; `begin` then sends the tokens. The culprit's sequence is refused."""
         if hello.refusal:
             self._end_all(hello.refusal)
             return
@@ -297,7 +306,7 @@ class Masks:
             return
         one.awaited, one.slow, one.refusal = -1, message.seconds > SLOW_S, message.refusal
         if message.missing:
-            # Its grammar was put out of the cache: it is compiled again, and the sequence starts over.
+            # The process has evicted the grammar: it is compiled again, and the sequence starts over.
             one.sent = 0
             self._known.pop(one.digest, None)
             self._request_grammar(one.digest, one.grammar)
@@ -315,6 +324,6 @@ class Masks:
 
 
 def grammar_of(scheduled: ScheduledSequence) -> Grammar | None:
-    """Of a sequence that gets a token in this step."""
+    """The grammar of a sequence that gets a token in this step; None without a grammar or without a token."""
     sampling = scheduled.sequence.request.sampling
     return sampling.grammar if scheduled.samples and sampling else None

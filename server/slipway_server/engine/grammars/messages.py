@@ -7,7 +7,7 @@ import msgspec
 
 from ..request import Grammar
 
-# A socket of packets takes up to about 200 kB at once; tokens of a resumed answer cross in several advances.
+# A SOCK_SEQPACKET socket takes packets of up to about 200 kB: the tokens of a resumed answer go in several advances.
 PACKET_BYTES: Final = 192 << 10
 MAX_GRAMMAR_BYTES: Final = 128 << 10
 TOKENS_PER_ADVANCE: Final = 8192
@@ -15,7 +15,7 @@ SEQUENCES_PER_ADVANCE: Final = 512
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Engine to grammars: compile this. It is answered by Prepared."""
+    """Engine to grammars: compile this grammar. The answer is Prepared."""
 
     generation: int
     digest: bytes
@@ -24,7 +24,7 @@ class Prepare(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Advance(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens of one sequence after its first `position` ones, and whether to compute a mask."""
+    """Tokens of one sequence after its first `position` ones, and whether to compute the mask that follows them."""
 
     sequence: int
     digest: bytes
@@ -35,7 +35,7 @@ class Advance(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Advances(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Engine to grammars: what was sampled in a step, at most so many tokens and sequences as the limits above."""
+    """Engine to grammars: the tokens that a step sampled. TOKENS_PER_ADVANCE and SEQUENCES_PER_ADVANCE limit them."""
 
     generation: int
     sequences: list[Advance]
@@ -51,7 +51,8 @@ class Drop(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Grammars to engine: a new process serves, and knows nothing that its predecessor knew.
 
-    `culprit`: the sequence that its predecessor ended at; `refusal`: why this model can have no grammars.
+    `culprit`: the sequence whose mask the predecessor computed when it ended, -1: none; `refusal`: why this model can
+    have no grammars.
     """
 
     generation: int
@@ -61,16 +62,16 @@ class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Grammars to engine: a grammar can be used, or why not."""
+    """Grammars to engine: a grammar is compiled, or `refusal` is why it cannot be used."""
 
     digest: bytes
     refusal: str = ""
 
 
 class Masked(msgspec.Struct, frozen=True, array_like=True):
-    """The mask after so many tokens is in its row; or why there is none.
+    """The mask after `position` tokens is in its row; or `refusal` is why there is none.
 
-    `missing`: its grammar or its earlier tokens are not known here (any more).
+    `missing`: the grammar process does not know the grammar or the earlier tokens (any more).
     """
 
     sequence: int
@@ -81,7 +82,7 @@ class Masked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MaskedRows(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Grammars to engine: masks that were computed since the last one of these."""
+    """Grammars to engine: the masks that were computed since the last MaskedRows."""
 
     sequences: list[Masked]
 

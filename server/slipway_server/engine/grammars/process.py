@@ -1,6 +1,6 @@
-"""The grammar process: it loads the tokenizer once, and forks the process that serves; when that ends, another one.
+"""The grammar process: it loads the tokenizer once and forks a worker; when the worker ends, it forks another one.
 
-So a grammar that ends it, whatever the limits, costs milliseconds and its own request.
+So a grammar that crashes the worker despite the limits costs milliseconds and its own request.
 """
 
 import logging
@@ -43,13 +43,13 @@ from .trial import Trial, TrialResult, start_trial
 
 log = logging.getLogger("slipway.grammars")
 
-HEADER_BYTES = 64  # of the shared memory: the sequence that is being computed
+HEADER_BYTES = 64  # of the shared memory: the number of the sequence whose mask is being computed
 CACHE_BYTES = 64 << 20  # of compiled grammars
 MAX_REFUSED = 1024  # grammars that are known to be refused
 MAX_TRIALS = 2  # at once; others wait
-MEMORY_BYTES = 1 << 30  # of all matchers together
-TOGETHER_S = 0.002  # masks of so long are sent in one message
-POLL_S = 0.1  # between looks at the time of trials
+MEMORY_BYTES = 1 << 30  # of address space, for all matchers together
+TOGETHER_S = 0.002  # masks that are computed within this time are sent in one message
+POLL_S = 0.1  # between checks of the trials' deadlines
 SHORT_LIFE_S = 1.0
 FOREIGN = "The tokens of this answer do not follow its grammar."
 
@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Memory:
-    """The masks, one row for each sequence, that the engine maps too."""
+    """The shared memory with the masks, one row for each sequence. The engine maps it too."""
 
     def __init__(self, descriptor: int, rows: int, words: int) -> None:
         size = HEADER_BYTES + rows * words * 4
@@ -77,7 +77,7 @@ class Memory:
 
     @property
     def computing(self) -> int:
-        """The sequence that is being computed; -1: none."""
+        """The number of the sequence whose mask is being computed; -1: none. It outlives a worker that crashes."""
         found: int = struct.unpack_from("<q", self._map)[0]
         return found
 
@@ -108,7 +108,7 @@ class Worker:
         self._poll.register(connection, select.POLLIN)
 
     def serve(self) -> None:
-        """Until the engine hangs up."""
+        """Handles messages until the engine closes the socket."""
         while True:
             for descriptor, _ in self._poll.poll(POLL_S * 1000 if self._trials else None):
                 if descriptor in self._trials:
@@ -124,7 +124,7 @@ class Worker:
         if not packet:
             return False
         message = to_grammars.decode(packet)
-        # What was meant for a predecessor is of no use: the engine begins again.
+        # Messages to a predecessor are dropped: the engine sends everything again after this worker's Hello.
         if message.generation == self._generation:
             if isinstance(message, Prepare):
                 self._prepare(message)
@@ -169,7 +169,10 @@ class Worker:
         self._start_trials()
 
     def _compile(self, message: Prepare, result: TrialResult) -> str:
-        """Why it is refused; "" when it is not."""
+        """Compiles the grammar into the cache, which evicts the least recently used ones.
+
+        Returns why the grammar is refused; "" when it is not.
+        """
         if result.refusal:
             return result.refusal
         try:
@@ -186,7 +189,7 @@ class Worker:
     # --- sequences ----------------------------------------------------------------------------------------------------
 
     def _advance_all(self, sequences: list[Advance]) -> None:
-        """The results are sent together, but those that are there do not wait for one that takes long."""
+        """Computes the masks in order. Sends the results together, but finished ones do not wait for a slow one."""
         done: list[Masked] = []
         sent_s = time.perf_counter()
         for one in sequences:
@@ -219,7 +222,7 @@ class Worker:
         return found if found and found.position == message.position else None
 
     def _compute(self, following: Following, message: Advance) -> str:
-        """Why there is no mask; "" when there is one."""
+        """Consumes the tokens and writes the mask. Returns why there is no mask; "" when there is one."""
         following.position += len(message.tokens)
         if message.tokens and not following.matcher.consume_tokens(message.tokens):
             return FOREIGN
@@ -270,7 +273,7 @@ def _serve_for_ever(tokenizer: LLTokenizer, connection: socket.socket, memory: M
 
 
 def _serve(tokenizer: LLTokenizer, connection: socket.socket, memory: Memory, generation: int) -> None:
-    """The life of a forked process."""
+    """Runs the worker in the forked process, with a memory limit. Never returns; exits with 0 if the engine is gone."""
     status = 1
     try:
         with open("/proc/self/statm") as sizes:

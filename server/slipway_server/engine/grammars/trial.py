@@ -1,7 +1,7 @@
-"""Tries a stranger's grammar in a forked process: one that ends it, or takes too long, ends nothing else.
+"""Tries a client's grammar in a forked process: a grammar that crashes it or takes too long harms nothing else.
 
-llguidance has limits of its own, which some grammars pass by: a `multipleOf` of a large prime compiles for half a
-minute, and ten thousand rules that refer to one another overflow the stack.
+Some grammars evade llguidance's own limits: a `multipleOf` of a large prime compiles for half a minute, and ten
+thousand rules that refer to one another overflow the stack.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ from llguidance import LLMatcher, LLTokenizer
 from .compiler import GrammarError, check, compile_grammar
 
 CPU_S = 0.5  # of compiling and of the first masks
-WALL_S = 10.0  # on a machine that has something else to do
+WALL_S = 10.0  # more than CPU_S, because the machine may be busy with other work
 MEMORY_BYTES = 96 << 20
-# Half of what the process has that compiles the grammar after it.
+# Half the stack of the worker, which compiles the grammar again after the trial.
 STACK_BYTES = 4 << 20
-TOKENS = 16  # of an answer that is tried
+TOKENS = 16  # of the answer that a trial walks through
 TOO_LARGE = "The grammar takes too much memory, or is nested too deeply: make it smaller."
 TOO_SLOW = f"The grammar takes more than {CPU_S:g} s to be compiled: make it smaller."
 
 
 class TrialResult(msgspec.Struct, frozen=True, array_like=True):
-    """`size_bytes`: what the compiled grammar takes, about."""
+    """`refusal`: why the grammar cannot be used, "" if it can; `size_bytes`: roughly the compiled grammar's memory."""
 
     refusal: str = ""
     size_bytes: int = 0
@@ -40,7 +40,7 @@ class Trial:
     deadline_s: float
 
     def result(self) -> TrialResult:
-        """When the pipe is readable: the process has written, or has ended."""
+        """The result, once the pipe is readable. Closes the pipe and reaps the process, which has written or ended."""
         with contextlib.suppress(OSError):
             written = os.read(self.pipe, 4096)
         os.close(self.pipe)
@@ -51,7 +51,7 @@ class Trial:
         return TrialResult(TOO_SLOW if slow else TOO_LARGE)
 
     def expire(self, now_s: float) -> None:
-        """Ends it when its time is over. Its pipe is readable then."""
+        """Kills the process once its deadline has passed, which makes its pipe readable."""
         if now_s >= self.deadline_s:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -71,7 +71,7 @@ def start_trial(tokenizer: LLTokenizer, kind: str, text: str) -> Trial:
 
 def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (1, 2))  # whole seconds: the end of what does not come back to us
+    resource.setrlimit(resource.RLIMIT_CPU, (1, 2))  # whole seconds; ends native code that does not return to Python
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, resource.getrlimit(resource.RLIMIT_STACK)[1]))
     with open("/proc/self/statm") as sizes:
         mapped = int(sizes.read().split()[0]) * resource.getpagesize()
@@ -85,7 +85,7 @@ def _try(tokenizer: LLTokenizer, kind: str, text: str) -> TrialResult:
         _walk(matcher, kind)
     except GrammarError as error:
         return TrialResult(str(error))
-    except BaseException:  # a panic of the library is none of Exception's
+    except BaseException:  # a panic in llguidance is a BaseException
         return TrialResult(TOO_LARGE)
     if time.process_time() > CPU_S:
         return TrialResult(TOO_SLOW)
@@ -93,7 +93,11 @@ def _try(tokenizer: LLTokenizer, kind: str, text: str) -> TrialResult:
 
 
 def _walk(matcher: LLMatcher, kind: str) -> None:
-    """The beginning of an answer: some grammars compile at once, and their masks do not."""
+    """Computes the masks of an answer's first tokens: some grammars compile fast and have slow masks.
+
+    Raises:
+        GrammarError: the matcher has failed, or the grammar allows no token.
+    """
     for step in range(TOKENS):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         check(matcher, kind)

@@ -42,9 +42,9 @@ class BlockManager:
     # --- allocation ---------------------------------------------------------------------------------------------------
 
     def match_prefix(self, sequence: Sequence) -> list[int]:
-        """The cached blocks that its tokens begin with. They are not referenced yet.
+        """The cached blocks that hold the beginning of the sequence. It does not reference them yet.
 
-        The last token is never part of it: it must be computed, because the next token is sampled from its logits.
+        They never hold its last token, which must be computed: the next token is sampled from its logits.
         """
         if not self._prefix_cache or sequence.request.sampling is None or sequence.needs_prompt_logprobs:
             return []
@@ -66,7 +66,7 @@ class BlockManager:
         return missing <= self.num_free_blocks + len(freed) - reused - reserved
 
     def allocate(self, sequence: Sequence, prefix: list[int]) -> None:
-        """A new block table that begins with the cached `prefix`. `append` adds the other blocks as tokens come."""
+        """Gives the sequence a block table of the cached `prefix`. `append` adds the other blocks as tokens come."""
         assert not sequence.block_table, "the sequence has blocks already"
         for block in prefix:
             self._evictable.pop(block, None)
@@ -77,11 +77,11 @@ class BlockManager:
         sequence.num_computed_tokens = len(prefix) * self.block_tokens
 
     def can_append(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Whether its block table can grow to hold so many tokens in all."""
+        """Whether the sequence's block table can grow to hold `num_tokens` tokens in all."""
         return self.num_missing_blocks(sequence, num_tokens) <= self.num_free_blocks
 
     def append(self, sequence: Sequence, num_tokens: int) -> None:
-        """Grows its block table to hold so many tokens in all.
+        """Grows the sequence's block table to hold `num_tokens` tokens in all.
 
         Raises:
             IndexError: when no block is left. Callers ask `can_append` first.
@@ -90,7 +90,7 @@ class BlockManager:
             sequence.block_table.append(self._take_block())
 
     def num_missing_blocks(self, sequence: Sequence, num_tokens: int) -> int:
-        """Blocks that its block table lacks for so many tokens in all."""
+        """How many blocks the sequence's block table lacks to hold `num_tokens` tokens in all."""
         return max(0, self.blocks_for(num_tokens) - len(sequence.block_table))
 
     def num_appendable_tokens(self, sequence: Sequence) -> int:
@@ -99,7 +99,7 @@ class BlockManager:
         return num_blocks * self.block_tokens - sequence.num_computed_tokens
 
     def free(self, sequence: Sequence) -> None:
-        """Drops its references. The last blocks of a prefix become evictable first."""
+        """Drops the sequence's references to its blocks. The last blocks of a prefix become evictable first."""
         for block in reversed(sequence.block_table):
             self._ref_counts[block] -= 1
             if self._ref_counts[block] == 0:
@@ -118,7 +118,7 @@ class BlockManager:
         return block
 
     def _drop(self, block: int) -> None:
-        """The last reference is gone."""
+        """Makes a block without references evictable if it has a hash, else free. An invalid one is to be cleared."""
         if block in self._invalid:
             self._invalid.remove(block)
             self._to_clear.append(block)
@@ -135,7 +135,7 @@ class BlockManager:
     # --- prefix cache -------------------------------------------------------------------------------------------------
 
     def cache_full_blocks(self, sequence: Sequence) -> None:
-        """Later sequences can reuse its full blocks from now on."""
+        """Adds the sequence's full computed blocks to the prefix cache: later sequences can reuse them."""
         full = sequence.num_computed_tokens // self.block_tokens
         if not self._prefix_cache or sequence.request.sampling is None or full <= sequence.num_cached_blocks:
             return
@@ -145,7 +145,7 @@ class BlockManager:
         sequence.num_cached_blocks = full
 
     def _cache(self, block: int, block_hash: bytes) -> None:
-        """The first block with a hash stays the cached one."""
+        """Caches a valid block, unless another block is already cached for the hash."""
         if block_hash not in self._block_of_hash and self._hashes[block] is None and block not in self._invalid:
             self._block_of_hash[block_hash] = block
             self._hashes[block] = block_hash
@@ -156,7 +156,7 @@ class BlockManager:
             del self._block_of_hash[block_hash]
 
     def _block_hashes(self, sequence: Sequence, count: int) -> list[bytes]:
-        """Of its first full blocks. Each is computed once in the life of a request."""
+        """The hashes of the sequence's first `count` blocks. Each is computed once in the life of a request."""
         hashes, size = sequence.block_hashes, self.block_tokens
         if len(hashes) < count:
             parent = hashes[-1] if hashes else self._hasher.root_hash(sequence.request.tenant)
@@ -166,7 +166,7 @@ class BlockManager:
     # --- content that may be non-finite -------------------------------------------------------------------------------
 
     def invalidate(self, sequence: Sequence, *, from_token: int = 0) -> None:
-        """Its blocks from the one of this token on may hold non-finite numbers: no later sequence reuses them.
+        """Marks the sequence's blocks, from `from_token` on, as non-finite: no later sequence reuses their content.
 
         They are cleared when their last reference is gone. Until then they stay as they are: others may read them.
         """

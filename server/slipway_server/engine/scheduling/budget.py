@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-# Requests in the server up to which a step is as short as the setting says. What a step costs however few tokens it has
-# is shared by more of them in longer steps; without those, a crowd would wait longer for its first tokens.
+# Up to this many requests in the server, a decoding step takes `decode_s`. With more requests, steps get longer: the
+# fixed cost of a step is spread over more tokens, and the requests wait less for their first tokens.
 FEW_REQUESTS = 8
 # Factor of older measurements at each new one: the fit follows a change of load within some tens of steps.
 FADE = 0.95
@@ -13,11 +13,11 @@ FADE = 0.95
 class StepTimes:
     """How long a step may take."""
 
-    prefill_s: float  # while no answer waits for its next token; 0: any time
-    decode_s: float  # while some do, and there are few requests
+    prefill_s: float  # while no answer waits for its next token; 0: no limit
+    decode_s: float  # while answers wait for their next token, with up to FEW_REQUESTS requests
 
     def target_s(self, decodes: int, requests: int) -> float:
-        """With so many answers in the step, of so many requests that run or wait."""
+        """The target of a step with `decodes` answers while `requests` requests run or wait; 0: no limit."""
         if not decodes:
             return self.prefill_s
         return min(self.prefill_s, self.decode_s * max(1.0, requests / FEW_REQUESTS))
@@ -25,12 +25,12 @@ class StepTimes:
 
 @dataclass(slots=True)
 class TokenBudget:
-    """Fits seconds = a + b * tokens to recent steps and solves for the tokens of a step of so many seconds."""
+    """Fits seconds = a + b * tokens to recent steps and solves for the tokens of a step that takes its target time."""
 
-    least: int  # of prompts, beside the decodes of a step: prompts go on, however slow the machine is
+    least: int  # prompt tokens beside the decodes of a step: prompts progress, however slow the machine is
     most: int
     times: StepTimes
-    _shrunk: int = 0  # tokens below `most` that a step has room for
+    _shrunk: int = 0  # how many tokens fewer than `most` a step has memory for
     _weight: float = 0.0
     _tokens: float = 0.0
     _seconds: float = 0.0
@@ -38,7 +38,7 @@ class TokenBudget:
     _tokens_seconds: float = 0.0
 
     def tokens(self, decodes: int = 0, requests: int = 0) -> int:
-        """For the next step, which has so many decodes of so many requests that run or wait; at most `most`."""
+        """The tokens of the next step, at most `most`. It has `decodes` answers; `requests` requests run or wait."""
         target_s, least = self.times.target_s(decodes, requests), decodes + self.least
         most = max(self.least, self.most - self._shrunk)
         if target_s == 0.0:
@@ -54,7 +54,7 @@ class TokenBudget:
         return int(min(most, max(least, fitting)))
 
     def shrink(self, tokens: int) -> None:
-        """There was no memory for a step of more tokens. Each step from then on may have one more, up to `most`."""
+        """Limits the next step to `tokens`, as more did not fit in memory. Each later step may have one more."""
         self._shrunk = max(self._shrunk, self.most - tokens)
 
     def observe(self, tokens: int, seconds: float) -> None:

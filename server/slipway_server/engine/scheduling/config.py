@@ -1,4 +1,4 @@
-"""What the scheduler may use."""
+"""The limits of the scheduler: sequences at once, tokens of a step and tokens of the KV cache."""
 
 from dataclasses import dataclass
 

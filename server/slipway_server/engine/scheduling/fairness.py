@@ -1,8 +1,8 @@
 """Which tenant is served next: strict priority classes, and within a class the least served tenant by weight.
 
 Weighted virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): each tenant's
-counter grows by what it is served, divided by its weight. Charged when a token is scheduled, so that a long answer
-cannot overdraw.
+counter grows by what it is served, divided by its weight. A tenant is charged when a token is scheduled, so that a long
+answer cannot take more than its share.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Fairness:
     def enter(self, tenant: str) -> None:
         """A request arrives. An idle tenant starts level with the least served one: idle time earns no credit.
 
-        Without an active tenant, it starts level with the last active one, which then does not wait for a newcomer.
+        If no tenant is active, it starts level with the last active one, so that it has no advantage over that one.
         """
         account = self._accounts.setdefault(tenant, _Account())
         if account.active == 0:

@@ -10,7 +10,10 @@ NO_TOKEN = (
 
 
 def advance(scheduled: ScheduledSequence, result: Sampled) -> RequestOutput:
-    """Adds the result to the sequence. An output that finishes ends it; the caller frees what it has."""
+    """Adds the result to the sequence and returns the client's output.
+
+    If the output has a `finish`, the caller ends the sequence and frees its blocks.
+    """
     request, sampling = scheduled.sequence.request, scheduled.sequence.request.sampling
     scheduled.sequence.num_prompt_logprobs += len(result.prompt_logprobs)
     if sampling is None:

@@ -47,7 +47,7 @@ class Scheduler:
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._arrivals = 0
         self._started: dict[str, int] = {}
-        self._in_flight = False  # results of a step are expected, on which the next one is scheduled
+        self._in_flight = False  # between `expect` and `settle` or `retract`
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -57,12 +57,12 @@ class Scheduler:
 
     @property
     def requests(self) -> int:
-        """That run or wait."""
+        """The number of requests that run or wait."""
         return len(self.running) + len(self._waiting)
 
     @property
     def decodes(self) -> int:
-        """Answers that wait for their next token, as far as the length of a step goes."""
+        """The number of answers that the next step should be short for: see `num_decodes`."""
         return num_decodes(self.running.values())
 
     @property
@@ -77,7 +77,7 @@ class Scheduler:
         return self.block_manager.blocks_for(request.kv_tokens) <= self.block_manager.num_blocks
 
     def submit(self, request: Request, now_s: float = 0.0) -> None:
-        """Raises ValueError for a request that could never run: the HTTP process refuses those before."""
+        """Queues a request. Raises ValueError if it could never run; the HTTP process has refused those before."""
         if not self.can_ever_run(request):
             raise ValueError(f"request {request.id} needs {request.kv_tokens} of {self.limits.kv_tokens} KV tokens")
         self._arrivals += 1
@@ -125,7 +125,7 @@ class Scheduler:
         events = []
         for scheduled in batch:
             result = next(remaining) if scheduled.samples or scheduled.prompt_logprob_positions else None
-            # Of a token that is not chosen yet the last one before it is computed again.
+            # A late result has chosen no token: the next step computes the last token again, for its logits.
             late = result is not None and result.late
             scheduled.sequence.num_computed_tokens = scheduled.end - late
             self.block_manager.cache_full_blocks(scheduled.sequence)
@@ -136,9 +136,9 @@ class Scheduler:
     # --- a step whose results come later ------------------------------------------------------------------------------
 
     def expect(self, batch: Iterable[ScheduledSequence]) -> None:
-        """Its tokens count as computed, and each token that it samples is PENDING: the next step can be scheduled.
+        """Counts the tokens of a step as computed and those it samples as PENDING: the next step can be scheduled.
 
-        `settle` or `retract` ends that, before the next one is expected.
+        Call `settle` or `retract` with the same batch before the next `expect`.
         """
         self._in_flight = True
         for scheduled in batch:
@@ -162,7 +162,7 @@ class Scheduler:
         return events
 
     def retract(self, batch: Iterable[ScheduledSequence]) -> list[ScheduledSequence]:
-        """As if the expected step had not run. What of it can run again: its sequences that still have their blocks."""
+        """Undoes `expect` for a step that failed. Returns the sequences that can run again: those that have blocks."""
         self._in_flight = False
         again = []
         for scheduled in batch:
@@ -171,14 +171,14 @@ class Scheduler:
                 continue
             if scheduled.samples:
                 sequence.output.pop()
-            # Of a sequence that was preempted meanwhile nothing is computed.
+            # A sequence that was preempted meanwhile has no computed tokens.
             if sequence.slot >= 0 and sequence.num_computed_tokens == scheduled.end:
                 sequence.num_computed_tokens = scheduled.start
                 again.append(scheduled)
         return again
 
     def has(self, sequence: Sequence) -> bool:
-        """Whether it runs or waits."""
+        """Whether the sequence runs or waits."""
         name = sequence.request.id
         return self.running.get(name) is sequence or self._waiting.get(name) is sequence
 
@@ -198,7 +198,7 @@ class Scheduler:
         return RequestOutput(sequence.request.id, finish=FinishReason.ERROR, error=reason)
 
     def take_started(self) -> dict[str, int]:
-        """Requests that were scheduled for the first time since the last call."""
+        """The requests that were first admitted since the last call, with the number of their cached prompt tokens."""
         started, self._started = self._started, {}
         return started
 
@@ -211,7 +211,7 @@ class Scheduler:
     # --- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self, now_s: float) -> None:
-        """In order while there is room. When the next request does not fit, smaller ones do not overtake it."""
+        """Starts waiting requests in order. When the next one does not fit, smaller ones do not overtake it."""
         while self._waiting:
             if not self._start(self._next(now_s), now_s):
                 return
@@ -229,7 +229,7 @@ class Scheduler:
         return sequence.request.priority - int(waited_s / AGEING_S)
 
     def _start(self, sequence: Sequence, now_s: float) -> bool:
-        """Allocates blocks and a slot; False when there is no slot, or its prompt does not fit."""
+        """Allocates blocks and a slot, with preemption if needed; False when there is no slot or no room for it."""
         for_slot = [] if self._free_slots else self._victim_for_slot(sequence)
         if for_slot is None:
             return False
@@ -237,7 +237,7 @@ class Scheduler:
         victims = self._victims_for(sequence, prefix, for_slot)
         if victims is None:
             return False
-        # Before the victims free their blocks: its prefix must not be evicted.
+        # Allocated before the victims free their blocks, so that its prefix is not evicted.
         self.block_manager.allocate(sequence, prefix)
         for victim in victims:
             self._preempt(victim)
@@ -253,7 +253,7 @@ class Scheduler:
             return
         sequence.started = True
         request = sequence.request
-        # An answer that goes on finds what it has left itself.
+        # A resumed answer may find blocks that it cached itself: they do not count as cached prompt.
         cached = 0 if request.resumed else min(sequence.num_computed_tokens, len(request.prompt))
         self._started[request.id] = cached
         if sequence.request.sampling:
@@ -267,14 +267,14 @@ class Scheduler:
         return self.block_manager.can_allocate(sequence, prefix, reserved=reserved, preempted=preempted)
 
     def _victim_for_slot(self, newcomer: Sequence) -> list[Sequence] | None:
-        """Only for a request of a higher class than a running one. A long wait does not raise it for this."""
+        """The sequence to preempt for its slot; None if none has a lower class. A long wait counts for nothing here."""
         victim = self._victim()
         return None if victim is None or victim.rank <= newcomer.request.priority else [victim]
 
     def _victims_for(self, newcomer: Sequence, prefix: list[int], for_slot: list[Sequence]) -> list[Sequence] | None:
         """The fewest running sequences of a lower class to preempt so that it fits; None when all are too few.
 
-        `for_slot`: one that is among them in any case.
+        `for_slot`: the sequence that loses its slot, if any; it is always among them.
         """
         if self._fits(newcomer, prefix, preempted=for_slot):
             return for_slot
@@ -301,7 +301,7 @@ class Scheduler:
         return [self._schedule_tokens(sequence, 1) for sequence in decoding if sequence.slot >= 0]
 
     def _prefills(self, members: Iterable[Sequence], budget: int, *, alone: bool) -> list[ScheduledSequence]:
-        """Several of them share the rest of the step."""
+        """Prompt tokens of one or more sequences, for the rest of the step's budget."""
         waiting = [item for item in members if item.slot >= 0 and not item.decoding]
         return self._chunks(waiting, budget) if self.limits.chunked else self._wholes(waiting, budget, alone=alone)
 
@@ -357,7 +357,7 @@ class Scheduler:
     # --- preemption and end -------------------------------------------------------------------------------------------
 
     def _victim(self) -> Sequence | None:
-        """Of the lowest class, then of the tenant that was served most, then the one that loses least."""
+        """Which sequence to preempt: the lowest class, then the most served tenant, then the fewest computed tokens."""
         return max(self.running.values(), key=self._loss, default=None)
 
     def _loss(self, sequence: Sequence) -> tuple[int, float, int, int]:
@@ -370,7 +370,7 @@ class Scheduler:
         self._preempt(victim)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of its class. Its full blocks stay in the prefix cache until they are evicted."""
+        """Moves it back to the head of its class. Its full blocks stay in the prefix cache until they are evicted."""
         self.preemptions += 1
         self._stop_running(sequence)
         sequence.num_computed_tokens = 0

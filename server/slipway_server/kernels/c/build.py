@@ -25,7 +25,7 @@ GLIBC = "2.31"
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """`needs`: what the kernel lists of the CPU, among its flags or features, where these kernels run."""
+    """`needs`: the flags (x86-64) or features (aarch64) in /proc/cpuinfo that these kernels require."""
 
     name: str
     machine: str
@@ -46,7 +46,7 @@ def _x86(name: str, needs: str, zig_cpu: str, *cc_flags: str) -> InstructionSet:
     return InstructionSet(name, "x86_64", frozenset(needs.split()), zig_cpu, cc_flags)
 
 
-AMX = "amx_tile"  # a process needs the permission of the kernel
+AMX = "amx_tile"  # a process needs Linux's permission for it
 _AVX512, _V3, _V4 = "avx512f avx512bw avx512vl avx512dq", "-march=x86-64-v3", "-march=x86-64-v4"
 # The first one that a CPU has is the best one for it.
 INSTRUCTION_SETS = (
@@ -68,7 +68,10 @@ INSTRUCTION_SETS = (
 
 
 def main() -> int:
-    """For this machine. Sets whose flags a compiler does not know are left out."""
+    """Builds the libraries for this machine, and returns the exit status.
+
+    Instruction sets whose flags the compiler does not know are left out.
+    """
     if not wanted():
         print("the C kernels are for Linux on x86-64 and aarch64: torch computes the models here")
         BUILT.touch()
@@ -83,12 +86,12 @@ def main() -> int:
 
 
 def wanted() -> list[InstructionSet]:
-    """Those of this machine; none where there are no C kernels."""
+    """The instruction sets of this machine; none where the C kernels cannot run."""
     return [each for each in INSTRUCTION_SETS if each.machine == platform.machine() and platform.system() == "Linux"]
 
 
 def compile_all(folder: Path) -> list[Path]:
-    """The libraries for this machine that could be made in a folder."""
+    """Compiles the libraries for this machine into `folder`, and returns the files that could be built."""
     return [folder / each.file_name for each in wanted() if compile_library(each, folder / each.file_name)]
 
 
@@ -100,13 +103,13 @@ def wheel_platform() -> str:
 
 
 def compile_library(kind: InstructionSet, to: Path, *more: str) -> bool:
-    """Whether it could be made; the compiler says why not."""
+    """Compiles one library to the file `to`. Returns False if that failed; the compiler prints why."""
     found = compiler()
     if found is None:
         return False
     flags = list(kind.cc_flags)
     if "ziglang" in found:
-        # The version of this compiler is known: others may warn of what is right.
+        # -Werror, because the version of this compiler is known: others may warn of correct code.
         flags = ["-Werror", "-target", f"{kind.machine}-linux-gnu.{GLIBC}", f"-mcpu={kind.zig_cpu}"]
     with tempfile.TemporaryDirectory(dir=to.parent) as folder:
         # Written to a temporary file and renamed: a concurrent import gets the old or the new library.
@@ -127,7 +130,7 @@ def compiler() -> list[str] | None:
 
 
 def _caches() -> dict[str, str]:
-    """What zig keeps of its own libraries: once for all sets."""
+    """Environment variables that let all instruction sets share zig's cache of its own libraries."""
     folder = Path(tempfile.gettempdir()) / f"slipway-zig-{os.getuid()}"
     return {"ZIG_GLOBAL_CACHE_DIR": str(folder), "ZIG_LOCAL_CACHE_DIR": str(folder)}
 

@@ -1,4 +1,4 @@
-"""Which library of the C kernels this CPU runs, and its loading."""
+"""Chooses the library of the C kernels for this CPU, and loads it."""
 
 import ctypes
 import platform
@@ -19,7 +19,7 @@ class KernelsUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The functions of one instruction set, and how many outputs a panel of packed weights has there."""
+    """The functions for one instruction set. `panel`: outputs in a panel of its packed weights."""
 
     functions: ctypes.CDLL
     instruction_set: str
@@ -27,7 +27,7 @@ class Library:
 
 
 def choice() -> str:
-    """One of CHOICES. Raises KernelsUnavailable for any other value."""
+    """The value of SLIPWAY_KERNELS, one of CHOICES. Raises KernelsUnavailable for any other value."""
     chosen = environment.kernels()
     if chosen not in CHOICES:
         raise KernelsUnavailable(f"{environment.KERNELS} is {chosen!r}, and can be {', '.join(CHOICES)}")
@@ -36,7 +36,11 @@ def choice() -> str:
 
 @cache
 def library(threads: int) -> Library:
-    """The best one of this CPU with its threads, or the one that a setting names. Raises KernelsUnavailable."""
+    """Loads the best library for this CPU, or the one that SLIPWAY_KERNELS names, and starts its threads, once.
+
+    Raises:
+        KernelsUnavailable: the setting excludes the C kernels, or they cannot run here.
+    """
     chosen = choice()
     if chosen == "torch":
         raise KernelsUnavailable(f"{environment.KERNELS} is torch")
@@ -44,7 +48,11 @@ def library(threads: int) -> Library:
 
 
 def instruction_set(chosen: str, machine: str, flags: set[str]) -> InstructionSet:
-    """Raises KernelsUnavailable."""
+    """The instruction set named `chosen`; for auto and native the best one that `flags` allow.
+
+    Raises:
+        KernelsUnavailable: the machine has no C kernels, or the CPU lacks a flag.
+    """
     mine = [each for each in INSTRUCTION_SETS if each.machine == machine]
     if not mine:
         raise KernelsUnavailable(f"the C kernels are for x86-64 and aarch64, not for {machine}")
@@ -62,7 +70,7 @@ def instruction_set(chosen: str, machine: str, flags: set[str]) -> InstructionSe
 
 
 def load(kind: InstructionSet, threads: int, path: Path | None = None) -> Library:
-    """Raises KernelsUnavailable."""
+    """Loads a library and starts its threads. Raises KernelsUnavailable."""
     path = path or kind.library
     if not path.is_file():
         raise KernelsUnavailable(f"the C kernels for {kind.name} are not built: run slipway_server/kernels/c/build.py")
@@ -76,19 +84,22 @@ def load(kind: InstructionSet, threads: int, path: Path | None = None) -> Librar
 
 
 def usable_flags() -> set[str]:
-    """Those of the CPU, without what the kernel does not let this process use."""
+    """The CPU's flags, without AMX if Linux does not let this process use it."""
     flags = cpu_flags()
     return flags - {AMX} if AMX in flags and not _amx_permitted() else flags
 
 
 def _amx_permitted() -> bool:
-    """Ask for the registers of AMX, for all threads of this process: Linux saves them for those alone that did."""
+    """Requests the registers of AMX for all threads of this process; False if Linux refuses.
+
+    Linux saves these registers only for processes that have requested them.
+    """
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """As the kernel lists them: `flags` on x86-64, `Features` on aarch64."""
+    """The flags of the CPU in /proc/cpuinfo: `flags` on x86-64, `Features` on aarch64; empty if it is not readable."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """What a config.json describes: its task and family, layers, rotary embedding, and whether it can be served. Pure.
 
-`families` has the built-in decoders, `architectures` what they are made of, `rope` the kinds of rotary embedding, and
-`support` the reasons for which a model is refused.
+`architectures` finds the task and refuses what is not served, `families` describes the built-in decoders, `rope` the
+kinds of rotary embedding; `support` answers how a model would be served, and why.
 """
 
 from typing import Any

@@ -10,7 +10,7 @@ from . import Config
 
 GENERATE, EMBED = "generate", "embed"
 
-# Encoders of text whose hidden states are pooled into vectors; by transformers' names of their kind.
+# Encoders of text whose hidden states are pooled into vectors, by their model_type in transformers.
 ENCODERS = frozenset(
     {"albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "ernie"}
     | {"eurobert", "megatron-bert", "mobilebert", "modernbert", "mpnet", "nystromformer"}
@@ -19,7 +19,7 @@ ENCODERS = frozenset(
 # Decoders that can be embedding models: with sentence-transformers' modules.json, or when the task is given.
 EMBEDDING_DECODERS = frozenset({"gemma2", "gemma3_text", "llama", "mistral", "phi3", "qwen2", "qwen3"})
 
-# Parts of a model that are not for text.
+# Fields of a config.json that describe a part of the model for images or sound.
 _OTHER_MODALITIES = (
     "vision_config",
     "audio_config",
@@ -45,7 +45,7 @@ TESTED = frozenset(
     {"cohere", "deepseek_v2", "gpt2", "gpt_neox", "granitemoe", "mixtral", "olmo", "olmo2", "opt", "qwen3_moe"}
     | {"starcoder2"}
 )
-# Decoders that do not, and why.
+# Decoders that do not run over this engine's cache, and why.
 _OWN_ATTENTION = "computes attention in a way of its own in transformers, which does not take this engine's cache"
 INCOMPATIBLE = {
     "bloom": _OWN_ATTENTION,
@@ -61,7 +61,7 @@ class NotServable(Exception):
 
 
 def task_of(config: Config, *, requested: str = "auto", pooled: bool = False) -> str:
-    """`generate` or `embed`.
+    """The task that the model is served for: `generate` or `embed`.
 
     Args:
         requested: the task that the user named, or `auto`.
@@ -87,7 +87,7 @@ def task_of(config: Config, *, requested: str = "auto", pooled: bool = False) ->
 
 
 def refuse_quantized(config: Config) -> None:
-    """Raises NotServable for weights that need another reader than this engine's."""
+    """Raises NotServable for quantized weights, which this engine cannot read."""
     parts = [config, config.get("text_config"), config.get("llm_config")]
     for part in parts:
         for field in ("quantization_config", "compression_config", "quantization"):
@@ -97,7 +97,7 @@ def refuse_quantized(config: Config) -> None:
 
 
 def quantized(method: str, source: str) -> str:
-    """The sentence for weights that were quantized by `method`, named by `source`."""
+    """The sentence that refuses weights quantized with `method`; `source`: the file or field that says so."""
     return (
         f"its weights are quantized with {method} ({source}), which this server cannot read: take the repository with "
         "float32, bfloat16 or float16 weights"
@@ -114,7 +114,7 @@ def _method(found: Any) -> str:
 
 
 def custom_code(config: Config) -> list[str]:
-    """Python that the folder wants to be run (`auto_map`), by name. It is never run."""
+    """The names of Python classes in the folder that `auto_map` lists for loading. Their code is never run."""
     given = config.get("auto_map")
     values = given.values() if isinstance(given, dict) else []
     flat = [name for value in values for name in (value if isinstance(value, list) else [value]) if name]
@@ -122,7 +122,7 @@ def custom_code(config: Config) -> list[str]:
 
 
 def incompatibility(config: Config) -> str | None:
-    """Why transformers' own modules cannot run over this engine's cache, where that is known beforehand."""
+    """Why transformers' own modules cannot run over this engine's cache; None if nothing is known against it."""
     kind = str(config.get("model_type"))
     if kind in INCOMPATIBLE:
         return f"model_type {kind!r} {INCOMPATIBLE[kind]}"

@@ -1,6 +1,6 @@
-"""A decoder's config.json in one vocabulary for all families. Pure: no torch, no files.
+"""Translates a decoder's config.json into one description for all families. Pure: no torch, no files.
 
-A family is described by its differences from llama. Unknown fields raise Unsupported; nothing is guessed.
+A family is described by its differences from llama. Unknown features raise Unsupported; nothing is guessed.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from .rope import Rotation, Unsupported, rope_of, rotation
 
 MOST_LAYERS = 1024
 MOST_HEAD_SIZE = 4096
-MOST = 2**24  # of heads, of a size, of a vocabulary: larger values are mistakes, and would be allocated
+MOST = 2**24  # of heads, of a size, of a vocabulary: larger values are mistakes, and memory would be allocated for them
 
 
 class BadConfig(Exception):
-    """A config.json that describes no model: one sentence for a person."""
+    """The values in config.json describe no possible model; the message is one sentence for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class DecoderShape:
     ignored: tuple[str, ...] = field(default=("rotary_emb.inv_freq",))  # redundant tensors of old checkpoints
 
     def step_bytes(self, tokens: int, rows: int, number_bytes: int) -> int:
-        """At most, while a step of so many tokens is computed and so many rows of it are sampled from.
+        """An upper bound of the bytes that a step takes, with `tokens` tokens and `rows` rows that are sampled from.
 
-        Alive at a time: the residual stream and its norm beside a layer's widest part, which is q, k, v, the turned
-        queries and their answer, or gate and up with their product; then the logits in float32, as the model
-        computed them, as the rules changed them, and as probabilities with their noise.
+        `number_bytes`: of one activation. Alive at the same time are the residual stream and its norm, beside the
+        widest part of a layer: either q, k, v, the rotated queries and the attention's output, or gate, up and their
+        product. Then the logits: from the model, in float32, edited, and as probabilities with their noise.
         """
         attention = 3 * self.heads * self.head_size + 2 * self.kv_heads * self.head_size
         widest = 2 * self.hidden + max(attention, 3 * self.inner)
@@ -63,11 +63,11 @@ class DecoderShape:
 
 
 def shape_of(config: Config, context_tokens: int) -> DecoderShape:
-    """The decoder that a config describes, for positions below `context_tokens`.
+    """The decoder that a config.json describes, for positions below `context_tokens`.
 
     Raises:
-        Unsupported: for another family, or one with a feature that is not known here.
-        BadConfig: for values that no model can have.
+        Unsupported: the family, or a feature of the model, is not known here.
+        BadConfig: a value is one that no model can have.
     """
     name = config.get("model_type")
     if not isinstance(name, str) or name not in _FAMILIES:
@@ -112,7 +112,7 @@ def _count(config: Config, name: str, most: int = MOST) -> int:
 
 def _activation(config: Config) -> str:
     if str(config["model_type"]).startswith("gemma"):
-        return "gelu_tanh"  # the first checkpoints have a hidden_act that the model was not trained with
+        return "gelu_tanh"  # the first checkpoints name another hidden_act than the one that they were trained with
     name = config.get("hidden_act", "silu")
     known = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
     if not isinstance(name, str) or name not in known:
@@ -140,7 +140,7 @@ def _layers(config: Config, size: int, context_tokens: int, family: "_Family") -
 
 
 def _kinds(config: Config, usual: list[str]) -> list[str]:
-    """What each layer sees: as the config lists it, else as the family has it where none does."""
+    """The attention type of each layer: config.json's `layer_types`, or else `usual`, the family's own."""
     kinds = config.get("layer_types") or usual
     if len(kinds) != len(usual) or set(kinds) - {"full_attention", "sliding_attention"}:
         raise Unsupported(f"layers of types {sorted(map(str, set(kinds)))}")
@@ -148,7 +148,7 @@ def _kinds(config: Config, usual: list[str]) -> list[str]:
 
 
 def _rope_layers(config: Config, count: int) -> list[int]:
-    """1 for each layer that gets positions: as listed, else all but every n-th."""
+    """1 for each layer with rotary embedding, else 0: `no_rope_layers`, or else 0 for every n-th layer."""
     interval = int(config["no_rope_layer_interval"])
     rope_layers = config.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
     if len(rope_layers) != count:
@@ -156,7 +156,7 @@ def _rope_layers(config: Config, count: int) -> list[int]:
     return list(rope_layers)
 
 
-# Published configs name a window and no layer_types: which layers it is for is known by the family alone.
+# Published configs name a window but no layer_types: only the family determines which layers have the window.
 
 
 def _no_window(config: Config, rope_layers: list[int]) -> list[str]:
@@ -173,14 +173,14 @@ def _window_everywhere(config: Config, rope_layers: list[int]) -> list[str]:
 
 
 def _window_above(config: Config, rope_layers: list[int]) -> list[str]:
-    """Qwen: only where it is switched on, and from layer `max_window_layers` on."""
+    """Qwen: with `use_sliding_window`, the layers from `max_window_layers` on have a window."""
     on = config["use_sliding_window"] and config.get("sliding_window")
     first = int(config["max_window_layers"]) if on else len(rope_layers)
     return ["sliding_attention" if index >= first else "full_attention" for index in range(len(rope_layers))]
 
 
 def _window_but_every(config: Config, rope_layers: list[int]) -> list[str]:
-    """Gemma: every n-th layer sees everything."""
+    """Gemma: all layers but every n-th have a window."""
     nth = int(config["sliding_window_pattern"])
     return ["sliding_attention" if (index + 1) % nth else "full_attention" for index in range(len(rope_layers))]
 
@@ -237,7 +237,7 @@ def _gemma3(shape: DecoderShape, config: Config) -> DecoderShape:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What a family does, and what transformers' configs of it take for fields that a file leaves out."""
+    """A family's differences from llama. `missing`: transformers' defaults for fields that a config.json leaves out."""
 
     build: Callable[[DecoderShape, Config], DecoderShape]
     kinds: Callable[[Config, list[int]], list[str]]

@@ -16,23 +16,24 @@ KNOWN_FIELDS = frozenset(
 
 
 class Unsupported(Exception):
-    """This decoder is not a built-in family: one sentence for a person."""
+    """The built-in decoder cannot compute this model; the message is one sentence for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rotary embedding: inverse frequencies of half the rotated size, and what cos and sin are multiplied by."""
+    """A rotary embedding: inverse frequencies [half of the rotated size], and a factor that multiplies cos and sin."""
 
     inverse_frequencies: tuple[float, ...]
     factor: float = 1.0
 
 
 def rope_of(config: Config, kind: str, theta: float, local_theta: float | None = None) -> Config:
-    """The parameters of one kind of layer, from `rope_parameters` or from the older fields.
+    """The rotary parameters of one kind of layer, from `rope_parameters` or from the older fields.
 
     Args:
-        theta: base of the frequencies where the config names none.
-        local_theta: the same for layers with a window, in families where they have a base of their own.
+        kind: full_attention or sliding_attention.
+        theta: the base of the frequencies if the config names none.
+        local_theta: the same for layers with a window, in families where those have their own base.
     """
     given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     nested = {"full_attention", "sliding_attention"} & given.keys()
@@ -56,12 +57,12 @@ def rope_of(config: Config, kind: str, theta: float, local_theta: float | None =
 
 
 def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
-    """Of heads of `size` numbers, for positions below `context_tokens`.
+    """The rotary embedding for heads of `size` numbers and positions below `context_tokens`.
 
     Raises:
-        Unsupported: for a type or a parameter that is not known here.
-        KeyError: for a missing parameter that its type needs.
-        ValueError, ArithmeticError, TypeError: for values that make no sense.
+        Unsupported: its type or one of its parameters is not known here.
+        KeyError: a parameter that its type needs is missing.
+        ValueError, ArithmeticError, TypeError: a value makes no sense.
     """
     if strange := rope.keys() - KNOWN_FIELDS - {"longest"}:
         raise Unsupported(f"rotary embedding with {sorted(strange)[0]}")
@@ -85,7 +86,7 @@ def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
 
 
 def _llama3(frequency: float, rope: Config) -> float:
-    """Short waves stay, long ones are stretched, those between are mixed."""
+    """High frequencies stay, low frequencies are divided by `factor`, those between are interpolated."""
     waves = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     share = min(1.0, max(0.0, (waves - low) / (high - low)))
@@ -93,7 +94,7 @@ def _llama3(frequency: float, rope: Config) -> float:
 
 
 def _yarn(plain: list[float], rope: Config, rotated: int) -> Rotation:
-    """High frequencies stay, low frequencies are stretched, those between are interpolated."""
+    """High frequencies stay, low frequencies are divided by a factor, those between are interpolated."""
     original, base = rope["original_max_position_embeddings"], float(rope["rope_theta"])
     factor = float(rope.get("factor") or rope["longest"] / original)
 
@@ -124,7 +125,7 @@ def _yarn_scale(factor: float, times: float) -> float:
 
 
 def _longrope(plain: list[float], rope: Config, context_tokens: int) -> Rotation:
-    """One set of factors for the whole context: with positions beyond the original ones, the long set throughout."""
+    """Divides the frequencies by one set of factors: the long set if the context is longer than the original one."""
     original = rope["original_max_position_embeddings"]
     stretch = rope.get("factor") or rope["longest"] / original
     factor = rope.get("attention_factor")

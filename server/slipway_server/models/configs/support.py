@@ -1,4 +1,4 @@
-"""How a config.json would be served, and why: the decision that loading makes later with the weights. Pure."""
+"""Predicts from config.json alone how the server would serve a model, and why. Pure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +17,11 @@ class ModelSupport:
 
 
 def check_support(config: dict[str, Any], *, pooled: bool = False, context_tokens: int | None = None) -> ModelSupport:
-    """Of a folder with this config.json, with sentence-transformers' modules.json where `pooled`.
+    """How a folder with this config.json would be served.
 
     Args:
-        context_tokens: the longest context that is requested; the config's own where none is.
+        pooled: whether the folder has sentence-transformers' modules.json.
+        context_tokens: the requested context length; None: the config's own.
     """
     try:
         if architectures.task_of(config, pooled=pooled) == architectures.EMBED:

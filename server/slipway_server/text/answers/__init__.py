@@ -1,5 +1,5 @@
-"""What a model writes to what a client gets: content, reasoning and calls of tools.
+"""Parses the text that a model writes into content, reasoning and tool calls for the client.
 
-Each parser is a state machine over the text of one answer: what it has returned depends on the text so far and on
-nothing else, neither on where the text was cut into pieces nor on which server it came from.
+Each parser is a state machine over the text of one answer. Its results depend only on the text so far: not on how the
+text was cut into pieces, nor on which server generated it.
 """

@@ -1,4 +1,4 @@
-"""One answer's text to the events of its message, by the formats of the model and the tools of the request."""
+"""Parses one answer's text into the events of its message, by the model's formats and the request's tools."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from .reasoning import CLOSING, OPENING, ThinkParser
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """How the answers of a request are read.
+    """How the answers of a request are parsed.
 
-    `call_format`: one of `FORMATS`, or none. `reasoning`: whether answers may have reasoning. `thinking`: the prompt
-    ends with the tag that begins it. `one_call`: an answer ends after its first call. `short_ids`: as in `CallRules`.
+    `call_format`: one of `FORMATS`; "": tool calls are not parsed. `reasoning`: whether answers may have reasoning.
+    `thinking`: the prompt already ends with the tag that begins the reasoning. `one_call`: an answer ends after its
+    first tool call. `short_ids`: as in `CallRules`.
     """
 
     call_format: str = ""
@@ -26,12 +27,12 @@ class AnswerForm:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that are read even if they are special tokens."""
+        """Texts that the parser needs: the detokenizer must keep them even if they are special tokens."""
         of_calls = FORMATS[self.call_format].markers if self.call_format else ()
         return (*of_calls, *((OPENING, CLOSING) if self.reasoning else ()))
 
     def parser(self, seed: str = "") -> "AnswerParser":
-        """`seed`: the same for the same answer on each server; ids of calls are made of it."""
+        """A parser for one answer. Call IDs derive from `seed`, which must be the same on each server of an answer."""
         rules = CallRules(self.tools, seed, self.one_call, self.short_ids)
         calls = FORMATS[self.call_format](rules) if self.call_format else None
         return AnswerParser(ThinkParser(thinking=self.thinking) if self.reasoning else None, calls)
@@ -41,14 +42,14 @@ PLAIN = AnswerForm()
 
 
 class AnswerParser:
-    """`push` returns what a piece of text adds, `finish` what was held until the end."""
+    """`push` returns the events of a piece of text, `finish` those of text that was held back until the end."""
 
     def __init__(self, thoughts: ThinkParser | None, calls: CallParser | None) -> None:
         self._thoughts, self._calls = thoughts, calls
 
     @property
     def ended(self) -> bool:
-        """Nothing that follows is part of the answer."""
+        """Whether the answer is complete: the text that follows is not part of it."""
         return self._calls is not None and self._calls.ended
 
     def push(self, text: str) -> list[AnswerEvent]:

@@ -1,4 +1,4 @@
-"""One JSON object that may be a call of a tool: {"name": …, "arguments": {…}}."""
+"""Parses one JSON object that may be a tool call: {"name": …, "arguments": {…}}."""
 
 import json
 from collections.abc import Callable
@@ -9,23 +9,23 @@ from .json_text import JsonValue, skip_space
 MAX_KEY_CHARACTERS, MAX_FIELD_CHARACTERS = 64, 1024
 MAX_ARGUMENT_CHARACTERS = 1 << 20
 ARGUMENTS = ("arguments", "parameters")
-# An object that has another key before its arguments is no call.
+# An object that has any other key before its arguments is no call.
 KEYS = frozenset({"name", "type", "id", *ARGUMENTS})
 
 
 class CallSink(Protocol):
-    """Where calls go."""
+    """Receives the tool calls that a `CallObject` finds."""
 
     def start_call(self, name: str) -> bool:
-        """Whether the call begins: there is such a tool, and an answer may have one more call."""
+        """Begins a call; False if there is no such tool or the answer may have no more calls."""
 
     def add_arguments(self, text: str) -> None: ...
 
 
 class CallObject:
-    """Reads one object. A call begins with its arguments when its name is known, else at the end of the object.
+    """Parses one object. Its arguments are streamed if its name comes first, else sent at the end of the object.
 
-    `broken`: it is no call, and nothing went to the sink. `done`: it has ended, with what came of its arguments.
+    `broken`: the object is no call, and nothing went to the sink. `done`: the call has ended; its arguments may be cut.
     """
 
     def __init__(self, sink: CallSink) -> None:
@@ -36,12 +36,12 @@ class CallObject:
         self._key, self._name, self._arguments, self._streams = "", "", "{}", False
 
     def push(self, text: str, at: int) -> int:
-        """How far the text from `at` on belongs to the object."""
+        """Reads the text from index `at` on, and returns the index where the object ends or the text does."""
         while at < len(text) and not (self.done or self.broken):
             at = self._state(text, at)
         return at
 
-    # -- states: each consumes something, or goes on to another one
+    # -- states: each consumes characters or changes to another state, and returns the index where reading goes on
 
     def _open(self, text: str, at: int) -> int:
         return self._expect(text, at, {"{": self._before_key})
@@ -135,7 +135,7 @@ class CallObject:
         if self._key == "name":
             self._name = value if isinstance(value, str) else ""
         elif self._key in ARGUMENTS:
-            # Some models write the arguments as a text that has the JSON.
+            # Some models write the arguments as a string that contains JSON.
             raw = value if isinstance(value, str) else "".join(self._raw)
             self._arguments = "{}" if value is None else raw
             if not self._arguments.lstrip().startswith("{") or not _is_unicode(self._arguments):
@@ -155,10 +155,10 @@ class CallObject:
         return at + 1
 
     def _fail(self) -> None:
-        """What comes is no part of a call: it ends one that has begun."""
+        """The next character cannot be part of a call: ends a call that has begun, else the object is no call."""
         self.done, self.broken = self.started, not self.started
 
 
 def _is_unicode(text: str) -> bool:
-    """Half of a surrogate pair cannot be sent."""
+    """Whether the text can be encoded as UTF-8: half of a surrogate pair cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

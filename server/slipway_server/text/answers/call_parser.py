@@ -1,4 +1,4 @@
-"""What the formats of calls have in common: text before and after, what may be a call, and lists of calls."""
+"""What all formats of tool calls share: content around calls, text that may become a call, and lists of calls."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,14 +11,15 @@ from .json_text import skip_space
 
 MAX_CALLS = 128  # of an answer; what follows them is content
 MAX_SPACE = 256  # characters of white space that wait for what follows
-PIECE_CHARACTERS = 1024  # a step never copies more: the time is linear in the length of the text
+PIECE_CHARACTERS = 1024  # longer text is parsed in pieces of this size, so that the time is linear in its length
 
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Which calls an answer may have. `seed`: the same for the same answer on each server; ids are made of it.
+    """Which tool calls an answer may have.
 
-    `short_ids`: of nine letters and digits, and no others do Mistral's templates take.
+    `seed`: call IDs derive from it; it must be the same on each server of an answer. `short_ids`: IDs of nine letters
+    and digits, as Mistral's templates require.
     """
 
     tools: frozenset[str]
@@ -37,7 +38,7 @@ class CallParser(ABC):
     White space before a call is dropped, and so is white space after the last one.
     """
 
-    markers: tuple[str, ...] = ()  # that may be special tokens of the model
+    markers: tuple[str, ...] = ()  # texts of the format that may be special tokens of the model
 
     def __init__(self, rules: CallRules) -> None:
         self.ended = False  # after the only call that is allowed
@@ -57,7 +58,7 @@ class CallParser(ABC):
         return self._events
 
     def finish(self) -> list[AnswerEvent]:
-        """The rest, when the answer has ended. A call that was cut stays one, with what there is of its arguments."""
+        """The last events, when the answer has ended. A call that was cut off stays a call with cut arguments."""
         self._events = []
         if not self.ended:
             self._release()
@@ -67,7 +68,7 @@ class CallParser(ABC):
 
     @abstractmethod
     def _text(self, text: str, at: int) -> int:
-        """The state outside of calls."""
+        """The state outside of calls. Returns the index in `text` where reading goes on."""
 
     # -- calls, as `CallSink`
 
@@ -84,7 +85,7 @@ class CallParser(ABC):
             self._events.append(ArgumentsDelta(self._calls - 1, text))
 
     def _begin_object(self, after: Callable[[str, int], int]) -> None:
-        """An object begins here that may be a call; `after` is the state that follows a call."""
+        """Starts to read an object that may be a call; `after` is the state that follows a call."""
         self._object, self._after_object, self._state = CallObject(self), after, self._read_object
 
     def _read_object(self, text: str, at: int) -> int:
@@ -128,7 +129,7 @@ class CallParser(ABC):
 
     def _content(self, text: str) -> None:
         text = self._space + text
-        # So much white space at the end waits for what follows it.
+        # Up to MAX_SPACE characters of white space at the end wait for the text that follows.
         end = max(len(text.rstrip()), len(text) - MAX_SPACE)
         self._space = text[end:]
         if end:
@@ -141,7 +142,7 @@ class CallParser(ABC):
         return end
 
     def _release(self) -> None:
-        """What was held is content after all."""
+        """Emits the held text as content: it is no call after all."""
         held, self._held = "".join(self._held), []
         if held:
             self._content(held)
@@ -151,7 +152,10 @@ class CallParser(ABC):
         self._state = self._text
 
     def _match(self, text: str, at: int, marker: str) -> int:
-        """Compares the text with the rest of a marker, and holds what is equal. `_matched` is how much of it is."""
+        """Compares the text with the rest of a marker, holds what is equal, and returns the index after it.
+
+        `_matched` counts the characters of the marker that have been found so far.
+        """
         rest = marker[self._matched :]
         piece = text[at : at + len(rest)]
         length = next((n for n, (a, b) in enumerate(zip(piece, rest, strict=False)) if a != b), len(piece))

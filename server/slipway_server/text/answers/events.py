@@ -1,4 +1,4 @@
-"""What a piece of an answer's text adds to the message that a client gets."""
+"""Events: what a piece of an answer's text adds to the message that a client gets."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The formats in which models write calls of tools."""
+"""The formats in which models write tool calls."""
 
 import re
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class LlamaCalls(CallParser):
 
     def __init__(self, rules: CallRules) -> None:
         super().__init__(rules)
-        self._line_begins = True  # there was only white space since the last line, or since a call
+        self._line_begins = True  # since the last line break or call there was only white space
 
     def _text(self, text: str, at: int) -> int:
         if self._line_begins and text[at] == "{":
@@ -196,7 +196,7 @@ class MistralCalls(CallParser):
         return at
 
     def _which_marker(self, text: str, at: int) -> int:
-        """[ARGS] or [CALL_ID]: their second characters differ."""
+        """Decides between [ARGS] and [CALL_ID] by their second characters."""
         if self._matched == 0 and text[at] == "[":
             self._held.append("[")
             self._matched = 1
@@ -211,7 +211,7 @@ class MistralCalls(CallParser):
         return self._marker(text, at, self.id_marker, self._read_id)
 
     def _read_id(self, text: str, at: int) -> int:
-        """The model's own id of the call, which is not used."""
+        """Skips the model's own ID of the call, which is not used."""
         at, _ = self._word(text, at)
         if at < len(text):
             self._matched, self._state = 0, self._read_arguments_marker

@@ -11,15 +11,15 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 def skip_space(text: str, at: int) -> int:
-    """The place of the first character from `at` on that is no white space."""
+    """The index of the first character from `at` on that is not white space; the text's length if there is none."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
 
 class JsonValue:
-    """One value. It compares brackets and quotes, and leaves what is between them to the reader.
+    """Finds the end of one value by its brackets and quotes; does not check the text between them.
 
-    `done`: the value is complete. `broken`: it has a character that no JSON value has there. That one is not consumed.
+    `done`: the value is complete. `broken`: the next character cannot be part of it and is not consumed.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class JsonValue:
         self._in_string = self._escaped = self._scalar = False
 
     def push(self, text: str, at: int) -> int:
-        """How far the text from `at` on belongs to the value."""
+        """Reads the text from index `at` on, and returns the index where the value ends or the text does."""
         while at < len(text) and not (self.done or self.broken):
             at = self._string(text, at) if self._in_string else self._outside(text, at)
         return at

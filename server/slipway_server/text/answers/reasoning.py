@@ -5,19 +5,19 @@ from .json_text import skip_space
 
 OPENING, CLOSING = "<think>", "</think>"
 BEFORE, THINKING, AFTER, ANSWER = "before", "thinking", "after", "answer"
-MAX_SPACE = 256  # characters of white space that wait for what follows
+MAX_SPACE = 256  # characters of white space that wait for the text that follows
 PIECE_CHARACTERS = 1024
 
 
 class ThinkParser:
     """Splits an answer into reasoning and the rest. White space around the tags is dropped.
 
-    `thinking`: the prompt has the opening tag already. Without one of both there is no reasoning.
+    `thinking`: the prompt already has the opening tag. If neither prompt nor answer has it, there is no reasoning.
     """
 
     def __init__(self, *, thinking: bool) -> None:
         self._state = THINKING if thinking else BEFORE
-        # A template may have written the tag, and the model write it again.
+        # The template may have written the tag into the prompt, and the model may write it again.
         self._begun, self._leading, self._held = False, True, ""
         self._parts: list[ReasoningDelta | ContentDelta] = []
 
@@ -47,7 +47,7 @@ class ThinkParser:
             self._parts.append(ContentDelta(text))
 
     def _opened(self, text: str) -> str:
-        """What follows the opening tag. Holds what may become one."""
+        """Returns the text after the opening tag, or all of it without a tag. Holds text that may become the tag."""
         space = skip_space(text, 0)
         body = text[space:]
         if space <= MAX_SPACE:
@@ -63,7 +63,10 @@ class ThinkParser:
         return text
 
     def _thought(self, text: str) -> str:
-        """What follows the closing tag. Holds what may become one, and the white space before it."""
+        """Emits reasoning and returns the text after the closing tag.
+
+        Holds text that may become the tag, and the white space before it.
+        """
         if self._leading:
             text = text[skip_space(text, 0) :]
             self._leading = not text
@@ -82,5 +85,5 @@ class ThinkParser:
 
 
 def _beginning_of(marker: str, text: str) -> str:
-    """The end of the text with which the marker may begin."""
+    """The longest end of the text that is a beginning of the marker; "" if there is none."""
     return next(marker[:length] for length in range(len(marker) - 1, -1, -1) if text.endswith(marker[:length]))

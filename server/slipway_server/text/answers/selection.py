@@ -1,4 +1,4 @@
-"""Which formats a model writes, by its chat template."""
+"""Chooses the formats of tool calls and reasoning that a model writes, by its chat template."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ AUTO, NONE = "auto", "none"
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormats:
-    """`calls`: one of `formats.FORMATS`, or none. `reasoning`: qwen3, deepseek_r1, or none."""
+    """`calls`: one of `formats.FORMATS`, or "". `reasoning`: qwen3, deepseek_r1, or ""."""
 
     calls: str = ""
     reasoning: str = ""
 
     def thinking(self, prompt: str) -> bool:
-        """Whether the answer to a prompt begins within the reasoning."""
+        """Whether the answer to the prompt begins inside the reasoning, without an opening tag."""
         end = prompt.rstrip()
         if self.reasoning == "deepseek_r1":
             return not end.endswith("</think>")
@@ -24,7 +24,7 @@ CONTENT_ONLY = AnswerFormats()
 
 
 def select_formats(template: str, *, calls: str = AUTO, reasoning: str = AUTO) -> AnswerFormats:
-    """`template`: the source of the model's chat template. The others are flags: a name, auto or none."""
+    """`template`: the source of the chat template. `calls` and `reasoning`: the flags' values, a name, auto or none."""
     return AnswerFormats(
         _calls_of(template) if calls == AUTO else calls.replace(NONE, ""),
         ("qwen3" if "</think>" in template else "") if reasoning == AUTO else reasoning.replace(NONE, ""),
