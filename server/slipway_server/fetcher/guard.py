@@ -36,12 +36,12 @@ class EgressRules:
     """
 
     written: frozenset[str] = frozenset()  # hosts that the user wrote
-    hosts: frozenset[str] = frozenset()  # by --allow-host: on this machine too
-    networks: tuple[Network, ...] = field(default=())  # private ones that every host may have
+    hosts: frozenset[str] = frozenset()  # from --allow-host: may be on this machine too
+    networks: tuple[Network, ...] = field(default=())  # private networks that every host's address may be in
 
     @classmethod
     def of(cls, hosts: Iterable[str] = (), networks: Iterable[str] = ()) -> "EgressRules":
-        """From settings.
+        """The rules of the settings; `networks` are written as CIDR.
 
         Raises:
             FetchError: for a text that is no network.
@@ -53,7 +53,7 @@ class EgressRules:
         return cls(hosts=frozenset(host.lower() for host in hosts), networks=found)
 
     def with_written(self, *urls: str) -> "EgressRules":
-        """The same, for URLs that the user wrote."""
+        """A copy that also allows private addresses of these URLs' hosts, which the user wrote."""
         hosts = {urlsplit(url).hostname or "" for url in urls} - {""}
         return EgressRules(self.written | hosts, self.hosts, self.networks)
 
