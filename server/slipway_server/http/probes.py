@@ -22,7 +22,7 @@ class Health:
     stall_s: float
     loaded: bool = False
     draining: bool = False
-    crashed: bool = False  # since the engine served; until it does again
+    crashed: bool = False  # from a crash of the engine until it serves again
     loop_beat_s: float = field(default_factory=time.monotonic)
 
     def trouble(self, now_s: float) -> str | None:

@@ -1,4 +1,4 @@
-"""Around the routes of a server: one guard for every request, start, drain and end; whatever computes behind it."""
+"""What all servers have around their routes: a guard of every request, start, drain and end, whatever computes."""
 
 import asyncio
 import contextlib
@@ -127,7 +127,7 @@ class Guard:
 
 
 def _check_encoding(http: web.Request) -> None:
-    """Bodies are taken as they are: what decompresses to more than its limit must not be read first.
+    """Refuse a compressed body with 415: it could decompress to more than the limit.
 
     Clients of the Open Inference Protocol compress: its handlers decompress within the limit.
     """
@@ -207,7 +207,7 @@ async def run_server(
     debug: Profiles | None = None,
     on_drain: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until SIGTERM and the end of the drain; raises EngineError when the life of the backend ends first."""
+    """Serve until SIGTERM and the end of the drain; raise EngineError when `life`, the backend's task, ends first."""
     health = guard.health
     # By default aiohttp does not cancel handlers of clients that disconnected.
     runner = web.AppRunner(

@@ -25,7 +25,7 @@ class FollowingDigest:
         self._busy, self._next, self._digest = False, 0, hashlib.sha256()
 
     def finish(self, number: int) -> None:
-        """Note that part `number` is in the file; hash what can be hashed now. The whole file's digest goes to KNOWN."""
+        """Note that part `number` is in the file; hash what can be hashed now. KNOWN gets the whole file's digest."""
         with self._lock:
             self._done.add(number)
             if self._busy:  # another thread hashes, and takes this part too

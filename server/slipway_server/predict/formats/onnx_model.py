@@ -93,7 +93,7 @@ def _describe(session: Any) -> ModelDescription:
 
 
 def _classifier(outputs: list[TensorSpec]) -> tuple[str, str]:
-    """scikit-learn's converter returns a label and a row of probabilities."""
+    """The names of the outputs for label and probabilities, as scikit-learn's converter has them; else empty."""
     if len(outputs) != 2:
         return "", ""
     first, second = outputs
