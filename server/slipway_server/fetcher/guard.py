@@ -135,7 +135,7 @@ def connect(
 
 
 def opener(rules: EgressRules) -> urllib.request.OpenerDirector:
-    """Knows http, https, redirects and the proxies of the environment, and nothing else: no file:, ftp: or data:."""
+    """An opener for http, https, redirects and the environment's proxies, and nothing else: no file:, ftp:, data:."""
     proxies = {scheme: url for scheme, url in urllib.request.getproxies().items() if scheme in PORTS}
     rules = rules.with_written(*(url if "://" in url else f"http://{url}" for url in proxies.values()))
     director = urllib.request.OpenerDirector()

@@ -60,7 +60,7 @@ class Transfer:
         renew: Callable[[str], Mapping[str, str]] | None = None,
         written: bool = True,
     ) -> None:
-        """`url`: from the user, unless `written` is false. `renew` makes new headers of the challenge of a 401.
+        """`url`: from the user, unless `written` is false. `renew` makes new headers from the challenge of a 401.
 
         Raises:
             RefusedError: for a URL that the fetcher does not go to.
@@ -221,7 +221,7 @@ def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = Non
     """Try a few times when the server or the line fails.
 
     Raises:
-        FetchError: when every try failed.
+        FetchError: when every try failed, or another try cannot help.
     """
     source = guard.shown(url)
     retrying = Retrying(

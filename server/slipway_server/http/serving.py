@@ -155,7 +155,7 @@ def _sentence(http: web.Request, error: web.HTTPException) -> str:
 
 
 def shared_routes(service: GuardedService) -> list[web.RouteDef]:
-    """Probes and metrics."""
+    """Routes of probes and metrics."""
 
     async def probe(http: web.Request) -> web.Response:
         status, body = service.health.answer(http.path)
@@ -186,7 +186,7 @@ def complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
 
 
 async def _expect(http: web.Request) -> web.StreamResponse | None:
-    """aiohttp's own handler repeats the header in a text, which fails for bytes that are no text."""
+    """Answer an Expect header. aiohttp's own handler quotes the header, which fails for bytes that are no text."""
     if http.headers.get("Expect", "").lower() == "100-continue":
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         http.writer.output_size = 0
@@ -277,7 +277,7 @@ async def _beat(health: Health) -> None:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """The first signal starts the drain; a second SIGINT, from an impatient person, ends it at once."""
+    """An event that the first signal sets, which starts the drain; a second SIGINT ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -105,7 +105,7 @@ class ModelCache:
 
     @contextlib.contextmanager
     def downloading(self, source: str, wait: Callable[[], None]) -> Iterator[Path]:
-        """The folder for a source's download, for one process at a time; what an interrupted one left is there."""
+        """Yield the folder of a source's download under its lock; it has what an interrupted download left."""
         work = self._root / _WORK / source
         with locks.locked(self._lock_of(source), limit_s=None, wait=wait):
             work.mkdir(exist_ok=True)
@@ -114,8 +114,8 @@ class ModelCache:
     def left_pending(self, source: str, wanted: str | None, names: Collection[str]) -> CachedModel | None:
         """The complete download of a process that died before it published it, now published; None where there is none.
 
-        It must have the `wanted` digest, or one of these names, for the source may have changed since. Otherwise, and
-        where files are damaged, the download is deleted.
+        The download must have the `wanted` digest, or without one a name of `names`: the source may have changed since.
+        Otherwise, and where files are damaged, the download is deleted.
         """
         pending = self._root / _WORK / source / _PENDING
         entry, meant = entries.read(pending), _names(pending)

@@ -133,7 +133,7 @@ class Batcher:
         return batch
 
     def finished(self, batch: RowBatch, seconds: float | None) -> None:
-        """Note that a batch has ended. `seconds`: how long the model computed it; None: unknown, or it failed."""
+        """Note that a batch has ended. `seconds`: how long the model computed it; None: it failed, or was not run."""
         self._running_rows = 0
         if seconds is not None:
             self.fit.observe(batch.rows, seconds)

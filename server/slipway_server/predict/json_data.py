@@ -33,7 +33,7 @@ def _decoder(kind: str, depth: int) -> "msgspec.json.Decoder[Any]":
 
 
 def read(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """`data` as it was written: a list, flat or nested as the shape. `null` is NaN, of floating-point numbers.
+    """`data` as it was written: a list, flat or nested as the shape. `null` is NaN in floating-point datatypes.
 
     Raises:
         TensorError: of another type, another size, or out of the datatype's range.

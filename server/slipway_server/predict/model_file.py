@@ -86,7 +86,7 @@ def _candidates(folder: Path, wanted: str) -> Iterator[ModelFile]:
 
 
 def _looks_like(path: Path, name: str) -> bool:
-    """.json and .txt are many things: only a model begins as one."""
+    """Whether a file can be a model of the format. .json and .txt are many things: their first bytes decide."""
     if path.suffix not in (".json", ".txt"):
         return True
     with path.open("rb") as file:

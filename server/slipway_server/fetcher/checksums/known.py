@@ -16,7 +16,7 @@ _Version = tuple[int, int, int, int]
 
 
 class KnownDigests:
-    """The sha256 of files as they are on the disk: a file that was changed, or replaced, is not known."""
+    """The sha256 of files by device, inode, size and mtime: a file that was changed or replaced is not known."""
 
     def __init__(self) -> None:
         self._digests: dict[_Version, str] = {}

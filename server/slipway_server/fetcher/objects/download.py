@@ -58,7 +58,7 @@ class ObjectDownload:
         self._etags: dict[str, str] = {}  # for files without an ETag in the list: the ETag of the first answer
 
     def run(self, files: Mapping[str, StoredObject]) -> None:
-        """Download all parts that the journal does not have into the target folder.
+        """Download into the target folder all parts that the journal does not have.
 
         Raises:
             FetchError: when a file cannot be fetched, or changed meanwhile.

@@ -122,5 +122,5 @@ class StoreErrors:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether another try would bring the same."""
+    """Whether another try would fail in the same way."""
     return isinstance(error, _FINAL)

@@ -205,7 +205,7 @@ class _Mover:
         self._buffer: memoryview | None = None
 
     def move(self, source: socket.socket, target: socket.socket, came: Callable[[int], None]) -> int:
-        """Move what the source has now; return its bytes, 0 at the end, -1 where nothing is there. `came` may raise."""
+        """Move what the source has now; return how many bytes, 0 at its end, -1 when it has none. `came` may raise."""
         if self._buffer is None:
             try:
                 size = os.splice(source.fileno(), self._in, BUFFER_BYTES)

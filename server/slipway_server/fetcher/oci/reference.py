@@ -41,7 +41,7 @@ def read(uri: str) -> ImageReference:
     """Parse an oci:// URI.
 
     Raises:
-        FetchError: for a URI without a repository, or without a tag and a digest.
+        FetchError: for a URI without a repository, or with neither a tag nor a digest.
     """
     found = _URI.fullmatch(uri) if len(uri) <= 2048 else None
     if not found or not (found["tag"] or found["digest"]):

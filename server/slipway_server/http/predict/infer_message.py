@@ -153,7 +153,7 @@ def deadline_of(headers: Mapping[str, str]) -> float:
 
 
 def answer(identity: ModelIdentity, incoming: Incoming, outputs: Sequence[Tensor]) -> web.Response:
-    """The response with all outputs as raw bytes: no client reads the typed contents of every datatype and shape."""
+    """The response with all outputs as raw bytes, because clients read only some of the typed contents."""
     message = ModelInferResponse(model_name=identity.name, model_version=identity.version, id=incoming.id)
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

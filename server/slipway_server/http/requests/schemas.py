@@ -135,7 +135,7 @@ class FullSampling(Structured, kw_only=True):
                 raise unsupported("stream_options", f"{name} is not supported by this server.")
 
     def _check_beams(self) -> None:
-        """Refuses what a beam search would have to pass over: it draws nothing and follows the model alone."""
+        """Refuses fields that a beam search would ignore: it draws no tokens, and follows the model's scores alone."""
         if not 2 <= self.beams <= MAX_BEAMS:
             raise invalid(f"Beam search needs n or best_of between 2 and {MAX_BEAMS}: its number of beams.", "n")
         if self.limit == 0:

@@ -54,7 +54,7 @@ class Tenants:
         unproved: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`path`: JSON with the namespace's keys, read again when it changes. `deployment`: namespace/name of ours.
+        """`path`: JSON file of the namespace's keys, read again on change. `deployment`: namespace/name of this server.
 
         `trust`: take the header as it is; for a server behind a proxy of one's own.
         """

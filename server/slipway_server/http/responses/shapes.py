@@ -18,7 +18,7 @@ IndexedDelta = tuple[int, Delta]
 
 
 class Choice:
-    """One answer as it comes together."""
+    """One answer, to which deltas are added until it is complete."""
 
     def __init__(self) -> None:
         self.text, self.tokens, self.cached_tokens, self.finish = "", 0, 0, FinishReason.ERROR

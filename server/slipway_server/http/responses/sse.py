@@ -30,7 +30,7 @@ def json_response(body: Any) -> web.Response:
 
 
 class _Line:
-    """An event stream that its first bytes open, and that is never silent for long after them.
+    """An event stream. Its first bytes open it; after them it is never silent for longer than KEEP_ALIVE_S seconds.
 
     `early`: it may be opened by a comment too, before it is known whether there will be an event.
     """

@@ -25,7 +25,7 @@ class TransformersModel:
         with torch.inference_mode():
             rows = torch.from_numpy(
                 numpy.array(inputs[0].array)
-            )  # a copy: torch warns of memory that it may not write
+            )  # a copy of its own: torch warns of memory that it may not write
             scores = self._model(pixel_values=rows).logits
         return [Tensor(SCORES, "FP32", scores.numpy()) for _ in outputs]
 

@@ -83,7 +83,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> Any:
-    """The EXIF orientation, 1 to 8; 1 (upright) where EXIF cannot be read: that is no reason to refuse the image."""
+    """The EXIF orientation; 1 (upright) where EXIF cannot be read: that is no reason to refuse the image."""
     try:
         return image.getexif().get(_ORIENTATION, 1)
     except Exception:

@@ -12,7 +12,7 @@ from .preprocessing import Preprocessing
 
 
 def pixels(image: Image.Image, steps: Preprocessing, max_pixels: int) -> Array:
-    """An FP32 array of channels, height, width. Raises ImageError for a ratio of sides that makes it too large."""
+    """A float32 array of channels, height, width. Raises ImageError for sides whose ratio makes a resize too large."""
     found: Any = numpy.asarray(_resized(image, steps, max_pixels)).transpose(2, 0, 1)
     if steps.crop:
         found = _cropped(found, *steps.crop)

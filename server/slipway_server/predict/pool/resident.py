@@ -48,7 +48,7 @@ class Resident:
 
     @property
     def available(self) -> bool:
-        """Whether requests can be computed now: not while the model's process is started, or started again."""
+        """Whether requests can be computed now: not while the model's process starts or restarts."""
         return self._available.is_set()
 
     def start(self, message: LoadModel) -> "asyncio.Task[None]":

@@ -33,7 +33,7 @@ class ModelBusy(PoolError):
 
 
 class StillLoading(PoolError):
-    """The time to wait for it is over, or too many models wait to be loaded."""
+    """The time to wait for the model is over, or too many models wait to be loaded."""
 
 
 class LoadFailed(PoolError):
@@ -41,7 +41,7 @@ class LoadFailed(PoolError):
 
 
 class ModelPinned(PoolError):
-    """A pinned model stays in memory."""
+    """A pinned model cannot be unloaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class BatchFailed(Exception):
 
 
 class ModelProcess:
-    """The process of a model: at most one at a time, started by `start`, after its end also again."""
+    """The process of a model, at most one at a time. `start` may be called again when it has ended."""
 
     def __init__(self, batch_timeout_s: float) -> None:
         self._batch_timeout_s = batch_timeout_s
@@ -113,7 +113,7 @@ class ModelProcess:
             raise EngineCrashed(f"The process of the model sent what is no answer: {error}.") from None
 
     def peak_bytes(self) -> int:
-        """The most memory that the process has had since its start; 0 where there is no process."""
+        """The most memory that the process has had since its start, in bytes; 0 where there is no process."""
         process = self._process
         return machine.peak_memory_bytes(process.pid) if process and process.returncode is None else 0
 

@@ -148,7 +148,7 @@ def _bound_calls() -> None:
 def _program(
     pid: int, architecture: int, clone: int, clone3: int, tgkill: int, refused: tuple[int, ...]
 ) -> list[bytes]:
-    """Threads and signals to itself are allowed, other processes and programs are not."""
+    """The seccomp filter: threads and signals to itself are allowed, other processes and programs are not."""
     step = struct.Struct("=HBBI").pack
     allow, deny = step(_RETURN, 0, 0, _ALLOW), step(_RETURN, 0, 0, _DENY)
     lines = [step(_LOAD, 0, 0, _ARCHITECTURE), step(_JUMP_IF_EQUAL, 1, 0, architecture), deny]
