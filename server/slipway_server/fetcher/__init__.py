@@ -1,7 +1,8 @@
 """The init container: brings a model folder to the pod, checks it, and leaves a marker when it is whole.
 
-`fetch` is the whole way; `hub`, `web`, `archive`, `objects` and `oci` bring files, `folder` says which are kept,
-`guard` which addresses may be called, `pin` holds them to the revision's digest, `cached` keeps them for other pods.
+`fetch` is the entry point; `hub`, `web`, `archive`, `objects` and `oci` bring files, `folder` decides which files are
+kept, `guard` decides which addresses may be called, `pin` compares the files with the revision's digest, `cached` keeps
+them for other pods.
 """
 
 import json
@@ -39,26 +40,26 @@ from .settings import SCHEMES, FetcherSettings, parse
 log = logging.getLogger("slipway.fetcher")
 
 PVC_MOUNT = Path("/mnt/pvc")
-LINK = "current"  # in the folder of --dest, to the model's folder: for other engines than slipway-server
-_PINNED_BY_FILES = ("file", "pvc", *location.SCHEMES)  # --revision is the digest of the files
-LEFT_OUT_KEPT = 1000  # names in the marker
+LINK = "current"  # symlink in --dest to the model's folder, for engines other than slipway-server
+_PINNED_BY_FILES = ("file", "pvc", *location.SCHEMES)  # schemes whose --revision is the digest of the files
+LEFT_OUT_KEPT = 1000  # most names of left-out files that the marker lists
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a model may come from."""
+    """Where models may come from: egress rules, endpoints with credentials, and the formats of the files to keep."""
 
     rules: EgressRules = field(default_factory=EgressRules)
     hub: Hub = field(default_factory=Hub)
     store: StoreAccess = field(default_factory=StoreAccess)
     registry: RegistryAccess = field(default_factory=RegistryAccess)
     pvc_mount: Path = PVC_MOUNT
-    formats: Formats = folder.SLIPWAY  # another one: for another engine, which finds the folder by LINK
+    formats: Formats = folder.SLIPWAY  # others are for other engines, which find the folder by LINK
     resolved: Resolved = lambda version, size: None  # called before a download begins
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """All of them that decide which files come, but no credentials."""
+        """The settings that decide which files are fetched, without credentials: a part of the cache's keys."""
         store = self.store
         return (*sorted(self.formats.weights), self.hub.endpoint, store.endpoint, store.region, store.account)
 
@@ -125,14 +126,15 @@ def fetch(
     sources: Sources | None = None,
     use: CacheUse | None = None,
 ) -> Report:
-    """Bring a model to `dest`, or find it where it lies, and hold it to the pin of its revision; `use` is the cache's.
+    """Bring a model to `dest`, or find it in place (file://, pvc://), and compare it with the pin of its revision.
 
-    Idempotent: what a finished run left is kept, what an interrupted one left is continued or replaced.
+    `use` names a cache that outlives the pod; None: no cache. The function is idempotent: what a finished run left is
+    kept, what an interrupted run left is continued or replaced.
 
     Raises:
-        FetchError: when what the URI names cannot be had.
-        UnusableError: when it cannot be used, or is not what the revision is pinned to.
-        CheckpointError: when it is no model that a server loads.
+        FetchError: when the model cannot be fetched.
+        UnusableError: when the model cannot be used, or is not what the revision is pinned to.
+        CheckpointError: when the folder holds no model that a server loads.
         CacheError: when the cache cannot be used.
     """
     sources, kept = sources or Sources(), pin.read(pin_file)
@@ -156,7 +158,7 @@ def fetch(
 
 
 def _fetched(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | None, sources: Sources) -> Marker:
-    """Without a cache: all of it is in `dest`."""
+    """Fetch the model into `dest`, check it, and write its marker; a complete earlier run is reused."""
     FETCH.begin()
     done = marker.read(dest, uri, revision)
     if done and (kept is None or kept.digest == done.digest):
@@ -206,7 +208,7 @@ def _find(uri: str, revision: str, dest: Path, max_bytes: int, kept: ModelPin | 
             path, left_out = web.download(uri, revision, dest, max_bytes, rules, formats=formats, resolved=resolved)
             return Found(path, "", tuple(left_out))
         case "s3" | "gs" | "az":
-            pin.sha256_pin(revision)  # a mistake in it is found before the download
+            pin.sha256_pin(revision)  # finds a mistake in the revision before the download
             path, left_out = objects.download(
                 uri, dest, max_bytes, rules, sources.store, formats=formats, resolved=resolved
             )
@@ -231,7 +233,7 @@ def _check_revision(digest: str, wanted: str, source: str) -> None:
 
 
 def _look_at_code(config: dict[str, object], source: str) -> None:
-    """Code of a repository is never fetched nor run. Refused is only what nothing but that code could load."""
+    """Refuse a model that only its repository's own code could load; else warn of such code, which is never run."""
     mapped = config.get("auto_map")
     if not mapped:
         return

@@ -13,12 +13,12 @@ from .checksums.known import KNOWN
 from .folder import Formats, UnusableError
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
-LONGEST_READ_BYTES = 16 * 2**20  # more at once is a header that lies: files are copied in smaller parts
+LONGEST_READ_BYTES = 16 * 2**20  # a longer read comes from a forged header: files are copied in smaller chunks
 _GZIP = b"\x1f\x8b"
 
 
 def unpack(archive: Path, target: Path, max_bytes: int, formats: Formats = folder.SLIPWAY) -> list[str]:
-    """Unpack what a server reads, `max_bytes` at most; the names that were left out.
+    """Unpack the files that the engine reads; return the names of the others. `max_bytes` bounds all files together.
 
     Raises:
         UnusableError: when the archive is damaged, too large, or has links or names that lead out.
@@ -62,7 +62,11 @@ def _chosen(
 
 
 def extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    """One plain file of an archive."""
+    """Write one regular file of an archive to `path`, and note its sha256 in KNOWN.
+
+    Raises:
+        UnusableError: when the archive ends in the middle of the file.
+    """
     content = tar.extractfile(member)
     assert content is not None, "only plain files are chosen"
     with folder.writing(path):
@@ -78,7 +82,7 @@ def extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
 
 
 class _Bounded(io.RawIOBase):
-    """Refuses reads longer than the archive, which a forged header requests: tarfile reads them into memory."""
+    """Refuses reads above LONGEST_READ_BYTES: for a forged header tarfile would read gigabytes into memory."""
 
     def __init__(self, file: gzip.GzipFile | IO[bytes]) -> None:
         self._file = file
@@ -106,7 +110,7 @@ class _Bounded(io.RawIOBase):
 
 
 def opened(archive: Path) -> Any:
-    """An archive for tarfile, decompressed where it is packed."""
+    """Open an archive for tarfile; a gzip archive is decompressed while it is read."""
     with archive.open("rb") as file:
         packed = file.read(2) == _GZIP
     return _Bounded(gzip.open(archive, "rb") if packed else archive.open("rb"))

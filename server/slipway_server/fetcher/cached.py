@@ -1,7 +1,7 @@
-"""Brings a model to a pod by a cache that outlives it: one download for all pods that share the cache.
+"""Fetches a model through a cache that outlives the pod: one download serves all pods that share the cache.
 
-A pod takes what its revision is pinned to, or what another pod of the revision took there. Without either, the source
-is resolved, and what the cache has at that version is not downloaded.
+A pod takes the model that its revision is pinned to, or that another pod of the revision took from the cache. Without
+either, the source's present version is resolved, and a model that the cache has at that version is not downloaded.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ Download = Callable[[Path, Resolved], Marker]
 
 
 class AlreadyCached(Exception):
-    """No error: the cache has what the source has now, which ends a download before its first file."""
+    """Not an error: ends a download before its first file, because the cache has the source's present version."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(digest)
@@ -46,13 +46,13 @@ class CacheUse:
     """How a pod uses a cache."""
 
     root: Path
-    scope: str = ""  # the revision of the pod: all its pods load the same
-    pod: str = ""  # uid whose lease keeps the model; empty: nothing keeps it
+    scope: str = ""  # the pod's revision: all pods of a revision load the same model
+    pod: str = ""  # uid of the pod, whose lease protects the model from eviction; empty: no lease
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model is, with all that decides which files come."""
+    """A model's URI and revision, with the settings that decide which of its files are fetched."""
 
     uri: str
     revision: str
@@ -60,13 +60,13 @@ class ModelSource:
 
     @property
     def fixed_digest(self) -> str | None:
-        """The digest of the files, where the revision is one."""
+        """The digest of the files, where an object store's revision is a digest; else None."""
         scheme = urlsplit(self.uri).scheme
         return self.revision if scheme in ("s3", "gs", "az") and entries.is_digest(self.revision) else None
 
     @property
     def fixed_version(self) -> str | None:
-        """The version, where URI and revision name one that never changes."""
+        """The version, where URI and revision name one that never changes (a commit or a digest); else None."""
         match urlsplit(self.uri).scheme:
             case "hf":
                 return self.revision if _COMMIT.fullmatch(self.revision) else None
@@ -78,15 +78,15 @@ class ModelSource:
         return None
 
     def name(self) -> str:
-        """Of the download."""
+        """The name of the download in the cache: a sha256 in hex."""
         return _hash("source", *self._where, self.revision)
 
     def version_name(self, version: str) -> str:
-        """The alias of a version, whatever branch or tag led to it."""
+        """The cache's alias of a version, whatever branch or tag was resolved to it."""
         return _hash("version", *self._where, version)
 
     def scope_name(self, scope: str) -> str:
-        """The alias of what the pods of a revision load."""
+        """The cache's alias of the model that all pods of a revision load."""
         return _hash("scope", *self._where, self.revision, scope)
 
     @property
@@ -96,10 +96,10 @@ class ModelSource:
 
 
 class CachedFetch:
-    """The way of one model through the cache."""
+    """Fetches one model through the cache."""
 
     def __init__(self, use: CacheUse, source: ModelSource, pinned: ModelPin | None) -> None:
-        """`pinned`: what the operator kept of the revision.
+        """`pinned`: digest and commit that the operator recorded for the revision.
 
         Raises:
             CacheError: when the cache cannot be used.
@@ -109,10 +109,10 @@ class CachedFetch:
         self._next_line_s = 0.0
 
     def run(self, download: Download) -> tuple[CachedModel, bool]:
-        """The model, and whether it was in the cache already.
+        """Return the model, and whether it was in the cache already; wait while another pod downloads it.
 
         Raises:
-            FetchError: when it cannot be had.
+            FetchError: when the model cannot be fetched.
             CacheError: when the cache cannot be used, or has no room.
         """
         self._cache.await_lease()
@@ -125,7 +125,7 @@ class CachedFetch:
             return self._downloaded(work, download)
 
     def _here(self) -> CachedModel | None:
-        """Without a request to the source."""
+        """The model in the cache, by digest or alias, without a request to the source; None where there is none."""
         fixed = self._source.fixed_version
         names = [*self._names, *([self._source.version_name(fixed)] if fixed else [])]
         if self._pin:
@@ -140,7 +140,7 @@ class CachedFetch:
         return self._cache.left_pending(self._source.name(), wanted, self._names)
 
     def _downloaded(self, work: Path, download: Download) -> tuple[CachedModel, bool]:
-        """Each turn but the last one evicts a model, or removes one that was damaged."""
+        """Download and publish the model; try again after evicting another model, or removing a damaged copy of it."""
         while True:
             names = [*self._names]
             try:
@@ -154,7 +154,7 @@ class CachedFetch:
                     raise
 
     def _resolved(self, names: list[str], version: str, size: int) -> None:
-        """What the source has now: it ends the download where the cache has it, and makes room for it elsewhere."""
+        """Raise AlreadyCached where the cache has the source's version; else make room for its `size` bytes."""
         if version:
             name = self._source.version_name(version)
             digest = self._cache.alias(name)

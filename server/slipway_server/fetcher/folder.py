@@ -21,7 +21,7 @@ CHUNK_BYTES = 1 << 20
 _MODELS = frozenset({".onnx", ".ubj", ".skops"})  # a file that is a whole model
 MAX_FILES = 10_000
 MAX_NAME_BYTES, MAX_PART_BYTES = 1024, 255  # of a path below the folder, and of a name in it
-NAMED = 5  # names in a sentence
+NAMED = 5  # most names that a message lists
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _WRONG_NAME = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
@@ -31,7 +31,7 @@ class FetchError(Exception):
 
 
 class UnusableError(FetchError):
-    """It can be had, and is damaged or not to be served: another try brings the same."""
+    """The model can be fetched, but is damaged or must not be served: another try has the same result."""
 
 
 class DiskFullError(FetchError):
@@ -90,7 +90,7 @@ _CLASSIC = Formats(
 
 
 def classic(wanted: str) -> Formats:
-    """Of a classic model. All formats but one have the same files, so that a pin says nothing of the format."""
+    """The formats of a classic model. All but transformers keep the same files: a pin does not depend on the format."""
     formats = replace(SLIPWAY, advice="convert them to safetensors") if wanted == TRANSFORMERS else _CLASSIC
     return replace(formats, classic=wanted)
 
@@ -105,7 +105,7 @@ def few(names: list[str]) -> str:
 
 
 def inside(root: Path, name: str) -> Path:
-    """root/name; refuses names that lead out of the root, and unusual ones."""
+    """Return root/name; UnusableError for a name that leads out of the root, is too long, or is not printable."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name or not pure.parts:
         raise UnusableError(f"The file name {name[:MAX_PART_BYTES]!r} leads out of the model folder.")
@@ -119,7 +119,7 @@ def inside(root: Path, name: str) -> Path:
 def check_names(names: Iterable[str], source: str) -> None:
     """Refuse names that cannot be in one folder together.
 
-    Found before any download: which one the disk refuses would depend on which one comes first.
+    Checked before any download: later, the disk would refuse whichever of the files comes second.
 
     Raises:
         UnusableError: for two names of one file, and a file that is a folder too.
@@ -141,7 +141,7 @@ def parents(name: str) -> Iterable[PurePosixPath]:
 
 
 def keep_only(target: Path, names: Iterable[str]) -> None:
-    """Remove files of an earlier list that this one lacks, and empty folders: a file may have their name now."""
+    """Delete all files below `target` but `names`, and empty folders: a file to come may have a folder's name."""
     wanted = {inside(target, name) for name in names}
     for path in sorted(target.rglob("*"), reverse=True):
         if path.is_file() and path not in wanted:
@@ -151,20 +151,25 @@ def keep_only(target: Path, names: Iterable[str]) -> None:
 
 
 def only_folder(target: Path) -> Path:
-    """Archives often hold one folder with everything in it."""
+    """The model's folder in an unpacked archive: its only subfolder, unless `target` itself holds the model."""
     inner = [path for path in target.iterdir() if path.is_dir()]
     own = (target / "config.json").exists() or any(path.suffix in _MODELS for path in target.iterdir())
     return inner[0] if len(inner) == 1 and not own else target
 
 
 def check(folder: Path) -> Path:
-    """A folder that is used where it lies: nothing is copied."""
+    """Check a folder that is used in place, and return it.
+
+    Raises:
+        FetchError: when there is no folder.
+        UnusableError: for a symbolic link that leads out of it.
+    """
     if not folder.is_dir():
         raise FetchError(f"There is no folder {folder}.")
     root = folder.resolve()
     paths = list(folder.rglob("*"))
     for path in paths:
-        # realpath: a link to itself is no error for it, and a missing file for those who read it.
+        # realpath raises no error for a link to itself; whoever opens such a link finds no file.
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
             raise UnusableError(f"{path.relative_to(folder)} is a link that leads out of the model folder {folder}.")
     return folder
@@ -197,7 +202,7 @@ def check_room(folder: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Errors of the disk as sentences; errors of the network stay unchanged."""
+    """Convert OSErrors of disk calls to FetchErrors with a sentence; network calls do not belong inside."""
     try:
         yield
     except OSError as error:

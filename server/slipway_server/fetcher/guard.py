@@ -36,12 +36,12 @@ class EgressRules:
     """
 
     written: frozenset[str] = frozenset()  # hosts that the user wrote
-    hosts: frozenset[str] = frozenset()  # by --allow-host: on this machine too
-    networks: tuple[Network, ...] = field(default=())  # private ones that every host may have
+    hosts: frozenset[str] = frozenset()  # from --allow-host: may be on this machine too
+    networks: tuple[Network, ...] = field(default=())  # private networks that every host's address may be in
 
     @classmethod
     def of(cls, hosts: Iterable[str] = (), networks: Iterable[str] = ()) -> "EgressRules":
-        """From settings.
+        """The rules of the settings; `networks` are written as CIDR.
 
         Raises:
             FetchError: for a text that is no network.
@@ -53,7 +53,7 @@ class EgressRules:
         return cls(hosts=frozenset(host.lower() for host in hosts), networks=found)
 
     def with_written(self, *urls: str) -> "EgressRules":
-        """The same, for URLs that the user wrote."""
+        """A copy that also allows private addresses of these URLs' hosts, which the user wrote."""
         hosts = {urlsplit(url).hostname or "" for url in urls} - {""}
         return EgressRules(self.written | hosts, self.hosts, self.networks)
 
@@ -135,7 +135,7 @@ def connect(
 
 
 def opener(rules: EgressRules) -> urllib.request.OpenerDirector:
-    """Knows http, https, redirects and the proxies of the environment, and nothing else: no file:, ftp: or data:."""
+    """An opener for http, https, redirects and the environment's proxies, and nothing else: no file:, ftp:, data:."""
     proxies = {scheme: url for scheme, url in urllib.request.getproxies().items() if scheme in PORTS}
     rules = rules.with_written(*(url if "://" in url else f"http://{url}" for url in proxies.values()))
     director = urllib.request.OpenerDirector()

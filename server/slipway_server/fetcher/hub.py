@@ -1,4 +1,4 @@
-"""hf://org/name: a repository of a Hugging Face hub, or of what HF_ENDPOINT names.
+"""hf://org/name: a repository of the Hugging Face hub, or of the hub at HF_ENDPOINT.
 
 One request to the hub resolves the revision to a commit and lists its files; then each file is fetched as any other
 file is, by the same guard. HF_TOKEN goes to the hub itself, and nowhere that it redirects to.
@@ -60,14 +60,14 @@ def download(
     formats: Formats,
     resolved: Resolved,
 ) -> tuple[Path, str, list[str]]:
-    """The folder, the commit, and the names of files that were left out.
+    """Download a repository; return its folder, its commit, and the names of files that were left out.
 
-    `revision` is a branch, tag or commit; `pinned` is the commit that the operator kept of it. `resolved` is called
-    before the first file is requested.
+    `revision` is a branch, tag or commit; `pinned` is the commit that the operator recorded for it. `resolved` is
+    called before the first file is requested.
 
     Raises:
-        FetchError: when it cannot be had.
-        UnusableError: when it is damaged or too large.
+        FetchError: when the repository cannot be fetched.
+        UnusableError: when the repository is damaged or too large.
     """
     source = f"hf://{repository}"
     if not _NAME.fullmatch(repository):
@@ -132,7 +132,7 @@ def _file(base: str, name: str, item: dict[str, Any], source: str) -> Listed:
 
 
 def _get(transfer: Transfer, found: Repository, dest: Path) -> Path:
-    """Files of another commit that an interrupted run left have other checksums, or another folder."""
+    """Download the files, then rename their folder to `model`; delete partial downloads of other commits."""
     target, partial = dest / "model", dest / f"{found.commit}.partial"
     for other in dest.glob("*.partial"):
         if other != partial and other.is_dir():

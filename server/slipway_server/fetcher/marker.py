@@ -24,7 +24,7 @@ class Marker:
 
 
 def read(dest: Path, uri: str, revision: str) -> Marker | None:
-    """Of an earlier run that finished for this very URI and revision, whose files are still as long as they were."""
+    """The marker of a finished run for this URI and revision; None without one, or where a file's size has changed."""
     try:
         found = Marker(**json.loads((dest / MARKER).read_bytes()))
         if (found.uri, found.revision) != (uri, revision):

@@ -20,7 +20,7 @@ LIMIT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class ModelPin:
-    """What the operator kept."""
+    """The weights that the operator recorded for a revision."""
 
     digest: str  # sha256:…
     commit: str = ""  # of an hf:// repository, or the digest of an oci:// manifest
@@ -38,7 +38,7 @@ class Report:
     cached: bool | None = None  # whether a cache had it; None without a cache
 
     def text(self) -> str:
-        """As the operator reads it; see docs/contracts.md."""
+        """The JSON that the operator reads; see docs/contracts.md."""
         return json.dumps({"weights": {name: value for name, value in asdict(self).items() if value is not None}})
 
 
@@ -61,7 +61,7 @@ def read(path: Path | None) -> ModelPin | None:
 
 
 def digest_of(files: Mapping[str, Mapping[str, object]]) -> str:
-    """The digest of files by name; each has its sha256."""
+    """The model's digest over its files: `files` has each file's sha256 by its name."""
     lines = (f"{files[name]['sha256']}  {name}\n" for name in sorted(files))
     return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 

@@ -41,7 +41,7 @@ class Listed:
 
 
 class AnsweredError(FetchError):
-    """A status that another try does not change."""
+    """The server answered with an error status that another try does not change."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -60,7 +60,7 @@ class Transfer:
         renew: Callable[[str], Mapping[str, str]] | None = None,
         written: bool = True,
     ) -> None:
-        """`url`: from the user, unless `written` is false. `renew` makes new headers of the challenge of a 401.
+        """`url`: from the user, unless `written` is false. `renew` makes new headers from the challenge of a 401.
 
         Raises:
             RefusedError: for a URL that the fetcher does not go to.
@@ -73,15 +73,15 @@ class Transfer:
         self._origin, self._headers = (parts.scheme, parts.netloc), dict(headers or {})
 
     def read(self, url: str, limit_bytes: int) -> bytes:
-        """A short answer."""
+        """The body of a short answer; UnusableError above `limit_bytes`."""
         return _tried(url, lambda: self._whole(url, limit_bytes))
 
     def get(self, url: str, path: Path, max_bytes: int, progress: DownloadProgress | None = None) -> None:
         """Download a file to `path`; a partial file is continued.
 
         Raises:
-            FetchError: when it cannot be had, or the disk is full.
-            UnusableError: when it is longer than `max_bytes`.
+            FetchError: when the file cannot be fetched, or the disk is full.
+            UnusableError: when the file is longer than `max_bytes`.
         """
         state = _Partial(path)
         _tried(url, lambda: self._append(url, state, max_bytes, progress), state)
@@ -162,7 +162,7 @@ class Transfer:
         try:
             return self._requested(url, headers, self._headers if trusted else {})
         except urllib.error.HTTPError as error:
-            # Only of the origin itself: what it redirects to gets no credentials.
+            # Only a 401 of the origin itself counts: a host that it redirects to gets no credentials.
             if error.code != 401 or not trusted or self._renew is None or error.url != url:
                 raise
             challenge = error.headers.get("WWW-Authenticate") or ""
@@ -183,7 +183,7 @@ class _Partial:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.counted = 0  # bytes of it that the progress has
+        self.counted = 0  # bytes of the file that the progress counts
         self.digest = GrowingDigest(path)
         self._version: str | None = None  # of the file that this process has begun to download
 
@@ -191,7 +191,7 @@ class _Partial:
         have = self.path.stat().st_size if self.path.exists() else 0
         if not have:
             return {}
-        self.digest.keep(have)  # before the request: the server would wait for it
+        self.digest.keep(have)  # before the request, during which the server would wait for the digest
         same = {"If-Range": self._version} if self._version else {}
         return {"Range": f"bytes={have}-", **same}
 
@@ -221,7 +221,7 @@ def _tried(url: str, attempt: Callable[[], Answer], state: _Partial | None = Non
     """Try a few times when the server or the line fails.
 
     Raises:
-        FetchError: when it failed for good.
+        FetchError: when every try failed, or another try cannot help.
     """
     source = guard.shown(url)
     retrying = Retrying(
@@ -252,7 +252,7 @@ def _once(source: str, attempt: Callable[[], Answer], state: _Partial | None) ->
         reason = f"{type(error).__name__}: no answer of HTTP"  # its text is what the server wrote
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = str(error)
-    # Outside of the handlers: it is kept while the next try waits, and must not keep the connection with it.
+    # Raised outside of the handlers: the error is kept while the next try waits, and must not keep the connection.
     raise _PassingError(reason)
 
 
@@ -262,7 +262,7 @@ def _log_failure(source: str, state: RetryCallState) -> None:
 
 
 def _status(code: int) -> str:
-    """Our words: what a server writes there is not passed on."""
+    """The status code with its standard phrase: a server's own text is not passed on."""
     return f"{code} {http.client.responses.get(code, '')}".strip()
 
 

@@ -30,11 +30,11 @@ def download(
     formats: Formats,
     resolved: Resolved,
 ) -> tuple[Path, list[str]]:
-    """The folder, and the names of files that were left out.
+    """Download a model; return its folder, and the names of files that were left out.
 
     Raises:
-        FetchError: when it cannot be had.
-        UnusableError: when it is damaged, or not what the revision pins.
+        FetchError: when the model cannot be fetched.
+        UnusableError: when the model is damaged, or not what the revision pins.
     """
     pinned = sha256_pin(revision)
     transfer = Transfer(rules, uri)
@@ -55,7 +55,7 @@ def _get_archive(
     transfer: Transfer, uri: str, pinned: str | None, dest: Path, max_bytes: int, *, formats: Formats
 ) -> list[str]:
     packed, partial = dest / "archive.partial", dest / "model.partial"
-    if not pinned:  # the beginning could be of another archive
+    if not pinned:  # a partial file could be of another archive
         packed.unlink(missing_ok=True)
     progress = DownloadProgress("fetched", None, meter=FETCH)
     transfer.get(uri, packed, max_bytes, progress)
@@ -63,7 +63,7 @@ def _get_archive(
     _check_digest(packed, pinned, uri)
     shutil.rmtree(partial)
     partial.mkdir()
-    # Both lie on the disk for a while.
+    # Archive and unpacked files are on the disk at the same time.
     omitted = archive.unpack(packed, partial, max_bytes - packed.stat().st_size, formats)
     packed.unlink()
     return omitted

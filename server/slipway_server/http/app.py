@@ -32,7 +32,7 @@ def build(service: ModelService, replays: ReplayStore, max_body_bytes: int) -> t
 async def serve(
     settings: ServerSettings, service: ModelService, engine: EngineClient, engine_life: asyncio.Task[None]
 ) -> None:
-    """Until SIGTERM and the end of the drain; raises EngineError when the engine ends first."""
+    """Serve until SIGTERM and the end of the drain; raise EngineError when the engine ends first."""
     limits = ReplayLimits(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
     replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)

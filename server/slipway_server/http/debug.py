@@ -15,7 +15,7 @@ Profiles = Callable[[str], tuple[int, str]]
 
 
 def profiles(engine: EngineClient, loop: asyncio.AbstractEventLoop) -> Profiles:
-    """Answers a query with a status and a text, from another thread than the loop's: it waits."""
+    """A function that answers a query string with status and text. It blocks: call it outside of the loop's thread."""
 
     def answer(query: str) -> tuple[int, str]:
         try:
@@ -36,7 +36,7 @@ def profiles(engine: EngineClient, loop: asyncio.AbstractEventLoop) -> Profiles:
 
 
 def parse_query(query: str) -> Profile:
-    """Raises ValueError with a sentence for a person."""
+    """The profile that a query string requests. Raises ValueError with a sentence for the user."""
     given = dict(parse_qsl(query, keep_blank_values=True))
     steps, seconds, kind = given.pop("steps", "20"), given.pop("seconds", "10"), given.pop("kind", "python")
     if given:

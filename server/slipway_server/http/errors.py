@@ -8,7 +8,7 @@ MAX_MESSAGE_CHARACTERS = 500  # an error may quote what a client sent
 class HttpError(Exception):
     """An answer that is not a success. `outcome` is its label in slipway_server_requests_total.
 
-    `elsewhere`: another server could continue it.
+    `elsewhere`: another server could continue the request.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class HttpError(Exception):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def encode(self, path: str = "") -> bytes:
-        """In the shape of the API that the path belongs to."""
+        """The JSON body, in the error format of the API that `path` belongs to."""
         if is_inference_protocol(path):
             # Clients of the protocol read `error` as a text; gateways read the code.
             return msgspec.json.encode({"error": str(self), "code": self.code})
@@ -44,7 +44,7 @@ PREFIX = "/revisions"  # before the path of a request for one entry of a pool
 
 
 def is_inference_protocol(path: str) -> bool:
-    """Whether a path is of the Open Inference Protocol (v2), or of KServe's V1; also behind that of a pool's entry."""
+    """Whether a path is of the Open Inference Protocol (v2), or of KServe's V1; also below a pool entry's prefix."""
     if path.startswith(f"{PREFIX}/"):
         path = "/" + path.removeprefix(f"{PREFIX}/").partition("/")[2]
     return path == "/v2" or path.startswith("/v2/") or (path.startswith("/v1/models/") and path.endswith(":predict"))
@@ -89,13 +89,15 @@ def lost(message: str) -> HttpError:
 
 
 def engine_crashed(message: str) -> HttpError:
-    """In flight when the engine process crashed: perhaps because of it. A gateway counts these, and sends what was in
-    flight at two crashes nowhere else."""
+    """The answer to a request in flight when the engine process crashed, perhaps because of that request.
+
+    A gateway counts these answers: it sends a request that was in flight at two crashes to no other server.
+    """
     return HttpError(503, message, code="engine_crashed", retry_after_s=2, outcome="error", elsewhere=True)
 
 
 def contradictory(message: str) -> HttpError:
-    """Of what only the engine sees: the request contradicts itself, or the model."""
+    """The request contradicts itself, or the model, in a way that only the engine can see."""
     return invalid(message, code="invalid_value")
 
 

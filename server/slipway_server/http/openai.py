@@ -168,7 +168,7 @@ async def resumable(
 
 
 def select_choices(choices: list[Choice], body: FullSampling) -> list[Choice]:
-    """The requested number of each prompt's candidates."""
+    """For each prompt the best `n` of its candidates."""
     if body.candidates == body.choices:
         return choices
     groups = (choices[start : start + body.candidates] for start in range(0, len(choices), body.candidates))
@@ -224,7 +224,7 @@ def check_answers(num_answers: int) -> None:
 
 
 def check_logprobs(body: FullSampling, prompt_tokens: list[int], context_tokens: int) -> None:
-    """Raises HttpError for more log probabilities than a response may have. `prompt_tokens`: of each prompt."""
+    """Raises HttpError for more log probabilities than a response may have. `prompt_tokens`: one number a prompt."""
     limit = ASSUMED_TOKENS if body.limit is None else body.limit
     answer_tokens = sum(min(limit, max(0, context_tokens - tokens)) for tokens in prompt_tokens)
     of_prompts = sum(prompt_tokens) * body.candidates * (body.prompt_token_logprobs + 1)

@@ -22,11 +22,11 @@ class Health:
     stall_s: float
     loaded: bool = False
     draining: bool = False
-    crashed: bool = False  # since the engine served; until it does again
+    crashed: bool = False  # from a crash of the engine until it serves again
     loop_beat_s: float = field(default_factory=time.monotonic)
 
     def trouble(self, now_s: float) -> str | None:
-        """Why the process should be restarted, if it should."""
+        """Why the process should be restarted; None when it should not."""
         engine_s, loop_s = self.heartbeat.age_s(now_s), now_s - self.loop_beat_s
         if engine_s > self.stall_s:
             return f"the engine has not moved for {engine_s:.0f} s"
@@ -35,7 +35,7 @@ class Health:
         return None
 
     def unready(self, now_s: float) -> str | None:
-        """Why no request should be sent here, if none should."""
+        """Why this server should get no requests; None when it should."""
         if self.draining:
             return "draining"
         return self.trouble(now_s) if self.loaded else ": ".join(self.why_not_loaded)
@@ -86,7 +86,7 @@ class ProbeServer:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """A probe every few seconds is no news."""
+                """Log nothing: probes come every few seconds."""
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True

@@ -91,17 +91,17 @@ class ModelService:
 
     @property
     def max_context_tokens(self) -> int:
-        """For a prompt and its answer: the model's context, or a smaller KV cache."""
+        """Most tokens of a prompt and its answer: the model's context, or the KV cache where that is smaller."""
         ready, context = self._engine.ready, self.model.context_tokens
         return min(context, ready.kv_tokens) if ready and self.model.checkpoint.task == "generate" else context
 
     def slots(self) -> asyncio.Semaphore:
-        """Lets the prompts of one HTTP request take no more than all slots: the queue is for other requests."""
+        """A semaphore for the prompts of one HTTP request: they take all slots at most, and no place in the queue."""
         return asyncio.Semaphore(self._engine.slots)
 
     @property
     def vocabulary_size(self) -> int:
-        """Token ids are below: the rows of the model's embedding, of which the engine knows best."""
+        """Token ids must be below: the rows of the model's embedding, as the engine reports them once it is ready."""
         return getattr(self._engine.ready, "vocab_size", 0) or self.model.embedding_rows
 
     @property
@@ -109,7 +109,7 @@ class ModelService:
         return PromptLimits(self.max_context_tokens, self.vocabulary_size)
 
     async def chat(self, body: ChatRequest, messages: list[dict[str, Any]]) -> Prompt:
-        """The prompt of a chat, whose messages are as they came."""
+        """The prompt of a chat; `messages` are as the client sent them."""
         return await self.texts.chat(body, messages, self._limits)
 
     async def prompts(
@@ -121,7 +121,7 @@ class ModelService:
     async def prepare_generation(
         self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = "", answers: AnswerPlan = PLAIN_ANSWERS
     ) -> Generation:
-        """Raises HttpError with the name of the field for token ids that the model does not have."""
+        """How to generate the answers. Raises HttpError with the field's name for token ids that the model lacks."""
         if not isinstance(sampling, FullSampling):
             return Generation(sampling, seed, priority, tenant)
         biased = [int(token) for token in sampling.logit_bias or ()]
@@ -135,7 +135,7 @@ class ModelService:
     async def generate(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> AsyncGenerator[Delta, None]:
-        """An answer to a prompt, the n-th of `choice`. Deltas of `resumed` tokens come first, without the engine."""
+        """The deltas of answer number `choice` to a prompt. `resumed` tokens come first, without the engine."""
         request = self._request(prompt, generation, choice=choice, resumed=resumed)
         text = _DeltaBuilder(request, generation, self.model.tokenizer)
         for count, token in enumerate(resumed, 1):
@@ -159,7 +159,7 @@ class ModelService:
     def _request(
         self, prompt: tuple[int, ...], generation: Generation, *, choice: int = 0, resumed: tuple[int, ...] = ()
     ) -> Request:
-        """Raises HttpError for one that this model or its context cannot answer."""
+        """The engine's request. Raises HttpError for one that this model or its context cannot answer."""
         if self.model.checkpoint.task != "generate":
             raise invalid(f"{self.model.name} is an embedding model: use /v1/embeddings.", "model")
         sampling, remaining = generation.sampling, self.max_context_tokens - len(prompt)
@@ -182,7 +182,7 @@ class ModelService:
         return Request(name, prompt, params, generation.priority, resumed, tenant, weight, timeout_s=timeout_s)
 
     def _params(self, generation: Generation, limit: int, choice: int) -> SamplingParams:
-        """Each choice has its own seed."""
+        """Sampling parameters of one choice, each of which has its own seed."""
         # A generation_config.json may name tokens of the tokenizer's that the model has no row for.
         stop_token_ids = tuple(token for token in self.model.checkpoint.stop_token_ids if token < self.vocabulary_size)
         params = generation.sampling.params(limit, stop_token_ids, generation.seed)
@@ -194,7 +194,7 @@ class ModelService:
     async def beams(self, prompt: tuple[int, ...], generation: Generation) -> list[tuple[Beam, str]]:
         """The best answers of a beam search and their texts. Each step requests one token after each beam.
 
-        All that the beams have in common the engine knows from the steps before, by its prefix cache.
+        The engine has the tokens that beams share with earlier steps in its prefix cache.
         """
         request, sampling = self._request(prompt, generation), generation.sampling
         params = request.sampling

@@ -1,4 +1,4 @@
-"""Around the routes of a server: one guard for every request, start, drain and end; whatever computes behind it."""
+"""What all servers have around their routes: a guard of every request, start, drain and end, whatever computes."""
 
 import asyncio
 import contextlib
@@ -127,7 +127,7 @@ class Guard:
 
 
 def _check_encoding(http: web.Request) -> None:
-    """Bodies are taken as they are: what decompresses to more than its limit must not be read first.
+    """Refuse a compressed body with 415: it could decompress to more than the limit.
 
     Clients of the Open Inference Protocol compress: its handlers decompress within the limit.
     """
@@ -155,7 +155,7 @@ def _sentence(http: web.Request, error: web.HTTPException) -> str:
 
 
 def shared_routes(service: GuardedService) -> list[web.RouteDef]:
-    """Probes and metrics."""
+    """Routes of probes and metrics."""
 
     async def probe(http: web.Request) -> web.Response:
         status, body = service.health.answer(http.path)
@@ -186,7 +186,7 @@ def complete_routes(routes: Sequence[web.RouteDef]) -> list[web.RouteDef]:
 
 
 async def _expect(http: web.Request) -> web.StreamResponse | None:
-    """aiohttp's own handler repeats the header in a text, which fails for bytes that are no text."""
+    """Answer an Expect header. aiohttp's own handler quotes the header, which fails for bytes that are no text."""
     if http.headers.get("Expect", "").lower() == "100-continue":
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         http.writer.output_size = 0
@@ -207,7 +207,7 @@ async def run_server(
     debug: Profiles | None = None,
     on_drain: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until SIGTERM and the end of the drain; raises EngineError when the life of the backend ends first."""
+    """Serve until SIGTERM and the end of the drain; raise EngineError when `life`, the backend's task, ends first."""
     health = guard.health
     # By default aiohttp does not cancel handlers of clients that disconnected.
     runner = web.AppRunner(
@@ -277,7 +277,7 @@ async def _beat(health: Health) -> None:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """The first signal starts the drain; a second SIGINT, from an impatient person, ends it at once."""
+    """An event that the first signal sets, which starts the drain; a second SIGINT ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

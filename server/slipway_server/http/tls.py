@@ -11,14 +11,14 @@ from slipway_process.network import mutual_tls
 from ..settings import ServerSettings
 from .errors import HttpError
 
-# Of a probe or of Prometheus, which have no certificate; none of them has anything of a request.
+# Paths of probes and of Prometheus, which have no certificate; their answers show nothing of a request.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 # asyncio allocates this for each connection, and 256 KiB by default.
 _READ_BYTES = 16 << 10
 
 
 def listener_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """None: HTTP. The files are read again when they change.
+    """The TLS context of the API port, which reads its files again when they change; None: plain HTTP.
 
     Raises:
         OSError, UnusableCertificate: the files cannot be used.
@@ -31,7 +31,8 @@ def listener_context(settings: ServerSettings) -> ssl.SSLContext | None:
 
 
 def check_client(http: web.Request) -> None:
-    """
+    """Refuse clients without a certificate, except on OPEN_PATHS.
+
     Raises:
         HttpError: the client of this connection has no certificate.
     """

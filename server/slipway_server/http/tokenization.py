@@ -1,4 +1,4 @@
-"""Texts and chats to tokens, and back, as vLLM has it."""
+"""POST /tokenize and /detokenize, as in vLLM: texts and chats to token ids, and back."""
 
 from aiohttp import web
 

@@ -20,7 +20,7 @@ MARKER, MARKER_LIMIT_BYTES = "slipway-model.json", 16 * 2**20
 
 def main() -> None:
     chosen = parser().parse_args()
-    # Blocked first: as the first process of its container it gets no signal that it does not wait for.
+    # Blocked first, for sigwait: the kernel discards an unblocked SIGTERM of a container's first process.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         if chosen.command == "lease":
@@ -37,7 +37,7 @@ _ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def parser() -> argparse.ArgumentParser:
-    """Its arguments."""
+    """The parser of the command line."""
     found = Parser(prog="slipway-model-cache", description=__doc__, allow_abbrev=False)
     commands = found.add_subparsers(dest="command", metavar="COMMAND", required=True)
     lease = commands.add_parser("lease", help="keep the model that a pod uses until SIGTERM", allow_abbrev=False)
@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def hold(root: Path, pod: str, dest: Path) -> None:
-    """Hold the lease of a pod until SIGTERM. A restarted process finds in the marker what the pod uses.
+    """Hold the lease of a pod until SIGTERM, then delete it. A restarted process reads the pod's model from the marker.
 
     Raises:
         CacheError: when the lease cannot be taken.
@@ -72,7 +72,7 @@ def hold(root: Path, pod: str, dest: Path) -> None:
 
 
 def prepare(root: Path, namespaces: list[str], max_bytes: int, group: int) -> None:
-    """Make a folder for each namespace: of root, so that its limit stays, and writable for the fetcher's group.
+    """Make a folder for each namespace: owned by root, so that its limit stays, and writable for the fetcher's group.
 
     Raises:
         CacheError: for a name that no namespace has.
@@ -88,7 +88,7 @@ def prepare(root: Path, namespaces: list[str], max_bytes: int, group: int) -> No
 
 
 def _write_limit(folder: Path, max_bytes: int) -> None:
-    """Into a new file, never one that is there: it could be a link of those who may write in the folder."""
+    """Write the limit into a new file and rename it: a file that is there could be a link, made by a group member."""
     fresh = folder / f".{store.LIMIT}.{secrets.token_hex(8)}"
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with os.fdopen(file, "w") as opened:

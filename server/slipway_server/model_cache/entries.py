@@ -28,7 +28,7 @@ class CachedFile:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """What the cache knows of a model."""
+    """The record of a model in the cache."""
 
     digest: str  # sha256:… over the digests of its files
     commit: str

@@ -37,7 +37,7 @@ def take(path: Path) -> int | None:
 
 
 def write(path: Path, digest: str) -> None:
-    """Name the model that the pod uses, in the same file: the lock belongs to it."""
+    """Write the digest of the pod's model into the file of its lease, in place: the lock belongs to this file."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.pwrite(file, digest.encode(), 0)

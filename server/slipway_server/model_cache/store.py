@@ -21,7 +21,7 @@ from .locks import CacheError
 log = logging.getLogger(__name__)
 
 LIMIT = "max-bytes"
-LEASE_LIMIT_S = 60.0  # until the process that holds the lease is there
+LEASE_LIMIT_S = 60.0  # longest wait for the process that holds the lease
 _LOCK, _MODELS, _ALIASES, _WORK, _TRASH = "cache.lock", "models", "aliases", "work", "trash"
 _PENDING, _RESERVED = "entry", "reserved"  # in the folder of a download
 _NAMES, _NAMES_BYTES = "names", 4096  # of aliases, in a pending entry
@@ -38,19 +38,19 @@ class CachedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What takes room."""
+    """A model or a download that takes room; `size` in bytes, `used_at` in Unix seconds."""
 
     path: Path
     size: int
     used_at: float
-    source: str = ""  # of a download
+    source: str = ""  # of a download; empty for a model
 
 
 class ModelCache:
     """One folder of models; several processes use it at a time."""
 
     def __init__(self, root: Path, pod: str = "") -> None:
-        """`pod`: the uid whose lease keeps what is used; without one nothing is kept beyond this process's work.
+        """`pod`: the uid of the pod whose lease protects its model from eviction; empty: nothing is protected.
 
         Raises:
             CacheError: when the folder cannot be written.
@@ -63,10 +63,10 @@ class ModelCache:
             raise CacheError(f"The model cache cannot be written: {error.strerror}.") from error
 
     def await_lease(self) -> None:
-        """Wait for the process that holds the lease of this pod.
+        """Wait until another process of this pod holds the pod's lease.
 
         Raises:
-            CacheError: when it does not come.
+            CacheError: when none does within LEASE_LIMIT_S.
         """
         until_s = time.monotonic() + LEASE_LIMIT_S
         while self._lease:
@@ -78,7 +78,7 @@ class ModelCache:
             time.sleep(locks.PAUSE_S)
 
     def find(self, digest: str) -> CachedModel | None:
-        """The model with the digest, where it is whole; a damaged one is removed."""
+        """The model with the digest, now kept by this pod's lease, or None; a damaged model is removed."""
         path = self._path(digest)
         with self._locked():
             entry = entries.read(path)
@@ -96,7 +96,7 @@ class ModelCache:
         return CachedModel(path / entries.FILES, fresh)
 
     def alias(self, name: str) -> str | None:
-        """The digest that a name leads to."""
+        """The digest that an alias leads to; None for an unknown alias."""
         try:
             found = (self._root / _ALIASES / name).read_bytes()[: leases.LIMIT_BYTES].decode()
         except (OSError, ValueError):
@@ -105,7 +105,7 @@ class ModelCache:
 
     @contextlib.contextmanager
     def downloading(self, source: str, wait: Callable[[], None]) -> Iterator[Path]:
-        """The folder for a source's download, for one process at a time; what an interrupted one left is there."""
+        """Yield the folder of a source's download under its lock; it has what an interrupted download left."""
         work = self._root / _WORK / source
         with locks.locked(self._lock_of(source), limit_s=None, wait=wait):
             work.mkdir(exist_ok=True)
@@ -114,8 +114,8 @@ class ModelCache:
     def left_pending(self, source: str, wanted: str | None, names: Collection[str]) -> CachedModel | None:
         """The complete download of a process that died before it published it, now published; None where there is none.
 
-        It must have the `wanted` digest, or one of these names, for the source may have changed since. Otherwise, and
-        where files are damaged, the download is deleted.
+        The download must have the `wanted` digest, or without one a name of `names`: the source may have changed since.
+        Otherwise, and where files are damaged, the download is deleted.
         """
         pending = self._root / _WORK / source / _PENDING
         entry, meant = entries.read(pending), _names(pending)
@@ -144,7 +144,7 @@ class ModelCache:
         return found
 
     def adopt(self, source: str, digest: str, names: Collection[str]) -> CachedModel | None:
-        """The model that a source has now, where it is whole; `names` lead to it from now on."""
+        """The cached model with the digest, or None; `names` now lead to it, and the source's download is deleted."""
         if (found := self.find(digest)) is None:
             return None
         with self._locked():
@@ -179,7 +179,7 @@ class ModelCache:
             return self._evict_one(source)
 
     def _trim(self) -> None:
-        """Evict what is above the limit: of some downloads the size is not known before."""
+        """Evict models until the cache is within its limit: the size of some downloads is known only at their end."""
         limit = self._limit()
         with self._locked():
             while limit is not None and sum(item.size for item in self._holdings()) > limit and self._evict_one(""):
@@ -200,14 +200,14 @@ class ModelCache:
         return CachedModel(path / entries.FILES, found)
 
     def _settle(self, source: str, digest: str, names: Collection[str]) -> None:
-        """Under the lock: names lead to the model, and the download is over."""
+        """Point `names` to the model, and delete the download's folder and lock; call it under the lock."""
         for name in names:
             _write_atomically(self._root / _ALIASES / name, digest)
         shutil.rmtree(self._root / _WORK / source, ignore_errors=True)
         self._lock_of(source).unlink(missing_ok=True)
 
     def _over(self, source: str, size: int, limit: int | None) -> int:
-        """Bytes that have to go before the download fits."""
+        """Bytes that have to go before the download fits; 0 when it fits."""
         here = _size(self._root / _WORK / source)
         free = shutil.disk_usage(self._root).free
         above = sum(item.size for item in self._holdings()) - limit if limit is not None else 0
@@ -223,7 +223,7 @@ class ModelCache:
         return False
 
     def _discard_download(self, item: _Holding) -> bool:
-        """Remove a download that was given up; false when a process is at it."""
+        """Remove a download that was given up; false when a process holds its lock."""
         lock = self._lock_of(item.source)
         if (file := locks.attempt(lock)) is None:
             return False
@@ -252,7 +252,10 @@ class ModelCache:
                 self._discard(path)
 
     def _discard(self, path: Path) -> bool:
-        """Under the lock: gone at once by its rename, so that no half of it is ever found, with what leads to it."""
+        """Delete a model with its aliases, or a download; call it under the lock.
+
+        The folder is renamed first, so that no process ever finds a half of it.
+        """
         digest, trash = _digest(path), self._root / _TRASH
         for alias in (self._root / _ALIASES).iterdir() if path.parent.name == _MODELS else ():
             if self.alias(alias.name) == digest:
@@ -292,7 +295,7 @@ def _digest(path: Path) -> str:
 
 
 def _names(pending: Path) -> list[str]:
-    """Names of aliases that a download was to have."""
+    """The aliases that a pending download gets when it is published."""
     try:
         lines = (pending / _NAMES).read_bytes()[:_NAMES_BYTES].decode().split("\n")
     except (OSError, ValueError):
@@ -317,7 +320,7 @@ def _number(path: Path) -> int:
 
 
 def _seal(folder: Path) -> None:
-    """Files that only their owner could change, and that are on the disk; other users read them."""
+    """Make the files read-only, and readable for all users, and sync them to the disk."""
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o444)
         _sync(path)

@@ -1,4 +1,4 @@
-"""The container beside a pool: brings the files of the entries of its file, and removes those of entries that left.
+"""The container beside a pool: downloads the files of the entries in the pool's file, and deletes those of former ones.
 
 `follow` is the loop; it runs slipway-fetcher for each entry, so that a download has a process of its own.
 """
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 async def _run(folder: PoolFolder) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Follow the pool's file until SIGTERM or SIGINT."""
     task = asyncio.create_task(folder.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -58,7 +58,7 @@ class PoolFolder:
     _wrong: str = ""
 
     async def run(self) -> None:
-        """Until it is cancelled; then no fetcher is left."""
+        """Follow the file until cancelled; all fetchers are ended before this returns."""
         try:
             while True:
                 await self.look()
@@ -70,7 +70,7 @@ class PoolFolder:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def look(self) -> None:
-        """One look: start what is due. A file that is wrong changes nothing."""
+        """Read the file once: start due downloads, remove folders without an entry. A wrong file changes nothing."""
         try:
             catalog = await asyncio.to_thread(read_catalog, self.rules.file)
         except CatalogError as error:
@@ -108,7 +108,7 @@ class PoolFolder:
             attempts.running = None
 
     async def _fetch(self, entry: PoolEntry) -> str:
-        """Why it failed, which the server shows; empty when the files are there."""
+        """Fetch an entry's files. Return why that failed, which the server shows; empty when the files are there."""
         assert entry.source, "others lie there already"
         folder, source = self.rules.folder / entry.path, entry.source
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ class PoolFolder:
         return await self._ran(folder, ("--uri", source.uri, "--dest", str(folder), *given))
 
     async def _ran(self, folder: Path, arguments: Iterable[str]) -> str:
-        """The last words of a fetcher stay in FETCH_ERROR; those of one that succeeded are no error."""
+        """Run a fetcher. Return its error, which stays in FETCH_ERROR; empty, and no such file, when it succeeded."""
         report = folder / FETCH_ERROR
         process = await asyncio.create_subprocess_exec(
             *self.command, str(report), *arguments, stdin=asyncio.subprocess.DEVNULL
@@ -146,7 +146,7 @@ class PoolFolder:
         return report.read_text(errors="replace")[:MAX_ERROR_BYTES]
 
     async def _remove(self, wanted: dict[str, PoolEntry]) -> None:
-        """Folders without an entry, a while after it left: an entry may come back, and its requests may still run."""
+        """Delete folders a while after their entry left: an entry may come back, and its requests may still run."""
         now_s = time.monotonic()
         tops = {Path(path).parts[0] for path in wanted}
         present = {one.name for one in self.rules.folder.iterdir() if one.is_dir()}
@@ -157,7 +157,7 @@ class PoolFolder:
                 await asyncio.to_thread(shutil.rmtree, self.rules.folder / name, ignore_errors=True)
 
     def _busy(self, top: str) -> bool:
-        """Whether a fetcher still writes there; of an entry that left it is stopped."""
+        """Whether a fetcher still writes into this folder, whose entry has left; the fetcher is cancelled."""
         found = [one for path, one in self._attempts.items() if Path(path).parts[0] == top and one.running]
         for one in found:
             if one.running:

@@ -24,7 +24,7 @@ class BatchRules:
 
 @dataclass(slots=True, eq=False)
 class PredictJob:
-    """A request for `rows` rows; 0 is a request that runs alone. `done_rows`: of these the batch was formed."""
+    """A request for `rows` rows; 0: it runs alone. `done_rows`: how many of them were put into a batch already."""
 
     id: int
     key: Hashable
@@ -61,7 +61,7 @@ class RowBatch:
         return sum(part.rows for part in self.parts)
 
     def halves(self) -> "tuple[RowBatch, RowBatch]":
-        """For a batch that failed: which of its requests is at fault?"""
+        """Two halves of a batch that failed, to find the request that is at fault."""
         middle = len(self.parts) // 2
         return RowBatch(self.parts[:middle]), RowBatch(self.parts[middle:])
 
@@ -93,10 +93,11 @@ class Batcher:
         return sum(job.left for job in self._jobs())
 
     def submit(self, job: PredictJob, now_s: float) -> None:
-        """
+        """Put a request into the queue.
+
         Raises:
-            BatchQueueFull: too many wait.
-            DeadlineMissed: it is refused at once, because it would be late.
+            BatchQueueFull: too many requests wait.
+            DeadlineMissed: the request is refused at once, because it would be late.
         """
         if self._waiting >= self.rules.max_queue:
             raise BatchQueueFull(f"{self._waiting} requests wait, which is the limit.")
@@ -109,14 +110,14 @@ class Batcher:
         self._waiting += 1
 
     def cancel(self, job: PredictJob) -> None:
-        """Its client left, or another part of it failed. What runs of it goes on."""
+        """Take a request out of the queue: its client left, or a part of it failed. Rows that run already go on."""
         queue = self._queues.get((job.priority, job.key))
         if queue and job in queue:
             queue.remove(job)
             self._removed(job)
 
     def expire(self, now_s: float) -> list[PredictJob]:
-        """Those that wait and are too late now; they wait no more."""
+        """Take the requests whose deadline has passed out of the queue, and return them."""
         late = [job for job in self._jobs() if job.deadline_s <= now_s]
         for job in late:
             self.cancel(job)
@@ -132,13 +133,13 @@ class Batcher:
         return batch
 
     def finished(self, batch: RowBatch, seconds: float | None) -> None:
-        """`seconds`: how long the model computed it; None where that says nothing."""
+        """Note that a batch has ended. `seconds`: how long the model computed it; None: it failed, or was not run."""
         self._running_rows = 0
         if seconds is not None:
             self.fit.observe(batch.rows, seconds)
 
     def next_s(self, now_s: float) -> float | None:
-        """When to look again without a new request: a delay or a deadline ends. None: never."""
+        """When to `expire` and `take` again without a new request: a delay or a deadline ends then. None: never."""
         moments = [job.deadline_s for job in self._jobs() if math.isfinite(job.deadline_s)]
         queue = self._first_queue()
         if queue is not None and self._should_wait(queue, now_s):
@@ -149,7 +150,7 @@ class Batcher:
         return (job for queue in self._queues.values() for job in queue)
 
     def _first_queue(self) -> deque[PredictJob] | None:
-        """That of the oldest request in the most urgent class."""
+        """The queue of the oldest request in the most urgent class."""
         best = min(self._queues.items(), key=lambda one: (one[0][0], one[1][0].arrived_s, one[1][0].id), default=None)
         return best[1] if best else None
 

@@ -7,7 +7,7 @@ import msgspec
 from .tensors import TensorSpec
 
 CLASSIFICATION, REGRESSION, TENSORS = "classification", "regression", "tensors"
-# What scores are: of all labels one is right, or each label is right or not.
+# What scores are. PROBABILITIES, LOGITS: exactly one label is right. INDEPENDENT: each label is right or not.
 PROBABILITIES, LOGITS, INDEPENDENT = "probabilities", "logits", "independent logits"
 
 

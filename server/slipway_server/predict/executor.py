@@ -32,7 +32,7 @@ class ModelCrashed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """What is computed together. `parameters`: of the request, for its model; only equal ones share a batch."""
+    """Inputs, and names of the outputs to compute. Only requests with equal `parameters` share a batch."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[str, ...]
@@ -47,7 +47,7 @@ class InferRequest:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A request on its way, and the rows that are computed of it."""
+    """A request without its answer yet, with the outputs of its rows so far, by the first row of each part."""
 
     request: InferRequest
     done: "asyncio.Future[list[Tensor]]"
@@ -58,7 +58,7 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """What is measured: rows, seconds that the oldest request waited, seconds of the model."""
+    """Callbacks for metrics. `batch` gets rows, seconds that the oldest request waited, and seconds of the model."""
 
     batch: Callable[[int, float, float], None] = lambda rows, wait_s, seconds: None
     failed: Callable[[], None] = lambda: None
@@ -80,16 +80,17 @@ class Executor:
         return len(self._running.parts) if self._running else 0
 
     def peak_bytes(self) -> int:
-        """What the process of the model has had in memory at most; 0 where there is none."""
+        """The most memory that the process of the model has had, in bytes; 0 without a process."""
         return self._process.peak_bytes()
 
     # -- requests
 
     async def infer(self, request: InferRequest) -> list[Tensor]:
-        """
+        """The outputs of a request, which may share its batch with others.
+
         Raises:
-            BatchQueueFull, DeadlineMissed: it was not computed.
-            ModelFailed, ModelCrashed, ModelLost: it could not be.
+            BatchQueueFull, DeadlineMissed: the request was not computed, or not in time.
+            ModelFailed, ModelCrashed, ModelLost: the request could not be computed.
         """
         loop = asyncio.get_running_loop()
         description, now_s = self.description, loop.time()
@@ -114,10 +115,10 @@ class Executor:
             del self._pending[number]
             self.batcher.cancel(job)
             if pending.done.done() and not pending.done.cancelled():
-                pending.done.exception()  # seen, also where the client left in the same moment
+                pending.done.exception()  # marks the error as retrieved, also where the client left in the same moment
 
     def fail_waiting(self, reason: str) -> None:
-        """All that wait, or run, end: another server can compute them."""
+        """Fail all requests that wait or run with ModelLost: another server can compute them."""
         for pending in self._pending.values():
             _fail(pending, ModelLost(reason))
 
@@ -126,11 +127,11 @@ class Executor:
     async def run(
         self, start: LoadModel, on_ready: Callable[[ModelLoaded], None], on_crash: Callable[[], None]
     ) -> None:
-        """One life of the process. Requests that wait when it ends wait for the next one.
+        """Start the process, and run batches until it ends. Requests that wait at its end wait for the next `run`.
 
         Raises:
-            EngineCrashed: it served before it ended.
-            ModelRefused, EngineError: it never came to serve.
+            EngineCrashed: the process served before it ended.
+            ModelRefused, EngineError: the process never served.
         """
         ready = await self._process.start(start)
         self.description = ready.description
@@ -180,7 +181,7 @@ class Executor:
     # -- one batch
 
     async def _compute(self, batch: RowBatch) -> None:
-        """A batch that fails is computed again in halves: a request that fails alone is at fault."""
+        """Compute a batch. One that fails is computed again in halves: a request that fails alone is at fault."""
         live = RowBatch(tuple(part for part in batch.parts if part.job.id in self._pending))
         if not live.parts:
             self.batcher.finished(batch, None)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-FORGETTING = 0.97  # of a batch, with each later one: what the machine does now counts most
-SLACK = 1.3  # of the prediction, before a request is refused for it: the fit is a mean
+FORGETTING = 0.97  # factor on a batch's weight at each later batch: the newest batches count most
+SLACK = 1.3  # a request is refused when the prediction is above its time by this factor: the fit is a mean
 _RIDGE = 1e-9
 
 
@@ -18,7 +18,7 @@ class ServiceTime:
     _xy: float = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
-        """A batch that was computed, alone on the machine."""
+        """Add the rows of a batch, and the seconds that the model computed it."""
         kept = FORGETTING
         self._n = self._n * kept + 1.0
         self._x = self._x * kept + rows
@@ -36,16 +36,16 @@ class ServiceTime:
 
     @property
     def fixed_s(self) -> float:
-        """Seconds of a batch, whatever its rows."""
+        """Seconds that each batch takes whatever its number of rows."""
         return max(0.0, (self._y - self.slope_s * self._x) / self._n) if self._n else 0.0
 
     def predict_s(self, rows: int) -> float:
         return self.fixed_s + self.slope_s * rows
 
     def wait_s(self, rows_ahead: int, batches_ahead: int) -> float:
-        """How long the rows that wait, in so many batches, will compute."""
+        """Seconds to compute the rows that wait, in `batches_ahead` batches."""
         return batches_ahead * self.fixed_s + rows_ahead * self.slope_s
 
     def misses(self, rows: int, rows_ahead: int, batches_ahead: int, left_s: float) -> bool:
-        """Whether a request with so much time left is late even if the fit is too high by SLACK."""
+        """Whether a request with `left_s` seconds left is late, even if the fit is too high by the factor SLACK."""
         return self.wait_s(rows_ahead, batches_ahead) + self.predict_s(rows) > left_s * SLACK

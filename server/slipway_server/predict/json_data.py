@@ -33,7 +33,7 @@ def _decoder(kind: str, depth: int) -> "msgspec.json.Decoder[Any]":
 
 
 def read(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """`data` as it was written: a list, flat or nested as the shape. `null` is NaN, of floating-point numbers.
+    """`data` as it was written: a list, flat or nested as the shape. `null` is NaN in floating-point datatypes.
 
     Raises:
         TensorError: of another type, another size, or out of the datatype's range.
@@ -56,7 +56,7 @@ def read(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> Tenso
 
 
 def from_values(name: str, datatype: str, shape: tuple[int, ...], values: Any) -> Tensor:
-    """Values that were read before. Raises TensorError as `read`."""
+    """The tensor of values that were decoded from JSON before. Raises TensorError as `read`."""
     if datatype in BINARY_ONLY:
         raise TensorError(f"input {name!r} is {datatype}, which JSON cannot hold: send it to /v2 as binary data")
     array = _array(name, datatype, values)
@@ -108,7 +108,7 @@ def write(tensor: Tensor) -> list[Any]:
     """A flat list, whose NaN and infinities become null.
 
     Raises:
-        TensorError: JSON cannot hold it.
+        TensorError: JSON cannot hold the tensor.
     """
     if tensor.datatype in BINARY_ONLY:
         raise TensorError(f"output {tensor.name!r} is {tensor.datatype}, which JSON cannot hold: request binary_data")
@@ -122,7 +122,7 @@ def write(tensor: Tensor) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """One element for JSON: bytes as text, or as base64 where they are none."""
+    """One element for JSON: bytes as text, or as base64 where they are not UTF-8."""
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
@@ -132,5 +132,5 @@ def plain(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """For messages: short."""
+    """A value as JSON for error messages, cut to 64 characters."""
     return json.dumps(value, default=str)[:64]

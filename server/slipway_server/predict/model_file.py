@@ -37,7 +37,7 @@ def find(folder: Path, wanted: str = AUTO) -> ModelFile:
     """The model of a folder, or of the folder that the fetcher's marker names.
 
     Raises:
-        CheckpointError: none, several, or one that is not served; the sentence says what to do.
+        CheckpointError: the folder has no model, several, or one that is not served; the sentence says what to do.
     """
     folder = follow_marker(folder)
     check_links(folder)
@@ -58,7 +58,7 @@ def find(folder: Path, wanted: str = AUTO) -> ModelFile:
 
 
 def _image_classifier(folder: Path) -> ModelFile:
-    """A folder of Hugging Face with whole safetensors."""
+    """The config.json of a Hugging Face folder with whole safetensors. Raises CheckpointError for any other folder."""
     for name in (_CONFIG, _PREPROCESSOR):
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder.name} has no {name}: it is no image classifier of the format transformers.")
@@ -86,7 +86,7 @@ def _candidates(folder: Path, wanted: str) -> Iterator[ModelFile]:
 
 
 def _looks_like(path: Path, name: str) -> bool:
-    """.json and .txt are many things: only a model begins as one."""
+    """Whether a file can be a model of the format. .json and .txt are many things: their first bytes decide."""
     if path.suffix not in (".json", ".txt"):
         return True
     with path.open("rb") as file:

@@ -43,7 +43,7 @@ class TensorError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """`array` has the shape; of BF16 the bits."""
+    """A named array. `array` has the tensor's shape, and for BF16 its bits as unsigned 16-bit numbers."""
 
     name: str
     datatype: str
@@ -55,7 +55,7 @@ class Tensor:
 
     @property
     def rows(self) -> int:
-        """Of a batch; 0 for a scalar."""
+        """The size of the first dimension; 0 for a scalar."""
         return int(self.array.shape[0]) if self.array.ndim else 0
 
     def part(self, start: int, stop: int) -> "Tensor":
@@ -137,7 +137,7 @@ def to_bytes(tensor: Tensor) -> bytes:
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Tensor:
-    """Raises TensorError for data whose size the shape contradicts, before anything of that size is made."""
+    """The tensor of little-endian bytes. Raises TensorError before it allocates, where size and shape contradict."""
     count = elements_of(shape, name)
     if datatype == BYTES:
         return Tensor(name, datatype, _texts(name, bytes(data), count).reshape(shape))
@@ -173,7 +173,7 @@ def _texts(name: str, data: bytes, count: int) -> Array:
 
 
 def finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite; true of what is no floating-point number."""
+    """Whether all numbers are finite; true for datatypes that are not floating-point."""
     if tensor.datatype not in FLOATS:
         return True
     if tensor.datatype == BF16:

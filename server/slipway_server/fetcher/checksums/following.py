@@ -14,8 +14,8 @@ from .known import KNOWN
 class FollowingDigest:
     """Follows the parts of one file; several threads finish them.
 
-    The thread that finishes a part hashes all that is there in sequence by now. It reads it back from the page cache,
-    which has what was just written: a copy costs a tenth of the digest, and nothing is held in memory for it.
+    The thread that finishes a part hashes every part that now continues the hashed beginning of the file. It reads the
+    bytes back from the page cache: the copy costs a tenth of the digest, and the process holds no parts in memory.
     """
 
     def __init__(self, path: Path, size: int, part_bytes: int, done: Iterable[int] = ()) -> None:
@@ -25,17 +25,17 @@ class FollowingDigest:
         self._busy, self._next, self._digest = False, 0, hashlib.sha256()
 
     def finish(self, number: int) -> None:
-        """A part is in the file."""
+        """Note that part `number` is in the file; hash what can be hashed now. KNOWN gets the whole file's digest."""
         with self._lock:
             self._done.add(number)
-            if self._busy:  # by the thread that is at it
+            if self._busy:  # another thread hashes, and takes this part too
                 return
             self._busy = True
         while self._has_next():
             self._add_part()
 
     def _has_next(self) -> bool:
-        """Or else give up the turn, in one step: a part that is finished meanwhile is not forgotten."""
+        """Whether the next part is in the file. If not, stop hashing under the same lock, so that no part is missed."""
         with self._lock:
             self._busy = self._next in self._done
             return self._busy

@@ -11,13 +11,13 @@ from .known import KNOWN
 
 
 class GrowingDigest:
-    """The sha256 of a file's first bytes. It outlives an attempt: the next one continues both."""
+    """The sha256 of a file's first bytes. It outlives a failed attempt: the next one continues file and digest."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._digest, self._size = path, hashlib.sha256(), 0
 
     def keep(self, size: int) -> None:
-        """The file has `size` bytes, some of an earlier run: they are read once."""
+        """Bring the digest to the file's first `size` bytes: bytes of an earlier run are read once from the disk."""
         if size < self._size:
             self._digest, self._size = hashlib.sha256(), 0
         if size == self._size:
@@ -33,23 +33,23 @@ class GrowingDigest:
         self._size += len(chunk)
 
     def note(self) -> None:
-        """The file is complete and closed."""
+        """Note the digest in KNOWN: call it when the file is complete and closed."""
         if self._path.stat().st_size == self._size:
             KNOWN.note(self._path, self._digest.hexdigest())
 
 
 class GrowingFile:
-    """Open for writing at its end, without a buffer."""
+    """A file that is open for appending, without a buffer."""
 
     def __init__(self, path: Path, size: int, digest: GrowingDigest) -> None:
-        """Keep `size` bytes of the file."""
+        """Append after the file's `size` bytes; 0 truncates the file."""
         self._path, self._digest = path, digest
         with folder.writing(path):
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if size else os.O_TRUNC), 0o666)
         digest.keep(size)
 
     def write(self, chunk: memoryview) -> None:
-        """All of it, in as many calls as the disk takes."""
+        """Write all of `chunk`, in as many calls as the disk needs, and add it to the digest."""
         left = chunk
         with folder.writing(self._path):
             while left:

@@ -16,7 +16,7 @@ _Version = tuple[int, int, int, int]
 
 
 class KnownDigests:
-    """The sha256 of files as they are on the disk: a file that was changed, or replaced, is not known."""
+    """The sha256 of files by device, inode, size and mtime: a file that was changed or replaced is not known."""
 
     def __init__(self) -> None:
         self._digests: dict[_Version, str] = {}
@@ -35,7 +35,7 @@ KNOWN = KnownDigests()  # of this process: it fetches one model
 
 
 def sha256_of(path: Path, progress: DownloadProgress | None = None) -> str:
-    """The digest of a file, read where it is not known."""
+    """The sha256 of a file in hex: from KNOWN, or else by reading the file."""
     if known := KNOWN.of(path):
         if progress:
             progress.add(path.stat().st_size)
@@ -50,7 +50,7 @@ def sha256_of(path: Path, progress: DownloadProgress | None = None) -> str:
 
 
 def blob_of(path: Path) -> str:
-    """The id that git gives a file."""
+    """The git blob id of a file: a sha1 in hex."""
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -1,7 +1,7 @@
 """Where an object store is and with which credentials it is read; pure.
 
-Flags say where. Variables hold secrets, from the Secret of spec.model.secretRef, and what a platform injects for a web
-identity. The identity of a node, which metadata services have, is never used.
+Flags give the location. Variables hold the keys of the Secret in spec.model.secretRef, and what a platform injects for
+a web identity. The identity of a node, which metadata services give out, is never used.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ SECRETS = {
     "gs": ("GOOGLE_SERVICE_ACCOUNT_KEY",),
     "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 }
-# With a hint for who has none of them.
+# What an error message advises when access without credentials is denied.
 NEEDED = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_SERVICE_ACCOUNT_KEY",

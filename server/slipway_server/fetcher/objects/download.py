@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 Part = TypeVar("Part")
 
 PART_BYTES = 16 * 2**20
-CHUNK_BYTES = 128 * 2**10  # a larger one is copied together by the library, in memory that is new each time
+CHUNK_BYTES = 128 * 2**10  # for larger chunks the library copies several into one, in newly allocated memory
 PARALLEL = 8  # ranges at a time; each holds a few chunks
-FILES = 4  # whose ranges take turns, so that as many digests are computed at a time
+FILES = 4  # files whose ranges take turns, so that this many digests are computed at a time
 ATTEMPTS, BACKOFF_S = 5, 0.5
 
 
@@ -49,19 +49,19 @@ class _ObjectPart:
 
 
 class ObjectDownload:
-    """The files of one folder of a store."""
+    """Downloads the files of one folder of a store."""
 
     def __init__(self, store: "ObjectStore", errors: StoreErrors, target: Path, journal: Journal) -> None:
         self._store, self._errors, self._target, self._journal = store, errors, target, journal
         self._lock = threading.Lock()
         self._digests: dict[str, FollowingDigest] = {}
-        self._etags: dict[str, str] = {}  # of files whose list has none: that of the first answer
+        self._etags: dict[str, str] = {}  # for files without an ETag in the list: the ETag of the first answer
 
     def run(self, files: Mapping[str, StoredObject]) -> None:
-        """Get all that is missing.
+        """Download into the target folder all parts that the journal does not have.
 
         Raises:
-            FetchError: when it cannot be had, or changed meanwhile.
+            FetchError: when a file cannot be fetched, or changed meanwhile.
             DiskFullError: when there is no room.
         """
         total = sum(stored.size for stored in files.values())
@@ -163,7 +163,7 @@ class ObjectDownload:
             raise
 
     def _check(self, answer: "GetResult", part: _ObjectPart) -> None:
-        """Not every store honours If-Match: what it answers must be of the object that the list names."""
+        """Raise FetchError for an answer of another object or range: not every store honours If-Match."""
         etag = listing.plain(answer.meta.get("e_tag"))
         with self._lock:
             expected = part.stored.etag or self._etags.setdefault(part.name, etag)
@@ -182,7 +182,7 @@ def _parts(name: str, stored: StoredObject) -> Iterator[_ObjectPart]:
 
 
 def in_turns(files: Iterator[Iterator[Part]]) -> Iterator[Part]:
-    """The parts of a few files, one of each at a time; the next file takes the place of one that has no more."""
+    """Yield the parts of FILES files in turns; the next file takes the place of one that has no more parts."""
     taken = deque(itertools.islice(files, FILES))
     while taken:
         parts = taken.popleft()

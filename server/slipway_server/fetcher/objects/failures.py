@@ -34,12 +34,12 @@ _FINAL = (
 
 
 class PassingStoreError(FetchError):
-    """Another try may succeed."""
+    """A failure of the store after which another try may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreErrors:
-    """Makes the sentences for one store."""
+    """Converts the errors of one store's client to FetchErrors with a sentence for the user."""
 
     location: Location
     endpoint: str
@@ -47,7 +47,7 @@ class StoreErrors:
     connection_failure: Callable[[], FetchError | None]
 
     def of(self, error: Exception) -> FetchError:
-        """The sentence for what the client raised."""
+        """The FetchError for an exception of the store's client."""
         if isinstance(error, FetchError):
             return error
         text, failure = str(error), self.connection_failure()
@@ -122,5 +122,5 @@ class StoreErrors:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether another try would bring the same."""
+    """Whether another try would fail in the same way."""
     return isinstance(error, _FINAL)

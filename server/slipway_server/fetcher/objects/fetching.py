@@ -1,4 +1,4 @@
-"""The whole way of a model from an object store: list, choose, download, and rename when it is complete."""
+"""Fetches a model from an object store: lists, chooses, downloads, and renames the folder when it is complete."""
 
 import hashlib
 import json
@@ -38,11 +38,11 @@ def download(
     formats: Formats,
     resolved: Resolved,
 ) -> tuple[Path, list[str]]:
-    """The folder, and the names of files that were left out.
+    """Download a model; return its folder, and the names of files that were left out.
 
     Raises:
-        FetchError: when it cannot be had.
-        UnusableError: when it is not to be served, or too large.
+        FetchError: when the model cannot be fetched.
+        UnusableError: when the model must not be served, or is too large.
     """
     where = location.read(uri)
     endpoint = location.endpoint(where, access)

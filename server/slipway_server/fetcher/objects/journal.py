@@ -1,6 +1,6 @@
 """Which parts of which files are on the disk: a line for each, written after the part.
 
-A part counts within the boot of the machine that wrote it: when only the process died, the disk's cache is still there.
+A line counts only until the machine's next boot: parts are not synced to the disk, so the page cache may hold them.
 """
 
 import json
@@ -20,7 +20,7 @@ class Journal:
     """The finished parts of one source; several threads may add."""
 
     def __init__(self, path: Path, source: str) -> None:
-        """`source`: what the parts are of; those of another one do not count."""
+        """`source` identifies what the parts belong to; a journal of another source or boot is emptied."""
         self._header = json.dumps([source, _boot()])
         self._path, self._done = path, _read(path, self._header)
         with folder.writing(path):
@@ -33,7 +33,7 @@ class Journal:
         return frozenset(self._done.get(_key(name, stored, part_bytes), ()))
 
     def add(self, name: str, stored: StoredObject, part_bytes: int, part: int) -> None:
-        """In one write, which the kernel does not mix with that of another thread."""
+        """Append a finished part in one write, which the kernel does not mix with that of another thread."""
         with folder.writing(self._path):
             os.write(self._file, f"{json.dumps([_key(name, stored, part_bytes), part])}\n".encode())
 
@@ -46,7 +46,7 @@ class Journal:
 
 
 def _key(name: str, stored: StoredObject, part_bytes: int) -> str:
-    """A file without an ETag is never continued: nothing tells whether it is the same."""
+    """The key of a file's parts. Empty without an ETag: such a file is never continued, as a change would not show."""
     return json.dumps([name, stored.size, stored.etag, part_bytes]) if stored.etag else ""
 
 

@@ -36,14 +36,14 @@ class Objects:
 
 
 def collect(pages: Iterable[Iterable["ObjectMeta"]], location: Location) -> dict[str, StoredObject]:
-    """Reads no more pages than are taken."""
+    """The listed objects by their names below the prefix; UnusableError above MAX_LISTED, without further pages."""
     found: dict[str, StoredObject] = {}
     for page in pages:
         for meta in page:
             key = str(meta["path"])
             name = key.removeprefix(f"{location.prefix}/") if location.prefix else key
             if key == location.prefix:
-                continue  # the mark of a folder, or a file beside it
+                continue  # the placeholder object of the folder, or a file with the folder's name
             found[name] = StoredObject(key, int(meta["size"]), plain(meta.get("e_tag")))
             if len(found) > MAX_LISTED:
                 raise folder.UnusableError(
@@ -56,7 +56,7 @@ def chosen(found: dict[str, StoredObject], location: Location, formats: Formats,
     """The files to download.
 
     Raises:
-        FetchError: when there is nothing.
+        FetchError: when there is no object.
         UnusableError: for names that lead out, too many files, or too many bytes.
     """
     # What a console writes for a folder is an empty object with the folder's name.
@@ -80,11 +80,11 @@ def chosen(found: dict[str, StoredObject], location: Location, formats: Formats,
 
 
 def version(found: Objects) -> str:
-    """Changes with the list; empty where the store has no ETag of a file, because nothing shows a change then."""
+    """The version of the source: a hash of its list. Empty where a file has no ETag, as a change would not show."""
     listed = sorted((name, stored.size, stored.etag) for name, stored in found.files.items())
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest() if all(etag for _, _, etag in listed) else ""
 
 
 def plain(etag: object) -> str:
-    """Stores write it with quotes or without, lists and answers of one store even differently."""
+    """An ETag without W/ and quotes: a store may write quotes in its answers and none in its lists."""
     return str(etag or "").removeprefix("W/").strip('"')

@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 HEAD_LIMIT_BYTES = 64 * 1024
 BUFFER_BYTES = 1 << 20
 CONNECT_S, IDLE_S = 15.0, 120.0
-_NO_SPLICE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP})  # of a sandbox
+_NO_SPLICE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP})  # in a sandbox without splice
 _HOP = ("connection", "proxy-connection", "proxy-authorization", "keep-alive")
 
 
 class GuardedProxy:
-    """Takes CONNECT for https, and requests with an absolute URL for http where that is written."""
+    """Takes CONNECT for https; where `insecure`, also requests with an absolute http:// URL."""
 
     def __init__(self, rules: EgressRules, *, insecure: bool) -> None:
         proxies = {scheme: url for scheme, url in urllib.request.getproxies().items() if scheme in PORTS}
         self.rules, self.insecure = rules, insecure
         self.parents = {scheme: url if "://" in url else f"http://{url}" for scheme, url in proxies.items()}
-        self.failure: FetchError | None = None  # a connection that was refused, or the last one when it failed
+        self.failure: FetchError | None = None  # of a connection that was refused, else of the last one if it failed
         self._left: int | None = None  # bytes that may still come
         self._lock = threading.Lock()
         self._server = _ProxyListener(("127.0.0.1", 0), self)
@@ -50,12 +50,12 @@ class GuardedProxy:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def allow(self, size_bytes: int | None) -> None:
-        """How much may come from now on; None: what the library asks for."""
+        """Set how many bytes may come from the store from now on; None: no limit."""
         with self._lock:
             self._left = size_bytes
 
     def came(self, size_bytes: int) -> None:
-        """Raise UnusableError when that is too much: the library reads lists and errors whole."""
+        """Count bytes from the store; UnusableError above the limit: the library reads lists and errors whole."""
         with self._lock:
             self._left = None if self._left is None else self._left - size_bytes
             if self._left is not None and self._left < 0:
@@ -65,7 +65,7 @@ class GuardedProxy:
                 raise self.failure
 
     def failed(self, failure: FetchError | None) -> None:
-        """A refusal stays; any other failure is over when a connection succeeds."""
+        """Record how the last connection failed; None when it succeeded. A recorded refusal stays."""
         if not isinstance(self.failure, (RefusedError, UnusableError)):
             self.failure = failure
 
@@ -137,7 +137,7 @@ def _head(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _dialled(proxy: GuardedProxy, head: bytes) -> tuple[socket.socket, bytes, bytes]:
-    """A connection to where the request goes, what is sent there first, and what the client gets first."""
+    """Connect to the request's host; return the socket, and what is sent first to the host and to the client."""
     line, *headers = head.decode("latin-1").split("\r\n")
     method, target, version = line.split(" ")
     tunnel = method == "CONNECT"
@@ -156,7 +156,7 @@ def _dialled(proxy: GuardedProxy, head: bytes) -> tuple[socket.socket, bytes, by
 
 
 def _origin_form(method: str, url: str, version: str, headers: list[str]) -> bytes:
-    """One request for each connection: a second one on it could name another host."""
+    """The request as its origin takes it, with Connection: close: a second request on it could name another host."""
     parts = urlsplit(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     kept = [line for line in headers if line.partition(":")[0].strip().lower() not in _HOP]
@@ -166,7 +166,7 @@ def _origin_form(method: str, url: str, version: str, headers: list[str]) -> byt
 def _through(
     proxy: GuardedProxy, parent: str, target: tuple[str, int], plain: bytes
 ) -> tuple[socket.socket, bytes, bytes]:
-    """By the proxy of the environment: it resolves names itself, so only the text of the URL is checked."""
+    """As `_dialled`, by the environment's proxy. It resolves names itself, so only the text of the URL is checked."""
     parts = urlsplit(parent)
     rules = proxy.rules.with_written(parent)
     upstream = guard.connect(rules, (parts.hostname or "", parts.port or PORTS["http"]), CONNECT_S)
@@ -179,7 +179,7 @@ def _through(
 
 
 def _relay(client: socket.socket, upstream: socket.socket, came: Callable[[int], None]) -> None:
-    """Both directions until one side ends."""
+    """Copy bytes in both directions until one side closes, or none come for IDLE_S seconds."""
     poll = select.poll()
     for side in (client, upstream):
         poll.register(side, select.POLLIN)
@@ -200,12 +200,12 @@ class _Mover:
 
     def __init__(self) -> None:
         self._out, self._in = os.pipe2(os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # beyond the user's share of pipes it stays as small as it is
+        with contextlib.suppress(OSError):  # beyond the user's quota the pipe keeps its default size
             fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, BUFFER_BYTES)
         self._buffer: memoryview | None = None
 
     def move(self, source: socket.socket, target: socket.socket, came: Callable[[int], None]) -> int:
-        """What the source has now; 0 at its end, -1 where nothing is there yet. `came` may end it first."""
+        """Move what the source has now; return how many bytes, 0 at its end, -1 when it has none. `came` may raise."""
         if self._buffer is None:
             try:
                 size = os.splice(source.fileno(), self._in, BUFFER_BYTES)

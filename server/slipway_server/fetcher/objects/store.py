@@ -33,7 +33,7 @@ _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # which authorities are trusted, as f
 
 
 def hosts(location: Location, access: StoreAccess) -> tuple[str, ...]:
-    """URLs of the hosts that the store's client calls: a private endpoint of the cloud may be behind their names."""
+    """URLs of the hosts that the store's client calls. They may have private addresses: a cloud's private endpoints."""
     urls = [locations.endpoint(location, access)]
     if location.scheme == "s3" and web_identity(location, access):
         urls.append(_sts(access))
@@ -89,7 +89,7 @@ def opened(location: Location, access: StoreAccess, proxy_url: str) -> "ObjectSt
         except FetchError:
             raise
         except Exception:
-            # Its text may hold the credentials.
+            # The text of the error may hold the credentials.
             raise FetchError(
                 f"{location.shown} cannot be read with the credentials that were given: correct the Secret of "
                 "spec.model.secretRef."
@@ -119,7 +119,7 @@ def _s3(location: Location, access: StoreAccess, endpoint: str) -> "S3Config":
 
 
 def _sts(access: StoreAccess) -> str:
-    """Where the library exchanges the pod's token: it builds the same URL of the region."""
+    """The region's STS URL, where the library exchanges the pod's token: the library builds the same URL."""
     zone = locations.region(access)
     return f"https://sts.{zone}.amazonaws.com"
 
@@ -132,7 +132,7 @@ def _gs(access: StoreAccess, endpoint: str) -> "GCSConfig":
 
 
 def _service_account(text: str, endpoint: str) -> str:
-    """The key's own fields alone: others of the file lead the client elsewhere."""
+    """The JSON key with its own fields alone: other fields of the file could lead the client to another server."""
     try:
         key = json.loads(text)
         fields = {name: str(key[name]) for name in ("client_email", "private_key", "private_key_id")}
@@ -166,7 +166,7 @@ def _az(location: Location, access: StoreAccess, endpoint: str) -> "AzureConfig"
 
 
 def _authority(access: StoreAccess) -> str:
-    """Only Microsoft's own: the pod's token goes there."""
+    """The URL that exchanges the pod's token; FetchError unless it is one of Microsoft's own."""
     written = access.secret("AZURE_AUTHORITY_HOST").rstrip("/") or AUTHORITIES[0]
     if written not in AUTHORITIES:
         raise FetchError(

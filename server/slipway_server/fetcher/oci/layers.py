@@ -23,7 +23,11 @@ class LayerUnpacking:
         self.names: set[str] = set()  # of files below the model folder, also of those that are left out
 
     def image_layer(self, packed: Path) -> None:
-        """Raise UnusableError for a layer that is damaged, too large, or has links or names that lead out."""
+        """Unpack what an image layer has below /models.
+
+        Raises:
+            UnusableError: for a layer that is damaged, too large, or has links or names that lead out.
+        """
         for tar, member in self._members(packed):
             parts = PurePosixPath(member.name).parts
             if parts[:1] == ("/",):
@@ -32,7 +36,7 @@ class LayerUnpacking:
                 self._member(tar, member, "/".join(parts[1:]))
 
     def folder_layer(self, packed: Path) -> None:
-        """The same, for a tar of files of the model folder."""
+        """Unpack a layer that is a tar of the model folder; the same errors as `image_layer`."""
         for tar, member in self._members(packed):
             if member.name not in (".", "./"):
                 self._member(tar, member, str(PurePosixPath(member.name)))
@@ -57,7 +61,7 @@ class LayerUnpacking:
         if path.name == _OPAQUE:
             return self._remove(path.parent)
         if path.name.startswith(_REMOVED):
-            # Checked as a name of its own: `.wh...` removes the folder above.
+            # The removed name is checked like every other one: `.wh...` would remove the folder above.
             above = PurePosixPath(name).parent
             return self._remove(folder.inside(self._target, f"{above}/{path.name.removeprefix(_REMOVED) or '..'}"))
         self.names.add(name)
@@ -68,7 +72,7 @@ class LayerUnpacking:
             archive.extract(tar, member, path)
 
     def _remove(self, path: Path) -> None:
-        """What an earlier layer has, and this one has not."""
+        """Delete a file or folder of an earlier layer, which a whiteout entry of this layer names."""
         below = path.relative_to(self._target).as_posix()
         self.names = {
             name for name in self.names if below != "." and name != below and not name.startswith(f"{below}/")

@@ -31,7 +31,7 @@ class ModelLayer:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One model."""
+    """The layers of one model."""
 
     layers: tuple[ModelLayer, ...]
     is_image: bool  # its files are below /models

@@ -1,4 +1,4 @@
-"""The whole way of a model from a registry: resolve the tag once, choose, download, unpack."""
+"""Fetches a model from a registry: resolves the tag once, chooses, downloads and unpacks."""
 
 import hashlib
 import logging
@@ -30,13 +30,13 @@ def download(
     formats: Formats,
     resolved: Resolved,
 ) -> tuple[Path, str, list[str]]:
-    """The folder, the digest that the tag had without `sha256:`, and the names of files that were left out.
+    """Download a model; return its folder, the digest behind its tag, and the names of files that were left out.
 
-    `pinned`: that digest, as the operator kept it.
+    `pinned`: the digest that the operator recorded. Both digests are without `sha256:`.
 
     Raises:
-        FetchError: when it cannot be had.
-        UnusableError: when it is damaged or too large.
+        FetchError: when the model cannot be fetched.
+        UnusableError: when the model is damaged or too large.
     """
     named = reference.read(uri)
     registry = Registry(rules, named, access)
@@ -65,7 +65,7 @@ def download(
 
 
 def _checked(body: bytes, version: str, named: ImageReference) -> str:
-    """The digest of a manifest, which must be the one that it was requested by."""
+    """The sha256 of a manifest in hex; UnusableError when it was requested by another digest."""
     found = hashlib.sha256(body).hexdigest()
     if version.startswith("sha256:") and version != f"sha256:{found}":
         raise UnusableError(f"{named.shown} answers with the manifest sha256:{found} for {version}.")
@@ -100,13 +100,13 @@ def _get(
         folder.keep_only(partial / "files", kept)
         registry.transfer.get_all(kept, partial / "files", source)
         return left_out
-    # Unpacked from the beginning after an interruption: the layers are on the disk.
+    # After an interruption all layers are unpacked from the beginning: the layers themselves are on the disk.
     shutil.rmtree(partial / "files")
     (partial / "files").mkdir()
     registry.transfer.get_all(
         {f"{layer.sha256}.tar": _listed(registry, layer) for layer in packed}, partial / "layers", source
     )
-    # Both lie on the disk for a while.
+    # Layers and unpacked files are on the disk at the same time.
     left = max_bytes - sum(layer.size for layer in model.layers)
     unpacking = LayerUnpacking(partial / "files", left, formats, source)
     for layer in packed:

@@ -15,7 +15,7 @@ _HUB, _HUB_HOST = ("docker.io", "index.docker.io"), "registry-1.docker.io"
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """A repository of a registry, and what of it."""
+    """A repository of a registry, with the tag or digest to pull."""
 
     host: str  # with its port
     name: str
@@ -28,20 +28,20 @@ class ImageReference:
 
     @property
     def version(self) -> str:
-        """What a manifest is requested by."""
+        """What a manifest is requested by: the digest, or else the tag."""
         return self.digest or self.tag
 
     @property
     def address(self) -> str:
-        """The host that answers."""
+        """The host that requests go to: for docker.io another host than the written one."""
         return _HUB_HOST if self.host in _HUB else self.host
 
 
 def read(uri: str) -> ImageReference:
-    """The reference that a URI is.
+    """Parse an oci:// URI.
 
     Raises:
-        FetchError: when it is none.
+        FetchError: for a URI without a repository, or with neither a tag nor a digest.
     """
     found = _URI.fullmatch(uri) if len(uri) <= 2048 else None
     if not found or not (found["tag"] or found["digest"]):

@@ -64,7 +64,7 @@ class Registry:
 
     def __init__(self, rules: EgressRules, reference: ImageReference, access: RegistryAccess) -> None:
         self._rules, self._reference, self._access = rules, reference, access
-        # Plain HTTP is for a test's own machine, as the flag --allow-host has it.
+        # Plain HTTP only to hosts of --allow-host: tests name their own machine there.
         scheme = "http" if reference.address.partition(":")[0].lower() in rules.hosts else "https"
         self._base = f"{scheme}://{reference.address}/v2/{reference.name}"
         self._accept = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
@@ -74,7 +74,7 @@ class Registry:
         """The bytes of a manifest or an index.
 
         Raises:
-            FetchError: when it cannot be had.
+            FetchError: when the manifest cannot be fetched.
         """
         try:
             return self.transfer.read(f"{self._base}/manifests/{version}", MANIFEST_LIMIT_BYTES)
@@ -109,13 +109,13 @@ class Registry:
         realm = parameters.get("realm", "")
         if kind.lower() != "bearer" or not realm:
             return self._accept
-        # Never more than to pull this repository, whatever the registry wants the token to allow.
+        # The scope is always to pull this repository, whatever scope the challenge names.
         query = {"service": parameters.get("service", ""), "scope": f"repository:{self._reference.name}:pull"}
         url = f"{realm}{'&' if '?' in realm else '?'}{urlencode({key: value for key, value in query.items() if value})}"
         return {**self._accept, "Authorization": f"Bearer {self._token(url, basic)}"}
 
     def _token(self, url: str, basic: str) -> str:
-        """From the server that the registry names: a host that the user did not write, with what follows of it."""
+        """Get a token from the challenge's server. The user did not write it: its private addresses are not allowed."""
         insecure = self._base.startswith("http://")
         rules = self._rules.with_written(self._base)
         guard.check_url(rules, url, insecure=insecure)

@@ -1,5 +1,5 @@
-"""The API of a pool of classic models: that of one classic model, for each of them, and their repository.
+"""The API of a pool of classic models: the API of one classic model for each of them, and the repository extension.
 
-`app` builds and serves it, `models` finds the model of a request and answers what the pool refuses, `host` is one model
-in memory, `repository` loads and unloads on command.
+`app` builds and serves it, `models` finds the model of a request and converts the pool's errors to HTTP errors, `host`
+is one model in memory, `repository` loads and unloads on command.
 """

@@ -29,7 +29,7 @@ log = logging.getLogger("slipway.pool")
 
 @dataclass(slots=True)
 class PoolService:
-    """What the guard of all requests knows."""
+    """What the guard of all requests needs of the pool."""
 
     metrics: PoolMetrics
     health: Health
@@ -37,7 +37,7 @@ class PoolService:
 
 
 class PoolBackend:
-    """All processes of models, for the end of the server."""
+    """The processes of all models, as `run_server` ends them: requests that wait or run fail."""
 
     def __init__(self, pool: ProcessPool) -> None:
         self._pool = pool
@@ -66,7 +66,7 @@ def pool_rules(settings: ServerSettings) -> PoolRules:
 
 
 def observe(pool: ProcessPool, metrics: PoolMetrics, limit_bytes: int) -> None:
-    """What is looked up when the page of metrics is rendered."""
+    """Register the pool's gauges, which are read whenever the page of metrics is rendered."""
     metrics.observe_pool(
         used=lambda: pool.loader.used_bytes,
         limit=limit_bytes,
@@ -78,7 +78,7 @@ def observe(pool: ProcessPool, metrics: PoolMetrics, limit_bytes: int) -> None:
 
 
 async def serve(settings: ServerSettings) -> None:
-    """Until SIGTERM and the end of the drain; raises CatalogError for a file that is wrong at the start."""
+    """Serve until SIGTERM and the end of the drain; raise CatalogError for a pool's file that is wrong at the start."""
     hide_memory()
     metrics = PoolMetrics()
     health = Health(Heartbeat.create(), settings.stall_timeout_s)

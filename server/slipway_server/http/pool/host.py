@@ -22,7 +22,7 @@ log = logging.getLogger("slipway.pool")
 
 @dataclass(slots=True)
 class PooledModel:
-    """`health`: of this model alone, with the heartbeat of the server."""
+    """A model of a pool in memory. The health of `service` is the model's own, with the heartbeat of the server."""
 
     settings: ServerSettings
     service: PredictService

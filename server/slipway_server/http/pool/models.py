@@ -29,7 +29,7 @@ _chosen: ContextVar[str] = ContextVar("chosen", default="")
 
 
 def choosing(route: web.RouteDef) -> web.RouteDef:
-    """The same route for one version, which gateways have in the URL of an endpoint: each is an endpoint of its own."""
+    """The same route below the prefix of one version: for gateways each version is an endpoint with its own URL."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         chosen = _chosen.set(request.match_info["revision"])
@@ -43,7 +43,7 @@ def choosing(route: web.RouteDef) -> web.RouteDef:
 
 
 class PooledModels:
-    """As the routes of classic models want them."""
+    """The models of a pool as `ServedModels`, which the routes of classic models use."""
 
     def __init__(self, pool: ProcessPool, metrics: PoolMetrics, health: Health, version: str) -> None:
         self.pool, self._metrics, self._health, self._version = pool, metrics, health, version
@@ -97,7 +97,7 @@ class PooledModels:
         ]
 
     def find(self, name: str, version: str | None = None) -> ModelSlot:
-        """The entry that a gateway chose; else the one that the request names. Raises HttpError 404."""
+        """The entry that the URL's prefix chose, else the one that the request names. Raises HttpError 404 or 503."""
         with answered():
             chosen = _chosen.get()
             if not chosen:
@@ -112,7 +112,7 @@ class PooledModels:
 
     @contextlib.contextmanager
     def _counted(self, slot: ModelSlot) -> Iterator[None]:
-        """Among the requests of its model, by how it ends."""
+        """Count a request in the metrics of its model, by the outcome in which it ends."""
         metrics, outcome = self._metrics.model(slot.entry.key), "cancelled"
         metrics.arrived()
         try:
@@ -130,7 +130,7 @@ class PooledModels:
 
 @contextlib.contextmanager
 def answered() -> Iterator[None]:
-    """Errors of the pool as answers."""
+    """Convert errors of the pool to HttpErrors."""
     try:
         yield
     except PoolError as error:

@@ -32,14 +32,14 @@ class ModelRepository:
         return [web.post(f"{MODEL}/load", self.load), web.post(f"{MODEL}/unload", self.unload)]
 
     async def load(self, http: web.Request) -> web.Response:
-        """The default version, or the one in the path, again if its files have changed."""
+        """Load the default version, or the one in the path; load it again if its files have changed."""
         _check(await _parameters(http), ())
         with answered():
             await self._models.pool.load(self._models.find(http.match_info["name"]))
         return json_response({})
 
     async def unload(self, http: web.Request) -> web.Response:
-        """All versions. No model depends on another one, so that both values of `unload_dependents` mean the same."""
+        """Unload all versions. No model depends on another one: both values of `unload_dependents` mean the same."""
         parameters = await _parameters(http)
         _check(parameters, (UNLOAD_DEPENDENTS,))
         if not isinstance(parameters.get(UNLOAD_DEPENDENTS, False), bool):

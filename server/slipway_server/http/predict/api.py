@@ -29,7 +29,7 @@ TopK = Annotated[int, Meta(ge=1, le=MAX_TOP_K)]  # labels of each row, the most 
 
 
 class PredictRequest(Struct, forbid_unknown_fields=True):
-    """Of /api/v1/predict: one row in `input`, or several in `inputs`."""
+    """The body of /api/v1/predict: one row in `input`, or several in `inputs`."""
 
     model: ModelName
     input: Input | None = None
@@ -38,21 +38,21 @@ class PredictRequest(Struct, forbid_unknown_fields=True):
 
 
 class PredictParams(Struct, forbid_unknown_fields=True):
-    """`version`: one that is served, or its revision."""
+    """`version`: a served version, or its revision."""
 
     version: str | None = None
     top_k: TopK | None = None
 
 
 class NamedPredictRequest(Struct, forbid_unknown_fields=True):
-    """Of /api/v1/models/{name}/predict."""
+    """The body of /api/v1/models/{name}/predict."""
 
     inputs: Rows
     params: PredictParams | None = None
 
 
 class V1Request(Struct, forbid_unknown_fields=True):
-    """KServe's."""
+    """The body of KServe's V1 `:predict`."""
 
     instances: Rows
     parameters: dict[str, Any] | None = None
@@ -104,7 +104,7 @@ class PredictApi:
 
     async def v1(self, http: web.Request) -> web.Response:
         self._models.check(http.match_info["name"])
-        given = await body_of(http)  # a slow client holds no model
+        given = await body_of(http)  # read first, so that a slow client holds no model
         async with self._models.use(http.match_info["name"]) as service:
             raw = decompressed(given, http.headers.get("Content-Encoding", ""), http.client_max_size)
             body = checked(decoded(raw), V1Request)
@@ -122,7 +122,7 @@ class PredictApi:
 
 
 def _described(one: ListedModel) -> dict[str, Any]:
-    """As OpenAI's list has it, and `ready` for KServe's V1."""
+    """A model as in OpenAI's list of models, with `name` and `ready` as in KServe's V1."""
     shown = {"id": one.identity.name, "object": "model", "created": 0, "owned_by": "slipway"}
     return shown | {"version": one.identity.version, "name": one.identity.name, "ready": one.ready}
 

@@ -39,7 +39,7 @@ LAST_WORDS = "The server is shutting down and the time for its last requests is 
 def build(
     service: GuardedService, models: ServedModels, max_body_bytes: int, more: Sequence[web.RouteDef] = ()
 ) -> tuple[web.Application, Guard]:
-    """`more`: routes before the shared ones."""
+    """The application and its guard. `more`: routes that come before the shared ones."""
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
     apis = (InferenceProtocol(models), PredictApi(models))
@@ -50,7 +50,7 @@ def build(
 
 @dataclass(slots=True)
 class _Life:
-    """The process of the model, from one life to the next."""
+    """What to do when the process of the model is ready, has crashed, or is to be started again."""
 
     service: PredictService
     restarts: Restarts
@@ -89,7 +89,7 @@ class _Life:
         self.service.metrics.crashed()
 
     def restart_in_s(self, _: EngineCrashed) -> float | None:
-        """What waits goes on after a restart at once; a later one is too late for it."""
+        """Seconds until the process is restarted; None: never. Waiting requests fail unless it is restarted at once."""
         delay_s = None if self.service.health.draining else self.restarts.delay_s(time.monotonic())
         self.started_s = time.monotonic()
         if delay_s != 0.0:
@@ -116,7 +116,7 @@ def rules_of(settings: ServerSettings) -> BatchRules:
 
 
 async def serve(settings: ServerSettings, file: ModelFile) -> None:
-    """Until SIGTERM and the end of the drain; raises EngineError when the model cannot be served, or not any more."""
+    """Serve until SIGTERM and the end of the drain; raise EngineError when the model cannot be served (any more)."""
     hide_memory()
     metrics = PredictMetrics(settings.served_model_name)
     executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed))

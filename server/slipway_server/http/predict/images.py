@@ -19,7 +19,7 @@ from ..errors import invalid, unavailable
 
 FORMATS = ("JPEG", "PNG")
 CONTENT_TYPES = ("image/jpeg", "image/png")
-_BINARY = (b"\xff", b"\x89")  # how JPEG and PNG begin, and no base64
+_BINARY = (b"\xff", b"\x89")  # first bytes of JPEG and PNG, which base64 never has
 _DATA_URLS = tuple(f"data:{one};base64,".encode() for one in CONTENT_TYPES)
 MAX_DECODED_BYTES = 512 << 20  # of the tensors of all images that are decoded and not answered yet
 
@@ -28,7 +28,7 @@ Where = Callable[[int], str]
 
 
 class ImageInputs:
-    """Of one model. `limit`: images of all requests that are here at a time."""
+    """The images in requests of one model. `limit`: most images of all requests together at a time."""
 
     def __init__(self, image: ImageInput, decoders: ImageDecoders, most: int) -> None:
         self._image, self._decoders = image, decoders
@@ -36,7 +36,7 @@ class ImageInputs:
         self._here = 0
 
     def described(self) -> dict[str, Any]:
-        """For the metadata of its input, which is of tensors."""
+        """What the metadata of the input, which describe a tensor, add about images."""
         image, limits = self._image, {"max_pixels": self._decoders.max_pixels, "max_images": self.limit}
         return {
             "datatype": BYTES,
@@ -51,11 +51,11 @@ class ImageInputs:
 
     @asynccontextmanager
     async def tensors(self, request: InferRequest, where: Where | None) -> AsyncIterator[InferRequest]:
-        """The request with tensors in place of its images, which count until it is answered.
+        """Yield the request with tensors in place of its images, which count against `limit` until the context ends.
 
         Raises:
-            HttpError: it has too many images, or one that is none; `param` is where.
-            BatchQueueFull: too many images are here.
+            HttpError: the request has too many images, or content that is no image; `param` is its path.
+            BatchQueueFull: the images of all requests together are too many.
         """
         [given] = request.inputs
         count, at = given.rows, where or (lambda index: f"{given.name}[{index}]")
@@ -72,7 +72,7 @@ class ImageInputs:
             self._here -= count
 
     async def _decoded(self, images: list[bytes], at: Where) -> list[Array]:
-        """In groups as large as can run at once: images of other requests are decoded between two of them."""
+        """Decode in groups of as many images as there are processes: images of other requests come between groups."""
         found: list[Array] = []
         for start in range(0, len(images), self._decoders.most):
             group = images[start : start + self._decoders.most]
@@ -96,14 +96,14 @@ class ImageInputs:
 
 
 def one_image(image: ImageInput, content: bytes) -> Tensor:
-    """A request whose body is an image."""
+    """The input of a request whose body is one image."""
     array = numpy.empty(1, object)
     array[0] = content
     return Tensor(image.name, BYTES, array)
 
 
 def takes(description: ModelDescription, tensor: Tensor) -> bool:
-    """Whether it holds images for the model, each in one element."""
+    """Whether the tensor holds images for the model, one in each element."""
     image = description.image
     return image is not None and tensor.name == image.name and tensor.datatype == BYTES
 

@@ -16,7 +16,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def answer(identity: ModelIdentity, incoming: Incoming, outputs: Sequence[Tensor]) -> web.Response:
-    """Raises HttpError for an output that JSON cannot hold."""
+    """The response: each output in JSON or as bytes behind it. Raises HttpError for an output that JSON cannot hold."""
     described, binary = [], []
     for tensor in outputs:
         one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}

@@ -1,6 +1,6 @@
 """Requests and responses of the Open Inference Protocol in protobuf, as gRPC has them: ModelInferRequest and -Response.
 
-A gateway ends gRPC and posts the bytes of the message, so that its own path of requests is the same for both.
+A gateway terminates gRPC and posts the bytes of the message: in it, gRPC and REST requests take the same path.
 """
 
 import math
@@ -50,14 +50,14 @@ CONTENTS = {
 
 
 def read(http: web.Request, body: bytes) -> Incoming:
-    """Raises HttpError for a request that the protocol does not allow."""
+    """The request in a protobuf body. Raises HttpError for one that the protocol does not allow."""
     if http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise invalid("Send a protobuf message without Content-Encoding.", "Content-Encoding")
     return parse(body, http.headers)
 
 
 def parse(body: bytes, headers: Mapping[str, str]) -> Incoming:
-    """A ModelInferRequest. Raises HttpError."""
+    """The request in the bytes of a ModelInferRequest. Raises HttpError for one that the protocol does not allow."""
     try:
         return _incoming(_parsed(body), headers)
     except TensorError as error:
@@ -65,7 +65,7 @@ def parse(body: bytes, headers: Mapping[str, str]) -> Incoming:
 
 
 def _parsed(body: bytes) -> Any:
-    """The message. Tensors are counted first: a million empty ones have two bytes each, and objects of hundreds."""
+    """Decode the message. Its tensors are counted before: an empty one has two bytes, and hundreds as an object."""
     try:
         count = Counter(field.number for field in protobuf.fields(body))
         for number, name in _LISTS.items():
@@ -153,7 +153,7 @@ def deadline_of(headers: Mapping[str, str]) -> float:
 
 
 def answer(identity: ModelIdentity, incoming: Incoming, outputs: Sequence[Tensor]) -> web.Response:
-    """All outputs as bytes: clients do not read all of the typed contents, of an empty tensor least of all."""
+    """The response with all outputs as raw bytes, because clients read only some of the typed contents."""
     message = ModelInferResponse(model_name=identity.name, model_version=identity.version, id=incoming.id)
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

@@ -30,7 +30,7 @@ TensorName = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class InferInput(Struct, forbid_unknown_fields=True):
-    """`data` is absent where the bytes are behind the JSON."""
+    """An input of the model; `data` is absent where its bytes are behind the JSON."""
 
     name: TensorName
     shape: Shape
@@ -53,14 +53,14 @@ class InferBody(Struct, forbid_unknown_fields=True):
     id: Annotated[str, Meta(max_length=512)] | None = None
     parameters: Parameters = None
     outputs: Annotated[list[InferOutput], Meta(max_length=MAX_TENSORS)] | None = None
-    # KServe's client repeats both; the path counts.
+    # KServe's client repeats name and version here; those of the path count.
     model_name: str | None = None
     model_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request, and how its client wants the outputs. `binary`: of all; `named`: of these, in its place."""
+    """A request, and whether its client wants outputs as bytes: `binary` for all, `named` overrides it for some."""
 
     request: InferRequest
     id: str
@@ -75,7 +75,7 @@ _decoder = msgspec.json.Decoder(InferBody)
 
 
 def read(http: web.Request, raw: bytes, description: ModelDescription) -> Incoming:
-    """Raises HttpError for a request that the protocol, or the description of the inputs, does not allow."""
+    """The request in a body. Raises HttpError where the protocol or the description of the inputs forbids it."""
     body = decompressed(raw, http.headers.get("Content-Encoding", ""), http.client_max_size)
     if description.image and http.content_type in CONTENT_TYPES:
         return Incoming(
@@ -92,7 +92,7 @@ def read(http: web.Request, raw: bytes, description: ModelDescription) -> Incomi
 
 
 def decompressed(body: bytes, encoding: str, limit: int) -> bytes:
-    """Raises HttpError 413 before more than the limit is made of it."""
+    """The body without gzip or deflate. Raises HttpError 413 before more than `limit` bytes are decompressed."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
@@ -170,7 +170,7 @@ def _tensor(one: InferInput, binary: memoryview, at: int) -> tuple[Tensor, int]:
 
 
 def _raw(body: bytes, description: ModelDescription, priority: int) -> Incoming:
-    """All of the body is the one input; its open size follows from the number of bytes."""
+    """The whole body is the data of the only input; the size of its open dimension follows from the number of bytes."""
     if len(description.inputs) != 1:
         raise invalid(f"{HEADER_LENGTH} 0 is for models with one input.", HEADER_LENGTH)
     spec = description.inputs[0]

@@ -59,7 +59,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "raw_output_contents": (6, "BYTES[]"),
     },
 }
-_ONE_OF = {"InferParameter": "parameter_choice"}  # of all of its fields one
+_ONE_OF = {"InferParameter": "parameter_choice"}  # messages whose fields are all of one `oneof`, and its name
 
 
 def _field(message: Any, name: str, number: int, kind: str) -> None:

@@ -75,7 +75,7 @@ class InferenceProtocol:
     async def infer(self, http: web.Request) -> web.Response:
         name, version = _path(http)
         self._models.check(name, version)
-        body = await body_of(http)  # a slow client holds no model
+        body = await body_of(http)  # read first, so that a slow client holds no model
         began = time.monotonic()
         async with self._models.use(name, version) as service:
             waited_s = time.monotonic() - began  # for a pool to load the model
@@ -140,7 +140,7 @@ def _counts(one: ListedModel) -> dict[str, Any]:
 
 
 def _images(service: PredictService, spec: TensorSpec) -> dict[str, Any]:
-    """That the input takes images too, in place of its own datatype and shape."""
+    """The metadata of an input that also takes images, beside its datatype and shape; empty for other inputs."""
     images, image = service.images, service.description.image
     if images is None or image is None or image.name != spec.name:
         return {}
@@ -156,6 +156,6 @@ def _tensor(spec: TensorSpec, description: ModelDescription | None = None) -> di
 
 
 def _configured(spec: TensorSpec, description: ModelDescription) -> dict[str, Any]:
-    """Triton leaves the dimension of rows out."""
+    """An input or output as in Triton's configuration, which leaves the batch dimension out."""
     kind = "STRING" if spec.datatype == "BYTES" else spec.datatype
     return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": list(spec.shape[description.batched :])}

@@ -14,12 +14,12 @@ from ...predict.tensors import BYTES, FLOATS, Array, Tensor, TensorError, Tensor
 from ..errors import HttpError, invalid
 
 FEATURES, TEXT = "features", "text"
-IMAGE, B64 = "image", "b64"  # ours, and that of KServe's V1
+IMAGE, B64 = "image", "b64"  # keys of an image: our own, and that of KServe's V1
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one row. `confidence`: probability of the label, of a classifier."""
+    """The prediction for one row. `confidence`: probability of the label, from 0 to 1; None without probabilities."""
 
     value: Any
     confidence: float | None = None
@@ -27,7 +27,7 @@ class Prediction:
 
 
 def to_request(description: ModelDescription, rows: Sequence[Any], param: str) -> InferRequest:
-    """Raises HttpError that names the row and the feature which is wrong."""
+    """The request for rows of JSON. Raises HttpError that names the row and the feature which is wrong."""
     if not description.batched and len(rows) > 1:
         raise invalid("The model takes one row at a time.", param)
     image = description.image
@@ -41,12 +41,12 @@ def to_request(description: ModelDescription, rows: Sequence[Any], param: str) -
 
 
 def path(param: str, index: int) -> str:
-    """Of a row in its request."""
+    """The path of a row in its request, for errors."""
     return param if param == "input" else f"{param}[{index}]"
 
 
 def _is_image(row: Any, name: str) -> bool:
-    """The input of a model may be called image, too: then a text is an image, and a list is a tensor."""
+    """Whether a row is an image. If the model's input is called image too, a text is an image and a list a tensor."""
     if not isinstance(row, dict):
         return False
     inner = row.get(name)
@@ -66,7 +66,7 @@ def _images(rows: Sequence[Any], name: str, param: str) -> Tensor:
 
 
 def _image_text(row: Mapping[str, Any], name: str, where: str) -> str:
-    """The name of the input may be around it."""
+    """Base64 or the data URL of a row, which may also be nested under the name of the input."""
     if isinstance(row.get(name), dict):
         _refuse_others(row, (name,), where)
         row, where = row[name], f"{where}.{name}"
@@ -105,7 +105,7 @@ def _by_input(row: Mapping[str, Any], description: ModelDescription, where: str)
     found = {}
     for spec in description.inputs:
         value = _present(row, spec.name, where)
-        # A column of one number a row is [-1, 1] or [-1].
+        # A column with one number for each row has the shape [-1, 1] or [-1].
         found[spec.name] = [value] if spec.shape[1:] == (1,) and not isinstance(value, list) else value
     return found
 
@@ -141,7 +141,7 @@ def _refuse_others(row: Mapping[str, Any], known: Sequence[str], where: str) -> 
 
 
 def _column(spec: TensorSpec, rows: Sequence[Mapping[str, Any]], param: str) -> Tensor:
-    """All rows of one input."""
+    """The tensor of one input, from all rows."""
     values = [row[spec.name] for row in rows]
     shape = tuple(numpy.shape(values[0])) if values and spec.datatype != BYTES else ()
     for index, value in enumerate(values):
@@ -170,7 +170,7 @@ def _check_types(value: Any, spec: TensorSpec, where: str) -> None:
 def predictions(
     description: ModelDescription, outputs: Sequence[Tensor], count: int, top_k: int = 0
 ) -> list[Prediction]:
-    """One for each row; of a classifier with so many of the most likely labels."""
+    """One prediction for each row; for a classifier with its `top_k` most likely labels."""
     by_name = {tensor.name: tensor for tensor in outputs}
     if description.task != CLASSIFICATION:
         return [Prediction(_value(outputs, row)) for row in range(count)]
@@ -189,7 +189,7 @@ def predictions(
 def _likely(scores: Array, kind: str) -> Array:
     """The probability of each label. A model with one number for two labels gives that of the second one."""
     scores = scores.astype(numpy.float64)
-    with numpy.errstate(over="ignore", invalid="ignore"):  # of numbers that are not finite, which are counted
+    with numpy.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are counted by the service
         if kind == INDEPENDENT:
             return 1.0 / (1.0 + numpy.exp(-scores))  # type: ignore[no-any-return]
         if kind == LOGITS:

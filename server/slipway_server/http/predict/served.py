@@ -11,7 +11,7 @@ from .service import ModelIdentity, PredictService
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """For lists of models, which load none. `state`: as the index of the Open Inference Protocol has it."""
+    """A model in a list of models; listing loads none. `state`: as in the index of the Open Inference Protocol."""
 
     identity: ModelIdentity
     state: str
@@ -25,7 +25,7 @@ class ListedModel:
 
 
 class ServedModels(Protocol):
-    """`name` and `version` of another model raise HttpError 404 everywhere; no version is the default one."""
+    """The models that routes serve. Unknown names and versions raise HttpError 404; None is the default version."""
 
     @property
     def version(self) -> str: ...
@@ -34,12 +34,12 @@ class ServedModels(Protocol):
         """Raises HttpError 503 while no request is taken."""
 
     def check(self, name: str, version: str | None = None) -> None:
-        """That it exists."""
+        """Raises HttpError 404 unless the model exists."""
 
     def use(
         self, name: str, version: str | None = None, *, metadata: bool = False
     ) -> AbstractAsyncContextManager[PredictService]:
-        """The model, in memory until the end. `metadata`: the request computes nothing."""
+        """The model, which stays in memory until the context ends. `metadata`: the request computes nothing."""
 
     def check_ready(self, name: str, version: str | None = None) -> None:
         """Raises HttpError 503 for a model that is not in memory."""

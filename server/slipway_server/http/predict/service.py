@@ -18,7 +18,7 @@ from .images import ImageInputs, Where, raise_for_shape, takes
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """What the model is called, and what it is a version of."""
+    """The name and version that clients see, and the revision that is served."""
 
     name: str
     version: str
@@ -83,7 +83,7 @@ class PredictService:
         return outputs
 
     async def _infer_images(self, images: ImageInputs, request: InferRequest, where: Where | None) -> list[Tensor]:
-        """Its time is one for images and model together."""
+        """As `infer`, for a request with images: its timeout covers decoding and model together."""
         loop = asyncio.get_running_loop()
         timeout_s = min(request.timeout_s, self.executor.batcher.rules.timeout_s)
         ends_s = loop.time() + timeout_s
@@ -97,7 +97,7 @@ class PredictService:
 
 
 def _overloaded(message: str) -> HttpError:
-    """By the deployment's own limit of time: another server may have less work."""
+    """The request missed the deployment's timeout, not its own: another server may have less work."""
     return HttpError(429, message, code="would_be_late", retry_after_s=1, outcome="refused")
 
 

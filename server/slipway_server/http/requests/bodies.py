@@ -12,7 +12,7 @@ from ..errors import HttpError, invalid
 from .fields import MAX_PROMPTS, Prompts, Tokens
 
 BODY_S = 120.0  # for a whole body
-BODY_IDLE_S = 30.0  # between two pieces of one
+BODY_IDLE_S = 30.0  # longest pause between two pieces of a body
 # Lists and objects in a body. Decoding holds up every other request, and these cost a hundred times what a text does.
 MAX_CONTAINERS = 1 << 18
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
@@ -69,7 +69,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
     "add_special_tokens": (True,),
-    # Of one or two endpoints.
+    # Fields that only one or two endpoints have.
     **dict.fromkeys(("messages", "prompt", "input", "max_tokens", "max_completion_tokens", "prompt_logprobs"), ()),
     **dict.fromkeys(("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
     **dict.fromkeys(("guided_whitespace_pattern", "seed", "timeout", "allowed_token_ids", "stream_options"), ()),
@@ -111,7 +111,7 @@ def parse(body: bytes, kind: type[S]) -> S:
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """A JSON object. Of a name that it has twice the last value counts, here as in the gateway."""
+    """The body as a JSON object. Of a name that occurs twice the last value counts, here as in the gateway."""
     if _containers(body) > MAX_CONTAINERS and _containers(_STRING.sub(b"", body)) > MAX_CONTAINERS:
         raise invalid(f"The body has more than {MAX_CONTAINERS} lists and objects.")
     try:

@@ -76,7 +76,7 @@ def _check_role(message: dict[str, Any], at: int) -> None:
 
 
 def _call(call: dict[str, Any], at: int) -> dict[str, Any]:
-    """Templates write arguments as JSON themselves."""
+    """A call for a template, with its arguments as an object: templates write them as JSON themselves."""
     function = call["function"]
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):

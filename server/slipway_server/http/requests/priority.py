@@ -11,7 +11,7 @@ def limit_priority(headers: Mapping[str, str], requested: int) -> int:
     """The requested priority class, clamped to the gateway's limit where there is one. Lower classes run earlier.
 
     Raises:
-        ApiError: the limit is no number (400).
+        HttpError: the limit is no number (400).
     """
     given = headers.get(PRIORITY_LIMIT)
     if given is None:

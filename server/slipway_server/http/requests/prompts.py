@@ -1,4 +1,4 @@
-"""What clients send to what a model reads: texts, token ids and chats to prompts that fit, beside the event loop."""
+"""Turns what clients send (texts, token ids, chats) into prompts of token ids that fit, beside the event loop."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -49,21 +49,23 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """`room_tokens`: for a prompt and its answer. `vocabulary`: token ids are below."""
+    """`max_context_tokens`: of a prompt and its answer together. `vocabulary`: token ids must be below."""
 
     max_context_tokens: int
     vocabulary: int
 
 
 class Prompts:
-    """Raises HttpError, with the name of the field, for prompts that this model cannot take."""
+    """Makes prompts for one model. Raises HttpError, with the field's name, for prompts that it cannot take."""
 
     def __init__(self, model: ServedModel, pool: TextPool | None = None) -> None:
         self._model, self._pool = model, pool or TextPool()
 
     async def chat(self, body: ChatRequest, messages: list[dict[str, Any]], limits: PromptLimits | None) -> Prompt:
-        """`messages` as they came: `body.messages` has only what every message has. Without `limits` it may be of any
-        length."""
+        """The prompt of a chat. `messages`: as the client sent them, with fields that `body.messages` lacks.
+
+        Without `limits` the prompt may have any length.
+        """
         template = self._model.template
         if template.problem:
             raise HttpError(400, template.problem, param="messages", code="no_chat_template")
@@ -123,7 +125,7 @@ class Prompts:
         return work() if sum(map(len, given)) < INLINE_CHARACTERS else await self._run_in_pool(work, param)
 
     async def encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...]:
-        """A text of any length."""
+        """The token ids of a text of any length."""
         encode = partial(self._model.tokenizer.encode_now, text, special_tokens=special_tokens)
         return await self._run_in_pool(encode, "prompt")
 
@@ -137,7 +139,7 @@ class Prompts:
         return await self._run_in_pool(decode, "tokens")
 
     async def encode_words(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
-        """Each word as it is written at a beginning and after a space."""
+        """The token ids of each word, as it is written at the beginning of a text and after a space."""
 
         def work() -> tuple[tuple[int, ...], ...]:
             variants = (variant for word in words for variant in (word, f" {word}"))

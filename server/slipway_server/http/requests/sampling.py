@@ -1,4 +1,4 @@
-"""What the requests of all generating endpoints say of how tokens are chosen."""
+"""The sampling fields that the requests of all generating endpoints have."""
 
 from msgspec import Struct
 

@@ -110,7 +110,7 @@ class FullSampling(Structured, kw_only=True):
         return -1 if self.prompt_logprobs is None else self.prompt_logprobs
 
     def check(self) -> None:
-        """Raises ApiError for fields that do not go together."""
+        """Raises HttpError for fields that do not go together."""
         if self.stream and self.prompt_logprobs is not None:
             raise invalid("prompt_logprobs are not available in streams.", "prompt_logprobs")
         if self.stream_options is not None:
@@ -135,7 +135,7 @@ class FullSampling(Structured, kw_only=True):
                 raise unsupported("stream_options", f"{name} is not supported by this server.")
 
     def _check_beams(self) -> None:
-        """Refuses what a beam search would have to pass over: it draws nothing and follows the model alone."""
+        """Refuses fields that a beam search would ignore: it draws no tokens, and follows the model's scores alone."""
         if not 2 <= self.beams <= MAX_BEAMS:
             raise invalid(f"Beam search needs n or best_of between 2 and {MAX_BEAMS}: its number of beams.", "n")
         if self.limit == 0:
@@ -157,7 +157,7 @@ class FullSampling(Structured, kw_only=True):
             allowed_token_ids=tuple(self.allowed_token_ids or ()),
             min_tokens=self.min_tokens or 0,
             stop_token_ids=(*params.stop_token_ids, *(self.stop_token_ids or ())),
-            # Candidates are compared by what their tokens' probabilities were.
+            # best_of compares candidates by the log probabilities of their tokens.
             logprobs=max(self.token_logprobs, 0 if self.candidates > self.choices else -1),
             prompt_logprobs=self.prompt_token_logprobs,
             grammar=self.grammar,
@@ -286,7 +286,7 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
                     raise invalid(f"{name} is for messages.", name)
 
     def chat(self, model: str) -> ChatRequest:
-        """The chat whose prompt is meant."""
+        """The chat completion whose prompt is to be tokenized."""
         body = ChatRequest(
             model=model,
             messages=self.messages or [],

@@ -1,4 +1,4 @@
-"""What an answer must be, as OpenAI's and vLLM's APIs write it, to the grammar that the engine follows."""
+"""Turns the structured-output fields of OpenAI's and vLLM's APIs into the grammar that the engine follows."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ MAX_GRAMMAR_BYTES = 120 << 10
 MAX_DEPTH = 64  # of a JSON schema
 MAX_CHOICES, MAX_CHOICE_CHARACTERS = 1024, 4096
 MAX_PATTERN_CHARACTERS = 128
-# White space between the parts of JSON: any, but not without end, or a model that writes nothing else never ends.
+# White space between the parts of JSON: bounded, because a model could otherwise write white space without end.
 WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 
 GrammarText = Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_BYTES)]
@@ -66,7 +66,7 @@ class Structured(Sampling, kw_only=True):
 
     @property
     def grammar(self) -> Grammar | None:
-        """Raises HttpError where a field contradicts another one, or is too large."""
+        """The grammar of these fields, or None. Raises HttpError for fields that contradict others or are too large."""
         found = [*self._of_format(), *self._of_structured_outputs(), *self._of_guided()]
         if len(found) > 1:
             raise invalid(f"{found[0].param} and {found[1].param} do not go together: use one of them.", found[1].param)
@@ -110,7 +110,11 @@ class Structured(Sampling, kw_only=True):
 
 
 def of_schema(schema: Schema, param: str, white_space: str = WHITE_SPACE) -> Grammar:
-    """`white_space`: a regular expression; "" allows none. Raises HttpError for a schema that is too large."""
+    """The grammar of a JSON schema. `white_space`: a regular expression; "" allows none.
+
+    Raises:
+        HttpError: the schema is too large or too deep.
+    """
     check_depth(schema, param)
     if isinstance(schema, dict):
         # llguidance reads its own options there: what a client wrote must not weaken the schema.
@@ -155,5 +159,5 @@ def check_depth(schema: Any, param: str) -> None:
 
 
 def unusable(reason: str, param: str) -> HttpError:
-    """Of a grammar that the engine cannot follow."""
+    """The error for a grammar that the engine cannot follow."""
     return invalid(reason, param or None, code="invalid_grammar")

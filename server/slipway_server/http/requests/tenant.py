@@ -18,9 +18,9 @@ PROOF = "X-Slipway-Tenant-Proof"
 WEIGHT = "X-Slipway-Tenant-Weight"
 WINDOW_S = 60
 SKEW_WINDOWS = 2  # by which clocks, and the time that a request travels, may differ
-RELOAD_S = 2.0  # at the file of the keys
+RELOAD_S = 2.0  # seconds between two looks at the file of the keys
 MAX_FILE_BYTES = 65_536
-MAX_PROVED = 4096  # proofs that were checked and hold
+MAX_PROVED = 4096  # valid proofs that are remembered
 MAX_WEIGHTS = 4096  # tenants of which a weight other than 1 is known
 
 _TENANT = re.compile(r"[0-9a-f]{32}")
@@ -54,7 +54,7 @@ class Tenants:
         unproved: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`path`: JSON with the namespace's keys, read again when it changes. `deployment`: namespace/name of ours.
+        """`path`: JSON file of the namespace's keys, read again on change. `deployment`: namespace/name of this server.
 
         `trust`: take the header as it is; for a server behind a proxy of one's own.
         """
@@ -80,11 +80,11 @@ class Tenants:
         return ""
 
     def weight_of(self, tenant: str) -> float:
-        """The weight in its last request; 1 for tenants without one."""
+        """The weight in the tenant's last request; 1 where that had none."""
         return self._weights.get(tenant, 1.0)
 
     def _remember_weight(self, tenant: str, headers: Mapping[str, str]) -> None:
-        """Of a tenant that is proved. A weight whose signature does not hold counts as none."""
+        """Remember the weight of a tenant with a valid proof; a weight without a valid signature counts as none."""
         parts = _WEIGHT.fullmatch(headers.get(WEIGHT, ""))
         holds = parts is not None and (self._trust or self._signed(tenant, parts[1], parts[2] or "", headers))
         self._weights.pop(tenant, None)
@@ -95,7 +95,7 @@ class Tenants:
             self._weights.popitem(last=False)
 
     def _signed(self, tenant: str, weight: str, signature: str, headers: Mapping[str, str]) -> bool:
-        """Whether a weight has a signature by the key and of the window of the tenant's proof."""
+        """Whether a weight is signed with the key and for the time window of the tenant's proof."""
         proof = _PROOF.fullmatch(headers.get(PROOF, ""))
         key = self._keys.get(proof[1]) if proof else None
         if proof is None or key is None:
@@ -110,7 +110,7 @@ class Tenants:
         return window is not None and abs(int(now_s // WINDOW_S) - window) <= SKEW_WINDOWS
 
     def _check(self, tenant: str, proof: str) -> int | None:
-        """The window of a proof whose signature holds."""
+        """The time window of a proof with a valid signature; None for any other proof."""
         parts = _PROOF.fullmatch(proof)
         key = self._keys.get(parts[1]) if parts else None
         if not parts or key is None:
@@ -146,7 +146,7 @@ def sign(key: bytes, tenant: str, deployment: str, window: str) -> str:
 
 
 def sign_weight(key: bytes, tenant: str, deployment: str, window: str, weight: str) -> str:
-    """Hexadecimal HMAC-SHA-256 of a weight and what it is for."""
+    """Hexadecimal HMAC-SHA-256 of a weight with its tenant, deployment and time window."""
     return hmac.digest(key, f"weight v1\0{tenant}\0{deployment}\0{window}\0{weight}".encode(), "sha256").hex()
 
 
@@ -159,7 +159,8 @@ def _version(path: str) -> tuple[int, int, int] | None:
 
 
 def _read(path: str) -> dict[str, bytes]:
-    """
+    """The keys of the file, by their ids.
+
     Raises:
         OSError: when the file cannot be read.
         ValueError: when it is no list of keys.

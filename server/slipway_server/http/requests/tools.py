@@ -17,7 +17,7 @@ from .structured import WHITE_SPACE, bounded, check_depth
 
 MAX_TOOLS = 128  # OpenAI's own limit
 MAX_TOOLS_BYTES, MAX_DESCRIPTION_CHARACTERS = 1 << 20, 1 << 16
-# Values of these hold data, in which "$ref" means nothing.
+# Keywords of schemas whose values are data, in which "$ref" means nothing.
 DATA = frozenset({"const", "enum", "default", "examples"})
 
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
@@ -58,7 +58,7 @@ class ToolUse:
 
     @property
     def callable_tools(self) -> list[ToolDefinition]:
-        """Those that an answer may call."""
+        """The tools that an answer may call."""
         if isinstance(self.choice, NamedTool):
             return [tool for tool in self.tools if tool.function.name == self.choice.function.name]
         return [] if self.choice == "none" else list(self.tools)
@@ -72,7 +72,7 @@ class ToolUse:
         return not self.parallel or isinstance(self.choice, NamedTool)
 
     def for_template(self) -> list[dict[str, Any]] | None:
-        """As templates expect them. `strict` is for servers: models do not know it."""
+        """The tools as templates expect them; None without tools. `strict` is left out: it is for servers alone."""
         functions = [msgspec.structs.replace(tool.function, strict=None) for tool in self.tools]
         return [{"type": "function", "function": msgspec.to_builtins(function)} for function in functions] or None
 
@@ -110,7 +110,7 @@ PLAIN_ANSWERS = AnswerPlan()
 
 
 def plan_answers(use: ToolUse, formats: AnswerFormats, own: Grammar | None) -> AnswerPlan:
-    """`own`: the grammar that the request itself has. Raises HttpError for tools that this model cannot call."""
+    """How a request's answers are read. `own`: its own grammar. HttpError for tools that this model cannot call."""
     tools, reasoning = use.callable_tools, bool(formats.reasoning)
     if not tools:
         # A grammar describes the whole answer: it leaves no room for reasoning.
@@ -132,7 +132,7 @@ def plan_answers(use: ToolUse, formats: AnswerFormats, own: Grammar | None) -> A
 
 
 def begin_answer(plan: AnswerPlan, formats: AnswerFormats, prompt: str) -> AnswerPlan:
-    """The plan for answers to a prompt."""
+    """The plan for answers to this prompt, after which a model may be in the middle of its reasoning already."""
     if not plan.form.reasoning:
         return plan
     return replace(plan, form=replace(plan.form, thinking=formats.thinking(prompt)))
@@ -149,7 +149,7 @@ def _check_parameters(function: FunctionDefinition) -> None:
 
 
 def _grammar_of_calls(kind: str, tools: Sequence[ToolDefinition], *, one: bool) -> Grammar:
-    """An answer is a call, or several unless `one`."""
+    """The grammar of an answer that is a call, or several calls unless `one`."""
     call = _schema(tools, "parameters" if kind == "llama3" else "arguments")
     if kind == "json" and not one:
         definitions = call.pop("$defs")
@@ -162,7 +162,7 @@ def _grammar_of_calls(kind: str, tools: Sequence[ToolDefinition], *, one: bool) 
 
 
 def _grammar_of_strict_tools(kind: str, tools: Sequence[ToolDefinition]) -> Grammar:
-    """Any text, in which each call has valid arguments; those of tools that are not strict are any object."""
+    """The grammar of any text in which calls of strict tools have valid arguments, and other calls any object."""
     if kind != "hermes":
         raise unsupported(
             "tools", "strict is supported with tool_choice required or a function: for this model not with auto."
@@ -183,7 +183,7 @@ _HERMES = rf'"<tool_call>" {_HERMES_REST}'
 
 
 def _lark(rules: str, schema: dict[str, Any]) -> Grammar:
-    """`object` in the rules is the schema."""
+    """The grammar of Lark `rules`, in which `object` is a text of the schema."""
     text = msgspec.json.encode(schema | _GUIDANCE).decode()
     return bounded(Grammar("grammar", f"%llguidance {{}}\n{rules}\nobject: %json {text}\n", "tools"))
 
@@ -196,7 +196,7 @@ _GUIDANCE = {"x-guidance": {"whitespace_pattern": WHITE_SPACE}}
 
 
 def _schema(tools: Sequence[ToolDefinition], key: str) -> dict[str, Any]:
-    """One call of one of the tools. Each tool's schema is a definition, to which its references are moved."""
+    """The schema of one call of any tool. Each tool's schema is a definition, to which its references are moved."""
     calls, definitions = [], {}
     for number, tool in enumerate(tools):
         place = f"tool{number}"
@@ -209,7 +209,7 @@ def _schema(tools: Sequence[ToolDefinition], key: str) -> dict[str, Any]:
 
 
 def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
-    """A schema whose references to itself lead to its new place. llguidance's own options are not a client's."""
+    """A schema whose references to itself lead to its new place, without llguidance's options: clients set none."""
 
     def move(value: Any) -> Any:
         if isinstance(value, list):

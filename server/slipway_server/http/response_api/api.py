@@ -93,10 +93,10 @@ class Responses:
 async def _groups(
     builder: ResponseBuilder, deltas: AsyncIterator[IndexedDelta], progress: StreamPosition | None
 ) -> AsyncIterator[list[Event]]:
-    """The events of each token together: a stream is resumed after all of them, or before."""
+    """Yield the events of each token in one list: a stream is resumed before or after all of them."""
     begun = False
     async for _, delta in deltas:
-        # With the first token: until then an error is a status.
+        # Only with the first token: before it an error can still be an HTTP status.
         opening = [] if begun else builder.begin()
         begun = True
         if opening:

@@ -21,7 +21,7 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}  # of i
 
 
 class _OpenItem:
-    """An item that comes together. `path`: what each of its events names it by."""
+    """An output item that is being built. `path`: the fields by which each of its events names it."""
 
     def __init__(self, item: dict[str, Any], index: int) -> None:
         self.item, self.kind, self.texts = item, item["type"], list[str]()
@@ -52,7 +52,7 @@ class ResponseBuilder:
         return [self._of_response("response.created"), self._of_response("response.in_progress")]
 
     def add(self, delta: Delta) -> list[Event]:
-        """What one token adds. The last one ends the response."""
+        """The events of one token; those of the last token end the response."""
         self._tokens = delta.tokens
         self._cached_tokens += delta.cached_tokens
         events: list[Event] = []
@@ -65,7 +65,7 @@ class ResponseBuilder:
         return events if delta.finish is None else [*events, *self._finish(delta.finish)]
 
     def failure(self, error: dict[str, Any]) -> list[Event]:
-        """The end of a stream that broke. Clients read the error either way: as an event, and as every other error."""
+        """The last event of a failed stream. It has the error twice: in the event's own fields, and as other errors."""
         about = {name: error.get(name) for name in ("code", "message", "param")}
         return [self._event("error", **about, error=error)]
 
@@ -99,7 +99,7 @@ class ResponseBuilder:
         return [*events, self._text_event(item, event, delta=text)]
 
     def _opened(self, kind: str) -> tuple[_OpenItem, list[Event]]:
-        """The open item, which is of this kind, and the events that open it."""
+        """The open item of this kind, and the events that open it where another one, or none, is open."""
         if self._open and self._open.kind == kind:
             return self._open, []
         fields = {"role": "assistant", "content": []} if kind == "message" else {"summary": [], "content": []}
@@ -115,7 +115,7 @@ class ResponseBuilder:
         return [self._event("response.output_item.added", output_index=index, item=dict(item))]
 
     def _closed(self, status: str) -> list[Event]:
-        """Nothing follows of the open item."""
+        """Close the open item with `status`; return its last events, none where no item is open."""
         done, self._open = self._open, None
         if done is None:
             return []

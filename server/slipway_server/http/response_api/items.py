@@ -9,7 +9,7 @@ from ..requests.fields import MAX_MESSAGES
 
 MAX_ITEMS = MAX_MESSAGES
 ROLES = ("user", "assistant", "system", "developer")
-# Of a message of either side, in what this server returns, and in what older clients send.
+# Types of a message's parts that are texts.
 _TEXTS = ("input_text", "output_text", "text")
 _REASONING = ("reasoning_text", "summary_text")
 
@@ -18,7 +18,8 @@ Message = dict[str, Any]
 
 
 def messages_of(instructions: str | None, given: str | Sequence[Item]) -> list[Message]:
-    """
+    """The messages of the chat that the instructions and the input mean.
+
     Raises:
         HttpError: with the path of the item that is wrong, or of a kind that this server does not know.
     """
@@ -57,7 +58,7 @@ def _add_message(messages: list[Message], item: Item, path: str, reasoning: str)
 
 
 def _add_call(messages: list[Message], item: Item, path: str, reasoning: str) -> str:
-    """Calls of one turn, and the text before them, are one message of the assistant."""
+    """Add a call: the calls of one turn, and the text before them, are one message of the assistant."""
     arguments = item.get("arguments", "{}")
     if not isinstance(arguments, str):
         raise _wrong(f"{path}.arguments must be a text with JSON.")

@@ -36,7 +36,7 @@ from ..requests.tools import (
 )
 from .items import MAX_ITEMS, messages_of
 
-# What the field of a chat completion is called here.
+# A field of a chat completion → its name in the Responses API.
 NAMES = {
     "messages": "input",
     "response_format": "text",
@@ -44,7 +44,7 @@ NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning",
 }
-# As they are in a chat completion, where a request has them.
+# Fields that go to the chat completion unchanged, where a request has them.
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "repetition_penalty", "ignore_eos", "stream"),
     *("priority", "timeout", "user", "prompt_cache_key", "parallel_tool_calls", "chat_template_kwargs"),
@@ -153,7 +153,7 @@ class ResponsesRequest(Struct, kw_only=True):
             raise invalid("stream_options are for streams: set stream.", "stream_options")
 
     def chat(self) -> tuple[ChatRequest, list[dict[str, Any]]]:
-        """The chat completion that it means, and its messages as templates get them.
+        """The chat completion that the request means, and its messages as templates get them.
 
         Raises:
             HttpError: the input, or the text's format, is not what it must be.

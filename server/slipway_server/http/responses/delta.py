@@ -15,4 +15,4 @@ class Delta:
     finish: FinishReason | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: tuple[Logprobs, ...] = ()  # with the first token
-    cached_tokens: int = 0  # of the prompt, that the prefix cache had; with the first token
+    cached_tokens: int = 0  # tokens of the prompt that the prefix cache had; with the first token

@@ -22,7 +22,7 @@ def check_dimensions(dimensions: int | None, config: dict[str, Any]) -> None:
 
 
 def embedding_data(vectors: Sequence["array[float]"], dimensions: int | None, encoding: str) -> list[dict[str, Any]]:
-    """Raises HttpError for more dimensions than the vectors have."""
+    """The `data` of an embeddings response. Raises HttpError for more dimensions than the vectors have."""
     if dimensions is not None and dimensions > len(vectors[0]):
         raise invalid(f"dimensions must be at most {len(vectors[0])}.", "dimensions")
     cut = vectors if dimensions is None else [_shortened(vector, dimensions) for vector in vectors]
@@ -38,7 +38,7 @@ def embedding_data(vectors: Sequence["array[float]"], dimensions: int | None, en
 
 
 def _shortened(vector: "array[float]", dimensions: int) -> "array[float]":
-    """Its first numbers, of length 1 again."""
+    """The vector's first numbers, scaled to length 1 again."""
     first = vector[:dimensions]
     length = math.hypot(*first) or 1.0
     return array("f", (number / length for number in first))

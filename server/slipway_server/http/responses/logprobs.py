@@ -51,7 +51,7 @@ def format_completion_logprobs(
 def format_prompt_logprobs(
     items: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int
 ) -> list[dict[str, Any] | None]:
-    """vLLM's `prompt_logprobs`: nothing for the first token, then each one and the likeliest in its place, by id."""
+    """vLLM's `prompt_logprobs`: None for the first token, then each token with the likeliest in its place, by id."""
 
     def entry(token: int, value: float, rank: int) -> tuple[str, dict[str, Any]]:
         return str(token), {"logprob": value, "rank": rank, "decoded_token": tokenizer.text_of(token)}

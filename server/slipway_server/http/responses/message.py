@@ -9,13 +9,13 @@ from ...text.answers.events import AnswerEvent, ArgumentsDelta, CallStart, Conte
 
 
 class MessageParser:
-    """Of one choice: either `message` or `delta` is used."""
+    """Makes the message of one choice: either `message` once, or `delta` for each token."""
 
     def __init__(self, answer: AnswerParser) -> None:
         self._answer, self._calls = answer, 0
 
     def message(self, text: str) -> dict[str, Any]:
-        """`content` is null where an answer has something else and no content."""
+        """The whole message. `content` is null where an answer has reasoning or calls and no content."""
         fields = _fields([*self._answer.push(text), *self._answer.finish()])
         calls = fields.get("tool_calls", [])
         self._calls = len(calls)

@@ -27,7 +27,7 @@ CallLater = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 @dataclass(frozen=True, slots=True)
 class ReplayLimits:
-    """Of all buffers together; `window_s` is how long each of them waits for its client. 0 disables replay."""
+    """Limits of all buffers together. `window_s`: seconds that each buffer waits for its client; 0 disables replay."""
 
     window_s: float = 60.0
     size_bytes: int = 64 << 20
@@ -67,7 +67,7 @@ class ReplayBuffer:
 
     @property
     def resumable(self) -> bool:
-        """It has deltas, and no failure that a new attempt would meet again."""
+        """Whether the buffer has deltas, and no failure that a new attempt would meet again."""
         failure = self._failure
         transient = failure is None or (isinstance(failure, HttpError) and failure.status in TRANSIENT_STATUSES)
         return transient and self.position > 0
@@ -176,7 +176,7 @@ class ReplayStore:
                 self._detach(buffer, keep=keep, running=request.returns)
 
     def close(self) -> None:
-        """The server shuts down: no client can resume here any more."""
+        """Discard the detached buffers: the server shuts down, and no client can resume here any more."""
         self._open = False
         for buffer in list(self._detached.values()):
             self._discard(buffer, "drained")
@@ -243,7 +243,7 @@ class ReplayStore:
     # -- readers that leave
 
     def _detach(self, buffer: ReplayBuffer, *, keep: bool, running: bool) -> None:
-        """Its reader left. `keep` it for a client that resumes; `running`: the engine continues meanwhile."""
+        """The buffer's reader left. `keep` the buffer for a client that resumes; `running`: the engine continues."""
         if not (keep and buffer.retained and self._open and buffer.resumable):
             self._discard(buffer)
             return
@@ -255,13 +255,13 @@ class ReplayStore:
             self._discard(next(iter(self._detached.values())), "evicted")
 
     def _discard(self, buffer: ReplayBuffer, reason: str = "") -> None:
-        """`reason`: for the metrics, of a detached buffer."""
+        """Stop the writer and forget the buffer. `reason`: for the metrics, where the buffer is detached."""
         buffer.stop_writing()
         self._remove_from_detached(buffer, reason)
         self._release(buffer)
 
     def _remove_from_detached(self, buffer: ReplayBuffer, reason: str) -> None:
-        """It is not detached any more. A buffer has a timer as long as it is detached."""
+        """Take the buffer off the detached ones. It has a timer as long as it is detached."""
         if buffer.timer:
             buffer.timer.cancel()
             buffer.timer = None
@@ -269,7 +269,7 @@ class ReplayStore:
             self._metrics.replay_ended(reason)
 
     def _release(self, buffer: ReplayBuffer) -> None:
-        """No request can resume it any more."""
+        """Forget the buffer: no request can resume it any more."""
         if buffer.retained:
             buffer.retained = False
             del self._buffers[buffer.name]

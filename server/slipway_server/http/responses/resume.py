@@ -82,7 +82,7 @@ class IncomingRequest:
 
     @property
     def digest(self) -> bytes:
-        """Of all that determines the answer but the seed: equal for the same request of the same tenant only."""
+        """Digest of all that determines the answer but the seed: equal only for the same request of the same tenant."""
         return blake2b(b"\0".join((self.path.encode(), self.tenant.encode(), self.body)), digest_size=16).digest()
 
     def stream_identity(self, seed: int | None) -> Identity:
@@ -92,7 +92,10 @@ class IncomingRequest:
         return Identity(secrets.randbits(63) if seed is None else seed)
 
     def track_progress(self, identity: Identity, *, streamed: bool, prompts: int = 1) -> "StreamPosition | None":
-        """For a stream that can be resumed. Events of several prompts come in no fixed order, so that these cannot."""
+        """The position of a stream that can be resumed; None for others.
+
+        Events of several prompts come in no fixed order: HttpError for a request that resumes such a stream.
+        """
         if self.resume and not (streamed and prompts == 1):
             raise invalid("Only a stream that answers one prompt can be taken up again.", "stream")
         return StreamPosition(identity, self.resume) if streamed and prompts == 1 and self.resumable else None

@@ -18,7 +18,7 @@ IndexedDelta = tuple[int, Delta]
 
 
 class Choice:
-    """One answer as it comes together."""
+    """One answer, to which deltas are added until it is complete."""
 
     def __init__(self) -> None:
         self.text, self.tokens, self.cached_tokens, self.finish = "", 0, 0, FinishReason.ERROR
@@ -40,7 +40,7 @@ class Choice:
 
 
 def best(choices: list[Choice], *, count: int) -> list[Choice]:
-    """Those with the highest scores, the best one first; equal ones in their order."""
+    """The `count` choices with the highest scores, the best one first; equal ones in their order."""
     return sorted(choices, key=lambda choice: -choice.score)[:count]
 
 
@@ -73,14 +73,17 @@ class Shape(ABC):
         return None
 
     async def _opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
-        """Other requests go on while the log probabilities of a long prompt are formatted."""
+        """As `opening`; log probabilities of a prompt are formatted in a thread, and other requests go on meanwhile."""
         if delta.prompt_logprobs:
             return await asyncio.to_thread(self.opening, index, delta)
         return self.opening(index, delta)
 
     def usage(self, completion_tokens: Sequence[int], cached_tokens: Sequence[int]) -> dict[str, Any]:
-        """Of all answers, also those that are not returned. Of a prompt with several answers the first one counts, or
-        the others would find what that one has just computed."""
+        """Token counts of all answers, also of those that are not returned.
+
+        Of a prompt with several answers the cached tokens of the first one count: the others find in the cache what
+        the first one has just computed.
+        """
         answers = max(1, len(cached_tokens) // len(self._prompts))
         return usage_of(self.prompt_tokens, sum(completion_tokens), sum(cached_tokens[::answers]))
 

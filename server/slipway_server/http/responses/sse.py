@@ -30,7 +30,7 @@ def json_response(body: Any) -> web.Response:
 
 
 class _Line:
-    """An event stream that its first bytes open, and that is never silent for long after them.
+    """An event stream. Its first bytes open it; after them it is never silent for longer than KEEP_ALIVE_S seconds.
 
     `early`: it may be opened by a comment too, before it is known whether there will be an event.
     """
@@ -54,7 +54,7 @@ class _Line:
         await self.response.write(data)
 
     async def keep_alive(self) -> None:
-        """Without a word for so long, proxies and clients take a connection for dead."""
+        """Write a comment after KEEP_ALIVE_S seconds of silence: proxies and clients close silent connections."""
         with contextlib.suppress(ConnectionError):  # the next write raises it
             while True:
                 if (left := self._written_s + KEEP_ALIVE_S - self._clock()) > 0:
@@ -105,8 +105,10 @@ async def stream_events(
 
 
 async def _break_off(http: web.Request, line: _Line, failure: HttpError) -> None:
-    """Ends the connection without the end of the body, so that the reader knows it is incomplete. After a crash of
-    the engine a comment precedes the end."""
+    """End the connection without the end of the body, so that the reader knows that the body is incomplete.
+
+    After a crash of the engine a comment precedes the end.
+    """
     assert http.transport, "its client is there"
     if failure.code != "engine_crashed":
         http.transport.abort()
@@ -129,7 +131,7 @@ async def _frames(events: AsyncIterator[Any], progress: StreamPosition | None) -
 
 
 def _frame(event: Any, comment: bytes = b"") -> bytes:
-    """`comment`: of the place after this event, and after all of a list."""
+    """An event as bytes. `comment`: the position after this event, or after all events of a list."""
     if not isinstance(event, list):
         return comment + _data(event)
     *followed, last = (f"event: {one['type']}\n".encode() + _data(one) for one in event)

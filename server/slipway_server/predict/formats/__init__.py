@@ -50,7 +50,7 @@ class Loader(Protocol):
 
 
 def loader(name: str) -> Loader:
-    """Raises ModelError where the runtime is not installed."""
+    """Import the module of a format. Raises ModelError where its runtime is not installed."""
     try:
         module: Loader = importlib.import_module(f"{__name__}.{MODULES[name]}")
     except ImportError as error:

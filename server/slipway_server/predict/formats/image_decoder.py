@@ -1,6 +1,6 @@
 """Decodes images and makes the tensors of a model of them, one at a time, in a process of its own.
 
-A bomb or a crash there ends one request.
+A decompression bomb or a crash in that process ends one request.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from . import ModelError
 
 
 class ImageDecoder:
-    """Its `run` takes a file and the limit of its pixels, and returns channels, height, width."""
+    """`run` takes the bytes of an image and a limit of its pixels, and returns an array of channels, height, width."""
 
     def __init__(self, steps: preprocessing.Preprocessing) -> None:
         self._steps = steps

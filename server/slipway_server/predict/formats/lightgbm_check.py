@@ -1,6 +1,6 @@
 """LightGBM's text files: every index in a tree is checked, because LightGBM follows them without a look.
 
-It reads the text that is written here, from what was checked, and nothing else of the file.
+LightGBM gets a text that this module writes from what it has checked, and nothing else of the file.
 """
 
 from dataclasses import dataclass

@@ -61,7 +61,7 @@ def _walk(data: memoryview, kind: str, depth: int) -> Iterator[str]:
 
 
 def _fields(data: memoryview) -> Iterator[_Field]:
-    """Those with a length. Raises IndexError where the data ends too early."""
+    """The length-delimited fields of a message. Raises IndexError where the data ends too early."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

@@ -37,7 +37,7 @@ class OnnxModel:
         return [self._tensor(name, result) for name, result in zip(outputs, results, strict=True)]
 
     def _run_values(self, inputs: list[Tensor], outputs: list[str]) -> list[Tensor]:
-        """numpy has no bfloat16: its bits go in and come out as memory."""
+        """As `run`, for models with bfloat16, which numpy does not have: its bits go in and come out as memory."""
         given = {one.name: _to_value(one) for one in inputs}
         results = self._session.run_with_ort_values(outputs, given)
         return [_from_value(name, value) for name, value in zip(outputs, results, strict=True)]
@@ -93,7 +93,7 @@ def _describe(session: Any) -> ModelDescription:
 
 
 def _classifier(outputs: list[TensorSpec]) -> tuple[str, str]:
-    """scikit-learn's converter returns a label and a row of probabilities."""
+    """The names of the outputs for label and probabilities, as scikit-learn's converter has them; else empty."""
     if len(outputs) != 2:
         return "", ""
     first, second = outputs

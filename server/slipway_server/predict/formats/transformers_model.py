@@ -25,7 +25,7 @@ class TransformersModel:
         with torch.inference_mode():
             rows = torch.from_numpy(
                 numpy.array(inputs[0].array)
-            )  # its own: torch warns of memory that it may not write
+            )  # a copy of its own: torch warns of memory that it may not write
             scores = self._model(pixel_values=rows).logits
         return [Tensor(SCORES, "FP32", scores.numpy()) for _ in outputs]
 
@@ -51,7 +51,7 @@ def _described(labels: int) -> ModelDescription:
 
 
 def _loaded(folder: Path) -> Any:
-    """In float32. Weights that are missing would be random numbers, and a head of another size, too."""
+    """The model in float32. ModelError for weights that are missing or have other sizes: they would be random."""
     try:
         model, found = transformers.AutoModelForImageClassification.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32,
@@ -72,7 +72,7 @@ def _loaded(folder: Path) -> Any:
 
 
 def _try(model: TransformersModel) -> None:
-    """One image, so that a processor of another size than the model's is found before the first request."""
+    """Run one image, so that a processor of another size than the model's is found before the first request."""
     [spec] = model.description.inputs
     try:
         model.run([Tensor(PIXELS, "FP32", numpy.zeros((1, *spec.shape[1:]), "f4"))], [SCORES])

@@ -20,7 +20,7 @@ MAX_LABEL_CHARACTERS = 512
 
 
 def with_images(description: ModelDescription, folder: Path) -> ModelDescription:
-    """The same description where the folder has no preprocessor_config.json.
+    """The description with images and labels; unchanged where the folder has no preprocessor_config.json.
 
     Raises:
         ModelError: the files contradict the model, or need what this server does not have.
@@ -48,7 +48,7 @@ def _image_input(description: ModelDescription) -> TensorSpec:
 
 
 def _fitted(spec: TensorSpec, steps: Preprocessing) -> tuple[TensorSpec, bool]:
-    """With the sizes of the processor in place of open ones, and whether the channels come last."""
+    """The input with the processor's sizes in place of open ones, and whether its channels come last."""
     rows, *sizes = spec.shape
     first, last = (CHANNELS, steps.height, steps.width), (steps.height, steps.width, CHANNELS)
     for wanted in (first, last):
@@ -61,7 +61,7 @@ def _fitted(spec: TensorSpec, steps: Preprocessing) -> tuple[TensorSpec, bool]:
 
 
 def _labelled(description: ModelDescription, config: Mapping[str, Any]) -> ModelDescription:
-    """A classifier, where the model has one matrix of scores and the configuration a label for each column."""
+    """A classifier's description, where the model has one matrix of scores and `config` a label for each column."""
     labels = labels_of(config)
     scores = [spec for spec in description.outputs if len(spec.shape) == 2 and spec.datatype in _DATATYPES]
     if not labels or len(scores) != 1 or description.label_output:
@@ -86,7 +86,7 @@ def independent(config: Mapping[str, Any]) -> bool:
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str]:
-    """In the order of their columns; none where the configuration has none. Raises ModelError."""
+    """The labels in the order of their columns; empty where the configuration has none. Raises ModelError."""
     written = config.get("id2label")
     if not written:
         return []

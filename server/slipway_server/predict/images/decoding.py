@@ -26,11 +26,11 @@ Image.MAX_IMAGE_PIXELS = None  # it warns; `decode` refuses
 
 
 class ImageError(ValueError):
-    """Why a content is no image that is taken: what follows "the image"."""
+    """Why content is refused as an image. The text continues a sentence that begins with "the image"."""
 
 
 def decode(data: bytes, max_pixels: int) -> Image.Image:
-    """An RGB image that stands upright by its EXIF orientation. Raises ImageError; MemoryError where there is none."""
+    """An RGB image, turned upright by its EXIF orientation. Raises ImageError, or MemoryError when memory runs out."""
     if not data.startswith((JPEG, PNG)):
         raise ImageError("is neither JPEG nor PNG")
     try:
@@ -48,7 +48,7 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def _opened(data: bytes, max_pixels: int) -> Image.Image:
-    """With its header alone."""
+    """The image with its header read and checked, and no pixels yet."""
     image = Image.open(io.BytesIO(data), formats=_FORMATS)
     width, height = image.size
     if width < 1 or height < 1:
@@ -63,7 +63,7 @@ def _opened(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def _check_end(data: bytes) -> None:
-    """Of a PNG, which ends with its last chunk. Cameras write more behind a JPEG, which stays unread."""
+    """Refuse a PNG that does not end with its last chunk. What cameras write behind a JPEG stays unread."""
     at, kind = len(PNG), b""
     while kind != b"IEND":
         if at + _CHUNK.size > len(data):
@@ -75,7 +75,7 @@ def _check_end(data: bytes) -> None:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """As transformers' `load_image`: grey three times, without transparency. Of 16 bits the higher 8."""
+    """RGB as transformers' `load_image` makes it: grey three times, no transparency, the higher 8 of 16 bits."""
     if image.mode.startswith("I"):
         values: Any = numpy.asarray(image)
         return Image.fromarray((values >> 8).astype(numpy.uint8)).convert("RGB")
@@ -83,7 +83,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> Any:
-    """1, upright, where EXIF cannot be read: it is not what the request is about."""
+    """The EXIF orientation; 1 (upright) where EXIF cannot be read: that is no reason to refuse the image."""
     try:
         return image.getexif().get(_ORIENTATION, 1)
     except Exception:

@@ -12,7 +12,7 @@ from .preprocessing import Preprocessing
 
 
 def pixels(image: Image.Image, steps: Preprocessing, max_pixels: int) -> Array:
-    """Channels, height, width. Raises ImageError for a ratio of sides that would make a small image too large."""
+    """A float32 array of channels, height, width. Raises ImageError for sides whose ratio makes a resize too large."""
     found: Any = numpy.asarray(_resized(image, steps, max_pixels)).transpose(2, 0, 1)
     if steps.crop:
         found = _cropped(found, *steps.crop)
@@ -46,7 +46,7 @@ def _resized(image: Image.Image, steps: Preprocessing, max_pixels: int) -> Image
 
 
 def _cropped(found: Array, height: int, width: int) -> Array:
-    """The centre; what an image lacks is 0, before numbers are scaled."""
+    """The centre of an image; pixels that a smaller image lacks are 0, before numbers are scaled."""
     rows, columns = found.shape[1:]
     if rows < height or columns < width:
         wide = numpy.zeros((found.shape[0], max(rows, height), max(columns, width)), found.dtype)

@@ -46,7 +46,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "SiglipImageProcessor": {},
     "ViTImageProcessor": {"resample": 2},
 }  # fmt: skip
-# They have no say in the pixels: every image becomes RGB, and the others are about masks of segmentation.
+# Fields without effect on pixels: every image becomes RGB, and reduced labels are for masks of segmentation.
 _WITHOUT_EFFECT = frozenset({"do_convert_rgb", "do_reduce_labels"})
 _RESAMPLES = range(6)  # Pillow's numbers: nearest, lanczos, bilinear, bicubic, box, hamming
 
@@ -58,7 +58,7 @@ class Preprocessing(msgspec.Struct, frozen=True):
     height: int
     width: int
     resize: tuple[int, int] | None = None  # height and width
-    shortest_edge: int = 0  # resize with the same ratio; 0: not so
+    shortest_edge: int = 0  # pixels of the shorter side after a resize that keeps the ratio; 0: no such resize
     resample: int = 3
     crop: tuple[int, int] | None = None  # of the centre
     scale: float | None = None
@@ -70,7 +70,7 @@ class Preprocessing(msgspec.Struct, frozen=True):
 
 
 def read(folder: Path) -> Preprocessing | None:
-    """None where the folder has no such file. Raises ModelError for one that this server cannot follow."""
+    """The steps of the folder's file; None without the file. Raises ModelError for one that is not supported."""
     path = folder / CONFIG
     if not path.is_file():
         return None
@@ -78,7 +78,7 @@ def read(folder: Path) -> Preprocessing | None:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Raises ModelError."""
+    """The JSON object in a file. Raises ModelError for a file that is too large, or has other content."""
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise ModelError(f"{path.name} has more than {MAX_CONFIG_BYTES} bytes.")
     try:
@@ -91,7 +91,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def parse(written: Mapping[str, Any]) -> Preprocessing:
-    """Raises ModelError with the name of the processor or the field."""
+    """The steps that a file describes. Raises ModelError with the name of the processor or the field."""
     name = _processor(written)
     fields = _COMMON | _PROCESSORS[name] | {key: value for key, value in written.items() if value is not None}
     for key, value in fields.items():
@@ -150,7 +150,7 @@ def _geometry(name: str, fields: Mapping[str, Any]) -> tuple[tuple[int, int] | N
 def _convnext(
     fields: Mapping[str, Any], edge: int, crop: tuple[int, int] | None
 ) -> tuple[tuple[int, int] | None, int, tuple[int, int] | None]:
-    """It crops a share of the image while it resizes; from 384 on it does not keep the ratio."""
+    """As `_geometry`, for ConvNeXT: below 384 it resizes by `crop_pct` and crops, from 384 on it ignores the ratio."""
     if not edge:
         raise ModelError(f"{CONFIG}: size of ConvNextImageProcessor is a shortest_edge.")
     if crop is not None and crop != (edge, edge):

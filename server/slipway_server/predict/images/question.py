@@ -1,4 +1,4 @@
-"""What the process that decodes images gets for one, and the name of its answer."""
+"""The inputs that the process that decodes images gets for one image, and the name of its output."""
 
 import numpy
 

@@ -53,7 +53,7 @@ class PoolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PoolFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of the pool's file."""
 
     models: Annotated[list[PoolEntry], Meta(max_length=MAX_MODELS)]
 
@@ -64,14 +64,14 @@ class CatalogError(CheckpointError):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Entries by name and version, and the version of each name that requests without one get."""
+    """Entries by name and version, and for each name the version of requests that name none."""
 
     entries: Mapping[ModelKey, PoolEntry]
     defaults: Mapping[str, str]
 
 
 def read_catalog(file: Path) -> Catalog:
-    """Raises CatalogError for a file that is not there, or wrong."""
+    """The catalog in a file. Raises CatalogError for a file that is not there, or wrong."""
     try:
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
@@ -88,7 +88,7 @@ def read_catalog(file: Path) -> Catalog:
 
 
 def catalog_of(models: list[PoolEntry]) -> Catalog:
-    """Raises CatalogError for entries that contradict one another."""
+    """The catalog of entries. Raises CatalogError for entries that contradict others, or lead out of the folder."""
     entries: dict[ModelKey, PoolEntry] = {}
     versions: dict[str, list[PoolEntry]] = {}
     for index, entry in enumerate(models):
@@ -113,14 +113,14 @@ def _default(name: str, versions: list[PoolEntry]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What lies in a folder, by names, sizes and times: another one is another model."""
+    """The files of a folder, as a hash of names, sizes, times and inodes: another fingerprint is another model."""
 
     digest: str
     size_bytes: int
 
 
 def fingerprint(root: Path, entry: PoolEntry) -> Fingerprint:
-    """Raises CheckpointError for a folder that is not there, or not below the pool's own."""
+    """The fingerprint of an entry's files. Raises CheckpointError for a folder that is missing or outside of `root`."""
     folder = root / entry.path
     if not folder.resolve().is_relative_to(root.resolve()):
         raise CheckpointError(f"The folder {entry.path} of {entry.name} is a link that leads out of the pool's folder.")

@@ -41,8 +41,10 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """`fits`: there is room now. Else `evict` these and look again, or look again at `wait_until_s` (None: when
-    something changes). `impossible`: why there never will be."""
+    """Whether there is room. `fits`: there is now. `impossible`: why there never will be.
+
+    Else evict the models of `evict` and look again; without any, look again at `wait_until_s` (None: after a change).
+    """
 
     fits: bool = False
     evict: tuple[ModelKey, ...] = ()
@@ -53,7 +55,7 @@ class Room:
 def make_room(
     limits: PoolLimits, loaded: Sequence[ModelInMemory], others: Others, need_bytes: int, now_s: float
 ) -> Room:
-    """For one more model of so many bytes."""
+    """How to make room for one more model of `need_bytes` bytes."""
     pinned_bytes = sum(one.size_bytes for one in loaded if one.pinned)
     if need_bytes + pinned_bytes > limits.memory_bytes:
         free = max(0, limits.memory_bytes - pinned_bytes)
@@ -81,18 +83,18 @@ def make_room(
 
 
 def shed(limits: PoolLimits, loaded: Sequence[ModelInMemory], others: Others) -> tuple[ModelKey, ...]:
-    """Which leave because models have grown beyond the memory: also those within their minimum residency."""
+    """Which models leave because all have grown beyond the memory: also models within their minimum residency."""
     over_bytes = sum(one.size_bytes for one in loaded) + others.starting_bytes - limits.memory_bytes
     return _enough(_evictable(loaded), over_bytes, 0) if over_bytes > 0 else ()
 
 
 def _evictable(loaded: Sequence[ModelInMemory]) -> list[ModelInMemory]:
-    """The least recently used one first."""
+    """Models that are neither busy nor pinned, the least recently used one first."""
     return sorted((one for one in loaded if not one.busy and not one.pinned), key=lambda one: one.last_used_s)
 
 
 def _enough(candidates: Sequence[ModelInMemory], over_bytes: int, over: int) -> tuple[ModelKey, ...]:
-    """The first of them that are enough; of these none that the others make needless."""
+    """The first candidates that free enough, without those that the other chosen ones make needless."""
     chosen: list[ModelInMemory] = []
     for one in candidates:
         if sum(other.size_bytes for other in chosen) >= over_bytes and len(chosen) >= over:

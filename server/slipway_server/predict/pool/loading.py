@@ -40,7 +40,7 @@ class PoolRules:
 
 
 class PoolObserver(Protocol):
-    """What is measured."""
+    """Callbacks for metrics."""
 
     def loaded(self, key: ModelKey, seconds: float) -> None: ...
 
@@ -74,11 +74,11 @@ class ModelLoader:
         return sum(one.size_bytes for one in (*residents, *self._leaving)) + sum(self._starting.values())
 
     def changed(self) -> None:
-        """A request has ended, or a model has been measured."""
+        """Look for room again: a request has ended, or a model has been measured."""
         self._changed.set()
 
     def want(self, slot: ModelSlot) -> "asyncio.Future[None]":
-        """Its load, which many may await. Raises StillLoading when too many wait."""
+        """The future of the model's load, queued if it is not yet. Raises StillLoading when too many loads wait."""
         if slot.load is None:
             if self._queue.full():
                 raise StillLoading(f"{self._queue.qsize()} models wait to be loaded, which is the limit.", 2.0)
@@ -88,7 +88,7 @@ class ModelLoader:
         return slot.load
 
     async def run(self) -> None:
-        """Until it is cancelled; then no process is left."""
+        """Load models until cancelled; all processes are ended before this returns."""
         workers = [asyncio.create_task(self._work()) for _ in range(self._rules.parallel_loads)]
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
@@ -103,7 +103,10 @@ class ModelLoader:
             await asyncio.gather(*self._leaving.values(), return_exceptions=True)
 
     def evict(self, slot: ModelSlot, reason: str, drain_s: float = DRAIN_S) -> "asyncio.Task[None] | None":
-        """It takes no further request; those that hold it may end. Returns what ends when its memory is free."""
+        """Give the model no further request; end it when its requests have ended, after `drain_s` seconds at most.
+
+        Returns a task that ends when the model's memory is free; None where the model was not in memory.
+        """
         resident, slot.resident = slot.resident, None
         if resident is None:
             return None
@@ -112,13 +115,13 @@ class ModelLoader:
         return self._end(slot, resident, drain_s)
 
     def fail_loads(self, reason: str) -> None:
-        """Requests that wait for one end; the loads go on."""
+        """Fail the requests that wait for a load; the loads go on."""
         for slot in self._slots.values():
             if slot.load:
                 _settle(slot.load, StillLoading(reason))
 
     def shed(self) -> None:
-        """Models grow with their largest batch: when all are larger than the memory, some leave."""
+        """Evict models when all together have outgrown the memory: a model grows with its largest batch."""
         facts = self._in_memory()
         for key in shed(self._rules.limits, facts, self._others()):
             self.evict(self._slots[key], "grown")
@@ -203,7 +206,7 @@ class ModelLoader:
         self.shed()
 
     def _lost(self, slot: ModelSlot, resident: Resident, life: "asyncio.Task[None]") -> None:
-        """Its process crashed too often, or could not be started again."""
+        """Drop a model whose process crashed too often, or could not be started again."""
         reason = "" if life.cancelled() else str(life.exception() or "")
         if slot.resident is not resident:
             return
@@ -229,7 +232,7 @@ class ModelLoader:
     # -- room
 
     async def _reserve(self, slot: ModelSlot, need_bytes: int) -> None:
-        """Returns when so many bytes are reserved for it; they count until it is measured.
+        """Wait until `need_bytes` are reserved for a model; they count until its memory is measured.
 
         Raises:
             StillLoading: models that must stay have all the room.

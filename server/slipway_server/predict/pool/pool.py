@@ -38,7 +38,7 @@ class ProcessPool:
     # -- requests
 
     def find(self, name: str, version: str | None = None) -> ModelSlot:
-        """Raises UnknownModel or UnknownVersion."""
+        """The slot of a version; None: the default version. Raises UnknownModel or UnknownVersion."""
         default = self._catalog.defaults.get(name)
         if default is None:
             raise UnknownModel(f"The model {name!r} does not exist here.")
@@ -48,7 +48,7 @@ class ProcessPool:
         return slot
 
     def versions(self, name: str) -> list[ModelSlot]:
-        """All of a name. Raises UnknownModel."""
+        """The slots of all versions of a model. Raises UnknownModel."""
         self.find(name)
         return [slot for slot in self.slots.values() if slot.entry.name == name]
 
@@ -56,7 +56,7 @@ class ProcessPool:
         return sum(slot.state == state for slot in self.slots.values())
 
     def sizes(self) -> dict[ModelKey, float]:
-        """Of all models of the file; 0 where one is not in memory."""
+        """Bytes of memory of each model in the file; 0 for a model that is not in memory."""
         return {key: slot.resident.size_bytes if slot.resident else 0 for key, slot in self.slots.items()}
 
     @contextlib.asynccontextmanager
@@ -65,7 +65,7 @@ class ProcessPool:
 
         Raises:
             ModelBusy: too many requests hold it or wait for it.
-            StillLoading, LoadFailed: it is not in memory within the time.
+            StillLoading, LoadFailed: the model is not in memory within the time.
         """
         if slot.in_flight >= slot.entry.max_in_flight:
             raise ModelBusy(f"{slot.in_flight} requests of {slot.entry.name!r} are running, which is the limit.")
@@ -81,7 +81,7 @@ class ProcessPool:
             slot.in_flight -= 1
 
     async def _resident(self, slot: ModelSlot) -> Resident:
-        """Taken already, so that it is not evicted before the request has it."""
+        """The model in memory, taken for the request already, so that it is not evicted before the request uses it."""
         if slot.resident and slot.resident.available:
             slot.resident.take()
             return slot.resident
@@ -100,7 +100,7 @@ class ProcessPool:
             slot.waiting -= 1
 
     async def _wait(self, slot: ModelSlot) -> None:
-        """For its load, or for the next start of its process."""
+        """Wait for the load of a model, or for the next start of its process."""
         if slot.removed:
             raise UnknownModel(f"The model {slot.entry.name!r} does not exist here any more.")
         if slot.resident is None:
@@ -115,7 +115,7 @@ class ProcessPool:
     # -- commands
 
     async def load(self, slot: ModelSlot) -> None:
-        """Into memory, or again if its files have changed. Raises StillLoading or LoadFailed."""
+        """Load a model, also again if its files have changed. Raises StillLoading or LoadFailed."""
         slot.forgive()
         resident = slot.resident
         if resident and slot.load is None:
@@ -132,7 +132,7 @@ class ProcessPool:
             raise StillLoading(f"The model {slot.entry.name!r} is still loading.", 2.0) from None
 
     async def unload(self, slots: list[ModelSlot]) -> None:
-        """Out of memory; returns when it is free. The next request loads them again. Raises ModelPinned."""
+        """Evict models; return when their memory is free. The next request loads them again. Raises ModelPinned."""
         for slot in slots:
             if slot.entry.pinned:
                 raise ModelPinned(f"{slot.entry.name!r} {slot.entry.version} is pinned: remove the pin from the file.")
@@ -144,7 +144,7 @@ class ProcessPool:
             await asyncio.wait(ends)
 
     def fail_waiting(self, reason: str) -> None:
-        """All requests in all models, and those that wait for one."""
+        """Fail all requests of all models, and those that wait for a model to be loaded."""
         self.loader.fail_loads(reason)
         for slot in self.slots.values():
             if slot.resident:
@@ -153,7 +153,7 @@ class ProcessPool:
     # -- the file and the folders
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Until it is cancelled. Ready when each pinned model was tried once."""
+        """Follow the file and load models until cancelled. Ready when the load of each pinned model was tried once."""
         loads = asyncio.create_task(self.loader.run())
         try:
             await self._load_pinned()
@@ -168,7 +168,7 @@ class ProcessPool:
                 await loads
 
     async def _load_pinned(self) -> None:
-        """One after the other: more of them than may wait are no error."""
+        """Load pinned models one after the other: there may be more of them than loads may wait."""
         for slot in [slot for slot in self.slots.values() if slot.entry.pinned]:
             with contextlib.suppress(StillLoading, LoadFailed):
                 await asyncio.shield(self.loader.want(slot))
@@ -191,7 +191,7 @@ class ProcessPool:
         self.loader.changed()
 
     def _scan(self, looked: dict[ModelKey, PoolEntry]) -> tuple[Catalog | None, dict[ModelKey, Fingerprint]]:
-        """In a thread: disks may be slow."""
+        """The file's catalog, None if it is wrong, and the fingerprints of `looked`; in a thread: disks may be slow."""
         catalog, found = None, {}
         try:
             catalog = read_catalog(self._file)
@@ -207,7 +207,7 @@ class ProcessPool:
         return catalog, found
 
     def _compare(self, slot: ModelSlot, found: Fingerprint) -> None:
-        """Other files are loaded when two looks saw the same ones: what is being copied is not whole."""
+        """Load changed files when two looks have seen the same ones: files that are being copied are not whole."""
         if slot.resident is None:
             if slot.failure and slot.failure.fingerprint != found:
                 slot.forgive()
@@ -225,7 +225,7 @@ class ProcessPool:
             self.loader.want(slot)
 
     def _apply(self, catalog: Catalog) -> None:
-        """What is new can be loaded, what is gone leaves, what has changed is loaded again."""
+        """Apply the file: new entries can be loaded, models of removed ones leave, changed ones are loaded again."""
         if catalog == self._catalog:
             return
         for key in [key for key in self.slots if key not in catalog.entries]:

@@ -33,13 +33,13 @@ class ModelHost(Protocol):
 
 
 class Resident:
-    """A process that crashes is started again, as often as a server's only model is."""
+    """One model in memory. Its process is started again after a crash, as often as that of a server's only model."""
 
     def __init__(self, entry: PoolEntry, host: ModelHost, print_: Fingerprint, reserved_bytes: int, most: int) -> None:
         """`reserved_bytes` count until the memory is measured. `most`: restarts within a while."""
         self.entry, self.host, self.fingerprint = entry, host, print_
         self.size_bytes = reserved_bytes
-        self.in_hand = 0  # requests
+        self.in_hand = 0  # requests that hold the model
         self.loaded_s = self.last_used_s = time.monotonic()
         self._idle, self._available = asyncio.Event(), asyncio.Event()
         self._idle.set()
@@ -48,11 +48,11 @@ class Resident:
 
     @property
     def available(self) -> bool:
-        """Not while its process is started again."""
+        """Whether requests can be computed now: not while the model's process starts or restarts."""
         return self._available.is_set()
 
     def start(self, message: LoadModel) -> "asyncio.Task[None]":
-        """Ends with an error when the model cannot be loaded, or crashed too often."""
+        """Start the process. The task ends with an error when the model cannot be loaded, or crashed too often."""
         executor, host = self.host.executor, self.host
         self._life = asyncio.create_task(
             keep_running(
@@ -63,7 +63,7 @@ class Resident:
         return self._life
 
     async def until_available(self) -> None:
-        """Raises EngineError when it never will be."""
+        """Wait until the model is available. Raises EngineError when it never will be."""
         assert self._life, "it was started"
         waiting = asyncio.create_task(self._available.wait())
         try:
@@ -76,7 +76,7 @@ class Resident:
             await self._life
 
     def take(self) -> None:
-        """A request begins to use it."""
+        """Note that a request begins to use the model."""
         self.in_hand += 1
         self._idle.clear()
 
@@ -87,11 +87,11 @@ class Resident:
             self._idle.set()
 
     def measure(self) -> None:
-        """Its size is the most that its processes ever had."""
+        """Set `size_bytes` to the most memory that the model's processes have had since their start."""
         self.size_bytes = self.host.peak_bytes() or self.size_bytes
 
     async def end(self, drain_s: float) -> None:
-        """When its requests have ended, or the time for them is over. Its memory is free when this returns."""
+        """End the model when its requests have ended, after `drain_s` seconds at most. Its memory is free on return."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
                 await self._idle.wait()
@@ -113,7 +113,7 @@ class Resident:
         self.host.crashed()
 
     def _restart_in_s(self, crash: EngineCrashed) -> float | None:
-        """Requests wait for the first restart, which is at once, and for no later one."""
+        """Seconds until the restart; None: never. Requests wait only for the first restart, which is at once."""
         delay_s = self._restarts.delay_s(time.monotonic())
         if delay_s != 0.0:
             self.host.executor.fail_waiting("The process of the model ended while this request waited for it.")

@@ -8,12 +8,12 @@ from .eviction import ModelInMemory
 from .resident import Resident
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0  # between two attempts to load a model that fails
-# Of a model that was never measured: an interpreter with its runtime, and what loading makes of each byte of its files.
+# Estimate for a model that was never measured: an interpreter with its runtime, and memory for each byte of its files.
 BASE_BYTES, BYTES_PER_FILE_BYTE = 160 << 20, 3
 
 
 class PoolError(Exception):
-    """Why a request does not get its model. `retry_after_s`: when it may."""
+    """Why a request does not get its model. `retry_after_s`: seconds after which another try may succeed."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class PoolError(Exception):
 
 
 class UnknownModel(PoolError):
-    """The file does not have it."""
+    """The pool's file does not have the model."""
 
 
 class UnknownVersion(PoolError):
@@ -33,15 +33,15 @@ class ModelBusy(PoolError):
 
 
 class StillLoading(PoolError):
-    """The time to wait for it is over, or too many models wait to be loaded."""
+    """The time to wait for the model is over, or too many models wait to be loaded."""
 
 
 class LoadFailed(PoolError):
-    """It cannot be loaded now."""
+    """The model cannot be loaded now."""
 
 
 class ModelPinned(PoolError):
-    """A pinned model stays in memory."""
+    """A pinned model cannot be unloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class ModelSlot:
     entry: PoolEntry
     resident: Resident | None = None
     load: "asyncio.Future[None] | None" = None  # queued or running
-    leaving: int = 0  # lives of it that end now
+    leaving: int = 0  # residents of the model that end now
     in_flight: int = 0  # requests that hold it or wait for it
-    waiting: int = 0  # of these
+    waiting: int = 0  # those of them that wait
     failure: Failure | None = None
     removed: bool = False  # from the file
     known: tuple[Fingerprint, int] | None = None  # how large these files were in memory
@@ -68,7 +68,7 @@ class ModelSlot:
 
     @property
     def state(self) -> str:
-        """As the index of the Open Inference Protocol has it."""
+        """READY, LOADING, UNLOADING or UNAVAILABLE, as in the index of the Open Inference Protocol."""
         if self.resident and self.resident.available:
             return "READY"
         if self.load or self.resident:
@@ -82,13 +82,13 @@ class ModelSlot:
         return "unloaded" if self.state == "UNAVAILABLE" else ""
 
     def need_bytes(self, found: Fingerprint, limit_bytes: int) -> int:
-        """What is reserved for it: as much as it took the last time, or an estimate."""
+        """Bytes to reserve for the model: as much as these files took the last time, or an estimate."""
         if self.known and self.known[0] == found:
             return self.known[1]
         return min(limit_bytes, BASE_BYTES + BYTES_PER_FILE_BYTE * found.size_bytes)
 
     def failed(self, reason: str, now_s: float, found: Fingerprint | None) -> None:
-        """The next attempt waits, each time twice as long."""
+        """Note a failed load. The next attempt waits, each time twice as long, up to LONGEST_DELAY_S."""
         delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(self._attempts, 10))
         self._attempts += 1
         self.failure = Failure(reason, now_s + delay_s, self._attempts, found)
@@ -97,7 +97,7 @@ class ModelSlot:
         self.failure, self._attempts = None, 0
 
     def forgive(self) -> None:
-        """An attempt may be made at once: a person wants it, or the files have changed."""
+        """Allow the next attempt at once: a load was requested explicitly, or the files have changed."""
         if self.failure:
             self.failure = Failure(self.failure.reason, 0.0, self.failure.attempts, self.failure.fingerprint)
 
@@ -107,7 +107,7 @@ class ModelSlot:
             raise LoadFailed(self.failure.reason, self.failure.until_s - now_s)
 
     def in_memory(self, resident: Resident) -> ModelInMemory:
-        """A model that is replaced may leave before its successor comes, also a pinned one."""
+        """The model for `eviction`. While its successor loads it counts as not pinned, and may leave before."""
         return ModelInMemory(
             self.entry.key,
             resident.size_bytes,

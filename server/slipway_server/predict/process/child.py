@@ -45,7 +45,7 @@ class ServerHungUp(Exception):
 
 
 class ModelWire:
-    """Whole messages, blocking. Raises HungUp."""
+    """Sends and receives whole messages, blocking. Raises ServerHungUp."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection

@@ -37,7 +37,7 @@ class BatchFailed(Exception):
 
 
 class ModelProcess:
-    """One process, of which there is one at a time."""
+    """The process of a model, at most one at a time. `start` may be called again when it has ended."""
 
     def __init__(self, batch_timeout_s: float) -> None:
         self._batch_timeout_s = batch_timeout_s
@@ -46,7 +46,8 @@ class ModelProcess:
         self._writer: asyncio.StreamWriter | None = None
 
     async def start(self, start: LoadModel) -> ModelLoaded:
-        """
+        """Start the process, and wait until it has loaded the model.
+
         Raises:
             ModelRefused: the model cannot be served, and why.
             EngineError: the process ended while it loaded, or took too long.
@@ -112,7 +113,7 @@ class ModelProcess:
             raise EngineCrashed(f"The process of the model sent what is no answer: {error}.") from None
 
     def peak_bytes(self) -> int:
-        """Of memory, since it was started; 0 where there is no process."""
+        """The most memory that the process has had since its start, in bytes; 0 where there is no process."""
         process = self._process
         return machine.peak_memory_bytes(process.pid) if process and process.returncode is None else 0
 
@@ -122,7 +123,7 @@ class ModelProcess:
         await self._process.wait()
 
     async def kill(self, wait_s: float = 0.0) -> str:
-        """Ends it; returns how it ended, in words. `wait_s`: for a process that hung up to end by itself."""
+        """End the process; return how it ended, in words. `wait_s`: seconds for it to end by itself before."""
         if self._writer:
             self._writer.close()
         if self._process is None:

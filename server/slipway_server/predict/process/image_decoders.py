@@ -24,7 +24,7 @@ BASE_BYTES, PIXEL_BYTES = 256 << 20, 16
 
 
 class ImageRefused(Exception):
-    """Why an image was not decoded: what follows "the image"."""
+    """Why an image was not decoded. The text continues a sentence that begins with "the image"."""
 
 
 class DecoderUnavailable(Exception):
@@ -33,7 +33,7 @@ class DecoderUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DecoderRules:
-    """`config`: the preprocessor_config.json of the model."""
+    """`config`: path of the model's preprocessor_config.json. `most`: number of processes."""
 
     config: str
     most: int
@@ -42,7 +42,7 @@ class DecoderRules:
 
 
 class ImageDecoders:
-    """At most so many processes, each started when it is needed first."""
+    """At most `rules.most` processes, each started when it is first needed."""
 
     def __init__(self, rules: DecoderRules, decoded: Callable[[float], None] = lambda seconds: None) -> None:
         """`decoded` gets the seconds of each image."""
@@ -61,7 +61,7 @@ class ImageDecoders:
         return self._rules.max_pixels
 
     def peak_bytes(self) -> int:
-        """What all processes have had in memory at most."""
+        """The sum of the most memory that each process has had."""
         return sum(process.peak_bytes() for process in self._here)
 
     async def warm_up(self) -> None:
@@ -74,7 +74,7 @@ class ImageDecoders:
         """The tensor of one image; channels, height, width. A client that leaves does not end the process.
 
         Raises:
-            ImageRefused: it is no image, too large, or ended the process.
+            ImageRefused: the content is no image, is too large, or ended the process.
             DecoderUnavailable: no process could be started.
         """
         await self._free.acquire()

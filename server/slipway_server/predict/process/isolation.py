@@ -60,19 +60,19 @@ def _libc() -> ctypes.CDLL:
 
 
 def hide_memory() -> None:
-    """Of a process that has secrets: others of its user cannot read its memory and its environment."""
+    """For a process that has secrets: other processes of its user cannot read its memory and environment."""
     _libc().prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def isolate(model: Path) -> bool:
-    """Of this process and all its threads to come. Returns whether files are bounded too (Linux 5.13 with Landlock).
+    """Isolate this process and its later threads. Returns whether files are bounded too (Linux 5.13 with Landlock).
 
     Raises:
         IsolationError: system calls cannot be bounded; the process must not load a model then.
     """
     if _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise IsolationError(ctypes.get_errno(), "no_new_privs is refused")
-    with contextlib.suppress(OSError):  # the kernel's choice where memory is gone: this process and not the server
+    with contextlib.suppress(OSError):  # the OOM killer takes this process before the server
         Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     bounded = _bound_files([str(model), *_python_paths(), *_READ_ONLY])
@@ -81,7 +81,7 @@ def isolate(model: Path) -> bool:
 
 
 def limit_memory(size_bytes: int) -> None:
-    """Of what it allocates: more is a failed allocation there, and not the end of the container.
+    """Limit what this process allocates; 0: no limit. More is a failed allocation, and not the end of the container.
 
     What a runtime has mapped and not touched is no memory: of torch that is half a gigabyte.
     """
@@ -148,12 +148,12 @@ def _bound_calls() -> None:
 def _program(
     pid: int, architecture: int, clone: int, clone3: int, tgkill: int, refused: tuple[int, ...]
 ) -> list[bytes]:
-    """Threads and signals to itself are allowed, other processes and programs are not."""
+    """The seccomp filter: threads and signals to itself are allowed, other processes and programs are not."""
     step = struct.Struct("=HBBI").pack
     allow, deny = step(_RETURN, 0, 0, _ALLOW), step(_RETURN, 0, 0, _DENY)
     lines = [step(_LOAD, 0, 0, _ARCHITECTURE), step(_JUMP_IF_EQUAL, 1, 0, architecture), deny]
     lines += [step(_LOAD, 0, 0, _NUMBER)]
-    lines += [step(_JUMP_IF_SET, 0, 1, 0x40000000), deny]  # of x32
+    lines += [step(_JUMP_IF_SET, 0, 1, 0x40000000), deny]  # system calls of x32
     # glibc takes clone where there is no clone3, whose flags a filter cannot see.
     lines += [step(_JUMP_IF_EQUAL, 0, 1, clone3), step(_RETURN, 0, 0, _NOT_THERE)]
     lines += [step(_JUMP_IF_EQUAL, 0, 4, clone), step(_LOAD, 0, 0, _FIRST_ARGUMENT)]

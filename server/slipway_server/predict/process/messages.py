@@ -30,7 +30,7 @@ class LoadModel(msgspec.Struct, frozen=True, tag=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Of one tensor: its bytes are behind those of the one before."""
+    """The description of one tensor, whose bytes follow those of the tensor before it."""
 
     name: str
     datatype: str
@@ -82,7 +82,7 @@ from_model: msgspec.msgpack.Decoder[FromModel] = msgspec.msgpack.Decoder(FromMod
 
 
 class ProtocolError(ValueError):
-    """The other side sent what no message is."""
+    """The other side sent something that is no message."""
 
 
 def encode(message: ToModel | FromModel, data: Sequence[bytes] = ()) -> list[bytes]:
@@ -100,7 +100,7 @@ def pack(tensors: Sequence[Tensor]) -> tuple[list[Head], list[bytes]]:
 
 
 def unpack(heads: Sequence[Head], data: memoryview) -> list[Tensor]:
-    """Raises TensorError or ProtocolError for heads that contradict the data."""
+    """The tensors in `data`. Raises TensorError or ProtocolError for heads that contradict the data."""
     if sum(head.size_bytes for head in heads) != len(data) or any(head.size_bytes < 0 for head in heads):
         raise ProtocolError("sizes of tensors contradict their data")
     found, at = [], 0
