@@ -65,7 +65,7 @@ def test_rejected_revision_that_left_the_spec_is_not_retried() -> None:
     obj = in_flight("Aborted", "Degraded")
     obj["status"]["currentRevision"] = "cccccccccc"
     decided = intents.retry(read_deployment(obj))
-    assert isinstance(decided, Nothing) and "is not what the spec asks for any more" in decided.why
+    assert isinstance(decided, Nothing) and "is not what the spec describes any more" in decided.why
 
 
 def test_full_promotion_of_a_held_rollout_reports_the_hold() -> None:

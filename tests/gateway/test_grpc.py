@@ -11,6 +11,7 @@ from grpc import aio
 
 from slipway_gateway.grpc_api import statuses
 from slipway_gateway.grpc_api.peers import address_of
+from slipway_gateway.grpc_api.streams import MAX_RUNNING
 from slipway_process import protobuf
 from testkit.until import until_async
 
@@ -327,6 +328,22 @@ async def test_a_stream_that_is_left_ends_its_calls() -> None:
         await until_async(lambda: server.cancelled == 3)
         await until_async(lambda: made.gate.outcomes() == {"client_closed": 3})
         assert made.gate.budget.used_bytes == 0
+
+
+async def test_a_stream_that_is_left_while_it_is_full_ends_the_call_that_waits_for_its_turn() -> None:
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with upstream(hang) as server, grpc_gateway() as made:
+        made.gate.route((LEFT, 100, [server.url]))
+        call = made.channel.stream_stream(STREAM)()
+        for _ in range(MAX_RUNNING + 2):
+            await call.write(infer())
+        await until_async(lambda: len(server.seen) == MAX_RUNNING + 2)
+        call.cancel()
+        await until_async(lambda: server.cancelled == MAX_RUNNING + 2)
+        await until_async(lambda: made.gate.budget.used_bytes == 0)
 
 
 async def test_a_drain_ends_running_calls_well_and_streams_after_what_was_read() -> None:

@@ -71,6 +71,17 @@ def test_ejections_are_bounded_and_leave_one_endpoint(count: int, percent: int, 
         assert out <= max(1, count * percent // 100) and out < count and (percent or not out)
 
 
+def test_failures_of_requests_from_before_an_ejection_do_not_prolong_it() -> None:
+    found, clock = outliers()
+    while not found.failed(URLS[0], URLS, gateway=True):
+        pass
+    for _ in range(50):
+        assert not found.failed(URLS[0], URLS, gateway=True)
+    clock.now += 10.1
+    assert not found.ejected()
+    assert [found.failed(URLS[0], URLS, gateway=True) for _ in range(3)] == [False, False, True]
+
+
 def test_removed_endpoints_are_forgotten() -> None:
     found, _ = outliers()
     while not found.failed(URLS[0], URLS, gateway=True):

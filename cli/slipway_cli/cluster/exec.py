@@ -23,5 +23,5 @@ def exec_in_pod(where: Sequence[str], pod: str, container: str, command: Sequenc
         raise CommandError(f"`kubectl exec` in pod {pod} did not end within {TIMEOUT_S:.0f} s") from error
     if done.returncode:
         why = done.stderr.strip().removeprefix("error: ") or f"exit code {done.returncode}"
-        raise CommandError(f"`slipway-operator explain` in pod {pod} failed: {why}")
+        raise CommandError(f"`{' '.join(command[:2])}` in pod {pod} failed: {why}")
     return done.stdout

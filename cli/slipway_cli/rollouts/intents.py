@@ -90,7 +90,7 @@ def retry(of: Deployment) -> Decision:
     if not rollout.is_rejected:
         return Nothing(f"revision {rollout.revision} was not rejected: it is on its way ({of.message})")
     if rollout.revision != of.wanted:
-        return Nothing(f"revision {rollout.revision} is not what the spec asks for any more: {of.wanted} is")
+        return Nothing(f"revision {rollout.revision} is not what the spec describes any more: {of.wanted} is")
     if of.intents.get("retry") == rollout.next_attempt_token:
         return _already_requested(f"the retry {rollout.next_attempt_token}")
     text = f"{_revision(of, rollout.revision)} is tried again, attempt {rollout.attempt + 1}"

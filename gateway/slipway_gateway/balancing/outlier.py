@@ -49,13 +49,15 @@ class OutlierDetector:
         `peers`: endpoints of its revision, itself among them. `gateway`: it did not answer, or with 502, 503 or 504;
         False: it answered with another 5xx.
         """
+        if url in self.ejected():
+            return False  # it belongs to an earlier request, as with `succeeded`
         known = self._endpoints.setdefault(url, _EndpointHistory())
         known.failures_5xx += 1
         known.gateway_failures = known.gateway_failures + 1 if gateway else 0
         rule = self._rule
         reached = 0 < rule.consecutive_5xx <= known.failures_5xx
         reached |= 0 < rule.consecutive_gateway_failure <= known.gateway_failures
-        if not reached or url in self.ejected() or not self._may_go(url, peers):
+        if not reached or not self._may_go(url, peers):
             return False
         self._eject(url, known)
         return True

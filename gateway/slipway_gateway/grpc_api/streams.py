@@ -15,7 +15,6 @@ from .reading import MessageReader
 
 NAME = "ModelStreamInfer"
 MAX_RUNNING = 8  # calls of one stream
-Running = tuple[Call, asyncio.Task[bytes]]
 
 
 class InferStream:
@@ -24,7 +23,8 @@ class InferStream:
     def __init__(self, methods: Methods, context: Context) -> None:
         self._methods, self._context = methods, context
         # Calls in the order of their messages. When it is full because the client reads no answers, no message is read.
-        self._answers: asyncio.Queue[Running | None] = asyncio.Queue(MAX_RUNNING)
+        self._answers: asyncio.Queue[Call | None] = asyncio.Queue(MAX_RUNNING)
+        self._running: dict[Call, asyncio.Task[bytes]] = {}  # those of the queue, and one more at either end of it
         self._refusal: errors.RequestError | None = None
 
     async def run(self) -> None:
@@ -47,7 +47,8 @@ class InferStream:
             await self._authenticate()
             while not methods.ending.done() and (found := await self._next(reader)) is not None:
                 call, message = found
-                await self._answers.put((call, asyncio.create_task(self._infer(call, message))))
+                self._running[call] = asyncio.create_task(self._infer(call, message))
+                await self._answers.put(call)
             if methods.ending.done():
                 self._refusal = errors.draining()
         except errors.RequestError as refusal:
@@ -94,21 +95,17 @@ class InferStream:
         return messages.stream_error(statuses.details_of(call.status, call.body), _request_id(message))
 
     async def _write(self) -> None:
-        while (running := await self._answers.get()) is not None:
-            call, task = running
-            try:
-                await self._methods.deliver(self._context, await task)
-            finally:
-                call.close()
+        while (call := await self._answers.get()) is not None:
+            await self._methods.deliver(self._context, await self._running[call])
+            del self._running[call]
+            call.close()
 
     async def _abandon(self) -> None:
         """Ends calls whose answers have no reader any more."""
-        while not self._answers.empty():
-            if (running := self._answers.get_nowait()) is not None:
-                call, task = running
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                call.close()
+        for call, task in self._running.items():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            call.close()
 
 
 def _request_id(message: bytes) -> str:

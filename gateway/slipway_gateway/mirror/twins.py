@@ -40,6 +40,7 @@ PAIRED, UNCOUNTED, PROBED, CANCELLED, ABANDONED = "paired", "uncounted", "probed
 SIDE_EFFECTS, SUSPECT = "side_effects", "suspect"
 # A request that canary failed is sent to stable up to `REPEATS` times, in this interval, while stable's pods are busy.
 REPEATS, _REPEAT_AFTER_S = 3, 1.0
+_MAX_RATES = 4096  # routes whose pairs per second are bounded
 _LEG_BYTES = 24 << 10  # memory of one leg: what it keeps of a stream, and its buffers
 
 
@@ -185,6 +186,8 @@ class TwinShadows:
         if copy is None:
             return SIDE_EFFECTS
         now_s = self._clock()
+        if route.name not in self._rates and len(self._rates) >= _MAX_RATES:
+            self._rates.clear()  # routes come and go; those that are there begin with a full second again
         rate = self._rates.setdefault(route.name, RateLimit(now_s, shadow.max_pairs_per_second))
         if not rate.take(now_s, shadow.max_pairs_per_second, spare=counts is None):
             return pairs.RATE

@@ -108,3 +108,15 @@ def test_a_row_is_used_again_when_its_last_mask_has_come(process: Silent) -> Non
     process.answers = [MaskedRows([Masked(1, 0)])]
     masks.begin(items[1:])
     assert [one.row for one in advances(process)] == [0, 0]
+
+
+def test_rows_are_free_when_the_process_has_ended_for_good(process: Silent) -> None:
+    masks, items = Masks(process, rows=2), batch(3)  # type: ignore[arg-type]
+    masks.begin(items[:2])
+    masks.forget("0")  # its mask is still being computed
+    process.answers, process.serves = [Hello(2, refusal="It does not start.")], False
+    masks.take_prepared()
+    masks.forget("1")
+    masks.begin(items[2:])
+    assert masks.collect(items[2:])["2"].row < 0
+    masks.begin(items[:2])  # as many as there are rows

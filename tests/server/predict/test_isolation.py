@@ -10,7 +10,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
-import mmap, os, signal, socket, subprocess, sys, threading
+import ctypes, mmap, os, resource, signal, socket, subprocess, sys, threading
 from pathlib import Path
 from slipway_server.predict.process.isolation import isolate, limit_memory
 model = Path(sys.argv[1])
@@ -24,6 +24,9 @@ def refused(attempt):
     except (OSError, MemoryError) as error:
         return True
     return False
+def queue_signal():
+    if ctypes.CDLL(None, use_errno=True).sigqueue(os.getppid(), 0, None):
+        raise OSError(ctypes.get_errno(), "sigqueue")
 attempts = {
     "secret": lambda: open(sys.argv[2]).read(),
     "environment of the parent": lambda: open(f"/proc/{os.getppid()}/environ").read(),
@@ -34,8 +37,12 @@ attempts = {
     "program": lambda: subprocess.run(["/bin/true"]),
     "exec": lambda: os.execv("/bin/true", ["true"]),
     "signal": lambda: os.kill(os.getppid(), 0),
+    "queued signal": queue_signal,
+    "limits of the parent": lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE),
     "memory": lambda: bytearray(2 << 30),
 }
+own = resource.prlimit(0, resource.RLIMIT_NOFILE)
+assert own == resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)
 print([name for name, attempt in attempts.items() if not refused(attempt)])
 thread = threading.Thread(target=print, args=("threads work",))
 thread.start(); thread.join()

@@ -290,8 +290,8 @@ class TemplateTolerance(ApiType):
 
     relative: Annotated[float, Field(ge=0, le=1)] = 0.001
     """Part of the larger number, in steps of 0.000001."""
-    absolute: Annotated[float, Field(ge=0, le=1000)] = 0.000001
-    """Difference, in steps of 0.000000001."""
+    absolute: Annotated[float | None, Field(ge=0, le=1000)] = None
+    """Difference, in steps of 0.000000001; without it 0.000001."""
 
 
 class TemplateMinSamples(ApiType):

@@ -45,6 +45,7 @@ INCLUDED = frozenset(BAD_EVENTS) - {COMPOSITE, "TruncatedAnswer"}
 # Events of comparisons of mirrored requests (kind PairedDrift), with the names of gateways' counters.
 TOKENS_FLIP = "TokensFlip"  # also an event of pairs (kind PairedEvent)
 LOWER_SCORE = "LowerScore"  # an event of pairs only: the scorer rates canary's response lower
+_ABSOLUTE_TOLERANCE = 0.000001  # no default of the schema: YAML 1.1 reads the 1e-06 that Go writes of it as a text
 DRIFT_EVENTS = {"AnswerDiffers": "text", TOKENS_FLIP: "tokens"}
 # Version of what the counters of an analysis run mean: a new number restarts every run, as a changed template does.
 COUNTED = 5
@@ -188,7 +189,8 @@ def _tolerance(metric: TemplateMetric) -> ToleranceSpec | None:
     if metric.event != PREDICTION_DISAGREEMENT:
         return None
     found = metric.tolerance or TemplateTolerance()
-    millionths, billionths = 1e6 * found.relative, 1e9 * found.absolute
+    absolute = _ABSOLUTE_TOLERANCE if found.absolute is None else found.absolute
+    millionths, billionths = 1e6 * found.relative, 1e9 * absolute
     if abs(millionths - round(millionths)) > 1e-6 or abs(billionths - round(billionths)) > 1e-3:
         raise ValueError(
             f"metric {metric.name!r}: tolerance.relative is in steps of 0.000001 and tolerance.absolute in steps of "

@@ -283,8 +283,11 @@ class Masks:
         for held in self._held.values():
             self._refuse(held.requests, reason)
         self._held.clear()
+        # No process is left that computes masks in these rows.
+        self._free_rows += self._retired.values()
+        self._retired.clear()
         for one in self._followed.values():
-            one.refusal = reason
+            one.refusal, one.awaited = reason, -1
 
     def _grammar_prepared(self, message: Prepared) -> None:
         held = self._held.pop(message.digest, None)

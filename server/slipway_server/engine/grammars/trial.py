@@ -41,6 +41,7 @@ class Trial:
 
     def result(self) -> TrialResult:
         """The result, once the pipe is readable. Closes the pipe and reaps the process, which has written or ended."""
+        written = b""
         with contextlib.suppress(OSError):
             written = os.read(self.pipe, 4096)
         os.close(self.pipe)

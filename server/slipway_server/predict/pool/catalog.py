@@ -95,8 +95,9 @@ def catalog_of(models: list[PoolEntry]) -> Catalog:
         where = f"models[{index}]"
         if entry.key in entries:
             raise CatalogError(f"{where}: {entry.name} with the version {entry.version} is there twice.")
-        if os.path.isabs(entry.path) or ".." in Path(entry.path).parts:
-            raise CatalogError(f"{where}.path: {entry.path!r} leads out of the pool's folder: write a path below it.")
+        parts = Path(entry.path).parts
+        if not parts or os.path.isabs(entry.path) or ".." in parts:
+            raise CatalogError(f"{where}.path: {entry.path!r} is not below the pool's folder: write a path below it.")
         entries[entry.key] = entry
         versions.setdefault(entry.name, []).append(entry)
     return Catalog(entries, {name: _default(name, found) for name, found in versions.items()})

@@ -31,19 +31,20 @@ _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | errno.EPERM
 _NOT_THERE = 0x00050000 | errno.ENOSYS
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 CLONE_THREAD = 0x10000
-# By machine: the number of the architecture, of clone, clone3, tgkill, and of the calls that are refused.
-_CALLS: dict[str, tuple[int, int, int, int, tuple[int, ...]]] = {
+# By machine: the number of the architecture, of clone, clone3, tgkill, prlimit64, and of the calls that are refused.
+_CALLS: dict[str, tuple[int, int, int, int, int, tuple[int, ...]]] = {
     # socket connect bind listen accept accept4 ptrace process_vm_readv writev pidfd_open pidfd_getfd execve execveat
     # kill tkill fork vfork io_uring(3) bpf perf_event_open keyctl add_key request_key mount unshare setns socketpair
+    # rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal
     "x86_64": (
-        0xC000003E, 56, 435, 234,
+        0xC000003E, 56, 435, 234, 302,
         (41, 42, 49, 50, 43, 288, 101, 310, 311, 434, 438, 59, 322, 62, 200, 57, 58, 425, 426, 427, 321, 298, 250, 248,
-         249, 165, 272, 308, 53),
+         249, 165, 272, 308, 53, 129, 297, 424),
     ),
     "aarch64": (
-        0xC00000B7, 220, 435, 131,
+        0xC00000B7, 220, 435, 131, 261,
         (198, 203, 200, 201, 202, 242, 117, 270, 271, 434, 438, 221, 281, 129, 130, 425, 426, 427, 280, 241, 219, 217,
-         218, 40, 97, 268, 199),
+         218, 40, 97, 268, 199, 138, 240, 424),
     ),
 }  # fmt: skip
 _READ_ONLY = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/proc/self", "/proc/cpuinfo",
@@ -146,9 +147,10 @@ def _bound_calls() -> None:
 
 
 def _program(
-    pid: int, architecture: int, clone: int, clone3: int, tgkill: int, refused: tuple[int, ...]
+    pid: int, architecture: int, clone: int, clone3: int, tgkill: int, prlimit: int, refused: tuple[int, ...]
 ) -> list[bytes]:
-    """The seccomp filter: threads and signals to itself are allowed, other processes and programs are not."""
+    """The seccomp filter. Threads, signals to itself and its own limits are allowed; other processes and programs are
+    not."""
     step = struct.Struct("=HBBI").pack
     allow, deny = step(_RETURN, 0, 0, _ALLOW), step(_RETURN, 0, 0, _DENY)
     lines = [step(_LOAD, 0, 0, _ARCHITECTURE), step(_JUMP_IF_EQUAL, 1, 0, architecture), deny]
@@ -160,6 +162,8 @@ def _program(
     lines += [step(_JUMP_IF_SET, 0, 1, CLONE_THREAD), allow, deny]
     lines += [step(_JUMP_IF_EQUAL, 0, 4, tgkill), step(_LOAD, 0, 0, _FIRST_ARGUMENT)]
     lines += [step(_JUMP_IF_EQUAL, 0, 1, pid), allow, deny]
+    lines += [step(_JUMP_IF_EQUAL, 0, 5, prlimit), step(_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    lines += [step(_JUMP_IF_EQUAL, 1, 0, 0), step(_JUMP_IF_EQUAL, 0, 1, pid), allow, deny]
     for number in refused:
         lines += [step(_JUMP_IF_EQUAL, 0, 1, number), deny]
     return [*lines, allow]
