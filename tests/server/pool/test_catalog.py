@@ -30,8 +30,9 @@ def test_versions_of_a_name_are_entries_and_one_is_the_default(tmp_path: Path) -
     [
         ([IRIS, IRIS], "models[1]: iris with the version unversioned is there twice"),
         ([IRIS | {"version": "1"}, IRIS | {"version": "2"}], "iris has 2 versions: write default: true"),
-        ([IRIS | {"path": "../secret"}], "models[0].path: '../secret' leads out"),
-        ([IRIS | {"path": "/etc"}], "models[0].path: '/etc' leads out"),
+        ([IRIS | {"path": "../secret"}], "models[0].path: '../secret' is not below"),
+        ([IRIS | {"path": "/etc"}], "models[0].path: '/etc' is not below"),
+        ([IRIS | {"path": "."}], "models[0].path: '.' is not below"),
         ([IRIS | {"name": "../x"}], "$.models[0].name"),
         ([IRIS | {"version": "a/b"}], "$.models[0].version"),
         ([IRIS | {"pinned": "yes"}], "$.models[0].pinned"),
