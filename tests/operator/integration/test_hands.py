@@ -32,6 +32,7 @@ from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.facts.revision import TEMPLATE_VERSION
 from slipway_operator.planning.plan import plan
+from testkit.until import until_async
 
 pytestmark = pytest.mark.integration
 
@@ -293,8 +294,11 @@ async def test_explain_reads_the_cluster_and_writes_nothing(client, chat):
 
 async def test_keys_names_and_misses(client, chat):
     namespace = chat["metadata"]["namespace"]
-    assert await client.keys(MODEL_DEPLOYMENTS, namespace) == [(namespace, "chat")]
-    assert (namespace, "chat") in await client.keys(MODEL_DEPLOYMENTS, None)
+    # They come from the API server's cache, which may be a moment behind a write.
+    await until_async(
+        lambda: client.keys(MODEL_DEPLOYMENTS, namespace), holds=lambda found: found == [(namespace, "chat")]
+    )
+    await until_async(lambda: client.keys(MODEL_DEPLOYMENTS, None), holds=lambda found: (namespace, "chat") in found)
     assert await client.list(MODEL_DEPLOYMENTS, namespace, "a=b") == []
     with pytest.raises(NotFound):
         await client.get(MODEL_DEPLOYMENTS, namespace, "other")
