@@ -15,12 +15,9 @@ import contextlib
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,11 +29,12 @@ from bench.shadow import gateway
 from devcluster.ports import reserve_port
 from testkit import ROOT
 from testkit.report import Bar, report, write
-from testkit.until import until
+from testkit.world.program import Launch, running
 
 QUICK = bool(os.environ.get("QUICK"))
 MODEL = ROOT / "examples/models/tiny-v2"
 LIMIT = 1.1  # times the p99 without a batch
+START_S = 120.0
 SETTLE_S = 2.0  # of a block, that does not count
 LINES = 4000
 DRAWS = 2000
@@ -53,51 +51,40 @@ class Block:
 
 
 @contextlib.contextmanager
-def process(command: list[str], ready_url: str, log: Path) -> Iterator[None]:
-    with log.open("w") as lines, subprocess.Popen(command, cwd=ROOT, stderr=lines) as running:
-        try:
-            until(lambda: running.poll() is not None or is_ready(ready_url), f"{command[2]} is ready", within_s=120.0)
-            if running.poll() is not None:
-                raise RuntimeError(log.read_text()[-2000:])
-            yield
-        finally:
-            running.terminate()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2.0) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-@contextlib.contextmanager
 def world(folder: Path, slots: int) -> Iterator[str]:
     """The URL of the gateway."""
     serving, probe, jobs, admin = (reserve_port() for _ in range(4))
     keys = folder / "tenant.json"
     key = base64.urlsafe_b64encode(os.urandom(32)).decode()
     keys.write_text(json.dumps({"keys": [{"id": "k1", "key": key}]}))
-    server = [
+    server = (
         *(sys.executable, "-m", "slipway_server", "--model", str(MODEL), "--served-model-name", "m"),
         *("--host", "127.0.0.1", "--port", str(serving), "--probe-port", str(probe), "--max-num-seqs", "16"),
-    ]
+    )
     table = {
         "models": {"m": {"backends": [{"revision": "r1", "weight": 100, "endpoints": [f"http://127.0.0.1:{serving}"]}]}}
     }
     flags = (f"--jobs-url=http://127.0.0.1:{jobs}", f"--tenant-keys-file={keys}", f"--batch-slots={slots}")
     with (
-        process(server, f"http://127.0.0.1:{probe}/readyz", folder / "server.log"),
+        running(
+            Launch(server, {}, f"http://127.0.0.1:{serving}", f"http://127.0.0.1:{probe}/readyz"),
+            folder / "server.log",
+            START_S,
+        ),
         gateway(table, *flags) as (url, _),
-        process(
-            [
-                *(sys.executable, "-m", "slipway_jobs", f"--gateway-url={url}", f"--keys-file={keys}"),
-                *(f"--database-url=sqlite:///{folder}/jobs.db", "--host=127.0.0.1", f"--port={jobs}"),
-                *("--admin-host=127.0.0.1", f"--admin-port={admin}"),
-            ],
-            f"http://127.0.0.1:{admin}/readyz",
+        running(
+            Launch(
+                (
+                    *(sys.executable, "-m", "slipway_jobs", f"--gateway-url={url}", f"--keys-file={keys}"),
+                    *(f"--database-url=sqlite:///{folder}/jobs.db", "--host=127.0.0.1", f"--port={jobs}"),
+                    *("--admin-host=127.0.0.1", f"--admin-port={admin}"),
+                ),
+                {},
+                f"http://127.0.0.1:{jobs}",
+                f"http://127.0.0.1:{admin}/readyz",
+            ),
             folder / "jobs.log",
+            START_S,
         ),
     ):
         yield url

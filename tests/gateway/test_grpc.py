@@ -23,6 +23,11 @@ LEFT, RIGHT = "aaaaaaaaaa", "bbbbbbbbbb"
 HEALTH = "/grpc.health.v1.Health/"
 
 
+async def hang(_: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def test_a_call_reaches_a_server_as_the_same_bytes_and_is_one_request() -> None:
     async with upstream(echo) as server, grpc_gateway() as made:
         made.gate.route((LEFT, 100, [server.url]))
@@ -157,10 +162,6 @@ async def test_a_key_in_the_metadata_authenticates_and_models_of_others_do_not_e
 
 
 async def test_a_cancelled_call_is_cancelled_at_its_server() -> None:
-    async def hang(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     async with upstream(hang) as server, grpc_gateway() as made:
         made.gate.route((LEFT, 100, [server.url]))
         call = made.channel.unary_unary(INFER)(infer())
@@ -171,10 +172,6 @@ async def test_a_cancelled_call_is_cancelled_at_its_server() -> None:
 
 
 async def test_the_deadline_of_a_call_ends_it_and_its_server_knows_it() -> None:
-    async def hang(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     async with upstream(hang) as server, grpc_gateway() as made:
         made.gate.route((LEFT, 100, [server.url]))
         assert (await made.failure("ModelInfer", infer(), timeout=1.0))[0] == "DEADLINE_EXCEEDED"
@@ -314,10 +311,6 @@ async def test_a_stream_without_a_key_ends_before_it_is_read() -> None:
 
 
 async def test_a_stream_that_is_left_ends_its_calls() -> None:
-    async def hang(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     async with upstream(hang) as server, grpc_gateway() as made:
         made.gate.route((LEFT, 100, [server.url]))
         call = made.channel.stream_stream(STREAM)()
@@ -331,10 +324,6 @@ async def test_a_stream_that_is_left_ends_its_calls() -> None:
 
 
 async def test_a_stream_that_is_left_while_it_is_full_ends_the_call_that_waits_for_its_turn() -> None:
-    async def hang(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     async with upstream(hang) as server, grpc_gateway() as made:
         made.gate.route((LEFT, 100, [server.url]))
         call = made.channel.stream_stream(STREAM)()
@@ -382,10 +371,6 @@ async def test_calls_that_begin_while_connections_get_goaway_are_served() -> Non
 
 
 async def test_a_call_that_outlasts_the_drain_ends_with_a_status() -> None:
-    async def hang(_: web.Request) -> web.Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     async with upstream(hang) as server, grpc_gateway(grpc_connection_age_s=0.2) as made:
         made.gate.route((LEFT, 100, [server.url]))
         running = made.channel.unary_unary(INFER)(infer())
