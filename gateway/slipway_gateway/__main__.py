@@ -15,13 +15,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
 
 from aiohttp import ClientSession, http_parser, web
 
 from slipway_process import collector, logs
 from slipway_process.passes import PassKeys
-from slipway_process.settings import default_variable
 
 from .authentication.authenticator import Authenticator
 from .authentication.issuers import IssuerKeys
@@ -35,6 +33,7 @@ from .balancing.load_balancer import LoadBalancer
 from .balancing.outlier import OutlierDetection
 from .feedback.endpoint import SharedClaims
 from .forwarding.proxy import Proxy, max_sessions
+from .grpc_api.listener import GrpcServer
 from .identity.authenticate import OFF
 from .ledger.store import LedgerStore
 from .ledger.writer import Ledger
@@ -45,7 +44,7 @@ from .serving.admission import Admission
 from .serving.api import PublicApi
 from .serving.listener import ConnectionLimiter, listen
 from .serving.operator_token import OperatorToken
-from .serving.tls import server_tls
+from .serving.tls import ServerTls, server_tls
 from .settings import GatewaySettings
 from .sharing.counters import SharedBudgets, SharedCounters
 from .sharing.limiter import Limiter
@@ -220,26 +219,16 @@ def _balancer(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: s
     )
 
 
-class GrpcPort(Protocol):
-    """`grpc_api.listener.GrpcServer`, whose library only gateways with a gRPC port load."""
-
-    async def drain(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-async def _listen_grpc(edge: PublicApi, balancer: LoadBalancer, settings: GatewaySettings) -> GrpcPort | None:
+async def _listen_grpc(
+    edge: PublicApi, balancer: LoadBalancer, settings: GatewaySettings, tls: ServerTls | None
+) -> GrpcServer | None:
     if not settings.grpc_port:
         return None
-    # Before the library is loaded: it writes lines about what clients do wrong, and takes this in no other way.
-    default_variable("GRPC_VERBOSITY", "NONE")
-    from .grpc_api.listener import GrpcServer
-
+    server = GrpcServer(edge, balancer.published, settings, tls)
     try:
-        server = GrpcServer(edge, balancer.published, settings)
-    except (OSError, ValueError) as error:
-        sys.exit(f"slipway-gateway: {error}")
-    await server.start()
+        await server.start()
+    except OSError as error:
+        sys.exit(f"slipway-gateway: gRPC cannot listen on port {settings.grpc_port}: {error}")
     return server
 
 
@@ -298,7 +287,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
-        grpc_port = await _listen_grpc(edge, balancer, settings)
+        grpc_port = await _listen_grpc(edge, balancer, settings, tls)
         collector.spare()
         ports = dict(zip(("api", "admin", "internal"), (runner, *admin_runners), strict=False))
         log.info("listening", extra={"tls": tls is not None, **{name: one.addresses for name, one in ports.items()}})
@@ -328,7 +317,7 @@ class Shutdown:
     """The end of the process: the first signal drains, the second one exits now."""
 
     def __init__(
-        self, settings: GatewaySettings, edge: PublicApi, door: ConnectionLimiter, grpc_port: GrpcPort | None = None
+        self, settings: GatewaySettings, edge: PublicApi, door: ConnectionLimiter, grpc_port: GrpcServer | None = None
     ) -> None:
         self._settings = settings
         self._edge = edge

@@ -173,8 +173,3 @@ def _problem(settings: type[ProcessSettings], given: Mapping[str, Any], error: E
     if settings.model_fields[name].annotation is SecretStr:
         return f"{place}: the value {rule}"
     return f"{place}: {str(error['input'])[:_SHOWN_CHARACTERS]!r} {rule}"
-
-
-def default_variable(name: str, value: str) -> None:
-    """Sets a variable that is not set, for a library that takes a setting in no other way."""
-    os.environ.setdefault(name, value)

@@ -251,19 +251,6 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ({"gateway.tls.clientCASecretName": "clients"}, "gateway.tls.secretName is empty: name the Secret"),
         ({"gateway.tls.secretName": "My_Secret"}, "gateway/tls/secretName"),
         ({"gateway.grpc.port": 8001}, "gateway/grpc/port"),
-        (
-            {"gateway.grpc.enabled": True, "gateway.tls.secretName": "t", "gateway.tls.minVersion": "1.3"},
-            "set gateway.tls.minVersion to",
-        ),
-        (
-            {
-                "gateway.grpc.enabled": True,
-                "gateway.tls.secretName": "t",
-                "gateway.tls.clientCASecretName": "c",
-                "gateway.tls.clientAuth": "optional",
-            },
-            "set gateway.tls.clientAuth to required",
-        ),
         ({"tls.internal.newRevisions": True}, "set both, and enabled first"),
         ({"gateway.grpc.port": 8002}, "gateway/grpc/port"),
         ({"gateway.tls.minVersion": "1.1"}, "gateway/tls/minVersion"),

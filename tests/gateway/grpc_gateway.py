@@ -12,6 +12,7 @@ from grpc import aio
 from devcluster.ports import reserve_port
 from slipway_gateway.grpc_api.listener import GrpcServer
 from slipway_gateway.identity.tenants import KnownTenant
+from slipway_gateway.serving.tls import server_tls
 from slipway_gateway.settings import GatewaySettings
 from slipway_process import protobuf
 
@@ -50,7 +51,9 @@ async def grpc_gateway(
     port = reserve_port()
     settings = {"hold_timeout_s": 0.3, "host": "127.0.0.1", "port": 0, "grpc_port": port} | changes
     async with gateway(tenants, pepper, **settings) as gate:
-        server = GrpcServer(gate.edge, gate.balancer.published, GatewaySettings(**settings))
+        made_settings = GatewaySettings(**settings)
+        tls = server_tls(made_settings, gate.metrics)
+        server = GrpcServer(gate.edge, gate.balancer.published, made_settings, tls)
         await server.start()
         async with aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1)]) as made:
             try:

@@ -25,7 +25,7 @@ from slipway_gateway.identity.tenants import KnownTenant, UnreadableTenant, pars
 from .grpc_gateway import INFER, STREAM, grpc_gateway, infer
 from .grpc_gateway import echo as echo_message
 from .harness import Gateway, echo, gateway, upstream
-from .tenants import PEPPER, bearer, entry, make_key
+from .tenants import PEPPER, bearer, entry, make_key, tenant
 
 SPIFFE = "spiffe://example.org/ns/team-a/sa/app"
 KEY = make_key("k7Qm2x")
@@ -80,6 +80,10 @@ class Clients:
         """The same for gRPC."""
         certificate, key = (Path(path).read_bytes() for path in self.files(*names, **options))
         return grpc.ssl_channel_credentials(Path(self.ca).read_bytes(), key, certificate)
+
+    def trusting(self) -> grpc.ChannelCredentials:
+        """Of a client of gRPC without one."""
+        return grpc.ssl_channel_credentials(Path(self.ca).read_bytes())
 
     def stranger(self) -> ssl.SSLContext:
         """Of a client without one."""
@@ -304,7 +308,17 @@ async def test_a_certificate_is_its_tenants_by_grpc_too(clients: Clients) -> Non
         assert await call(uri(), uri("spiffe://example.org/another"), common=("No One",)) == "UNAUTHENTICATED"
 
 
-async def test_certificates_of_some_clients_alone_are_refused_with_grpc(clients: Clients) -> None:
-    with pytest.raises(ValueError, match="set --tls-client-auth required, or --grpc-port 0"):
-        async with grpc_gateway(**clients.settings(tls_client_auth="optional")):
-            pass
+async def test_where_certificates_are_optional_a_key_does_by_grpc_too(clients: Clients) -> None:
+    key = make_key("mine01")
+    tenants = (certified("by-uri", f"uri:{SPIFFE}"), tenant("by-key", key))
+    settings = clients.settings(tls_client_auth="optional")
+    async with upstream(echo_message) as server, grpc_gateway(tenants, PEPPER, **settings) as made:
+        made.gate.route(("rev", 100, [server.url]))
+        for trusted, metadata in (
+            (clients.trusting(), (("authorization", f"Bearer {key}"),)),
+            (clients.credentials(uri()), ()),
+        ):
+            own = [("grpc.use_local_subchannel_pool", 1)]
+            async with aio.secure_channel(f"127.0.0.1:{made.server.port}", trusted, options=own) as channel:
+                assert await channel.unary_unary(INFER)(infer(), metadata=metadata) == infer()
+        assert methods(made.gate) == {("key", "ok"): 1, ("certificate", "ok"): 1}

@@ -206,7 +206,7 @@ async def test_tls_has_the_certificate_of_the_api_and_reads_it_again(
     for name in ("first", "second"):
         authority.issue(name, name, hosts=["127.0.0.1"])
     files = installed(authority, "first", tmp_path)
-    monkeypatch.setattr("slipway_gateway.grpc_api.listener.LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("slipway_gateway.serving.tls.LOOK_AGAIN_S", 0.0)
     settings = {"tls_cert_file": files.certificate, "tls_private_key_file": files.private_key}
     trusted = grpc.ssl_channel_credentials(authority.path("ca.crt").read_bytes())
     async with upstream(echo) as server, grpc_gateway(**settings) as made:
@@ -233,14 +233,25 @@ async def subject(port: int, trusted: ssl.SSLContext) -> str:
         await drop(writer)
 
 
-async def test_tls_1_3_alone_is_refused_because_the_library_cannot_do_it(tmp_path: Path) -> None:
+async def test_tls_1_3_alone_is_taken_and_another_protocol_is_not(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "authority")
     authority.issue("first", "first", hosts=["127.0.0.1"])
     files = installed(authority, "first", tmp_path)
     settings = {"tls_cert_file": files.certificate, "tls_private_key_file": files.private_key}
-    with pytest.raises(ValueError, match=r"--tls-min-version 1\.2, or --grpc-port 0"):
-        async with grpc_gateway(**settings, tls_min_version="1.3"):
-            pass
+    trusted = grpc.ssl_channel_credentials(authority.path("ca.crt").read_bytes())
+    async with upstream(echo) as server, grpc_gateway(**settings, tls_min_version="1.3") as made:
+        made.gate.route((LEFT, 100, [server.url]))
+        address = f"127.0.0.1:{made.server.port}"
+        async with aio.secure_channel(address, trusted) as channel:
+            assert await channel.unary_unary(INFER)(infer()) == infer()
+        old = trusting(authority)
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(OSError):  # SSLError, or the connection is gone already
+            await subject(made.server.port, old)
+        # Without h2 in the handshake there is no HTTP/2, and so no gRPC.
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.server.port, ssl=trusting(authority))
+        assert b"named no HTTP/2" in await reader.read()
+        writer.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 import asyncio
 
-import grpc
-
 from slipway_process import protobuf
 
 from ..balancing.published_table import PublishedTable
 from ..wire import errors
-from .methods import SERVICE, Context, Methods, refuse
+from .context import CallContext
+from .methods import SERVICE, Methods, refuse
 from .reading import MessageReader
 
 HEALTH = "grpc.health.v1.Health"
@@ -28,7 +27,7 @@ class GrpcHealth:
     def serving(self) -> bool:
         return self._published.current is not None and not self._methods.api.draining
 
-    async def check(self, context: Context) -> None:
+    async def check(self, context: CallContext) -> None:
         try:
             if await self._service(context) not in _KNOWN:
                 refuse(context, 404, "There is no such service here.")
@@ -37,7 +36,7 @@ class GrpcHealth:
         except errors.RequestError as refusal:
             refuse(context, refusal.status, str(refusal))
 
-    async def watch(self, context: Context) -> None:
+    async def watch(self, context: CallContext) -> None:
         """Sends the status at once and after each change, until the gateway ends."""
         if self._watches >= MAX_WATCHES:
             refuse(context, 429, "There are too many watches of this gateway's health.")
@@ -52,17 +51,16 @@ class GrpcHealth:
                     await self._methods.deliver(context, protobuf.number_field(1, status))
                     last = status
                 await asyncio.wait({self._methods.ending}, timeout=_EVERY_S)
-            context.set_code(grpc.StatusCode.UNAVAILABLE)
-            context.set_details(str(errors.draining()))
+            refuse(context, 503, str(errors.draining()))
         except errors.RequestError as refusal:
             refuse(context, refusal.status, str(refusal))
         finally:
             self._watches -= 1
 
-    async def _service(self, context: Context) -> str:
+    async def _service(self, context: CallContext) -> str:
         call = self._methods.call(context, f"/{HEALTH}")
         try:
-            reader = MessageReader(context.read, self._methods.settings)
+            reader = MessageReader(context.stream, self._methods.settings)
             message = await reader.message(self._methods.hold(call, None), self._methods.settings.body_timeout_s)
             return protobuf.texts(message or b"", 1).get(1, "")
         except protobuf.WireError as error:

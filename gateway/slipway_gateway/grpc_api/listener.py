@@ -1,199 +1,226 @@
-"""The gRPC port: bounded calls and messages, TLS with the API port's certificate, and an end that cuts no call."""
+"""The gRPC port: bounded connections and calls, TLS with the API port's certificate, and an end that cuts no call."""
 
 import asyncio
+import contextlib
 import logging
-import threading
-import time
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import grpc
-from grpc import aio
-
 from ..balancing.published_table import PublishedTable
+from ..http2 import header_blocks
+from ..http2.connection import Http2Connection
+from ..http2.frames import ErrorCode
+from ..http2.lifetime import Http2Limits
+from ..http2.stream import Stream
 from ..serving.api import PublicApi
 from ..serving.inference import InferenceServer
-from ..serving.tls import LOOK_AGAIN_S, OPTIONAL, TlsFiles
+from ..serving.tls import HTTP_2, Handshake, ServerTls
 from ..settings import GatewaySettings
 from ..wire import errors
+from .context import INVALID_TIMEOUT, CallContext
 from .health import CHECK, HEALTH, WATCH, GrpcHealth
-from .methods import SERVICE, UNARY, Context, Methods, refuse
+from .methods import SERVICE, UNARY, Methods, refuse
+from .statuses import Status
 from .streams import NAME as STREAM
 from .streams import InferStream
 
 log = logging.getLogger(__name__)
 
-_STREAMS_OF_CONNECTION = 1024
-# Calls beyond `max_inflight` that the library takes, so that the API can count and refuse them itself.
+# Calls beyond `max_inflight` that get a task, so that the API can count and refuse them itself; streams are among them.
 _MORE_CALLS = 256
-# What a stream may send before its call reads it.
-_LOOKAHEAD_BYTES = 64 << 10
-_KEEPALIVE_MS, _LEAST_PING_MS = 60_000, 10_000
-_FAREWELL_S = 10.0
-# The library varies the age of a connection by a tenth. `_LEARNED_S`: the time that GOAWAY takes to reach a client,
-# which then begins no more calls on the connection.
-_AGE_SPREAD, _LEARNED_S = 1.1, 0.5
-_IDENTITY_ALONE = 1  # bit set of compressions that are taken: none, for a message may grow a thousandfold when unpacked
+_CHECKED_S = 1.0
+_CUT_S, _CUT_CHECKS = 1.0, 50
+_AGE_SPREAD = 0.1  # ages of connections differ by so much, so that they do not end together
+_TIMEOUTS = "The metadata grpc-timeout has up to eight digits and one of H, M, S, m, u and n."
+_CONTENT_TYPES = ("application/grpc", "application/grpc+proto")
+
+Run = Callable[[CallContext], Awaitable[None]]
 
 
 class GrpcServer:
-    """The gRPC port of one gateway."""
+    """The gRPC port of one gateway. `tls`: that of the API port; None without a certificate."""
 
-    def __init__(self, api: PublicApi, published: PublishedTable, settings: GatewaySettings) -> None:
-        """Raises OSError, ValueError: the port, or the certificate, cannot be used."""
+    def __init__(
+        self, api: PublicApi, published: PublishedTable, settings: GatewaySettings, tls: ServerTls | None = None
+    ) -> None:
         self._methods = Methods(api, settings, InferenceServer(published))
-        self._settings = settings
-        self._server = aio.server(
-            options=_options(settings), maximum_concurrent_rpcs=settings.max_inflight + _MORE_CALLS
+        self._settings, self._tls, self._door = settings, tls, api.door()
+        self._limits = Http2Limits(
+            settings.max_header_bytes,
+            settings.header_timeout_s,
+            settings.keepalive_timeout_s,
+            settings.grpc_connection_age_s,
         )
-        self._server.add_generic_rpc_handlers((_Services(self._methods, GrpcHealth(self._methods, published)),))
-        address = f"{_host(settings.host)}:{settings.grpc_port}"
-        tls = _credentials(settings)
-        try:
-            add = self._server.add_secure_port if tls else self._server.add_insecure_port
-            self.port = int(add(address, tls) if tls else add(address))
-        except RuntimeError as error:
-            raise OSError(f"gRPC cannot listen on {address}: {error}") from None
+        self._connections: set[Http2Connection] = set()
+        self._running = 0
+        self._all_closed = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._checking: asyncio.Task[None] | None = None
+        health = GrpcHealth(self._methods, published)
+        self._known: dict[str, Run] = {
+            f"/{HEALTH}/{CHECK}": health.check,
+            f"/{HEALTH}/{WATCH}": health.watch,
+            f"/{SERVICE}/{STREAM}": lambda context: InferStream(self._methods, context).run(),
+        }
+        for name in UNARY:
+            self._known[f"/{SERVICE}/{name}"] = partial(self._methods.unary, name)
 
     async def start(self) -> None:
-        await self._server.start()
+        """Raises OSError: the port cannot be used."""
+        loop = asyncio.get_running_loop()
+        port = self._settings.grpc_port
+        self._server = await loop.create_server(self._accept, self._settings.host or None, port, backlog=1024)
+        self._checking = loop.create_task(self._check())
         log.info("taking gRPC calls", extra={"port": self.port})
 
-    async def drain(self) -> None:
-        """Returns when all connections got GOAWAY and all calls have ended.
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
 
-        When the library stops, it cancels calls that clients begin before they have received GOAWAY. So it is stopped
-        only when every connection has reached its age, at which GOAWAY costs no call; until then calls are served.
+    @property
+    def running(self) -> int:
+        """Calls whose handler runs."""
+        return self._running
+
+    async def drain(self) -> None:
+        """Returns when the port is closed, all connections got GOAWAY and all calls have ended.
+
+        Calls that are on their way when a client learns of the end are served (see `Http2Connection.retire`).
         """
-        if self._methods.has_served:
-            age_s = self._settings.grpc_connection_age_s * _AGE_SPREAD + _LEARNED_S
-            await asyncio.sleep(min(age_s, self._settings.drain_timeout_s / 2))
+        if self._server is not None:
+            self._server.close()
         if not self._methods.ending.done():
             self._methods.ending.set_result(None)
-        # The API ends what runs for longer, with a status; the library would cancel it without one.
-        await self._server.stop(self._settings.drain_timeout_s + _FAREWELL_S)
+        for connection in list(self._connections):
+            connection.retire()
+        while self._connections:
+            self._all_closed.clear()
+            await self._all_closed.wait()
 
     async def close(self) -> None:
         """Cancels the calls that still run."""
         self._methods.cutting = True
-        await self._server.stop(0)
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.cut()
+        if self._checking is not None:
+            self._checking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._checking
+        for _ in range(_CUT_CHECKS):  # calls that were cancelled have yet to be counted
+            if not self._running:
+                break
+            await asyncio.sleep(_CUT_S / _CUT_CHECKS)
+        for connection in list(self._connections):
+            connection.force_close()
 
+    def _accept(self) -> asyncio.Protocol:
+        share = 1 + random.uniform(-_AGE_SPREAD, _AGE_SPREAD)
+        connection = Http2Connection(self, self._door, self._limits, share)
+        return Handshake(self._tls, self._door, connection, HTTP_2) if self._tls else connection
 
-def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
-    return [
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", settings.max_body_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ALONE),
-        ("grpc.max_concurrent_streams", _STREAMS_OF_CONNECTION),
-        ("grpc.max_metadata_size", settings.max_header_bytes),
-        ("grpc.absolute_max_metadata_size", settings.max_header_bytes),
-        ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
-        ("grpc.http2.bdp_probe", 0),
-        ("grpc.server_handshake_timeout_ms", int(settings.header_timeout_s * 1000)),
-        ("grpc.max_connection_age_ms", max(1, int(settings.grpc_connection_age_s * 1000))),
-        ("grpc.max_connection_idle_ms", max(1, int(settings.keepalive_timeout_s * 1000))),
-        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_MS),
-    ]
+    async def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(_CHECKED_S, self._limits.max_age_s / 4))
+            for connection in list(self._connections):
+                connection.check(loop.time())
 
+    # -- for connections
 
-def _host(host: str) -> str:
-    if not host:
-        return "[::]"
-    return f"[{host}]" if ":" in host else host
+    def opened(self, connection: Http2Connection) -> None:
+        self._connections.add(connection)
+        if self._methods.ending.done():
+            connection.retire()
 
+    def closed(self, connection: Http2Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_closed.set()
 
-def _credentials(settings: GatewaySettings) -> grpc.ServerCredentials | None:
-    """The TLS credentials of the port; None without a certificate. Raises OSError, ValueError: they cannot be used."""
-    if not settings.tls_cert_file:
-        return None
-    if settings.tls_min_version != "1.2":
-        raise ValueError("gRPC takes TLS 1.2 and 1.3: set --tls-min-version 1.2, or --grpc-port 0")
-    if settings.tls_client_ca_file and settings.tls_client_auth == OPTIONAL:
-        raise ValueError(
-            "gRPC cannot take certificates of some clients: set --tls-client-auth required, or --grpc-port 0"
-        )
-    files = TlsFiles(settings.tls_cert_file, settings.tls_private_key_file, settings.tls_client_ca_file)
-    reload = _Reload(files)
-    return grpc.dynamic_ssl_server_credentials(
-        reload.first, reload.next, require_client_authentication=bool(files.client_ca)
-    )
+    def handle(self, stream: Stream, connection: Http2Connection) -> Coroutine[Any, Any, None] | None:
+        """Begins a call; a request that is none, or one too many, has its response at once."""
+        head = stream.head
+        if self._running >= self._settings.max_inflight + _MORE_CALLS:
+            self._too_many(stream, connection)
+            return None
+        if head.method != "POST" or _content_type(head) not in _CONTENT_TYPES:
+            self._running += 1
+            return self._refuse_other(stream, connection)
+        context = CallContext(stream, connection)
+        if context.timeout_s == INVALID_TIMEOUT:
+            self._end_at_once(context, errors.invalid("invalid_timeout", _TIMEOUTS))
+            return None
+        if head.size_bytes > self._settings.max_header_bytes:
+            self._end_at_once(context, errors.bad_head(too_long=True))
+            return None
+        self._running += 1
+        return self._run(context, self._known.get(context.method) or self._unimplemented)
 
+    def ended(self, stream: Stream) -> None:
+        self._running -= 1
 
-class _Reload:
-    """Reads the certificate again when its files change. The library calls `next` from threads of its own."""
+    async def _run(self, context: CallContext, run: Run) -> None:
+        try:
+            if context.timeout_s is None:
+                await run(context)
+            else:
+                async with asyncio.timeout(context.timeout_s):
+                    await run(context)
+        except TimeoutError:
+            context.set_status(Status.DEADLINE_EXCEEDED, "The deadline of the call has passed.")
+        except Exception:
+            log.exception("a call failed inside of the gateway")
+            refuse(context, 500, str(errors.internal()))
+        await self._end(context)
 
-    def __init__(self, files: TlsFiles) -> None:
-        self._files, self._lock = files, threading.Lock()
-        self._signature, self._looked_s = files.signature(), time.monotonic()
-        self.first = self._load()
+    async def _end(self, context: CallContext) -> None:
+        if context.stream.is_ready:
+            await context.end()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.stall_timeout_s):
+                await context.end()
 
-    def next(self) -> Any:
-        """The certificate for the next handshake; None: the last one stays."""
-        with self._lock:
-            now_s = time.monotonic()
-            if now_s - self._looked_s < LOOK_AGAIN_S:
-                return None
-            self._looked_s = now_s
-            try:
-                signature = self._files.signature()
-                if signature == self._signature:
-                    return None
-                found = self._load()
-            except (OSError, ValueError):
-                return None  # the API port logs it
-            self._signature = signature
-            return found
+    def _too_many(self, stream: Stream, connection: Http2Connection) -> None:
+        refusal = errors.overloaded("The gateway is at its limit of calls in flight.")
+        self._end_at_once(CallContext(stream, connection), refusal)
 
-    def _load(self) -> Any:
-        """Reads the files. Raises OSError, ValueError: the API port does not take them either."""
-        files = self._files
-        files.load()
-        pair = (Path(files.private_key).read_bytes(), Path(files.certificate).read_bytes())
-        ca = Path(files.client_ca).read_bytes() if files.client_ca else None
-        return grpc.ssl_server_certificate_configuration([pair], root_certificates=ca)
+    def _end_at_once(self, context: CallContext, refusal: errors.RequestError) -> None:
+        self._methods.api.refuse(refusal, self._methods.call(context, context.method).request)
+        refuse(context, refusal.status, str(refusal))
+        context.end_now()
 
+    async def _refuse_other(self, stream: Stream, connection: Http2Connection) -> None:
+        """Responds to what is no gRPC, as to a browser or a probe, by HTTP, when its body has ended."""
+        status = 415 if stream.head.method == "POST" else 405
+        text = "This port serves gRPC alone: POST with content-type application/grpc."
+        refusal = errors.invalid("not_grpc", text, status=status)
+        self._methods.api.refuse(refusal, self._methods.call(CallContext(stream, connection), "/unimplemented").request)
+        fields = [("content-type", "text/plain"), ("content-length", str(len(text)))]
+        try:
+            async with asyncio.timeout(self._settings.header_timeout_s):
+                while await stream.read():
+                    pass
+                stream.send_head(header_blocks.encode_status(status) + header_blocks.encode_fields(fields))
+                await stream.send(text.encode())
+            stream.end()
+        except TimeoutError:
+            stream.reset(ErrorCode.CANCEL)
 
-class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library has no annotations
-    """Finds the handler of a method. All methods are handled as bidirectional streams, which look the same on the wire.
-
-    So a call begins, and is authenticated, before its message is read. And the gateway can give up on a client that
-    does not read its response, for which the library has no way in handlers of one response.
-    """
-
-    def __init__(self, methods: Methods, health: GrpcHealth) -> None:
-        self._methods = methods
-        self._known = {
-            f"/{HEALTH}/{CHECK}": _handler(health.check),
-            f"/{HEALTH}/{WATCH}": _handler(health.watch),
-            f"/{SERVICE}/{STREAM}": _handler(lambda context: InferStream(methods, context).run()),
-        }
-        for name in UNARY:
-            self._known[f"/{SERVICE}/{name}"] = _handler(partial(methods.unary, name))
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        method = handler_call_details.method
-        return self._known.get(method) or _handler(partial(self._unimplemented, method))
-
-    async def _unimplemented(self, method: str, context: Context) -> None:
+    async def _unimplemented(self, context: CallContext) -> None:
         served = ", ".join((*UNARY, STREAM))
-        message = f"{method[:200]} is not served: this gateway has {SERVICE} with {served}, and {HEALTH}."
+        message = f"{context.method[:200]} is not served: this gateway has {SERVICE} with {served}, and {HEALTH}."
         call = self._methods.call(context, "/unimplemented")
         refusal = errors.invalid("unimplemented", message, status=501)
         self._methods.api.refuse(refusal, call.request)
         refuse(context, refusal.status, message)
 
 
-def _handler(run: Callable[[Context], Awaitable[None]]) -> grpc.RpcMethodHandler:
-    async def behave(_: Any, context: Context) -> None:
-        try:
-            await run(context)
-        except Exception:
-            log.exception("a call failed inside of the gateway")
-            refuse(context, 500, str(errors.internal()))
-
-    return grpc.stream_stream_rpc_method_handler(behave)
+def _content_type(head: header_blocks.RequestHead) -> str:
+    found = (value for name, value in head.fields if name == "content-type")
+    return next(found, "").partition(";")[0].strip().lower()

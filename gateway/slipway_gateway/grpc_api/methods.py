@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import grpc
 import msgspec
 from aiohttp import web
 
@@ -18,13 +17,13 @@ from ..wire import errors, inference
 from ..wire.inference import ModelPath
 from . import messages, statuses
 from .calls import Call, Peer
-from .peers import address_of, certificate_of
+from .context import CallContext
 from .reading import MessageReader
+from .statuses import Status
 
 SERVICE = "inference.GRPCInferenceService"
 UNARY = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer", "RepositoryIndex")
 _NOT_READY = (404, 503)  # statuses for which ModelReady answers that the model is not ready, and does not fail
-Context = Any  # grpc.aio.ServicerContext, whose type takes parameters that are nowhere described
 
 
 class Methods:
@@ -33,17 +32,16 @@ class Methods:
     def __init__(self, api: PublicApi, settings: GatewaySettings, server: InferenceServer) -> None:
         self.api, self.settings = api, settings
         self._answers = {path: answer for path, (_, answer) in server.answers().items()}
-        self.cutting = self.has_served = False
+        self.cutting = False
         self.ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def call(self, context: Context, method: str) -> Call:
+    def call(self, context: CallContext, method: str) -> Call:
         """Makes a call, which is not run yet. The client's address is the connection's, whatever the metadata has."""
-        self.has_served = True
-        headers = statuses.to_headers(context.invocation_metadata() or ())
-        peer = Peer(address_of(context.peer()), lambda: certificate_of(context.auth_context()))
+        headers = statuses.to_headers(context.metadata)
+        peer = Peer(context.address, context.certificate)
         return Call(self.settings, method, headers, peer, lambda: self.cutting)
 
-    async def unary(self, name: str, context: Context) -> None:
+    async def unary(self, name: str, context: CallContext) -> None:
         """Runs a method that takes one message and returns one."""
         call = self.call(context, f"/{SERVICE}/{name}")
         try:
@@ -51,7 +49,7 @@ class Methods:
             if name == "ModelReady" and call.status in _NOT_READY:
                 call.status, call.body = 200, b""
                 await self.deliver(context, messages.truth(False))
-            elif statuses.status_of(call.status) is grpc.StatusCode.OK:
+            elif statuses.status_of(call.status) is Status.OK:
                 await self.deliver(context, self.answer(name, call))
             end(context, call)
         except errors.RequestError as unreadable:
@@ -59,13 +57,13 @@ class Methods:
         finally:
             call.close()
 
-    async def _run(self, call: Call, name: str, context: Context) -> None:
+    async def _run(self, call: Call, name: str, context: CallContext) -> None:
         async def prepare(call: Call, record: RequestRecord) -> Work:
             with self._account(call, record.identity) as account:
-                reader = MessageReader(context.read, self.settings)
+                reader = MessageReader(context.stream, self.settings)
                 message = await reader.message(account, self.settings.body_timeout_s)
             if message is None:
-                raise errors.invalid("invalid_message", "The call has no message, or a longer one than is taken.")
+                raise errors.invalid("invalid_message", "The call has no message.")
             self.hold(call, record.identity)
             return self.work(name, call, message, context)
 
@@ -80,7 +78,7 @@ class Methods:
     def _account(self, call: Call, identity: RequestIdentity | None) -> Account:
         return self.api.budget.open(requester.client_of(call.request, identity, self.settings))
 
-    def work(self, name: str, call: Call, message: bytes, context: Context) -> Work:
+    def work(self, name: str, call: Call, message: bytes, context: CallContext) -> Work:
         """The work that the API does for a call of a method. Raises RequestError: the message is invalid."""
         path = {"ServerLive": "/v2/health/live", "ServerReady": "/v2/health/ready", "ServerMetadata": "/v2"}.get(name)
         if path:
@@ -124,8 +122,10 @@ class Methods:
             return messages.repository_index(msgspec.json.decode(call.body))
         return messages.truth(True)
 
-    async def deliver(self, context: Context, message: bytes) -> None:
+    async def deliver(self, context: CallContext, message: bytes) -> None:
         """Sends a message. Raises RequestError 408: the client does not read it in time."""
+        if context.write_now(message):
+            return
         try:
             async with asyncio.timeout(self.settings.stall_timeout_s):
                 await context.write(message)
@@ -140,22 +140,20 @@ def check_type(call: Call) -> None:
         raise errors.RequestError(502, "bad_response", message)
 
 
-def end(context: Context, call: Call) -> None:
+def end(context: CallContext, call: Call) -> None:
     """Sets status, text and metadata of a call that has its response."""
-    context.set_trailing_metadata(statuses.trailing(call.headers))
+    context.set_trailing(statuses.trailing(call.headers))
     code = statuses.status_of(call.status)
-    if code is not grpc.StatusCode.OK:
-        context.set_code(code)
-        context.set_details(statuses.details_of(call.status, call.body))
+    if code is not Status.OK:
+        context.set_status(code, statuses.details_of(call.status, call.body))
 
 
-def refuse(context: Context, http_status: int, text: str, call: Call | None = None) -> None:
+def refuse(context: CallContext, http_status: int, text: str, call: Call | None = None) -> None:
     if call is not None:
-        context.set_trailing_metadata(statuses.trailing(call.headers))
-    context.set_code(statuses.status_of(http_status))
-    context.set_details(text)
+        context.set_trailing(statuses.trailing(call.headers))
+    context.set_status(statuses.status_of(http_status), text)
 
 
-def _remaining(context: Context) -> str:
-    seconds = context.time_remaining()
+def _remaining(context: CallContext) -> str:
+    seconds = context.remaining_s()
     return "" if seconds is None else statuses.timeout_header(seconds)

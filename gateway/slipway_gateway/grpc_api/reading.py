@@ -1,72 +1,125 @@
-"""Reads messages of clients within the memory budget.
+"""Reads messages of clients within the memory budget: a message counts as soon as its length is known.
 
-The library holds a message until it is whole, and does not show how much of it has arrived. So a message that arrives
-within AT_ONCE_S counts when it is there; until a slower one is there, it counts as a message of the largest size. Such
-a wait can be evicted when others need the room, as the wait for an HTTP body can.
+A client that is slow to send the rest can be evicted when others need the room, as one that is slow with an HTTP body.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
-from grpc import aio
-
+from ..http2.stream import Stream
 from ..limits.budget import SHARE, Account
 from ..settings import GatewaySettings
 from ..wire import errors
-
-# For so long a message may be on its way without being counted: a network brings little in that time.
-AT_ONCE_S = 0.05
-
-Read = Callable[[], Awaitable[Any]]
+from .context import PREFIX_BYTES
 
 
 class MessageReader:
     """Reads the messages of one call. `ending` is done when the gateway stops reading messages."""
 
-    def __init__(self, read: Read, settings: GatewaySettings, ending: "asyncio.Future[None] | None" = None) -> None:
-        self._read, self._settings, self._ending = read, settings, ending
+    def __init__(self, stream: Stream, settings: GatewaySettings, ending: "asyncio.Future[None] | None" = None) -> None:
+        self._stream, self._settings, self._ending = stream, settings, ending
+        self._rest = b""
 
     async def message(self, account: Account, timeout_s: float | None) -> bytes | None:
-        """The next message, counted in the account; None at the end of the messages. `timeout_s` None: no limit.
+        """The next message, counted in the account; None at the end of the messages.
+
+        `timeout_s`: for the message to begin and to be whole; None: it may begin at any time.
 
         Raises:
-            RequestError: it comes too slowly (408), or there is no room for it (429).
+            RequestError: it comes too slowly (408), is too long (413), compressed (501), or there is no room for it
+                (429).
         """
-        reading = asyncio.ensure_future(self._read())
-        try:
-            await asyncio.wait({reading}, timeout=AT_ONCE_S)
-            if not reading.done() and not await self._patiently(reading, account, timeout_s):
-                return None
-            message = reading.result()
-        finally:
-            if not reading.done():
-                reading.cancel()
-        if message is aio.EOF:
-            return None
-        assert isinstance(message, bytes)
-        if refused := account.grow(len(message)):
-            raise _no_room(refused)
-        return message
+        self._rest += self._stream.read_now()
+        length = self._length()
+        if length is not None and len(self._rest) >= PREFIX_BYTES + length:
+            self._count(account, length)
+            return self._cut(length)
+        return await self._wait(account, timeout_s)
 
-    async def _patiently(self, reading: "asyncio.Future[Any]", account: Account, timeout_s: float | None) -> bool:
-        """Waits for a slow message; returns whether it came before `ending`. Raises RequestError as `message` does."""
-        largest = self._settings.max_body_bytes
-        if refused := account.grow(largest):
-            raise _no_room(refused)
-        evicted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        account.waits(lambda: evicted.set_result(None))
-        awaited: set[asyncio.Future[Any]] = {reading, evicted} | ({self._ending} if self._ending else set())
+    async def _wait(self, account: Account, timeout_s: float | None) -> bytes | None:
+        wait = _Wait()
         try:
-            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(timeout_s) as limit:
+                wait.limit = limit
+                account.waits(wait.evict)
+                if self._ending:
+                    self._ending.add_done_callback(wait.end)
+                return await self._read(account, limit, timeout_s)
+        except TimeoutError:
+            if wait.is_evicted:
+                message = "The message came too slowly while the gateway was at its limit of memory."
+                raise errors.overloaded(message) from None
+            if wait.has_ended:
+                return None
+            raise errors.invalid("body_timeout", "The message did not arrive in time.", status=408) from None
         finally:
             account.goes_on()
-        if evicted.done():
-            raise errors.overloaded("The message came too slowly while the gateway was at its limit of memory.")
-        account.shrink(largest)
-        if not reading.done() and (self._ending is None or not self._ending.done()):
-            raise errors.invalid("body_timeout", "The message did not arrive in time.", status=408)
-        return reading.done()
+            if self._ending:
+                self._ending.remove_done_callback(wait.end)
+
+    async def _read(self, account: Account, limit: asyncio.Timeout, timeout_s: float | None) -> bytes | None:
+        while (length := self._length()) is None:
+            data = await self._stream.read()
+            if not data and self._rest:
+                raise errors.invalid("invalid_message", "The call ended within a message.")
+            if not data:
+                return None
+            self._rest += data
+        if timeout_s is None:
+            limit.reschedule(asyncio.get_running_loop().time() + self._settings.body_timeout_s)
+        self._count(account, length)
+        pieces, missing = [self._rest], PREFIX_BYTES + length - len(self._rest)
+        self._rest = b""
+        while missing > 0:
+            self._stream.expect(missing)
+            data = await self._stream.read()
+            if not data:
+                raise errors.invalid("invalid_message", "The call ended within a message.")
+            pieces.append(data)
+            missing -= len(data)
+            account.moved()
+        self._rest = b"".join(pieces)
+        return self._cut(length)
+
+    def _length(self) -> int | None:
+        """The length of the next message; None when that has not arrived. Raises RequestError: it is not taken."""
+        if len(self._rest) < PREFIX_BYTES:
+            return None
+        if self._rest[0]:
+            message = "Messages that are compressed are not taken: a small one may be very large. Send identity."
+            raise errors.invalid("unsupported_encoding", message, status=501)
+        length = int.from_bytes(self._rest[1:PREFIX_BYTES])
+        if length > self._settings.max_body_bytes:
+            raise errors.too_large(self._settings.max_body_bytes)
+        return length
+
+    def _count(self, account: Account, length: int) -> None:
+        if refused := account.grow(length):
+            raise _no_room(refused)
+
+    def _cut(self, length: int) -> bytes:
+        end = PREFIX_BYTES + length
+        message, self._rest = self._rest[PREFIX_BYTES:end], self._rest[end:]
+        return message
+
+
+class _Wait:
+    """Ends a wait: when its account is evicted, or the gateway ends."""
+
+    def __init__(self) -> None:
+        self.limit: asyncio.Timeout | None = None
+        self.is_evicted = self.has_ended = False
+
+    def evict(self) -> None:
+        self.is_evicted = True
+        self._stop()
+
+    def end(self, _: "asyncio.Future[None]") -> None:
+        self.has_ended = True
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.limit is not None:
+            self.limit.reschedule(asyncio.get_running_loop().time())
 
 
 def _no_room(reason: str) -> errors.RequestError:

@@ -2,28 +2,52 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 
-import grpc
 import msgspec
 
 from ..wire.headers import FEEDBACK
 
+
+class Status(IntEnum):
+    """Codes of gRPC, as it names them."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
 _STATUSES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    408: grpc.StatusCode.DEADLINE_EXCEEDED,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    415: grpc.StatusCode.INVALID_ARGUMENT,
-    422: grpc.StatusCode.INVALID_ARGUMENT,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    499: grpc.StatusCode.CANCELLED,
-    501: grpc.StatusCode.UNIMPLEMENTED,
+    400: Status.INVALID_ARGUMENT,
+    401: Status.UNAUTHENTICATED,
+    403: Status.PERMISSION_DENIED,
+    404: Status.NOT_FOUND,
+    408: Status.DEADLINE_EXCEEDED,
+    413: Status.RESOURCE_EXHAUSTED,
+    415: Status.INVALID_ARGUMENT,
+    422: Status.INVALID_ARGUMENT,
+    429: Status.RESOURCE_EXHAUSTED,
+    431: Status.RESOURCE_EXHAUSTED,
+    499: Status.CANCELLED,
+    501: Status.UNIMPLEMENTED,
     # As gRPC itself maps it. No server could be reached: a client may try again, which it does not after INTERNAL.
-    502: grpc.StatusCode.UNAVAILABLE,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+    502: Status.UNAVAILABLE,
+    503: Status.UNAVAILABLE,
+    504: Status.DEADLINE_EXCEEDED,
 }
 # Headers of a response that calls get as trailing metadata. Others could make it longer than clients read.
 _TRAILING = frozenset({"x-request-id", "x-slipway-revision", "retry-after", "retry-after-ms", "x-should-retry"})
@@ -69,10 +93,10 @@ class _Refusal(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Refusal)
 
 
-def status_of(http_status: int) -> grpc.StatusCode:
+def status_of(http_status: int) -> Status:
     if 200 <= http_status < 300:
-        return grpc.StatusCode.OK
-    return _STATUSES.get(http_status, grpc.StatusCode.INTERNAL)
+        return Status.OK
+    return _STATUSES.get(http_status, Status.INTERNAL)
 
 
 def details_of(http_status: int, body: bytes) -> str:
@@ -101,14 +125,14 @@ def trailing(headers: Mapping[str, str]) -> Metadata:
     return tuple(kept[:_MAX_TRAILING])
 
 
-def to_headers(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, str]]:
+def to_headers(metadata: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Metadata of a call as headers of a request. Binary values, which HTTP has no form for, are left out."""
     return [
         (name, value)
         for name, value in metadata
-        if isinstance(value, str)
-        and name not in _NOT_HEADERS
-        and not name.startswith((":", "grpc-"))
+        if name not in _NOT_HEADERS
+        and not name.startswith("grpc-")
+        and not name.endswith("-bin")
         and _NAME.fullmatch(name)
         and _VALUE.fullmatch(value)
     ]

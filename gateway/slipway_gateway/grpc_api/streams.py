@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 
-import grpc
-
 from ..serving.api import Work
 from ..telemetry.metrics import RequestRecord
 from ..wire import errors
 from . import messages, statuses
 from .calls import Call
-from .methods import SERVICE, Context, Methods, check_type, refuse
+from .context import CallContext
+from .methods import SERVICE, Methods, check_type, refuse
 from .reading import MessageReader
+from .statuses import Status
 
 NAME = "ModelStreamInfer"
 MAX_RUNNING = 8  # calls of one stream
@@ -20,7 +20,7 @@ MAX_RUNNING = 8  # calls of one stream
 class InferStream:
     """Runs one stream: reads its messages, and writes an answer for each."""
 
-    def __init__(self, methods: Methods, context: Context) -> None:
+    def __init__(self, methods: Methods, context: CallContext) -> None:
         self._methods, self._context = methods, context
         # Calls in the order of their messages. When it is full because the client reads no answers, no message is read.
         self._answers: asyncio.Queue[Call | None] = asyncio.Queue(MAX_RUNNING)
@@ -42,7 +42,7 @@ class InferStream:
     async def _read(self) -> None:
         """Reads messages and starts a call for each. What was read is answered, whatever ends the stream."""
         methods = self._methods
-        reader = MessageReader(self._context.read, methods.settings, methods.ending)
+        reader = MessageReader(self._context.stream, methods.settings, methods.ending)
         try:
             await self._authenticate()
             while not methods.ending.done() and (found := await self._next(reader)) is not None:
@@ -86,7 +86,7 @@ class InferStream:
             return self._methods.work("ModelInfer", call, message, self._context)
 
         await call.run(self._methods.api, prepare)
-        if statuses.status_of(call.status) is grpc.StatusCode.OK:
+        if statuses.status_of(call.status) is Status.OK:
             try:
                 check_type(call)
                 return messages.stream_answer(call.body)

@@ -24,6 +24,7 @@ LOOK_AGAIN_S = 2.0
 _READ_BYTES = 16 << 10
 # How long the other side has to confirm the end of a connection.
 _SHUTDOWN_S = 1.0
+HTTP_1_1, HTTP_2 = PROTOCOLS = "http/1.1", "h2"  # as ALPN names them
 REQUIRED, OPTIONAL = "required", "optional"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -46,11 +47,19 @@ class TlsFiles:
         found = [Path(path).stat() for path in paths if path]
         return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
 
-    def load(self) -> tuple[ssl.SSLContext, datetime]:
-        """A context with the certificate, and when that expires. Raises OSError, ValueError."""
+    def load(self) -> tuple[dict[str, ssl.SSLContext], datetime]:
+        """A context with the certificate for each protocol of `PROTOCOLS`, and when the certificate expires.
+
+        Raises:
+            OSError, ValueError: the files cannot be used.
+        """
+        contexts = {protocol: self._context(protocol) for protocol in PROTOCOLS}
+        return contexts, x509.load_pem_x509_certificate(Path(self.certificate).read_bytes()).not_valid_after_utc
+
+    def _context(self, protocol: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _VERSIONS[self.min_version]
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([protocol])
         try:
             context.load_cert_chain(self.certificate, self.private_key, password=_encrypted)
         except ssl.SSLError as error:
@@ -62,7 +71,7 @@ class TlsFiles:
                 context.load_verify_locations(self.client_ca)
             except ssl.SSLError as error:
                 raise ValueError(f"{self.client_ca} has no certificates: {error.reason}") from None
-        return context, x509.load_pem_x509_certificate(Path(self.certificate).read_bytes()).not_valid_after_utc
+        return context
 
 
 def _encrypted() -> NoReturn:
@@ -80,18 +89,18 @@ class ServerTls:
         sslproto.SSLProtocol.max_size = _READ_BYTES
         self._files, self._metrics, self._clock = files, metrics, clock
         self._signature = files.signature()
-        self._context, expires = files.load()
+        self._contexts, expires = files.load()
         metrics.certificate_expires(expires.timestamp())
         self._looked_s = clock()
         self._trouble = ""
 
-    def context(self) -> ssl.SSLContext:
-        """The TLS context of the next handshake; reads the files again if they have changed."""
+    def context(self, protocol: str = HTTP_1_1) -> ssl.SSLContext:
+        """The TLS context of the next handshake for a protocol; reads the files again if they have changed."""
         now_s = self._clock()
         if now_s - self._looked_s >= LOOK_AGAIN_S:
             self._looked_s = now_s
             self._look()
-        return self._context
+        return self._contexts[protocol]
 
     def failed(self, error: Exception) -> None:
         """Counts a handshake that ended without a connection."""
@@ -103,7 +112,7 @@ class ServerTls:
             signature = self._files.signature()
             if signature == self._signature:
                 return
-            self._context, expires = self._files.load()
+            self._contexts, expires = self._files.load()
         except (OSError, ValueError) as error:
             if str(error) != self._trouble:  # logged once, not every two seconds
                 log.error("the certificate cannot be read again, the last one stays: %s", error)
@@ -142,8 +151,8 @@ class Handshake(asyncio.Protocol):
 
     reads_head = False
 
-    def __init__(self, tls: ServerTls, door: Door, connection: asyncio.Protocol) -> None:
-        self._tls, self._door, self._connection = tls, door, connection
+    def __init__(self, tls: ServerTls, door: Door, connection: asyncio.Protocol, protocol: str = HTTP_1_1) -> None:
+        self._tls, self._door, self._connection, self._protocol = tls, door, connection, protocol
         self._transport: asyncio.Transport | None = None
         self._owner = ""
         self._began_s = 0.0
@@ -175,7 +184,7 @@ class Handshake(asyncio.Protocol):
             encrypted = await asyncio.get_running_loop().start_tls(
                 transport,
                 early,
-                self._tls.context(),
+                self._tls.context(self._protocol),
                 server_side=True,
                 ssl_handshake_timeout=timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
