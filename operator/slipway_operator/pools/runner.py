@@ -154,7 +154,7 @@ class PoolRunner:
         self._pools = {key: self._pools.get(key, _Pool()) for key in keys}
         chosen = {key: entries.chosen(wanted.get(key, ())) for key in keys}
         files = {key: entries.pool_file(listed) for key, (listed, _) in chosen.items()}
-        unwritten, troubles = await self._write_files(files)
+        unwritten, troubles = await self._write_files(files, [Owner.of(one) for one in found])
         views: dict[ObjectKey, PoolView] = {}
         for obj in found:
             key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
@@ -187,7 +187,9 @@ class PoolRunner:
             if former.get(key) != fresh[key]:
                 self._changed(key)
 
-    async def _write_files(self, files: dict[ObjectKey, str]) -> tuple[dict[str, str], list[str]]:
+    async def _write_files(
+        self, files: dict[ObjectKey, str], pools: Sequence[Owner]
+    ) -> tuple[dict[str, str], list[str]]:
         """Apply one ConfigMap for each namespace with pools: it has the files of all of them, and of no former pool.
 
         Returns by namespace why the API server refuses it, such as for its size; and all errors, for the log.
@@ -199,7 +201,8 @@ class PoolRunner:
             by_namespace[namespace][name] = text
         marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: "pool"}
         for namespace, of_pools in by_namespace.items():
-            manifest = entries.config_map(namespace, of_pools, marks)
+            owners = [one for one in pools if one.namespace == namespace]
+            manifest = entries.config_map(namespace, of_pools, marks, owners)
             try:
                 self._files[namespace] = await self._applied(CONFIG_MAPS, manifest, self._files.get(namespace))
             except Fenced:
