@@ -26,7 +26,7 @@ _GATHER_S = 0.01  # results that come at once are recorded in one transaction
 _SWEEP_EACH_S, _PURGE_EACH_S, _COUNT_EACH_S = 0.25, 60.0, 10.0
 _MAX_PAUSE_S = 10.0
 _MAX_WINDOWS = 4096
-_PURGES = 20  # slices in one turn
+_PURGES, _PURGE_AGAIN_S = 20, 0.5  # slices in one turn, and when the next ones follow if more is left
 
 
 class Dispatcher:
@@ -160,6 +160,8 @@ class Dispatcher:
         for _ in range(_PURGES):
             if not await self._purge():
                 return
+        # Otherwise what is made in a minute might be more than is deleted in one.
+        self._next["purge"] = self._clock() + _PURGE_AGAIN_S
 
     def _is_due(self, name: str, each_s: float) -> bool:
         now_s = self._clock()
