@@ -37,7 +37,10 @@ class Server:
     async def list(self, resource: Any, namespace: str | None, *_: Any, **__: Any) -> list[Any]:
         if resource is MODEL_POOLS and self.listing:
             raise self.listing
-        return {MODEL_POOLS: list(self.pools.values()), PODS: self.pods}.get(resource, [])
+        return {
+            MODEL_POOLS: list(self.pools.values()),
+            PODS: [one for one in self.pods if namespace in (None, one["metadata"]["namespace"])],
+        }.get(resource, [])
 
     async def patch(self, resource: Any, namespace: str, name: str, body: Any) -> Any:
         if resource in self.refuses:
