@@ -87,6 +87,8 @@ class Dispatcher:
 
     async def _turn(self) -> bool:
         """One turn of the loop; returns whether the next one follows at once."""
+        if not self.draining and self._is_due("purge", _PURGE_EACH_S):
+            await self._purge_old()  # before anything that a full database does not take
         await self._record()
         if self._is_due("renew", self._settings.lease_s / 3):
             await self._database.call(self._lines.renew, list(self._running.values()))
@@ -94,8 +96,6 @@ class Dispatcher:
             await self._end_batches()
         if self.draining:
             return False
-        if self._is_due("purge", _PURGE_EACH_S):
-            await self._purge_old()
         if self._is_due("count", _COUNT_EACH_S):
             self._metrics.waiting.set((await self._database.call(self._lines.counts)).get(QUEUED, 0))
         isolates = await self._isolates()
