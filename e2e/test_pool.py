@@ -17,6 +17,7 @@ POOL: dict[str, Any] = {
     "metadata": {"name": "shared"},
     "spec": {"resources": {"memory": "1Gi", "storage": "1Gi"}, "limits": {"memory": "700Mi"}},
 }
+ENTRIES = "configmap/slipway-model-pools"
 START_S = 240.0  # of the first pod, with its image
 # From `kubectl apply` to a served revision. The kubelet's own period is 60 to 90 s for each of several changes.
 PROMPT_S = 75.0
@@ -62,3 +63,10 @@ def test_models_of_a_pool_share_its_pod_and_roll_out_there(
     assert shown(slipway, namespace) == "1/1"
     now = json.loads(slipway.kube.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
     assert [item["metadata"]["uid"] for item in now] == [item["metadata"]["uid"] for item in pods], "no pod restarted"
+
+    def of_entries() -> str:
+        return slipway.kube.kubectl("get", "configmap", "-n", namespace, "-o", "name")
+
+    assert ENTRIES in of_entries()
+    slipway.kube.kubectl("delete", "modelpool", "shared", "-n", namespace)
+    until(of_entries, "the file of entries goes with the last pool", PROMPT_S, holds=lambda names: ENTRIES not in names)

@@ -166,11 +166,11 @@ def _on_autoscaler(registry: kopf.OperatorRegistry, listeners: Listeners) -> Non
 
 def _on_node(registry: kopf.OperatorRegistry, listeners: Listeners) -> None:
     @kopf.on.event(*NODES.group_version, NODES.plural, registry=registry)
-    async def node(event: kopf.RawEvent, name: str, **_: Any) -> None:
+    async def node(event: kopf.RawEvent, **_: Any) -> None:
         listeners.on_event(NODES.plural)
-        if listeners.nodes.on_event(event["type"], dict(event["object"])):
-            for key in sorted(listeners.cache.deployments_on(name)):
-                listeners.add(key)
+        changed = listeners.nodes.on_event(event["type"], dict(event["object"]))
+        for key in sorted(listeners.cache.deployments_on(changed)):
+            listeners.add(key)
 
 
 def _relevant(body: kopf.Body) -> str:

@@ -153,6 +153,9 @@ def test_account_has_exactly_its_rights(api: Api, namespace: str, account: str, 
     for one, verbs in (("slipway-model-names", NAMES_OBJECT[account]), ("kube-root-ca.crt", set())):
         everywhere = set(allowed.get("configmaps", ()))
         assert {verb for verb in (*READ, *WRITE) if own(verb, "configmaps", one)} == verbs | everywhere
+    assert {verb for verb in (*READ, *WRITE) if may(verb, "configmaps", "slipway-model-pools")} == (
+        {"create", "patch", "delete"} if account == "slipway-operator" else set()
+    )
     for home, one, of_operator in KEYS:
         where = namespace if home else "default"
         verbs = of_operator if account == "slipway-operator" else set()

@@ -432,3 +432,44 @@ async def test_the_input_of_a_job_whose_process_was_killed_before_it_was_made_go
     assert await ledger.database.call(ledger.files.purge) == 1
     kept = await ledger.database.call(lambda connection: connection.execute(select(files.c.id)).scalars().all())
     assert kept == ["file-1"]
+
+
+async def test_results_that_fill_the_file_of_sqlite_stop_lines_and_not_the_process(tmp_path: Path) -> None:
+    """The batch waits until there is room, and ends with its window: what is in flight is still recorded."""
+    database = Database(f"sqlite:///{tmp_path}/jobs.db", 16 << 20)
+    store, made = FileStore(database, 1 << 30), BatchStore(database, 9, 1000.0)
+    line_store = LineStore(database, "one", 10.0, 1000.0)
+    count, answer = 400, b"x" * (100 << 10)
+    for name, n in (("1", count), ("2", 1)):
+        new = NewFile(f"file-{name}", f"t{name}", 1000.0)
+        await database.call(store.begin, new)
+        await database.call(store.add, new.id, 0, [b"{}\n"] * n)
+        await database.call(store.finish, new)
+        await database.call(made.create, NewBatch(f"batch_{name}", f"t{name}", "/x", new.id))
+        validation = await database.call(made.claim, "one", 10.0)
+        assert validation and await database.call(made.add_lines, validation, [(i, f"{i}") for i in range(n)], 10.0)
+        assert await database.call(made.start, validation, n)
+    recorded = 0
+    while (turn := await database.call(line_store.runnable)).batches:
+        claims = await database.call(line_store.claim, turn.batches[0], 8)
+        taken = await database.call(line_store.record, [LineResult(one, COMPLETED, answer) for one in claims])
+        assert all(taken)
+        recorded += len(taken)
+    assert 100 < recorded < count
+    await database.call(lambda connection: connection.execute(update(batches).values(expires_at=1.0)))
+    for _ in range(2):
+        for batch_id in await database.call(line_store.sweep):
+            while await database.call(line_store.render, batch_id):
+                pass
+            assert await database.call(line_store.finish, batch_id) == EXPIRED
+    shown = await database.call(made.get, "t1", "batch_1")
+    assert shown and (shown["completed"], shown["failed"]) == (recorded, count - recorded)
+    await database.call(lambda connection: connection.execute(update(batches).values(expired_at=1.0)))
+    while await database.call(made.purge, 1000.0):
+        pass
+    await database.call(made.create, NewBatch("batch_3", "t2", "/x", "file-2"))
+    validation = await database.call(made.claim, "one", 10.0)
+    assert validation and await database.call(made.add_lines, validation, [(0, "a")], 10.0)
+    assert await database.call(made.start, validation, 1)
+    assert (await database.call(line_store.runnable)).batches, "there is room again"
+    database.close()

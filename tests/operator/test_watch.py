@@ -8,8 +8,8 @@ import pytest
 from slipway_operator import watch
 from slipway_operator.kube.errors import NotFound, Unavailable
 from slipway_operator.kube.reading.cache import CHILDREN, ObjectCache
-from slipway_operator.kube.reading.nodes import Nodes
-from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, SERVICES
+from slipway_operator.kube.reading.nodes import UNREACHABLE, Nodes
+from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, PODS, SERVICES
 
 
 class Listing:
@@ -84,6 +84,28 @@ async def test_a_resync_forgets_nodes_whose_deletion_was_missed():
     await asyncio.wait_for(kept.wait(), 5)
     task.cancel()
     assert nodes.leaving == {"here"}
+
+
+async def test_an_event_of_one_node_queues_the_deployments_of_all_nodes_that_it_concerns():
+    cache, added = ObjectCache(), []
+    nodes = Nodes()
+    nodes.watched = True
+    for place, name in enumerate("abcd"):
+        labels = {"slipway.dev/modeldeployment": f"on-{name}"}
+        metadata = {"name": f"pod-{name}", "namespace": "ns", "uid": name, "resourceVersion": str(place + 1)}
+        cache.update(PODS, {"metadata": metadata | {"labels": labels}, "spec": {"nodeName": name}})
+    listeners = watch.Listeners(added.append, added.append, lambda kind: None, cache, lambda _: None, nodes)
+    handler = watch.registry(None, listeners, asyncio.Event())._watching.get_all_handlers()[-1]
+
+    async def queued(name, *taints):
+        spec = {"taints": [{"key": key} for key in taints]}
+        await handler.fn(event={"type": "MODIFIED", "object": {"metadata": {"name": name}, "spec": spec}}, name=name)
+        found, added[:] = [name for _, name in added], []
+        return found
+
+    assert [await queued(name) for name in "abcd"] == [[], [], [], []]
+    assert [await queued(name, UNREACHABLE) for name in "abc"] == [["on-a"], ["on-b"], ["on-a", "on-b"]]
+    assert await queued("c") == ["on-a", "on-b"]
 
 
 def deployment(name, version):

@@ -9,6 +9,7 @@ from random import Random
 import aiohttp
 
 from slipway_operator.kube.resources import ANALYSIS_TEMPLATES, MODEL_DEPLOYMENTS, REPLICA_SETS
+from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.model.labels import REVISION
 from testkit.irises import classifier, irises
 from testkit.world.addresses import own_address
@@ -49,8 +50,11 @@ class Pair(Cluster):
         return await self.reaches("chat is stable", lambda status: status.get("phase") == "Healthy")
 
     async def decided(self, state):
-        """The status when the rollout is in this state."""
-        return await self.reaches("the verdict", lambda status: ((status.get("rollout") or {}).get("state")) == state)
+        """The status when the rollout is paused, as it passed, or aborted, as it failed; and the verdict of that."""
+        status = await self.reaches("the verdict", lambda now: ((now.get("rollout") or {}).get("state")) == state)
+        verdict = (expanded(status)[0]["rollout"]["analysis"])["verdict"]
+        assert verdict["outcome"] == {"Paused": "Pass", "Aborted": "Fail"}[state], verdict["message"]
+        return status, verdict
 
 
 def save_classifiers(root, **learned: Sequence[int]):

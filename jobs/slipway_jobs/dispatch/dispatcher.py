@@ -26,7 +26,7 @@ _GATHER_S = 0.01  # results that come at once are recorded in one transaction
 _SWEEP_EACH_S, _PURGE_EACH_S, _COUNT_EACH_S = 0.25, 60.0, 10.0
 _MAX_PAUSE_S = 10.0
 _MAX_WINDOWS = 4096
-_PURGES = 20  # slices in one turn
+_PURGES, _PURGE_AGAIN_S = 20, 0.5  # slices in one turn, and when the next ones follow if more is left
 
 
 class Dispatcher:
@@ -87,6 +87,8 @@ class Dispatcher:
 
     async def _turn(self) -> bool:
         """One turn of the loop; returns whether the next one follows at once."""
+        if not self.draining and self._is_due("purge", _PURGE_EACH_S):
+            await self._purge_old()  # before anything that a full database does not take
         await self._record()
         if self._is_due("renew", self._settings.lease_s / 3):
             await self._database.call(self._lines.renew, list(self._running.values()))
@@ -94,8 +96,6 @@ class Dispatcher:
             await self._end_batches()
         if self.draining:
             return False
-        if self._is_due("purge", _PURGE_EACH_S):
-            await self._purge_old()
         if self._is_due("count", _COUNT_EACH_S):
             self._metrics.waiting.set((await self._database.call(self._lines.counts)).get(QUEUED, 0))
         isolates = await self._isolates()
@@ -160,6 +160,8 @@ class Dispatcher:
         for _ in range(_PURGES):
             if not await self._purge():
                 return
+        # Otherwise what is made in a minute might be more than is deleted in one.
+        self._next["purge"] = self._clock() + _PURGE_AGAIN_S
 
     def _is_due(self, name: str, each_s: float) -> bool:
         now_s = self._clock()

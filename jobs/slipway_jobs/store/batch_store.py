@@ -27,7 +27,7 @@ from .delivery_store import add_delivery
 from .tables import batches, deliveries, files, lines
 
 Row = Mapping[str, Any]
-_PURGED_ROWS = 2000
+_PURGED_BATCHES, _PURGED_ROWS = 200, 2000
 
 
 class TooManyBatches(Exception):
@@ -164,23 +164,23 @@ class BatchStore:
         return True
 
     def purge(self, connection: Connection, retention_s: float) -> int:
-        """Deletes lines, then the batch, of one that ended `retention_s` ago; returns how many rows, 0 at the end."""
+        """Deletes lines, then batches, that ended `retention_s` ago; returns how many rows, 0 when none is left."""
         ends = (batches.c[f"{status}_at"] for status in ENDED_BATCHES)
         # Retention counts from the batch's end, as it does for its files.
         old = func.coalesce(*ends, batches.c.created_at) + retention_s <= self._database.now
-        ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(1)
-        if (batch_id := connection.execute(ended).scalar()) is None:
+        ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(_PURGED_BATCHES)
+        if not (gone := connection.execute(ended).scalars().all()):
             return 0
-        numbers = connection.execute(
-            select(lines.c.n).where(lines.c.batch_id == batch_id).limit(_PURGED_ROWS)
-        ).scalars()
-        if some := numbers.all():
-            connection.execute(delete(lines).where(lines.c.batch_id == batch_id, lines.c.n.in_(some)))
-            return len(some)
-        connection.execute(delete(files).where(files.c.batch_id == batch_id))
-        connection.execute(delete(deliveries).where(deliveries.c.batch_id == batch_id))
-        connection.execute(delete(batches).where(batches.c.id == batch_id))
-        return 1
+        some = select(lines.c.batch_id, lines.c.n).where(lines.c.batch_id.in_(gone)).limit(_PURGED_ROWS)
+        found = connection.execute(some).all()
+        for batch_id in sorted({one for one, _ in found}):
+            numbers = [n for one, n in found if one == batch_id]
+            connection.execute(delete(lines).where(lines.c.batch_id == batch_id, lines.c.n.in_(numbers)))
+        if len(found) < _PURGED_ROWS:
+            connection.execute(delete(files).where(files.c.batch_id.in_(gone)))
+            connection.execute(delete(deliveries).where(deliveries.c.batch_id.in_(gone)))
+            connection.execute(delete(batches).where(batches.c.id.in_(gone)))
+        return len(found) + len(gone)
 
     def _own(self, validation: Validation) -> Any:
         own = (batches.c.id == validation.batch["id"], batches.c.epoch == validation.epoch)

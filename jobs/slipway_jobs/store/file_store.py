@@ -15,7 +15,7 @@ INTERNAL = "internal"  # purpose of the input file of a job or batch that was cr
 PAGE_LINES = 200
 PAGE_BYTES = 1 << 20
 _STALE_UPLOAD_S = 3600.0
-_PURGED_ROWS = 2000
+_PURGED_FILES, _PURGED_ROWS = 200, 2000
 RESERVED_SHARE = 0.25  # of SQLite's file: for results, not for uploads
 
 Row = Mapping[str, Any]
@@ -144,12 +144,12 @@ class FileStore:
         unfinished = or_(files.c.state == UPLOADING, files.c.purpose == INTERNAL)
         stale = and_(unfinished, files.c.created_at < now_s - _STALE_UPLOAD_S)
         old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
-        gone = connection.execute(select(files.c.id).where(old, ~self._is_read()).limit(20)).scalars().all()
+        gone = connection.execute(select(files.c.id).where(old, ~self._is_read()).limit(_PURGED_FILES)).scalars().all()
         if not gone:
             return 0
         rows = select(inputs.c.file_id, inputs.c.n).where(inputs.c.file_id.in_(gone)).limit(_PURGED_ROWS)
         found = connection.execute(rows).all()
-        for file_id in {one for one, _ in found}:
+        for file_id in sorted({one for one, _ in found}):
             numbers = [n for one, n in found if one == file_id]
             connection.execute(delete(inputs).where(inputs.c.file_id == file_id, inputs.c.n.in_(numbers)))
         if len(found) < _PURGED_ROWS:

@@ -37,6 +37,9 @@ MAX_LISTED = 200  # batches that are looked at in one turn
 MAX_TENANTS = 100  # whose batches are looked at in one turn
 _BATCHES_OF_TENANT = 32
 ALONE_AFTER = 2  # losses, after which a line runs alone
+# Of SQLite's file: with less no line is claimed, as the rest is for results of those in flight and for the ends of
+# batches. A database that is full takes no result, and then no tenant's batch goes on.
+LEAST_SHARE = 0.1
 _RENDERED_ROWS = 1000
 
 
@@ -99,7 +102,12 @@ class LineStore:
         self._max_attempts, self._max_losses = max_attempts, ALONE_AFTER + max_attempts
 
     def runnable(self, connection: Connection, after: str = "") -> Turn:
-        """Batches with waiting lines: the oldest of each tenant, beginning behind `after`, then the second ones."""
+        """Batches with waiting lines: the oldest of each tenant, beginning behind `after`, then the second ones.
+
+        None while the database has no room for results.
+        """
+        if not self._has_room(connection):
+            return Turn([], after)
         names = self._tenants(connection, lambda tenant: tenant > after, MAX_TENANTS)
         if len(names) < MAX_TENANTS:
             names += self._tenants(connection, lambda tenant: tenant <= after, MAX_TENANTS - len(names))
@@ -136,14 +144,17 @@ class LineStore:
         return self._claimed(connection, batch, numbers) if numbers else []
 
     def has_suspect(self, connection: Connection) -> bool:
-        """Whether a line waits that has to run with nothing beside it."""
-        return connection.execute(self._suspects().limit(1)).first() is not None
+        """Whether a line waits that has to run with nothing beside it, and the database has room for its result."""
+        return self._has_room(connection) and connection.execute(self._suspects().limit(1)).first() is not None
 
     def claim_suspect(self, connection: Connection) -> list[LineClaim]:
         """Claims one line that was in flight when processes died; alone, it is the cause if its process dies too."""
         free = self._suspects().order_by(lines.c.batch_id, lines.c.n).limit(1)
         row = connection.execute(free.with_for_update(of=lines, skip_locked=True)).first()
         return self._claimed(connection, RunnableBatch(*row[:-1]), [row.n]) if row else []
+
+    def _has_room(self, connection: Connection) -> bool:
+        return self._database.free_share(connection) >= LEAST_SHARE
 
     def _suspects(self) -> Select[Any]:
         chosen = (lines.c.losses >= ALONE_AFTER, lines.c.losses < self._max_losses)

@@ -17,6 +17,7 @@ from slipway_operator.api.objects import Object
 from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.pods.certificate import PORT_NAME
 from slipway_operator.model.pool_views import MAX_ENTRIES, READY, EntryState, PoolPod
+from slipway_operator.model.text import printable
 from slipway_process.network.host_names import host_name, pod_zone
 
 TIMEOUT_S, LOAD_TIMEOUT_S = 3.0, 2.0
@@ -99,7 +100,7 @@ def _entries(index: object) -> dict[str, EntryState]:
     for one in _objects(index[:MAX_ENTRIES]):
         revision = one.get("revision") or one.get("version")
         if isinstance(revision, str) and len(revision) <= 128:
-            state, reason = str(one.get("state")), str(one.get("reason") or "")[:LONGEST_REASON]
+            state, reason = str(one.get("state")), printable(str(one.get("reason") or "")[:LONGEST_REASON])
             found[revision] = EntryState(state, reason, state == READY)
     return found
 

@@ -8,11 +8,13 @@ import asyncio
 import hashlib
 import json
 import logging
+import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -49,8 +51,11 @@ from slipway_operator.pools.reports import PoolTarget, load, read_pod
 
 LOOK_S, ABSENT_S = 2.0, 60.0
 APPLY_AGAIN_S = 240.0  # manual changes are reverted within this time
+NO_POD_AGAIN_S = 20.0  # a StatefulSet without a pod may have been deleted
 USE_EACH_S = 30.0  # between two writes of a status where only memory changed
 CONCURRENCY = 16
+OF_A_NAMESPACE = 8  # so that pods that hang in one namespace delay no other namespace
+REPORTS_S = 6.0  # for all pods of a pool; those that were not read by then count as silent in this look
 MAX_LOADS = 8  # loads that are requested of a pod in one look
 
 log = logging.getLogger(__name__)
@@ -86,6 +91,8 @@ class _Pool:
     written_s: float = float("-inf")
     marks: refreshing.Marks = field(default_factory=dict)
     late: str = ""  # why pods may see a change of their entries late
+    present: int = 0  # pods that exist
+    silent: set[str] = field(default_factory=set)  # uids of pods that did not answer in the last look
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,7 @@ class PoolRunner:
         self._pools: dict[ObjectKey, _Pool] = {}
         self._files: dict[str, tuple[str, float]] = {}  # digest of the ConfigMap of a namespace, and when
         self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._slots_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._trouble = ""
         self._facts: dict[ObjectKey, set[Hashable]] = {}  # what members were reconciled for last
         self.views: dict[ObjectKey, PoolView] | None = None  # None before the first look
@@ -154,23 +162,32 @@ class PoolRunner:
         self._pools = {key: self._pools.get(key, _Pool()) for key in keys}
         chosen = {key: entries.chosen(wanted.get(key, ())) for key in keys}
         files = {key: entries.pool_file(listed) for key, (listed, _) in chosen.items()}
-        unwritten, troubles = await self._write_files(files)
-        views: dict[ObjectKey, PoolView] = {}
+        unwritten, troubles = await self._write_files(files, [Owner.of(one) for one in found])
+        looks: dict[ObjectKey, Awaitable[tuple[PoolView, str]]] = {}
         for obj in found:
             key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
             written = refreshing.digest(files[key]) if key[0] in self._files else ""
-            try:
-                views[key] = await self._keep(key, obj, _Entries(*chosen[key], written, unwritten.get(key[0], "")))
-                late = self._pools[key].late
-                troubles += [f"{'/'.join(key)}: {late}"] if late else []
-            except Fenced:
-                raise
-            except ApiError as error:
-                # The former view still counts: members must not see the pool as gone.
-                views[key] = (self.views or {}).get(key) or PoolView(self._pools[key].uid, problem=str(error))
-                troubles.append(f"{'/'.join(key)}: {error}")
+            file = _Entries(*chosen[key], written, unwritten.get(key[0], ""))
+            looks[key] = self._kept(key, obj, file)
+        views: dict[ObjectKey, PoolView] = {}
+        for key, result in zip(looks, await asyncio.gather(*looks.values(), return_exceptions=True), strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            views[key], trouble = result
+            troubles += [f"{'/'.join(key)}: {trouble}"] if trouble else []
         self._warn("; ".join(troubles))
         self._know(views, wanted, named)
+
+    async def _kept(self, key: ObjectKey, obj: Object, file: _Entries) -> tuple[PoolView, str]:
+        """The view of a pool, and what went wrong. Raises Fenced."""
+        known = self._pools[key]
+        try:
+            return await self._keep(key, obj, file), known.late
+        except Fenced:
+            raise
+        except ApiError as error:
+            # The former view still counts: members must not see the pool as gone.
+            return (self.views or {}).get(key) or PoolView(known.uid, problem=str(error)), str(error)
 
     def _know(self, views: dict[ObjectKey, PoolView], wanted: Members, named: Mapping[ObjectKey, set[str]]) -> None:
         """Keep the views, and queue the ModelDeployments for which something changed; no others, as a pool has many."""
@@ -187,7 +204,9 @@ class PoolRunner:
             if former.get(key) != fresh[key]:
                 self._changed(key)
 
-    async def _write_files(self, files: dict[ObjectKey, str]) -> tuple[dict[str, str], list[str]]:
+    async def _write_files(
+        self, files: dict[ObjectKey, str], pools: Sequence[Owner]
+    ) -> tuple[dict[str, str], list[str]]:
         """Apply one ConfigMap for each namespace with pools: it has the files of all of them, and of no former pool.
 
         Returns by namespace why the API server refuses it, such as for its size; and all errors, for the log.
@@ -199,7 +218,8 @@ class PoolRunner:
             by_namespace[namespace][name] = text
         marks = {labels.MANAGED_BY: "slipway", labels.COMPONENT: "pool"}
         for namespace, of_pools in by_namespace.items():
-            manifest = entries.config_map(namespace, of_pools, marks)
+            owners = [one for one in pools if one.namespace == namespace]
+            manifest = entries.config_map(namespace, of_pools, marks, owners)
             try:
                 self._files[namespace] = await self._applied(CONFIG_MAPS, manifest, self._files.get(namespace))
             except Fenced:
@@ -253,6 +273,8 @@ class PoolRunner:
             except Refused as error:
                 log.warning("%s of the ModelPool %s is not applied: %s", resource.kind, owner.name, error)
         before = known.applied.get(STATEFUL_SETS)
+        if before and not known.present and manifest["spec"]["replicas"]:
+            before = before if time.monotonic() - before[1] < NO_POD_AGAIN_S else None
         try:
             known.applied[STATEFUL_SETS] = await self._applied(STATEFUL_SETS, manifest, before)
             if known.applied[STATEFUL_SETS] != before or not known.uid:
@@ -267,7 +289,7 @@ class PoolRunner:
         found = await self._client.list(PODS, key[0], f"{labels.MODEL_POOL}={key[1]}", cached=True)
         own = [pod for pod in found if known.uid and is_controlled_by(pod, known.uid)]
         ready = [pod for pod in own if pod_trouble.is_ready(pod) and not is_leaving(pod) and _address(pod)]
-        reports = await asyncio.gather(*(self._report(known, pod, file.listed) for pod in ready))
+        reports, known.present = await self._reports(known, ready, file.listed), len(own)
         await self._refresh(known, own, dict(zip((_uid(pod) for pod in ready), reports, strict=True)), file)
         uids = {_uid(pod) for pod in ready}
         known.loaded = {one for one in known.loaded if one[0] in uids}
@@ -286,15 +308,40 @@ class PoolRunner:
         behind = {uid: one.entries is not None and not wanted <= one.entries.keys() for uid, one in reports.items()}
         known.late = await refreshing.refresh(self._client, pods, known.marks, file.digest, behind, now_s)
 
+    async def _reports(self, known: _Pool, pods: list[Object], listed: list[PoolMemberRevision]) -> list[PoolPod]:
+        """What these pods report, within REPORTS_S. Those that were silent in the last look are read last, in turns."""
+        found = {_uid(pod): PoolPod(pod["metadata"]["name"]) for pod in pods}
+        order = sorted(pods, key=lambda pod: (_uid(pod) in known.silent, random.random()))
+        tasks = {_uid(pod): asyncio.create_task(self._report(known, pod, listed)) for pod in order}
+        try:
+            if tasks:
+                await asyncio.wait(tasks.values(), timeout=REPORTS_S)
+            found |= {uid: task.result() for uid, task in tasks.items() if task.done()}
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        known.silent = {uid for uid, one in found.items() if one.entries is None}
+        return [found[_uid(pod)] for pod in pods]
+
+    def _slots_in(self, namespace: str) -> asyncio.Semaphore:
+        if (found := self._slots_of.get(namespace)) is None:
+            found = self._slots_of[namespace] = asyncio.Semaphore(OF_A_NAMESPACE)
+        return found
+
     async def _report(self, known: _Pool, pod: Object, listed: list[PoolMemberRevision]) -> PoolPod:
         """Read what a pod reports, and request loads of entries that are not stable and were never in its memory."""
         metadata = pod["metadata"]
         target = PoolTarget.of(pod)
-        async with self._slots:
+        async with self._slots_in(metadata["namespace"]), self._slots:
             found = await read_pod(self._session, target)
             if found.entries is None:
                 return found
-            known.loaded |= {(metadata["uid"], name) for name, one in found.entries.items() if one.was_loaded}
+            known.loaded |= {
+                (metadata["uid"], one.snapshot.revision)
+                for one in listed  # no other names: a pod may report any
+                if (state := found.entries.get(one.snapshot.revision)) and state.was_loaded
+            }
             seen = {name for uid, name in known.loaded if uid == metadata["uid"]}
             unproved = [one for one in listed if not one.stable and one.snapshot.revision in found.entries]
             due = [one for one in unproved if one.snapshot.revision not in seen][:MAX_LOADS]

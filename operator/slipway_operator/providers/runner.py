@@ -40,7 +40,7 @@ class MeasurementRunner:
         self._wanted: dict[ObjectKey, dict[str, Question]] = {}
         self._answers: dict[ObjectKey, dict[str, ProviderAnswer]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._releases: set[asyncio.Task[None]] = set()
+        self._ends: dict[str, asyncio.Task[None]] = {}  # of cancelled tasks; a new one with the key waits for this
         self._turns = {False: asyncio.Semaphore(AT_A_TIME), True: asyncio.Semaphore(QUESTIONS_LIMIT)}
         self._turns_of: WeakValueDictionary[tuple[str, bool], asyncio.Semaphore] = WeakValueDictionary()
 
@@ -53,7 +53,7 @@ class MeasurementRunner:
         wanted = {question.key: question for question in questions}
         former, known = self._wanted.get(key, {}), self._answers.get(key, {})
         for name in former.keys() - wanted.keys():
-            self._let_go(former[name])
+            self._end(former[name], releases=True)
         new = [name for name in wanted if name not in known and name not in self._tasks]
         room = max(0, QUESTIONS_LIMIT - len(self._tasks))
         taken = {name: question for name, question in wanted.items() if name not in new[room:]}
@@ -69,38 +69,49 @@ class MeasurementRunner:
 
     def forget(self, key: ObjectKey) -> None:
         """Cancel the measurements of a ModelDeployment and drop its results; garbage collection deletes its Jobs."""
-        for name in self._wanted.pop(key, {}):
-            if task := self._tasks.get(name):
-                task.cancel()
+        for question in self._wanted.pop(key, {}).values():
+            self._end(question, releases=False)
         self._answers.pop(key, None)
 
     async def close(self) -> None:
         """Cancel all measurements: the next process repeats them with the same keys, and finds the same Jobs."""
-        tasks = [*self._tasks.values(), *self._releases]
+        tasks = [*self._tasks.values(), *self._ends.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget_task(self, name: str, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(name, None)
+        for tasks in (self._tasks, self._ends):
+            if tasks.get(name) is task:
+                del tasks[name]
 
-    def _let_go(self, question: Question) -> None:
-        if task := self._tasks.get(question.key):
+    def _end(self, question: Question, *, releases: bool) -> None:
+        """Cancel a measurement. `releases`: also delete its Job."""
+        name = question.key
+        task, former = self._tasks.pop(name, None), self._ends.get(name)
+        if task:
             task.cancel()
-        if question.job:
-            release = asyncio.create_task(self._release(question), name=f"release {question.key}")
-            self._releases.add(release)
-            release.add_done_callback(self._releases.discard)
+        releases = releases and question.job is not None
+        if task or releases:
+            end = asyncio.create_task(self._ended(question, task, former, releases), name=f"end of measurement {name}")
+            self._ends[name] = end
+            end.add_done_callback(partial(self._forget_task, name))
 
-    async def _release(self, question: Question) -> None:
-        if task := self._tasks.get(question.key):
-            await asyncio.wait({task})  # so that the task creates no Job after the deletion
+    async def _ended(
+        self, question: Question, task: asyncio.Task[None] | None, former: asyncio.Task[None] | None, releases: bool
+    ) -> None:
+        """Return when a cancelled measurement has ended, which then creates no Job, and its Job is deleted."""
+        if running := {one for one in (task, former) if one}:
+            await asyncio.wait(running)
         try:
-            await self._client.release(question)
+            if releases:
+                await self._client.release(question)
         except Exception:
             log.exception("a bug: what was made for measurement %s was not let go", question.key)
 
     async def _question(self, key: ObjectKey, question: Question) -> None:
+        if end := self._ends.get(question.key):
+            await asyncio.wait({end})  # or the Job of this measurement would be the one that is about to be deleted
         started, provider = time.monotonic(), question.metric.provider
         try:
             answer = await self._in_turn(key[0], question)

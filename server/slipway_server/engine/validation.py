@@ -7,12 +7,12 @@ token ids, and before the scheduler, which every request shares. Pure.
 import sys
 from collections.abc import Iterator
 
+from .grammars.messages import MAX_GRAMMAR_BYTES
 from .request import Grammar, Request, SamplingParams
 
 INT64 = 2**63
 LARGEST = sys.float_info.max
 KINDS = ("json_schema", "regex", "choice", "grammar")
-MAX_GRAMMAR_CHARACTERS = 128 << 10  # it crosses the socket to the grammar process in one packet
 Range = tuple[str, float, float, float]  # name, value, least, most
 
 
@@ -74,8 +74,8 @@ def _check_grammar(grammar: Grammar | None) -> None:
         return
     if grammar.kind not in KINDS:
         raise ValueError(f"grammar is of the kind {grammar.kind!r:.40}: it must be one of {', '.join(KINDS)}")
-    if len(grammar.text) > MAX_GRAMMAR_CHARACTERS:
-        raise ValueError(f"grammar has more than {MAX_GRAMMAR_CHARACTERS} characters")
+    if len(grammar.text.encode()) > MAX_GRAMMAR_BYTES:
+        raise ValueError(f"grammar has more than {MAX_GRAMMAR_BYTES} bytes")
 
 
 def _check_ids(name: str, ids: tuple[int, ...], vocab_size: int) -> None:

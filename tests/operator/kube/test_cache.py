@@ -104,7 +104,7 @@ def test_only_fields_that_are_read_are_cached():
 def test_deployments_are_found_by_the_node_of_their_pods():
     cache = ObjectCache()
     cache.update(PODS, child(5, spec={"nodeName": "n"}))
-    assert cache.deployments_on("n") == {("default", "chat")} and cache.deployments_on("m") == set()
+    assert cache.deployments_on({"m", "n"}) == {("default", "chat")} and cache.deployments_on({"m"}) == set()
 
 
 def test_model_deployment_is_cached_with_managed_fields_of_applies_only():

@@ -40,6 +40,17 @@ def test_pods_of_an_unreachable_node_are_replaced_but_not_where_most_are() -> No
     assert nodes.on_event("DELETED", node("a")) and nodes.leaving == {"c"}
 
 
+def test_an_event_of_one_node_reports_all_whose_pods_it_concerns() -> None:
+    """Nodes that become unreachable together: with the last of them they are the most; with its return they are few."""
+    nodes = Nodes()
+    for name in "abcd":
+        assert nodes.on_event("ADDED", node(name)) == set()
+    assert [nodes.on_event("MODIFIED", node(name, taints=(UNREACHABLE,))) for name in "ab"] == [{"a"}, {"b"}]
+    assert nodes.on_event("MODIFIED", node("c", taints=(UNREACHABLE,))) == {"a", "b"}
+    assert nodes.on_event("MODIFIED", node("c")) == {"a", "b"}
+    assert nodes.on_event("DELETED", node("d")) == {"a", "b"}
+
+
 def test_nodes_whose_deletion_was_missed_are_forgotten() -> None:
     nodes = Nodes()
     for name in "abc":

@@ -1,6 +1,10 @@
 """The pod of a model that is kept in a cache."""
 
 import dataclasses
+import struct
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,17 +126,44 @@ def test_a_prefetch_runs_the_fetcher_of_the_revision_on_one_node_without_a_lease
 
 def test_a_prefetch_pulls_the_image_of_another_engine() -> None:
     made = prefetching(engine=CUSTOM)["spec"]
-    fetch, image = made["template"]["spec"]["containers"]
+    pod = made["template"]["spec"]
+    fetch, image = pod["containers"]
     assert (fetch["image"], image["image"]) == ("fetcher:1", "a/b:1")
-    assert not {"args", "env", "volumeMounts", "ports"} & image.keys(), "it runs nothing of the engine"
+    assert not {"args", "env", "ports"} & image.keys(), "it runs nothing of the engine"
     assert image["resources"]["limits"]["memory"] == "64Mi" and "nvidia.com/gpu" not in image["resources"]["limits"]
-    [rule] = made["podFailurePolicy"]["rules"]
-    assert (rule["action"], rule["onExitCodes"]["containerName"]) == ("FailJob", image["name"])
+    [writer] = pod["initContainers"]
+    assert writer["image"] == "fetcher:1" and writer["resources"]["limits"]["memory"] == "64Mi"
+    [mount] = image["volumeMounts"]
+    assert [one["name"] for one in writer["volumeMounts"]] == [mount["name"]], "what it runs is not in its image"
+    assert image["command"] == [writer["command"][-1]] and image["command"][0].startswith(mount["mountPath"])
+    assert {volume["name"] for volume in pod["volumes"]} > {mount["name"]}
+
+
+def test_a_prefetch_needs_no_program_in_the_image_that_it_pulls(tmp_path: Path) -> None:
+    """Not even a loader or a library, as an image from `scratch` has none: the file is run as the kernel loads it."""
+    [writer] = prefetching(engine=CUSTOM)["spec"]["template"]["spec"]["initContainers"]
+    _, *arguments, _ = writer["command"]
+    program = tmp_path / "program"
+    subprocess.run([sys.executable, *arguments, program], check=True)
+    made = program.read_bytes()
+    [(kind, offset, size)] = _segments(made)
+    assert (kind, offset, size) == (PT_LOAD, 0, len(made)), "no segment names an interpreter"
+    assert subprocess.run([program], env={}).returncode == 0
+
+
+PT_LOAD = 1
+
+
+def _segments(elf: bytes) -> list[tuple[int, int, int]]:
+    """Type, offset and size of each segment of a 64-bit ELF file."""
+    start, size, count = *struct.unpack_from("<Q", elf, 32), *struct.unpack_from("<HH", elf, 54)
+    rows = (struct.unpack_from("<IIQQQQ", elf, start + size * number) for number in range(count))
+    return [(kind, offset, held) for kind, _, offset, _, _, held in rows]
 
 
 def test_a_prefetch_without_another_image_has_one_container() -> None:
-    made = prefetching()["spec"]
-    assert len(made["template"]["spec"]["containers"]) == 1 and "podFailurePolicy" not in made
+    made = prefetching()["spec"]["template"]["spec"]
+    assert len(made["containers"]) == 1 and "initContainers" not in made
 
 
 def test_a_prefetch_is_selected_by_nothing_that_selects_model_pods() -> None:

@@ -1,13 +1,11 @@
 """Rollouts that feedback decides: a worse classifier is rejected, an equal one is promoted, and silence waits."""
 
 import copy
-from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 
-from tests.support.model_cluster import ModelCluster, healthy, model
+from tests.support.model_classifier import CANARY, ClassifierRollout
 
 TEMPLATE: dict[str, Any] = {
     "minSamples": {"canaryRequests": 50, "warmupSeconds": 10},
@@ -16,46 +14,27 @@ TEMPLATE: dict[str, Any] = {
         {"name": "wrong", "event": "WrongAnswer", "share": 0.8, "maxRatio": 2.0},
     ],
 }
-STEPS = [{"setWeight": 25}, {"analysis": {"templates": [{"templateName": "labels"}], "maxDuration": "20m"}}]
-CANARY = "file:///models/v2"
 
 
-class Labelled:
-    """A cluster whose clients learn of some responses whether they were right, by model URI."""
+class Labelled(ClassifierRollout):
+    """Clients learn of some responses whether they were right, by model URI."""
 
     def __init__(
         self, *, gives: dict[str, float], wrong: dict[str, float], template: dict[str, Any] = TEMPLATE
     ) -> None:
-        self.world: ModelCluster = healthy(replicas=4, steps=copy.deepcopy(STEPS))
-        self.world.templates = {"labels": copy.deepcopy(template)}
-        self.world.rate = 10
-        self._gives, self._wrong, self._chance = gives, wrong, Random(3)
+        self._gives, self._wrong = gives, wrong
         self._counted: dict[tuple[str, int, str], tuple[int, int, int]] = {}
-        self.world.run(30)
-        self.world.edit(model=model("v2"))
+        super().__init__(template, rate=10)
 
-    def run_until(self, *states: str | None) -> ModelCluster:
-        for _ in range(900):
-            self.world.reconcile()
-            if self.world.state() in states:
-                return self.world
-            self.world.pass_time(2)
-            self._send()
-        raise AssertionError(self.world.parsed().message)
-
-    def _send(self) -> None:
+    def counted(self, key: tuple[str, int, str], uri: str, units: int) -> dict[str, Any]:
         """Feedback on responses since the last time."""
-        for gateway in self.world.gateways:
-            for sample in gateway.samples.values():
-                for name, side in sample.revisions.items():
-                    key, uri = (gateway.name, sample.generation, name), self.world.uri(name)
-                    units, rated, wrong = self._counted.get(key, (0, 0, 0))
-                    for _ in range(side.units - units):
-                        if self._chance.random() < self._gives.get(uri, 0.5):
-                            rated += 1
-                            wrong += self._chance.random() < self._wrong.get(uri, 0.1)
-                    self._counted[key] = side.units, rated, wrong
-                    sample.revisions[name] = replace(side, rated=rated, wrong=wrong)
+        former, rated, wrong = self._counted.get(key, (0, 0, 0))
+        for _ in range(units - former):
+            if self.chance.random() < self._gives.get(uri, 0.5):
+                rated += 1
+                wrong += self.chance.random() < self._wrong.get(uri, 0.1)
+        self._counted[key] = units, rated, wrong
+        return {"rated": rated, "wrong": wrong}
 
 
 def test_a_worse_classifier_is_rejected_by_feedback() -> None:

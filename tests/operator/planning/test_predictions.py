@@ -1,60 +1,33 @@
 """Rollouts of classic models: another distribution of predictions is reported, and rejects where a bound is given."""
 
-import copy
-from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 
 from slipway_operator.model.cluster.samples import BINS
-from tests.support.model_cluster import ModelCluster, healthy, model
+from tests.support.model_classifier import CANARY, ClassifierRollout
 
 ERRORS = {"name": "errors", "event": "FirstAttemptError", "share": 0.5, "okBelow": 0.1, "maxRatio": 6.0}
 BOUNDED = {"name": "drift", "event": "PredictionDrift", "share": 0.5, "maxPsi": 0.2}
 REPORT = {"name": "drift", "event": "PredictionDrift", "dryRun": True}
-STEPS = [{"setWeight": 25}, {"analysis": {"templates": [{"templateName": "labels"}], "maxDuration": "20m"}}]
-CANARY = "file:///models/v2"
 EQUAL = (5, 3, 2)
 
 
-class Predicting:
-    """A cluster whose gateways read predictions of three labels, as frequent as given by model URI."""
+class Predicting(ClassifierRollout):
+    """Gateways read predictions of three labels, as frequent as given by model URI."""
 
     def __init__(self, metric: dict[str, Any], *, frequent: dict[str, tuple[int, ...]], readable: bool = True) -> None:
-        self.world: ModelCluster = healthy(replicas=4, steps=copy.deepcopy(STEPS))
-        self.world.templates = {
-            "labels": {"minSamples": {"canaryRequests": 50, "warmupSeconds": 10}, "metrics": [ERRORS, metric]}
-        }
-        self.world.rate = 20
-        self._frequent, self._readable, self._chance = frequent, readable, Random(3)
+        self._frequent, self._readable = frequent, readable
         self._bins: dict[tuple[str, int, str], list[int]] = {}
-        self.world.run(30)
-        self.world.edit(model=model("v2"))
+        template = {"minSamples": {"canaryRequests": 50, "warmupSeconds": 10}, "metrics": [ERRORS, metric]}
+        super().__init__(template, rate=20)
 
-    def run_until(self, *states: str | None) -> ModelCluster:
-        for _ in range(900):
-            self.world.reconcile()
-            if self.world.state() in states:
-                return self.world
-            self.world.pass_time(2)
-            self._count()
-        raise AssertionError(self.world.parsed().message)
-
-    def _count(self) -> None:
+    def counted(self, key: tuple[str, int, str], uri: str, units: int) -> dict[str, Any]:
         """Predictions of responses since the last time."""
-        for gateway in self.world.gateways:
-            for sample in gateway.samples.values():
-                for name, side in sample.revisions.items():
-                    key = (gateway.name, sample.generation, name)
-                    found = self._bins.setdefault(key, [0] * BINS)
-                    more = side.units - sum(found)
-                    for place in self._chance.choices(
-                        range(3), self._frequent.get(self.world.uri(name), EQUAL), k=more
-                    ):
-                        found[place] += 1
-                    shown = {"predicted": tuple(found)} if self._readable else {"unread": side.units}
-                    sample.revisions[name] = replace(side, **shown)
+        found = self._bins.setdefault(key, [0] * BINS)
+        for place in self.chance.choices(range(3), self._frequent.get(uri, EQUAL), k=units - sum(found)):
+            found[place] += 1
+        return {"predicted": tuple(found)} if self._readable else {"unread": units}
 
 
 def test_a_canary_whose_labels_are_others_is_rejected() -> None:

@@ -94,6 +94,12 @@ async def test_each_field_may_hold_anything(session: aiohttp.ClientSession, pod:
     assert found.memory_bytes <= reports.MAX_BYTES and found.memory_limit_bytes == 0
 
 
+async def test_a_reason_controls_no_terminal(session: aiohttp.ClientSession, pod: dict[str, Any]) -> None:
+    pod["index"] = json.dumps([ENTRY | {"state": "UNAVAILABLE", "reason": "no\x1b[2J\nfile\ud800"}]).encode()
+    found = await read_pod(session, pod["target"])
+    assert found.entries and found.entries["r1"].trouble == "no [2J file "
+
+
 async def test_a_load_names_its_entry_and_a_pod_that_is_away_is_no_error(
     session: aiohttp.ClientSession, pod: dict[str, Any], unused_tcp_port: int
 ) -> None:

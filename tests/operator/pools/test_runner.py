@@ -37,7 +37,10 @@ class Server:
     async def list(self, resource: Any, namespace: str | None, *_: Any, **__: Any) -> list[Any]:
         if resource is MODEL_POOLS and self.listing:
             raise self.listing
-        return {MODEL_POOLS: list(self.pools.values()), PODS: self.pods}.get(resource, [])
+        return {
+            MODEL_POOLS: list(self.pools.values()),
+            PODS: [one for one in self.pods if namespace in (None, one["metadata"]["namespace"])],
+        }.get(resource, [])
 
     async def patch(self, resource: Any, namespace: str, name: str, body: Any) -> Any:
         if resource in self.refuses:
@@ -100,6 +103,27 @@ async def test_an_entry_of_each_member_is_in_the_file_of_its_pool() -> None:
     await runner.look()
     assert len(changed) == 3, "nothing changed"
     assert len([one for one in server.applied if one[0] is STATEFUL_SETS]) == 2, "applied once each"
+
+
+async def test_all_pools_of_a_namespace_own_the_file_of_their_entries_so_that_it_goes_with_the_last_one() -> None:
+    server = Server("one", "two")
+    runner, _ = runner_of(server)
+
+    async def owners() -> list[Any]:
+        await runner.look()
+        made = [manifest for resource, manifest in server.applied if resource is CONFIG_MAPS]
+        server.applied.clear()
+        references = [one["metadata"]["ownerReferences"] for one in made]
+        assert not any(item.get("controller") or item.get("blockOwnerDeletion") for one in references for item in one)
+        return [[(item["kind"], item["name"], item["uid"]) for item in one] for one in references]
+
+    assert await owners() == [[("ModelPool", "one", "uid"), ("ModelPool", "two", "uid")]]
+    del server.pools["two"]
+    assert await owners() == [[("ModelPool", "one", "uid")]]
+    server.pools.clear()
+    assert await owners() == [], "garbage collection deletes it"
+    server.pools["one"] = {"metadata": _metadata("one", "again"), "spec": {}}
+    assert await owners() == [[("ModelPool", "one", "again")]]
 
 
 async def test_what_goes_wrong_with_one_pool_leaves_what_is_known_and_the_others() -> None:

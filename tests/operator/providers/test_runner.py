@@ -18,6 +18,9 @@ class GatedClient:
     def __init__(self):
         self.requested, self.released, self.open, self.failure = [], [], asyncio.Event(), None
         self.open.set()
+        self.releases = asyncio.Event()
+        self.releases.set()
+        self.releasing = 0
 
     async def measure(self, namespace, question):
         self.requested.append(question.key)
@@ -27,6 +30,8 @@ class GatedClient:
         return ProviderAnswer(len(self.requested))
 
     async def release(self, question):
+        self.releasing += 1
+        await self.releases.wait()
         self.released.append(question.key)
 
 
@@ -96,6 +101,37 @@ async def test_measurement_that_never_started_leaves_nothing_behind(stage):
     await asyncio.sleep(0.01)
     assert stage.client.requested == []
     assert (await stage.answer(ask())).value == 1
+
+
+async def test_measurement_that_is_needed_again_while_it_ends_is_taken_again(stage):
+    """Its task is cancelled and has not run since."""
+    stage.client.open.clear()
+    stage.runner.follow(CHAT, [ask(), ask("b")])
+    await until_async(lambda: len(stage.client.requested) == 2)
+    stage.runner.follow(CHAT, [ask("b")])
+    stage.runner.follow(CHAT, [ask(), ask("b")])
+    stage.client.open.set()
+    await until_async(lambda: stage.runner.answers(CHAT).keys() == {"a", "b"})
+    assert stage.client.requested == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_job_that_is_needed_again_while_it_is_deleted_is_made_after_that(stage, times):
+    """Found before its deletion, it would be one that was deleted before it ended: an error of the measurement."""
+    stage.client.open.clear()
+    stage.client.releases.clear()
+    stage.runner.follow(CHAT, [job()])
+    await until_async(lambda: stage.client.requested)
+    for _ in range(times):
+        stage.runner.follow(CHAT, [])
+        await until_async(lambda: stage.client.releasing == 1)
+        stage.runner.follow(CHAT, [job()])
+    await asyncio.sleep(0.01)
+    assert stage.client.requested == ["j"] and stage.client.released == []
+    stage.client.releases.set()
+    stage.client.open.set()
+    await until_async(lambda: stage.runner.answers(CHAT))
+    assert stage.client.requested == ["j", "j"] and len(stage.client.released) == times
 
 
 async def test_a_job_is_let_go_when_its_answer_is_written_down(stage):

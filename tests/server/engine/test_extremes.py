@@ -1,6 +1,7 @@
 """Sampling parameters of any size: never an exception, never a token that the request forbids (safety 1)."""
 
 import math
+import socket
 
 import pytest
 import torch
@@ -8,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway_server.engine.execution.sampler import LEAST_TEMPERATURE, Sampler
-from slipway_server.engine.request import Request, Sampled, SamplingParams, Sequence
+from slipway_server.engine.grammars.messages import (
+    MAX_GRAMMAR_BYTES,
+    PACKET_BYTES,
+    Prepare,
+    digest_of,
+    encode,
+    to_grammars,
+)
+from slipway_server.engine.request import Grammar, Request, Sampled, SamplingParams, Sequence
 from slipway_server.engine.validation import validate_request
 from slipway_server.kernels.in_torch import TorchKernels
 
@@ -143,6 +152,21 @@ GOOD: dict[str, object] = {"max_tokens": 4}
 def test_validation_names_the_field_that_the_engine_cannot_compute_with(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{field} "):
         validate_request(Request("r", (1,), SamplingParams(**GOOD | {field: value})), VOCABULARY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("character", ["a", "é", "語", "😀"])
+def test_a_grammar_that_is_accepted_fits_a_packet(character: str) -> None:
+    """The limit is of bytes: as many characters of several bytes each would not cross the socket."""
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with own, other:
+        length = MAX_GRAMMAR_BYTES // len(character.encode())
+        longest, longer = (Grammar("choice", character * count) for count in (length, length + 1))
+        validate_request(Request("r", (1,), SamplingParams(4, grammar=longest)), VOCABULARY)
+        own.send(encode(Prepare(1, digest_of(longest), longest.kind, longest.text)))
+        message = to_grammars.decode(other.recv(PACKET_BYTES))
+        assert isinstance(message, Prepare) and message.text == longest.text
+        with pytest.raises(ValueError, match=f"^grammar has more than {MAX_GRAMMAR_BYTES} bytes"):
+            validate_request(Request("r", (1,), SamplingParams(4, grammar=longer)), VOCABULARY)
 
 
 @pytest.mark.finding(3)

@@ -20,7 +20,8 @@
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [slipway-model-pools]
-  verbs: [patch]
+  # Pools own it. Who changes owners needs the right to delete where OwnerReferencesPermissionEnforcement is on.
+  verbs: [patch, delete]
 # Owner references that block deletion need this where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [slipway.dev]
   resources: [modeldeployments/finalizers, modelpools/finalizers]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.kube.client import Client
@@ -67,10 +67,12 @@ class ObjectCache:
             for kind in CHILDREN
         }
 
-    def deployments_on(self, node: str) -> set[ObjectKey]:
-        """Return namespace and name of the ModelDeployments that have a pod on a node."""
+    def deployments_on(self, nodes: Collection[str]) -> set[ObjectKey]:
+        """Return namespace and name of the ModelDeployments that have a pod on one of these nodes."""
+        if not nodes:
+            return set()
         pods = self._objects[PODS].values()
-        return {(pod["metadata"]["namespace"], _owner(pod)) for pod in pods if pod["spec"].get("nodeName") == node}
+        return {(pod["metadata"]["namespace"], _owner(pod)) for pod in pods if pod["spec"].get("nodeName") in nodes}
 
     def on_event(self, resource: Resource, event: str | None, obj: Object) -> set[ObjectKey]:
         """Apply an event of a watch; an event without a type is from the initial list of a restarted watch.

@@ -51,14 +51,17 @@ class Nodes:
         most = 2 * len(self._unreachable) > len(self._all)
         return self._drained if most else self._drained | self._unreachable
 
-    def on_event(self, event: str | None, node: Object) -> bool:
-        """Apply an event of the watch; returns whether `leaving` changed."""
+    def on_event(self, event: str | None, node: Object) -> frozenset[str]:
+        """Apply an event of the watch; returns the names that joined or left `leaving`.
+
+        These can be several: nodes that become unreachable together leave it when they are the most, and join it again.
+        """
         name = str(node["metadata"]["name"])
         before, there = self.leaving, event != "DELETED"
         self._all = self._all | {name} if there else self._all - {name}
         self._drained = _with(self._drained, name, there and is_drained(node))
         self._unreachable = _with(self._unreachable, name, there and is_unreachable(node))
-        return before != self.leaving
+        return before ^ self.leaving
 
     def keep(self, names: Iterable[str]) -> None:
         """Forget all nodes but these: the watch may have missed that others were deleted."""

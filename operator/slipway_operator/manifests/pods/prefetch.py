@@ -5,6 +5,7 @@ from typing import Any
 from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
 from slipway_operator.manifests.job import job_name
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.manifests.pods.image_pull import pulling
 from slipway_operator.manifests.pods.workload import pod_template
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
@@ -14,10 +15,6 @@ DEADLINE_S, KEPT_S, TRIES = 3600, 600, 3
 # The fetcher mostly waits for network and disk. Its limits are those of model pods; its requests are small, so that it
 # fits on a node beside such a pod.
 _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
-IMAGE = "image"  # name of the container for which the engine's image is pulled
-_PULL = {"cpu": "10m", "memory": "64Mi", "ephemeral-storage": "16Mi"}
-# A container whose image has no /bin/true fails after the pull, and another try would fail too.
-_ONCE = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": IMAGE, "operator": "NotIn", "values": [0]}}]}
 _OF_POD = (
     *("automountServiceAccountToken", "enableServiceLinks", "securityContext"),
     *("imagePullSecrets", "serviceAccountName", "tolerations"),
@@ -40,38 +37,24 @@ def prefetch_job(owner: Owner, snapshot: Snapshot, node: str) -> dict[str, Any]:
     pod = pod_template(owner, snapshot, snapshot.revision)["spec"]
     [fetcher] = [container for container in pod["initContainers"] if container["name"] == "fetch"]
     [engine] = pod["containers"][:1]
-    images = [_pull(engine)] if engine["image"] != fetcher["image"] else []
     mounted = {mount["name"] for mount in fetcher["volumeMounts"]}
+    made = {
+        **{name: pod[name] for name in _OF_POD if name in pod},
+        "restartPolicy": "Never",
+        "affinity": _on(node),
+        "containers": [_alone(fetcher)],
+        "volumes": [volume for volume in pod["volumes"] if volume["name"] in mounted],
+    }
     spec = {
         "ttlSecondsAfterFinished": KEPT_S,
         "activeDeadlineSeconds": DEADLINE_S,
         "backoffLimit": TRIES - 1,
-        **({"podFailurePolicy": _ONCE} if images else {}),
         "template": {
             "metadata": {"labels": {labels.COMPONENT: PREFETCH}},
-            "spec": {
-                **{name: pod[name] for name in _OF_POD if name in pod},
-                "restartPolicy": "Never",
-                "affinity": _on(node),
-                "containers": [_alone(fetcher), *images],
-                "volumes": [volume for volume in pod["volumes"] if volume["name"] in mounted],
-            },
+            "spec": pulling(made, engine, fetcher) if engine["image"] != fetcher["image"] else made,
         },
     }
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
-
-
-def _pull(engine: dict[str, Any]) -> dict[str, Any]:
-    """Return a container whose only purpose is that the kubelet pulls the engine's image.
-
-    Its command ends at once. It fails if the image has no /bin/true, but then the image is on the node already.
-    """
-    return {
-        "name": IMAGE,
-        **{name: engine[name] for name in ("image", "imagePullPolicy", "securityContext") if name in engine},
-        "command": ["/bin/true"],
-        "resources": {"requests": _PULL, "limits": _PULL},
-    }
 
 
 def _alone(fetcher: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from ..request import Grammar
 
 # A SOCK_SEQPACKET socket takes packets of up to about 200 kB: the tokens of a resumed answer go in several advances.
 PACKET_BYTES: Final = 192 << 10
-MAX_GRAMMAR_BYTES: Final = 128 << 10
+MAX_GRAMMAR_BYTES: Final = 128 << 10  # in UTF-8: it crosses the socket in one packet
 TOKENS_PER_ADVANCE: Final = 8192
 SEQUENCES_PER_ADVANCE: Final = 512
 
