@@ -128,6 +128,11 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
         scored=2, canary_only=1, twin_only=1, rated=1, canary_thousandths=250, twin_thousandths=500, blocked=1
     )
     assert sample.twins["9d04aa31c2"].scores == rated
+    counts.agreements.count(Agreement.DISAGREED)
+    counts.agreements.count(Agreement.FAILED)
+    (reported,) = counters.report(ROUTE, 0.0)
+    (sample,) = read_samples([reported], {})
+    assert sample.twins["9d04aa31c2"].agreements == Agreements(compared=1, disagreed=1, failed=1)
     assert found.probes == Probed(pairs=1, canary_only=1)
     assert found.events["bad"] == found.events["empty"] == Discordance(canary_only=1)
     assert found.latencies == {"ttft": PairedTimes(pairs=1, over=1, tail_pairs=1, tail_canary_only=1)}

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.routing import table, twin_shadow
+from slipway_gateway.routing.tolerance import ToleranceRule
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.api.v1alpha1.routes import (
     Backend,
@@ -17,7 +18,14 @@ from slipway_operator.api.v1alpha1.routes import (
     Traffic,
 )
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
-from slipway_operator.api.v1alpha1.twin_shadow import TailThreshold, TwinLatency, TwinProbes, TwinScorer, TwinShadow
+from slipway_operator.api.v1alpha1.twin_shadow import (
+    PredictionTolerance,
+    TailThreshold,
+    TwinLatency,
+    TwinProbes,
+    TwinScorer,
+    TwinShadow,
+)
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
@@ -36,7 +44,8 @@ MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact=
 LATENCIES = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)), TwinLatency("itl", 10))
 PROBES = TwinProbes("/v1/completions", ("one", "zwei"), 60, 3000, 64)
 SCORER = TwinScorer("https://quality.example.com/score", 10, 100, 10)
-TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure", SCORER)
+TOLERANCE = PredictionTolerance(1000, 2000)
+TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure", SCORER, TOLERANCE)
 TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS, TWINS)
 
 
@@ -78,7 +87,7 @@ def test_gateway_reads_a_twin_shadow_as_the_operator_writes_it() -> None:
     probes = twin_shadow.ProbeRule("/v1/completions", ("one", "zwei"), 60, 3000, 64)
     scorer = twin_shadow.ScorerRule("https://quality.example.com/score", 10, 100, 10)
     assert route.twin_shadow == twin_shadow.TwinShadowRule(
-        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure", True, scorer
+        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure", True, scorer, ToleranceRule(1000, 2000)
     )
 
 

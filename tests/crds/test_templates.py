@@ -109,6 +109,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [
             spec(metric(event="Slower(ttft, stable.p95)", maxExtra=10)),
             spec(metric(kind="PairedDrift", event="AnswerDiffers", maxExtra=10)),
+            spec(paired(event="PredictionDisagreement", maxDisagreement=0.05, maxExtra=10)),
             spec(rate(maxExtra=10)),
         ],
         [spec(metric(event="BadResponse", maxExtra=10)), spec(metric(maxExtra=0.5))],
@@ -161,6 +162,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [
             spec(paired(), paired(name="b", event="EmptyAnswer", maxExtra=None)),
             spec(paired(), paired(name="b", event="TruncatedAnswer", maxExtra=None, dryRun=True)),
+            spec(paired(event="PredictionDisagreement", maxExtra=None, maxDisagreement=0.05)),
         ],
     ),
     "the shares of the metrics of kind PairedEvent must add up to 1 at most": (
@@ -180,7 +182,9 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [spec(metric(event=event)) for event in ("AnswerDiffers", "TokensFlip")]
         + [spec(metric(kind="PairedDrift", event=event)) for event in ("AnswerDiffers", "TokensFlip")]
         + [spec(paired(), paired(name="b", event="TokensFlip", maxExtra=50))]
-        + [spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None, dryRun=True))],
+        + [spec(paired(), paired(name="b", event="TokensFlip", maxExtra=None, dryRun=True))]
+        + [spec(paired(event="PredictionDisagreement", maxExtra=None, maxDisagreement=0.05, tolerance={}))]
+        + [spec(paired(), paired(name="b", event="PredictionDisagreement", maxExtra=None, dryRun=True))],
     ),
     "event LowerScore, kind PairedEvent and scorer go together": (
         [
@@ -366,6 +370,7 @@ RULES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "PredictionDisagreement is a report with dryRun: true, and decides with maxDisagreement": (
         [
             spec(metric(event="PredictionDisagreement")),
+            spec(paired(), paired(name="b", event="PredictionDisagreement", maxExtra=None)),
             spec(metric(maxDisagreement=0.1)),
             spec(metric(tolerance={"relative": 0.1})),
             spec(metric(), metric(name="b", event="EmptyAnswer", share=None, dryRun=True, maxDisagreement=0.1)),

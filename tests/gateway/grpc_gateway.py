@@ -1,8 +1,10 @@
 """A gateway with a gRPC port, and calls of bytes: the gateway itself has no library of messages either."""
 
 import contextlib
+import struct
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import grpc
@@ -16,7 +18,7 @@ from slipway_gateway.serving.tls import server_tls
 from slipway_gateway.settings import GatewaySettings
 from slipway_process import protobuf
 
-from .harness import Gateway, gateway
+from .harness import Gateway, Handler, gateway
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -68,6 +70,22 @@ def infer(model: str = "chat", version: str = "", request_id: str = "", payload:
     return b"".join([*named, protobuf.bytes_field(7, payload)])
 
 
+def inferred(*labels: int) -> bytes:
+    """A ModelInferResponse with one output of labels."""
+    output = protobuf.text_field(1, "o") + protobuf.text_field(2, "INT64") + protobuf.packed_field(3, [len(labels)])
+    return protobuf.bytes_field(5, output) + protobuf.bytes_field(6, struct.pack(f"<{len(labels)}q", *labels))
+
+
+def inferring(*labels: int) -> Handler:
+    """A server that predicts the labels in turn."""
+    places = count()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=inferred(labels[next(places) % len(labels)]), content_type=PROTOBUF)
+
+    return answer
+
+
 async def echo(request: web.Request) -> web.Response:
     return web.Response(body=await request.read(), content_type=PROTOBUF)
 
@@ -76,4 +94,16 @@ def trailing(call: Any) -> dict[str, str]:
     return dict(call)
 
 
-__all__ = ["INFER", "PROTOBUF", "STREAM", "GrpcGateway", "echo", "grpc", "grpc_gateway", "infer", "trailing"]
+__all__ = [
+    "INFER",
+    "PROTOBUF",
+    "STREAM",
+    "GrpcGateway",
+    "echo",
+    "grpc",
+    "grpc_gateway",
+    "infer",
+    "inferred",
+    "inferring",
+    "trailing",
+]

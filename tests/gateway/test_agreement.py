@@ -18,7 +18,7 @@ from slipway_gateway.routing.tolerance import ToleranceRule
 from slipway_gateway.wire.predictions import MAX_BYTES, MAX_ROWS, Predictions, read_predictions
 from testkit.until import until_async
 
-from .grpc_gateway import INFER, echo, grpc_gateway, infer
+from .grpc_gateway import INFER, echo, grpc_gateway, infer, inferred, inferring
 from .harness import Gateway, Handler, answering, gateway, table, upstream
 from .test_mirror import results, silent
 
@@ -248,7 +248,16 @@ async def test_without_a_tolerance_in_the_table_copies_are_sent_and_not_compared
         assert (counted(gate), results(gate)) == ({}, {"answered": 3})
 
 
-async def test_a_grpc_call_is_unread() -> None:
+async def test_grpc_calls_are_compared() -> None:
+    async with upstream(inferring(1, 1, 2)) as canary, upstream(inferring(1)) as stable, grpc_gateway() as made:
+        made.gate.balancer.publish(mirrored(table(1, ("canary", 0, [canary.url]), ("stable", 100, [stable.url]))))
+        for number in range(1, 7):
+            assert await made.channel.unary_unary(INFER)(infer()) == inferred(1)
+            await until_async(lambda wanted=number: sum(results(made.gate).values()) == wanted)
+        assert counted(made.gate) == {"compared": 6, "disagreed": 2}
+
+
+async def test_a_grpc_call_whose_response_has_no_outputs_is_unread() -> None:
     async with upstream(echo) as server, grpc_gateway() as made:
         made.gate.balancer.publish(mirrored(table(1, ("canary", 0, [server.url]), ("stable", 100, [server.url]))))
         await made.channel.unary_unary(INFER)(infer())

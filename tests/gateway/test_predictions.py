@@ -14,7 +14,7 @@ from aiohttp import web
 from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, PredictionBins
 from slipway_gateway.routing.table import RouteTable
 
-from .grpc_gateway import INFER, echo, grpc_gateway, infer
+from .grpc_gateway import INFER, echo, grpc_gateway, infer, inferring
 from .harness import Gateway, Handler, gateway, table, upstream
 
 PREDICT = {"model": "chat", "input": {"features": [1]}}
@@ -154,7 +154,13 @@ async def test_what_cannot_be_read_counts_as_unread_and_errors_count_not_at_all(
         assert unread == 3 and not any(side["bins"] for side in counted(gate).values())
 
 
-async def test_a_grpc_call_is_unread() -> None:
+async def test_grpc_calls_have_predictions_and_one_without_outputs_is_unread() -> None:
+    async with upstream(inferring(3)) as server, grpc_gateway() as made:
+        made.gate.balancer.publish(compared(table(1, ("canary", 99, [server.url]), ("stable", 1, [server.url]))))
+        for _ in range(LEARNED + 5):
+            await made.channel.unary_unary(INFER)(infer())
+        found = counted(made.gate).values()
+        assert sum(sum(side["bins"]) for side in found) == 5 and not any(side["unread"] for side in found)
     async with upstream(echo) as server, grpc_gateway() as made:
         made.gate.balancer.publish(compared(table(1, ("canary", 99, [server.url]), ("stable", 1, [server.url]))))
         await made.channel.unary_unary(INFER)(infer())

@@ -6,7 +6,16 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
-from slipway_operator.model.cluster.samples import Discordance, PairedTimes, Probed, Quality, Sample, Scores, Twins
+from slipway_operator.model.cluster.samples import (
+    Agreements,
+    Discordance,
+    PairedTimes,
+    Probed,
+    Quality,
+    Sample,
+    Scores,
+    Twins,
+)
 from slipway_operator.model.labels import baseline_of
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ class ModelPair:
     flips: bool = False  # more than one in a hundred of stable's tokens is not canary's first choice
     lower: bool = False  # a scorer rates canary's response lower
     unscored: bool = False  # its scorer returns nothing
+    differs: bool = False  # canary, a classic model, predicts something else
 
 
 @dataclass
@@ -98,7 +108,8 @@ class ModelPairs:
         made = ModelPair(generation, shadow, ends, "b<4k,stream", bad[0] or hangs, bad[1], *seconds, own_bad=own_bad)
         lower = shadow.scorer is not None and chance.random() < world.lower
         unscored = shadow.scorer is not None and chance.random() < world.unscored
-        return replace(made, flips=flips, lower=lower, unscored=unscored)
+        differs = shadow.tolerance is not None and chance.random() < world.drift
+        return replace(made, flips=flips, lower=lower, unscored=unscored, differs=differs)
 
     def end(self, samples: dict[int, Sample], now: datetime) -> None:
         """Pairs that are over are counted, in the generation in which they were sent."""
@@ -134,8 +145,17 @@ def _ended(before: Twins, pair: ModelPair) -> Twins:
     quality = _compared(before.quality, pair) if pair.shadow.quality else before.quality
     probes = _probed(before.probes, pair) if pair.probe else before.probes
     scores = _rated(before.scores, pair) if pair.shadow.scorer else before.scores
+    agreements = _agreed(before.agreements, pair) if pair.shadow.tolerance else before.agreements
     ended = replace(before, events=events, latencies=latencies, probes=probes, quality=quality, scores=scores)
-    return replace(ended, open=before.open - 1, pairs=before.pairs + 1)
+    return replace(ended, open=before.open - 1, pairs=before.pairs + 1, agreements=agreements)
+
+
+def _agreed(before: Agreements, pair: ModelPair) -> Agreements:
+    if pair.twin_bad:
+        return replace(before, unread=before.unread + 1)
+    if pair.canary_bad:
+        return replace(before, failed=before.failed + 1)
+    return replace(before, compared=before.compared + 1, disagreed=before.disagreed + pair.differs)
 
 
 def _compared(before: Quality, pair: ModelPair) -> Quality:

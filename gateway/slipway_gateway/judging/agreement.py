@@ -9,7 +9,7 @@ from ..wire.predictions import PredictedRow, Predictions, label_text
 
 
 class Agreement(StrEnum):
-    """What became of a mirrored request whose predictions were to be compared."""
+    """What became of a mirrored request, or of a pair, whose predictions were to be compared."""
 
     AGREED = "agreed"
     DISAGREED = "disagreed"
@@ -19,9 +19,9 @@ class Agreement(StrEnum):
 
 @dataclass(slots=True)
 class AgreementCounts:
-    """Counts of sessions, by the result of the first mirrored request that was to be compared.
+    """Counts of sessions, by the result of the first mirrored request that was to be compared; or of pairs.
 
-    `compared`: sessions that agreed or disagreed, which `disagreed` is part of.
+    `compared`: those that agreed or disagreed, which `disagreed` is part of.
     """
 
     compared: int = 0
@@ -42,7 +42,7 @@ def compare(stable: Predictions | None, canary: Predictions | None, tolerance: T
     Stable's response alone decides whether they are compared: a canary's response that cannot be read disagrees, so a
     canary cannot hide behind one.
     """
-    if stable is None or None in stable.rows:
+    if stable is None or not stable.whole:
         return Agreement.UNREAD
     if canary is None or canary.count != stable.count or len(canary.rows) != len(stable.rows):
         return Agreement.DISAGREED

@@ -31,6 +31,10 @@ class RequestOutcome:
             return self
         return RequestOutcome(tuple(kind for kind in self.bad if kind not in excused), self.seconds)
 
+    def having(self, kind: str) -> "RequestOutcome":
+        """This outcome with one more kind of failure."""
+        return self if kind in self.bad else RequestOutcome((*self.bad, kind), self.seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerOrigin:

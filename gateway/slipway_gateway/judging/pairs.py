@@ -12,6 +12,7 @@ from typing import Any
 
 from ..routing.twin_shadow import TwinLatencyRule, TwinShadowRule
 from ..wire.responses import KINDS, TRUNCATED
+from .agreement import AgreementCounts
 from .outcome import RequestOutcome
 
 # Any of these kinds of failure: all except truncated text, which a longer and better answer may have.
@@ -162,6 +163,7 @@ class TwinCounts:
     probes: ProbeCounts = field(default_factory=ProbeCounts)
     quality: QualityCounts = field(default_factory=QualityCounts)
     scores: ScoreCounts = field(default_factory=ScoreCounts)
+    agreements: AgreementCounts = field(default_factory=AgreementCounts)
 
     def begin(self) -> None:
         """Both copies of a pair are being sent."""
@@ -230,6 +232,7 @@ class TwinCounts:
             "probes": asdict(self.probes),
             "quality": asdict(self.quality),
             "scores": asdict(self.scores),
+            "agreements": asdict(self.agreements),
         }
 
 

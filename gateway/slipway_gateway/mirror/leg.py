@@ -2,9 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from yarl import URL
@@ -13,6 +13,9 @@ from ..judging.outcome import OutcomeRecorder, RequestOutcome
 from ..limits.budget import Account
 from ..settings import GatewaySettings
 from ..upstream.exchange import UpstreamRequest
+from ..wire.inference import infers
+from ..wire.predictions import MAX_BYTES as MAX_PREDICTED_BYTES
+from ..wire.predictions import Predictions, read_predictions
 from ..wire.responses import ERRORS, HUNG, KINDS, NON_FINITE
 from ..wire.sse import CONTENT_TYPE, EventAligner, split_crash_comment
 from .endpoints import BUSY_STATUSES, MirrorEndpoints
@@ -35,7 +38,7 @@ class LegOutcome:
     """`readable`: the text of the response was read for failures. `answered`: there was a response of status 200.
 
     `busy`: the server answered 429 or 503. `texts`: of the response's choices; None where there are none or they were
-    not kept.
+    not kept. `predictions`: of a classic model; None where it has none that can be read.
     """
 
     outcome: RequestOutcome
@@ -43,15 +46,21 @@ class LegOutcome:
     answered: bool = True
     busy: bool = False
     texts: ChoiceTexts | None = None
+    predictions: Predictions | None = None
 
 
 @dataclass(slots=True)
 class _Begun:
-    """State of a leg while its response is read. It is used also where the response breaks off."""
+    """State of a leg while its response is read. It is used also where the response breaks off.
+
+    `predicted`: the response of a classic model so far; None where it is too long to be read. `headers`: of it.
+    """
 
     answered: bool = False
     busy: bool = False
     transcript: Transcript | None = None
+    predicted: bytearray | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     held_bytes: int = 0
 
 
@@ -61,10 +70,19 @@ def without_text(leg: LegOutcome, other: RequestOutcome) -> RequestOutcome:
 
 
 def alike(canary: LegOutcome, twin: LegOutcome) -> tuple[RequestOutcome, RequestOutcome]:
-    """Both outcomes by the same measure: where one response's text was not read, failures of text count in neither."""
+    """Both outcomes by the same measure: where one response's text was not read, failures of text count in neither.
+
+    A prediction that is no finite number is a failure where both responses have predictions that can be read.
+    """
+    if canary.predictions and twin.predictions and canary.predictions.whole and twin.predictions.whole:
+        return _with_numbers(canary.outcome, canary.predictions), _with_numbers(twin.outcome, twin.predictions)
     if canary.readable and twin.readable:
         return canary.outcome, twin.outcome
     return canary.outcome.without(_OF_TEXT), twin.outcome.without(_OF_TEXT)
+
+
+def _with_numbers(outcome: RequestOutcome, predictions: Predictions) -> RequestOutcome:
+    return outcome if predictions.finite else outcome.having(NON_FINITE)
 
 
 class LegSender:
@@ -87,15 +105,26 @@ class LegSender:
         self.endpoints = endpoints
         self._clock = clock
 
-    async def send(self, url: str, copy: ShadowRequest, original: UpstreamRequest, *, keep: bool = False) -> LegOutcome:
+    async def send(
+        self,
+        url: str,
+        copy: ShadowRequest,
+        original: UpstreamRequest,
+        *,
+        keep: bool = False,
+        predicted_bytes: int = MAX_PREDICTED_BYTES,
+    ) -> LegOutcome:
         """Sends `copy` to the server at `url` and returns the outcome.
 
         `original`: the client's request. `keep`: the outcome gets the texts of the response, unless they are long.
+        `predicted_bytes`: of a classic model, responses up to this size are read for predictions.
         """
         found: list[RequestOutcome] = []
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
         readable, begun = True, _Begun(transcript=Transcript(streamed=original.stream) if keep else None)
+        if infers(copy.path):
+            begun.predicted = bytearray()
         try:
             with self.endpoints.asking(url):
                 async with asyncio.timeout(self._settings.mirror_timeout_s):
@@ -107,7 +136,11 @@ class LegSender:
             self.account.shrink(begun.held_bytes)
         outcome = found[0].without(original.excused)
         texts = begun.transcript.texts() if begun.transcript and not outcome.bad else None
-        return LegOutcome(outcome, readable, begun.answered, begun.busy, texts)
+        predicted = begun.predicted if begun.predicted and len(begun.predicted) <= predicted_bytes else None
+        predictions = None
+        if predicted and not outcome.bad:
+            predictions = read_predictions(copy.path, begun.headers, bytes(predicted))
+        return LegOutcome(outcome, readable, begun.answered, begun.busy, texts, predictions)
 
     async def _read(
         self, url: str, copy: ShadowRequest, original: UpstreamRequest, recorder: OutcomeRecorder, begun: _Begun
@@ -120,13 +153,21 @@ class LegSender:
                 body = await response.content.read(MAX_ERROR_BYTES) if response.status >= 500 else b""
                 recorder.fail(self._clock(), body)
                 return True
-            begun.answered = True
+            begun.answered, begun.headers = True, response.headers
             if response.headers.get("Content-Type", "").startswith(CONTENT_TYPE):
                 return await self._read_stream(response, original, recorder, begun)
             return await self._read_whole(response, original, recorder, begun)
 
     def _keep(self, chunk: bytes, begun: _Begun) -> None:
-        """Adds a part of the response to the transcript, for a comparison; of a long response nothing is kept."""
+        """Adds a part of the response to what a comparison takes; of a long response nothing is kept.
+
+        Predictions are kept whether there is room or not, because a pair with them has its room from its start: else a
+        canary could disagree because the gateway had none.
+        """
+        if begun.predicted is not None:
+            begun.predicted += chunk
+            if len(begun.predicted) > MAX_PREDICTED_BYTES:
+                begun.predicted = None
         if begun.transcript is None:
             return
         begun.held_bytes += len(chunk)

@@ -1,6 +1,7 @@
 """A mirrored request: the client's own bytes, marked as a shadow, with a seed where sampling is random (pure)."""
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,19 @@ from multidict import CIMultiDict
 from xxhash import xxh64_intdigest
 
 from ..wire.headers import SHADOW, TENANT
+from ..wire.inference import infers
 
 # Endpoints that take a seed; the others refuse a field that they do not know.
 SEEDED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/generate")
-# Endpoints that store nothing and act on nothing. Only requests of these are copied to pairs.
+# Endpoints that store nothing and act on nothing. Only requests of these, and of classic models, are copied to pairs.
 STATELESS_PATHS = (*SEEDED_PATHS, "/v1/embeddings", "/api/v1/generate", "/api/v1/embed")
 _BY_MODEL = ("/api/v1/models/", "/generate")
 _IDEMPOTENCY = "idempotency-key"  # names the client's own call; a copy is another one
 _LEFT_OUT = ("x-slipway-", "accept-encoding")
+# A request of a sequence changes the state that a server keeps of it. All encodings have the parameter's name as it is.
+_OF_SEQUENCE = b"sequence_id"
+_MAX_PLAIN_BYTES = 1 << 20  # of a compressed body that is searched for it
+_ANY_FORMAT = 47  # of zlib: gzip or deflate
 _MAX_SEED = (1 << 31) - 1  # of the smallest integers that servers keep seeds in
 
 
@@ -79,6 +85,8 @@ def make_pair_copy(request: ShadowRequest, request_id: str) -> ShadowRequest | N
 
     Tools of the client are safe, because the client calls them. Other tools are called by the server.
     """
+    if infers(request.path):
+        return _make_repeatable_inference(request)
     if not _is_stateless(request.path):
         return None
     fields = _EFFECTS.decode(request.body)
@@ -90,6 +98,24 @@ def make_pair_copy(request: ShadowRequest, request_id: str) -> ShadowRequest | N
     drawn = fields.seed is None and not _is_zero(fields.temperature) and request.path in SEEDED_PATHS
     body = _with_seed(body, xxh64_intdigest(request_id.encode()) & _MAX_SEED) if drawn else body
     return ShadowRequest(shadow.path_qs, shadow.headers, body)
+
+
+def _make_repeatable_inference(request: ShadowRequest) -> ShadowRequest | None:
+    """A copy of a request to a classic model; None for one of a sequence, and for one that cannot be read for that."""
+    plain = request.body
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        reader = zlib.decompressobj(_ANY_FORMAT)
+        try:
+            plain = reader.decompress(request.body, _MAX_PLAIN_BYTES)
+        except zlib.error:
+            return None
+        if not reader.eof:
+            return None
+    if _OF_SEQUENCE in plain:
+        return None
+    shadow = make_shadow(request)
+    shadow.headers.popall(_IDEMPOTENCY, None)
+    return shadow
 
 
 def _is_stateless(path: str) -> bool:

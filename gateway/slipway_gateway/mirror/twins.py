@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging import pairs
+from ..judging.agreement import Agreement, compare
 from ..judging.outcome import RequestOutcome
 from ..judging.pairs import TwinCounts
 from ..limits.rate import RateLimit
 from ..routing.mirroring import is_paired
 from ..routing.table import Route, equivalent_revisions
+from ..routing.tolerance import ToleranceRule
 from ..routing.twin_shadow import TwinShadowRule
 from ..scorers.client import ScorerClient
 from ..scorers.hosts import ScorerHosts
@@ -25,6 +27,8 @@ from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
+from ..wire.inference import infers
+from ..wire.predictions import MAX_BYTES as MAX_PREDICTED_BYTES
 from .leg import LegOutcome, LegSender, alike, without_text
 from .probes import Probes
 from .quality import PairComparison
@@ -64,7 +68,13 @@ class _Pair:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.copy.body) + 2 * _LEG_BYTES
+        return _size_bytes(self.copy)
+
+
+def _size_bytes(request: ShadowRequest | UpstreamRequest) -> int:
+    """Memory of a pair: the body, and both legs with what they keep of a stream, or of a response with predictions."""
+    kept_bytes = _LEG_BYTES + (MAX_PREDICTED_BYTES if infers(request.path) else 0)
+    return len(request.body) + 2 * kept_bytes
 
 
 class TwinShadows:
@@ -200,9 +210,9 @@ class TwinShadows:
             return pairs.BUSY
         if len(self._running) >= self._settings.twin_max_inflight:
             return pairs.FULL
-        size_bytes = len(original.body)
-        held_bytes = self._account.held_bytes + size_bytes + 2 * _LEG_BYTES
-        fits = size_bytes <= self._settings.mirror_max_body_bytes and held_bytes <= self._settings.mirror_max_bytes
+        held_bytes = self._account.held_bytes + _size_bytes(original)
+        fits = len(original.body) <= self._settings.mirror_max_body_bytes
+        fits = fits and held_bytes <= self._settings.mirror_max_bytes
         return "" if fits else pairs.TOO_LARGE
 
     def _endpoints_of(self, route: Route, shadow: TwinShadowRule, key: str) -> tuple[str, str]:
@@ -258,8 +268,13 @@ class TwinShadows:
         compared = pair.counts is not None and self._quality.keeps(pair.route, pair.shadow, pair.original)
         scored = pair.counts is not None and self.scorer.chooses(pair.route, pair.shadow, pair.original)
         keep = compared or scored
+        # As of mirrored requests, canary's response may be somewhat longer than stable's for the same rows.
+        sizes = [MAX_PREDICTED_BYTES // (1 if url == pair.canary else 2) for url in legs]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._legs.send(url, pair.copy, pair.original, keep=keep)) for url in legs]
+            tasks = [
+                group.create_task(self._legs.send(url, pair.copy, pair.original, keep=keep, predicted_bytes=size))
+                for url, size in zip(legs, sizes, strict=True)
+            ]
         first, second = (task.result() for task in tasks)
         canary, twin = (first, second) if legs[0] == pair.canary else (second, first)
         if pair.counts is None:
@@ -268,6 +283,8 @@ class TwinShadows:
             pair.counts.drop()
             return pairs.PROBE_FAILED
         pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
+        if pair.shadow.tolerance and infers(pair.copy.path):
+            pair.counts.agreements.count(_agreement(canary, twin, pair.shadow.tolerance))
         try:
             if compared and canary.texts and twin.texts and not self._busy():
                 await self._compare(pair, pair.counts, (canary.texts, twin.texts))
@@ -319,6 +336,12 @@ class TwinShadows:
             await asyncio.sleep(_REPEAT_AFTER_S)
             url = self._endpoints.choose(self._twins(pair.route, pair.shadow), pair.original.key)
         return None
+
+
+def _agreement(canary: LegOutcome, twin: LegOutcome, tolerance: ToleranceRule) -> Agreement:
+    """Whether canary predicts what its twin does. A canary that refuses the copy fails it, whatever the reason."""
+    found = compare(twin.predictions, canary.predictions, tolerance)
+    return Agreement.FAILED if canary.outcome.bad and found is not Agreement.UNREAD else found
 
 
 def _report(probing: asyncio.Task[None]) -> None:

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from .tolerance import ToleranceRule
+
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Prompt = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
@@ -55,7 +57,8 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
 
     `max_pairs_per_second`: at each gateway. `epoch`: a session gives one counted pair in each epoch. `latencies`: empty
     until the warm-up is over. `reference`: set if there is no twin: `twin` gets only copies that `revision` fails.
-    `quality`: texts and tokens of some pairs are compared. `scorer`: a server rates some pairs.
+    `quality`: texts and tokens of some pairs are compared. `scorer`: a server rates some pairs. `tolerance`: with which
+    predictions of pairs are compared; None: they are not.
     """
 
     revision: str
@@ -68,3 +71,4 @@ class TwinShadowRule(msgspec.Struct, frozen=True, rename="camel"):
     reference: Literal["OnFailure"] | None = None
     quality: bool = False
     scorer: ScorerRule | None = None
+    tolerance: ToleranceRule | None = None

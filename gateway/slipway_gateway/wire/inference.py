@@ -9,6 +9,7 @@ PREDICT = "/api/v1/predict"
 _NAMED = "/api/v1/models/"
 _V2, _V1 = "/v2/models/", "/v1/models/"
 ENCODINGS = frozenset({"gzip", "deflate"})
+PROTOBUF = "application/x-protobuf"  # content type of ModelInferRequest and ModelInferResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,13 @@ def is_predict(path: str) -> bool:
     """Whether the path is one of classic models, whose responses have predictions and no generated text."""
     named = path.startswith(_NAMED) and path.endswith("/predict")
     return path == PREDICT or named or is_inference_protocol(path)
+
+
+def infers(path: str) -> bool:
+    """Whether a request to the path runs a classic model. It stores nothing: its response depends on the body alone."""
+    named = path.startswith(_NAMED) and path.endswith("/predict")
+    tensors = path.startswith(_V2) and path.endswith("/infer")
+    return path == PREDICT or named or tensors or (path.startswith(_V1) and path.endswith(":predict"))
 
 
 def error_body(code: str, message: str) -> bytes:

@@ -1,28 +1,24 @@
 """What a response of a classic model predicts, row by row: the only reader of these responses (pure).
 
-It reads JSON of the Open Inference Protocol, of KServe's V1 and of /api/v1, and tensors of the protocol's binary
-extension. Long responses, gRPC and compressed ones have no predictions here.
+It reads JSON of the Open Inference Protocol, of KServe's V1 and of /api/v1, tensors of the protocol's binary
+extension, and protobuf, which has the responses to gRPC. Long and compressed responses have no predictions here.
 """
 
 import math
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from . import inference
+from .output_tensors import OutputTensor, TypedElements, binary_elements, read_message
 
 MAX_BYTES = 64 << 10  # of a response: longer ones are not read
 MAX_ROWS = 256  # of a response; rows behind them are counted and not read
 _JSON_BYTES = "Inference-Header-Content-Length"
 _WHOLE = 1 << 64  # beyond the largest datatype
 _LABELS = ("INT", "UINT", "BOOL", "BYTES")  # beginnings of the data types of labels
-_FORMATS = {
-    "BOOL": "?", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I",
-    "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d",
-}  # fmt: skip
 
 Value = str | int | float
 
@@ -45,18 +41,22 @@ class Predictions:
     rows: tuple[PredictedRow | None, ...]
     count: int
 
+    @property
+    def whole(self) -> bool:
+        """Whether each of the first rows has a prediction."""
+        return None not in self.rows
 
-class _OutputTensor(msgspec.Struct):
-    datatype: str = ""
-    shape: list[int] = []
-    data: Any = None
-    parameters: dict[str, Any] | None = None
+    @property
+    def finite(self) -> bool:
+        """Whether no number among the rows is infinite or NaN."""
+        numbers = (row.value for row in self.rows if row and isinstance(row.value, float))
+        return all(map(math.isfinite, numbers))
 
 
 class _PredictAnswer(msgspec.Struct):
     prediction: Any = msgspec.UNSET
     predictions: list[Any] | None = None
-    outputs: list[_OutputTensor] | None = None
+    outputs: list[OutputTensor] | None = None
 
 
 _DECODER = msgspec.json.Decoder(_PredictAnswer | list[_PredictAnswer])
@@ -66,6 +66,9 @@ def read_predictions(path: str, headers: Mapping[str, str], body: bytes, most: i
     """The first rows of a whole response; None where it has none that can be read."""
     if not inference.is_predict(path) or len(body) > MAX_BYTES or "Content-Encoding" in headers:
         return None
+    if headers.get("Content-Type", "").partition(";")[0].strip().lower() == inference.PROTOBUF:
+        message = read_message(body)
+        return _of_outputs(message.outputs, message.elements, most) if message else None
     end = _json_bytes(headers, len(body))
     try:
         found = _DECODER.decode(body[:end])
@@ -74,7 +77,7 @@ def read_predictions(path: str, headers: Mapping[str, str], body: bytes, most: i
     if isinstance(found, list):
         rows, count = [one.prediction for one in found[:most]], len(found)
     elif found.outputs is not None:
-        return _of_outputs(found.outputs, body[end:], most)
+        return _of_outputs(found.outputs, _json_elements(found.outputs, body[end:]), most)
     elif found.predictions is not None:
         rows, count = found.predictions[:most], len(found.predictions)
     else:
@@ -106,21 +109,33 @@ def _json_bytes(headers: Mapping[str, str], whole: int) -> int:
     return min(int(text), whole) if text.isascii() and text.isdigit() and len(text) < 10 else whole
 
 
-def _of_outputs(outputs: Sequence[_OutputTensor], binary: bytes, most: int) -> Predictions | None:
+def _json_elements(outputs: Sequence[OutputTensor], binary: bytes) -> Callable[[int], TypedElements | None]:
+    def elements(place: int) -> TypedElements | None:
+        data = outputs[place].data
+        data = data if data is not None else binary_elements(place, outputs, binary)
+        return TypedElements(data, len(data)) if isinstance(data, list) else None
+
+    return elements
+
+
+def _of_outputs(
+    outputs: Sequence[OutputTensor], elements: Callable[[int], TypedElements | None], most: int
+) -> Predictions | None:
     """The labels where one output has them, else what the first output with data has."""
-    labels = [one for one in outputs if one.datatype.startswith(_LABELS)]
+    labels = [place for place, one in enumerate(outputs) if one.datatype.startswith(_LABELS)]
     named = len(labels) == 1
-    for one in labels if named else outputs:
-        columns = math.prod(one.shape[1:]) if all(0 < size <= MAX_BYTES for size in one.shape[1:]) else 1
-        data = one.data if one.data is not None else _decoded(one, outputs, binary)
-        if not isinstance(data, list) or not data:
+    for place in labels if named else range(len(outputs)):
+        shape, found = outputs[place].shape, elements(place)
+        if found is None or not found.first:
             continue
-        if columns == 1 or isinstance(data[0], list):
-            rows, count = data[:most], len(data)
-        else:
-            count = math.ceil(len(data) / columns)
-            rows = [data[place * columns : (place + 1) * columns] for place in range(min(count, most))]
-        return Predictions(tuple(_of_row(row, named=named) for row in rows), count)
+        columns = math.prod(shape[1:]) if all(0 < size <= MAX_BYTES for size in shape[1:]) else 1
+        first, rows = found.first, found.count
+        if columns > 1 and not isinstance(first[0], list):
+            rows = math.ceil(found.count / columns)
+            whole = len(first) if len(first) == found.count else len(first) - len(first) % columns
+            first = [first[begin : begin + columns] for begin in range(0, min(whole, most * columns), columns)]
+        if first:
+            return Predictions(tuple(_of_row(row, named=named) for row in first[:most]), rows)
     return None
 
 
@@ -141,48 +156,3 @@ def _of_row(row: Any, *, named: bool) -> PredictedRow | None:
         return None
     unknown = any(one is None or one != one for one in row)
     return PredictedRow(math.nan if unknown else row.index(max(row)))
-
-
-# -- the binary extension: tensors behind the JSON, in the order of the outputs that have a size, little-endian
-
-
-def _decoded(wanted: _OutputTensor, outputs: Sequence[_OutputTensor], binary: bytes) -> list[Any] | None:
-    """The elements of a binary tensor; None where there is none, or where its size does not fit the data."""
-    begin = 0
-    for one in outputs:
-        size = (one.parameters or {}).get("binary_data_size")
-        if size is None:
-            continue
-        if not isinstance(size, int) or not 0 <= size <= len(binary) - begin:
-            return None
-        if one is wanted:
-            return _elements(one.datatype, binary[begin : begin + size])
-        begin += size
-    return None
-
-
-def _elements(datatype: str, data: bytes) -> list[Any] | None:
-    if datatype == "BYTES":
-        return _texts(data)
-    if datatype == "BF16":  # the upper half of an FP32
-        halves = struct.iter_unpack("<2s", data) if len(data) % 2 == 0 else ()
-        return [struct.unpack("<f", b"\0\0" + half)[0] for (half,) in halves]
-    code = _FORMATS.get(datatype)
-    if code is None or len(data) % struct.calcsize(f"<{code}"):
-        return None
-    return [one for (one,) in struct.iter_unpack(f"<{code}", data)]
-
-
-def _texts(data: bytes) -> list[Any] | None:
-    """The elements of a BYTES tensor, each its length in four bytes and its bytes; None where one is cut off."""
-    found: list[Any] = []
-    begin = 0
-    while begin < len(data):
-        if begin + 4 > len(data):
-            return None
-        end = begin + 4 + int.from_bytes(data[begin : begin + 4], "little")
-        if end > len(data):
-            return None
-        found.append(data[begin + 4 : end].decode("utf-8", "surrogateescape"))
-        begin = end
-    return found

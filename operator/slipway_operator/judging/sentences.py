@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.analysis_run import Pace, Reason, Symptom
-from slipway_operator.judging.margins import shadow
-from slipway_operator.judging.predictions import agreement
+from slipway_operator.judging.margins import disagreement, shadow
 from slipway_operator.judging.predictions import row as predictions
 from slipway_operator.judging.thresholds import LEAST_SAMPLES
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
@@ -27,10 +26,10 @@ def rejection(spec: AnalysisSpec, row: MetricVerdict, reading: Reading, total: f
     """Why the canary is rejected, by the metric with the most evidence."""
     metric = next(metric for metric in spec.metrics if metric.name == row.name)
     evidence = f"evidence e={_times(total)}, {_times(threshold)} rejects"
+    if row.disagreement:
+        return f"{row.name}: {disagreement.sentence(metric, row.disagreement)}; {evidence}"
     if metric.is_paired:
         return f"{row.name}: {shadow.rejection(metric, row, reading)}; {evidence}"
-    if row.disagreement:
-        return f"{row.name}: {agreement.sentence(metric, row.disagreement)}; {evidence}"
     if metric.kind is Kind.PAIRED_DRIFT:
         return f"{row.name}: {drifts(row)}; {evidence}"
     if row.drift:
@@ -71,7 +70,7 @@ def predictions_of(spec: AnalysisSpec, rows: Sequence[MetricVerdict]) -> list[st
     named = {metric.name: metric for metric in spec.metrics}
     drifts = [f"{row.name}: {predictions.sentence(named[row.name], row.drift)}" for row in rows if row.drift]
     return drifts + [
-        f"{row.name}: {agreement.sentence(named[row.name], row.disagreement)}" for row in rows if row.disagreement
+        f"{row.name}: {disagreement.sentence(named[row.name], row.disagreement)}" for row in rows if row.disagreement
     ]
 
 
@@ -101,7 +100,7 @@ def given(reading: Reading) -> tuple[int, int]:
 def nothing(reading: Reading, rows: Sequence[MetricVerdict]) -> str:
     """Which data is missing where no metric can be compared yet."""
     if rows and all(row.disagreement for row in rows):
-        return f"no mirrored request has two predictions yet; {agreement.READ}"
+        return f"no mirrored request has two predictions yet; {disagreement.READ}"
     for side, assigned, ended in zip(
         ("canary", "stable"), given(reading), (max(row.nc for row in rows), max(row.ns for row in rows)), strict=True
     ):
@@ -138,7 +137,7 @@ def incomparable(
     if metric.of_feedback:
         return Reason.NO_DATA, f"{name} has no feedback on responses of canary, or none on those of stable", name
     if metric.of_agreement:
-        return Reason.NO_DATA, f"{name} has no mirrored request with two predictions; {agreement.READ}", name
+        return Reason.NO_DATA, f"{name} has no mirrored request with two predictions; {disagreement.READ}", name
     if metric.of_predictions:
         return Reason.NO_DATA, f"{name} has no predictions of canary, or none of stable; {predictions.READ}", name
     text = f"{name} has no requests on canary, or none on stable"

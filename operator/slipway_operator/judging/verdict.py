@@ -182,11 +182,11 @@ def _with_sources(spec: AnalysisSpec, reading: Reading, verdict: Verdict) -> Ver
 
 
 def _row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdict:
-    if metric.is_paired:
-        return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
     if metric.of_predictions or metric.of_agreement:
         row = agreement.row if metric.of_agreement else predictions.row
         return row(spec, metric, reading)
+    if metric.is_paired:
+        return shadow.row(spec, metric, reading, covered=_is_covered(spec, metric))
     epochs = reading.by_metric.get(metric.name, Counts(metric.name)).epochs
     sums = _sums(epochs)
     threshold = math.log(1 / spec.false_rollback_rate)
@@ -253,10 +253,10 @@ def _extra(metric: MetricSpec, tally: Tally, false_promote_rate: float) -> Extra
 
 
 def _forecast(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> forecast.End:
-    if metric.is_paired:
-        return forecast.End(*shadow.expected(spec, metric, reading))
     if metric.of_agreement:
         return agreement.expected(spec, metric, reading)
+    if metric.is_paired:
+        return forecast.End(*shadow.expected(spec, metric, reading))
     counts = (reading.by_metric.get(name, Counts(name)) for name in (metric.name, of_slowdown(metric.name)))
     epochs, slowdown = (item.epochs for item in counts)
     return forecast.expected(metric, epochs, spec.false_rollback_rate, spec.false_promote_rate, slowdown)

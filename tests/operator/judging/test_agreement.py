@@ -115,7 +115,8 @@ def test_the_evidence_adds_to_that_of_other_metrics() -> None:
     [
         ({"share": 0.5}, "maxDisagreement goes with"),
         ({"share": 0.5, "maxDisagreement": 0.1, "kind": "BadEvent"}, "go with kind PairedDrift"),
-        ({"share": 0.5, "maxDisagreement": 0.1, "kind": "PairedEvent"}, "it could never pass"),
+        ({"share": 0.5, "kind": "PairedEvent"}, "maxDisagreement goes with"),
+        ({"share": 0.5, "maxDisagreement": 0.1, "kind": "PairedEvent", "maxExtra": 5}, "maxExtra goes with"),
         ({"share": 0.5, "maxDisagreement": 0.1, "tolerance": {"relative": 0.0000015}}, "tolerance.relative"),
         ({"share": 0.5, "maxDisagreement": 0.1, "tolerance": {"absolute": 1.23e-10}}, "tolerance.absolute"),
         ({"event": "EmptyAnswer", "share": 0.5, "maxDisagreement": 0.1}, "maxDisagreement goes with"),
@@ -133,10 +134,12 @@ def test_what_does_not_go_with_predictions_is_refused_by_name(metric: dict[str, 
 def test_one_metric_compares_predictions_and_its_tolerance_suits_float32() -> None:
     one = {"name": "a", "event": "PredictionDisagreement", "share": 0.5, "maxDisagreement": 0.1}
     spec = parse("t", {"metrics": [one]}).spec
-    assert spec and spec.tolerance == ToleranceSpec(1000, 1000) and spec.metrics[0].kind is Kind.PAIRED_DRIFT
+    assert (
+        spec and spec.tolerance(paired=False) == ToleranceSpec(1000, 1000) and spec.metrics[0].kind is Kind.PAIRED_DRIFT
+    )
     written = one | {"tolerance": {"relative": 0.02, "absolute": 0.5}}
     spec = parse("t", {"metrics": [written]}).spec
-    assert spec and spec.tolerance == ToleranceSpec(20_000, 500_000_000)
+    assert spec and spec.tolerance(paired=False) == ToleranceSpec(20_000, 500_000_000)
     found = parse("t", {"metrics": [one, one | {"name": "b"}]})
     assert "two metrics have the event PredictionDisagreement" in found.problem
 

@@ -103,9 +103,8 @@ def test_a_template_of_latencies_alone_is_named() -> None:
     world.templates = {"quick": {"metrics": [copy.deepcopy(QUICK["metrics"][1])]}}
     world.run_until("Analyzing")
     world.run(10)
-    assert (
-        "with twinShadow.reference OnFailure latencies, tokens and scores are not compared, and nothing else decides"
-        in (world.parsed().message)
+    assert "OnFailure latencies, tokens, scores and predictions are not compared, and nothing else decides" in (
+        world.parsed().message
     )
 
 

@@ -37,11 +37,11 @@ from slipway_operator.api.v1alpha1.provider import (
     (
         "has(self.provider) || !has(self.kind) || (self.kind == 'PairedDrift') == (has(self.event) && self.event "
         "in ['AnswerDiffers', 'TokensFlip', 'PredictionDisagreement']) || (self.kind == 'PairedEvent' && "
-        "self.event == 'TokensFlip')"
+        "self.event in ['TokensFlip', 'PredictionDisagreement'])"
     ),
     (
         "AnswerDiffers, TokensFlip and PredictionDisagreement go with kind: PairedDrift, and no other event does: "
-        "leave kind out; only TokensFlip also goes with kind: PairedEvent"
+        "leave kind out; TokensFlip and PredictionDisagreement also go with kind: PairedEvent"
     ),
 )
 @rule(
@@ -88,7 +88,8 @@ from slipway_operator.api.v1alpha1.provider import (
 @rule(
     (
         "!has(self.maxExtra) || (has(self.event) && !self.event.startsWith('Slower') && (!(self.event in "
-        "['AnswerDiffers', 'TokensFlip', 'PredictionDisagreement']) || (has(self.kind) && self.kind == 'PairedEvent')))"
+        "['AnswerDiffers', 'TokensFlip', 'PredictionDisagreement']) || (has(self.kind) && self.kind == 'PairedEvent' "
+        "&& self.event == 'TokensFlip')))"
     ),
     (
         "maxExtra goes with an event of split requests or of pairs that is no latency: write event: BadResponse, or "
@@ -202,7 +203,7 @@ class TemplateMetric(ApiType):
     clients, WrongAnswer is an answer that they found to be wrong: among sessions with feedback, those with a wrong one.
     Gateways take feedback at POST /v1/feedback while a rollout has a template with it. PredictionDrift compares
     what classic models predict, labels or numbers, by their distributions. PredictionDisagreement is a mirrored request
-    for which the new revision predicts something else than stable."""
+    for which the new revision predicts something else than stable; with kind PairedEvent, a pair of which it does."""
     scorer: TemplateScorer | None = None
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of falseRollbackRate that the metric may use. With a larger share it is decided faster, and other metrics
@@ -225,8 +226,8 @@ class TemplateMetric(ApiType):
     max_psi: Annotated[float, Field(gt=0, le=10)] | None = None
     """Population stability index, of predictions, up to which the new revision is not rejected for them."""
     max_disagreement: Annotated[float, Field(gt=0, le=0.5)] | None = None
-    """Share of mirrored requests up to which another prediction than stable's is acceptable: 0.05 is 5 %. The new
-    revision is rejected when its share is proved to be above it, and passes when it is proved to be below."""
+    """Share of mirrored requests or pairs up to which another prediction than stable's is acceptable: 0.05 is 5 %. The
+    new revision is rejected when its share is proved to be above it, and passes when it is proved to be below."""
     tolerance: TemplateTolerance | None = None
     provider: Provider | None = None
     success_condition: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
@@ -294,9 +295,9 @@ class TemplateMetric(ApiType):
 @rule(
     (
         "self.metrics.all(m, !has(m.kind) || m.kind != 'PairedEvent' || has(m.maxExtra) || has(m.maxSlowdown) || "
-        "(has(m.dryRun) && m.dryRun) || (has(m.event) && !(m.event in ['TruncatedAnswer', 'TokensFlip', "
-        "'LowerScore']) && self.metrics.exists(one, has(one.kind) && one.kind == 'PairedEvent' && has(one.event) && "
-        "one.event == 'BadResponse' && has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
+        "has(m.maxDisagreement) || (has(m.dryRun) && m.dryRun) || (has(m.event) && !(m.event in ['TruncatedAnswer', "
+        "'TokensFlip', 'LowerScore']) && self.metrics.exists(one, has(one.kind) && one.kind == 'PairedEvent' && "
+        "has(one.event) && one.event == 'BadResponse' && has(one.maxExtra) && !(has(one.dryRun) && one.dryRun))))"
     ),
     (
         "a metric of kind PairedEvent could never pass: give it maxExtra, or give one of event: BadResponse maxExtra, "

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from slipway_operator.api.markers import AtMost
 from slipway_operator.api.types import Int32, Int64
-from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
+from slipway_operator.api.v1alpha1.twin_shadow import PredictionTolerance, TwinShadow
 from slipway_operator.api.writing import to_json
 
 
@@ -48,16 +48,6 @@ class HeaderRoute:
     """Revision that gets the requests."""
     match: Annotated[tuple[HeaderMatch, ...], AtMost(8)]
     """Headers of a request. All must match."""
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionTolerance:
-    """Difference of two numbers that count as the same prediction. One of the two is enough."""
-
-    relative_millionths: Int32
-    """Millionths of the larger number."""
-    absolute_billionths: Int64
-    """Billionths of 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,16 @@ class TwinScorer:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictionTolerance:
+    """Difference of two numbers that count as the same prediction. One of the two is enough."""
+
+    relative_millionths: Int32
+    """Millionths of the larger number."""
+    absolute_billionths: Int64
+    """Billionths of 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class TwinShadow:
     """Copies of whole sessions, which go to a pod of a revision and to a twin, a stable pod, at the same moment."""
 
@@ -138,6 +148,7 @@ class TwinShadow:
     reference: str | None = None
     """OnFailure: without a twin. Copies go to the revision alone, and a stable pod gets what it fails."""
     scorer: TwinScorer | None = None
+    tolerance: PredictionTolerance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Reason
 from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairSources, ShadowRun
-from slipway_operator.judging.margins import paired, scores
+from slipway_operator.judging.margins import disagreement, paired, scores
 from slipway_operator.judging.margins.paired import FormerBad, PairCounts
 from slipway_operator.model.analysis.spec import (
     AnalysisSpec,
@@ -138,6 +138,8 @@ def sentence(spec: AnalysisSpec, reading: Reading, rows: Sequence[MetricVerdict]
     probes = sources(reading).probes
     parts = [f"{_most(rows):,} prompts {_how(reading)}" + (f", {probes:,} of them probes" if probes else "")]
     parts += [_bounded(row, reading, sure) for row in rows if row.extra and row.finding is not Finding.REPORTED]
+    differ = ((row.name, row.disagreement) for row in rows if row.disagreement)
+    parts += [f"{name}: {disagreement.sentence(metrics[name], found)}" for name, found in differ]
     parts += [_of_quality(found)] if (found := quality(reading)) and found.tokens else []
     parts += [text] if (rated := scores.found(reading)) and (text := scores.sentence(rated)) else []
     parts += [_paced(metrics[row.name], row, sure) for row in rows if metrics[row.name].latency and row.nc]
@@ -222,6 +224,8 @@ def _wait(spec: AnalysisSpec, reading: Reading, row: MetricVerdict) -> str:
     metric = next(metric for metric in spec.metrics if metric.name == row.name)
     if row.finding is Finding.NO_DATA and metric.scorer:
         return f"{row.name} has no pair that a scorer was given"
+    if row.finding is Finding.NO_DATA and metric.of_agreement:
+        return f"{row.name} has no pair with two predictions; {disagreement.READ_OF_PAIRS}"
     if row.finding is Finding.NO_DATA:
         return f"{row.name} has no pair with a response that both sides measure"
     needed = row.samples_needed

@@ -1,12 +1,14 @@
-"""Whether canary predicts for mirrored requests what stable did: the row of the metric, and sentences about it.
+"""Whether canary predicts for copies of requests what stable did: the row of the metric.
 
-Stable's response is that which its client got, and canary's that to a copy: the same bytes, so no split and no weight
-has a part in it. Each session is one observation. The limit takes the place of a floor, because a new model is meant to
-predict some things otherwise. Canary is rejected when its share is proved to be above the limit, and passes when it is
-proved to be below: two confidence sequences, which may be read after each request.
+Of a mirrored request, stable's response is that which its client got, and canary's that to a copy; a pair of a twin
+shadow has two copies. Both have the same bytes, so no split and no weight has a part in it. Each session is one
+observation. The limit takes the place of a floor, because a new model is meant to predict some things otherwise. Canary
+is rejected when its share is proved to be above the limit, and passes when it is proved to be below: two confidence
+sequences, which may be read after each request.
 
 A copy that canary failed holds nothing against it here, because other metrics count failures. It proves nothing in its
-favour either: a canary must not pass by failing what it would predict otherwise.
+favour either: a canary must not pass by failing what it would predict otherwise. The same holds for a pair that has
+not ended.
 """
 
 import math
@@ -21,7 +23,6 @@ from slipway_operator.judging.margins.extra import rate_upper
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, of_copies
 from slipway_operator.model.analysis.verdict import Disagreement, Finding, MetricVerdict, Reading
 
-READ = "gateways compare requests of setMirrorRoute whose responses they can read, of up to 32 KiB"
 NODES = 16
 
 
@@ -53,7 +54,7 @@ def row(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> MetricVerdi
     evidence, finding, needed = 0.0, Finding.REPORTED, None
     if limit is not None:
         evidence = float(log_above(disagreed, compared, limit)) + math.log(metric.share or 1.0)
-        below = float(log_below(found.disagreed, found.compared, found.failed, limit))
+        below = float(log_below(found.disagreed, found.compared, found.failed + _open(metric, reading), limit))
         proved = below >= math.log(1 / spec.false_promote_rate)
         finding = Finding.NOT_WORSE if proved else Finding.UNDECIDED
         finding = Finding.WORSE if evidence >= threshold else finding
@@ -82,25 +83,17 @@ def expected(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> End:
     return End(math.ceil(total) if total < MOST_REQUESTS else None, fails=to_fail < to_pass)
 
 
-def sentence(metric: MetricSpec, found: Disagreement) -> str:
-    """The counts in words, and the limit where the metric has one."""
-    part = f" ({found.disagreed / found.compared:.2%})" if found.compared else ""
-    text = f"of {found.compared:,} mirrored requests canary predicts something else than stable for {found.disagreed:,}"
-    limit = "" if metric.max_disagreement is None else f" (maxDisagreement {metric.max_disagreement:.4g})"
-    bound = f", {found.at_most:.2%} at most" if found.at_most < 1 else ""
-    rest = [
-        f"{count:,} {what}"
-        for count, what in ((found.failed, "failed on canary"), (found.unread, "could not be read"))
-        if count
-    ]
-    return "; ".join([f"{text}{part}{bound}{limit}", *rest])
-
-
 def _disagreement(spec: AnalysisSpec, metric: MetricSpec, reading: Reading) -> Disagreement:
     sums = {
         name: [sum(getattr(one, field) for one in reading.by_metric.get(name, Counts(name)).epochs) for field in fields]
         for name, fields in ((metric.name, ("nc", "kc")), (of_copies(metric.name), ("kc", "ks")))
     }
     (compared, disagreed), (failed, unread) = sums.values()
-    at_most = float(rate_upper(disagreed + failed, compared + failed, spec.false_promote_rate)) if compared else 1.0
+    unknown = failed + _open(metric, reading)
+    at_most = float(rate_upper(disagreed + unknown, compared + unknown, spec.false_promote_rate)) if compared else 1.0
     return Disagreement(compared, disagreed, failed, unread, at_most)
+
+
+def _open(metric: MetricSpec, reading: Reading) -> int:
+    """Pairs that have not ended: each may be one in which canary predicts something else."""
+    return reading.shadow.open if metric.is_paired and reading.shadow else 0

@@ -99,6 +99,7 @@ def _twins(found: Json) -> Twins:
         probes=_counts(Probed, found["probes"]) if found.get("probes") else Probed(),
         quality=_counts(Quality, found["quality"]) if found.get("quality") else Quality(),
         scores=_counts(Scores, found["scores"]) if found.get("scores") else Scores(),
+        agreements=_counts(Agreements, found["agreements"]) if found.get("agreements") else Agreements(),
     )
 
 

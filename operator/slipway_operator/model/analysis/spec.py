@@ -15,11 +15,11 @@ class OnInconclusive(StrEnum):
     PROMOTE_IF = "PromoteIf"  # continue if the extra bad responses are proved to be few enough, else pause
 
 
-# Events about the quality of texts, in pairs of which both responses ended well. They are no bad responses.
-QUALITY_EVENTS = ("TokensFlip", "LowerScore")
 WRONG_ANSWER = "WrongAnswer"  # of requests with feedback: the client reported a wrong answer
 PREDICTION_DRIFT = "PredictionDrift"  # of classic models: the distribution of predictions differs from stable's
-PREDICTION_DISAGREEMENT = "PredictionDisagreement"  # of a mirrored request: canary's prediction differs from stable's
+PREDICTION_DISAGREEMENT = "PredictionDisagreement"  # of a copy of a request: canary's prediction differs from stable's
+# Events about the quality of responses, in pairs of which both ended well. They are no bad responses.
+QUALITY_EVENTS = ("TokensFlip", "LowerScore", PREDICTION_DISAGREEMENT)
 
 
 class Kind(StrEnum):
@@ -55,7 +55,7 @@ class MetricSpec:
     The ratio is canary's rate of bad events divided by stable's. A ratio up to `tolerate_ratio` is acceptable. A canary
     passes when its ratio is proved to be below `max_ratio`, or its own rate below `ok_below`; or, if given, when it
     has at most `max_extra` extra bad responses per 1,000, or a latency less than `max_slowdown` above stable's. The
-    distributions of predictions may differ by a population stability index up to `max_psi`. For mirrored requests, a
+    distributions of predictions may differ by a population stability index up to `max_psi`. For copies of requests, a
     share up to `max_disagreement` of canary's predictions may differ from stable's. `share` is the part of
     falseRollbackRate that this metric may spend. `latency` metrics are not counted during warm-up, nor while canary's
     pods have more load than stable's; meanwhile they let no canary pass. `dry_run` metrics are shown and decide
@@ -199,10 +199,10 @@ class AnalysisSpec:
         """Whether a metric compares the distributions of what both revisions predict."""
         return any(metric.of_predictions for metric in self.metrics)
 
-    @property
-    def tolerance(self) -> ToleranceSpec | None:
-        """The tolerance with which gateways compare predictions for mirrored requests; None if no metric does."""
-        return next((metric.tolerance for metric in self.metrics if metric.of_agreement), None)
+    def tolerance(self, *, paired: bool) -> ToleranceSpec | None:
+        """The tolerance for predictions of pairs, else of mirrored requests; None if no metric compares these."""
+        found = (metric.tolerance for metric in self.metrics if metric.of_agreement and metric.is_paired == paired)
+        return next(found, None)
 
     @property
     def compares_pairs(self) -> bool:
@@ -216,7 +216,9 @@ class AnalysisSpec:
 
     @property
     def without_latencies(self) -> "AnalysisSpec":
-        """The same spec for pairs without a twin: without metrics of latencies and texts, which need a twin's response.
+        """The same spec for pairs without a twin: without metrics that need a twin's response.
+
+        These are latencies, texts and predictions.
 
         Raises:
             ValueError: when nothing else decides.
@@ -224,8 +226,8 @@ class AnalysisSpec:
         kept = tuple(metric for metric in self.metrics if not (metric.latency or metric.event in QUALITY_EVENTS))
         if all(metric.dry_run for metric in kept):
             raise ValueError(
-                "with twinShadow.reference OnFailure latencies, tokens and scores are not compared, and nothing else "
-                "decides: add BadResponse with maxExtra, or baseline pods"
+                "with twinShadow.reference OnFailure latencies, tokens, scores and predictions are not compared, and "
+                "nothing else decides: add BadResponse with maxExtra, or baseline pods"
             )
         return replace(self, metrics=kept)
 
@@ -307,7 +309,7 @@ def of_bin(metric: str, place: int) -> str:
 
 
 def of_copies(metric: str) -> str:
-    """The counter name of mirrored requests whose predictions were to be compared, failed and unread ones included."""
+    """The counter name of copies whose predictions were to be compared, failed and unread ones included."""
     return f"{metric}/copies"
 
 

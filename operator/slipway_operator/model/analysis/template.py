@@ -113,8 +113,8 @@ def _analysis(spec: AnalysisTemplateSpec) -> AnalysisSpec:
         _check_kind(metric)
     check_arguments(measured, arguments)
     _check_pairs([metric for metric in spec.metrics if metric.kind == Kind.PAIRED_EVENT])
-    for event in (PREDICTION_DRIFT, PREDICTION_DISAGREEMENT):
-        if sum(metric.event == event for metric in spec.metrics) > 1:
+    for event, paired in ((PREDICTION_DRIFT, False), (PREDICTION_DISAGREEMENT, False), (PREDICTION_DISAGREEMENT, True)):
+        if sum(one.event == event and (one.kind == Kind.PAIRED_EVENT) == paired for one in spec.metrics) > 1:
             raise ValueError(f"two metrics have the event {event}; one compares all predictions: remove one")
     return AnalysisSpec(
         metrics=tuple(_metric(metric) for metric in spec.metrics if not metric.provider),
@@ -153,8 +153,8 @@ def _check_pairs(metrics: Sequence[TemplateMetric]) -> None:
         if metric.event == LOWER_SCORE:
             _check_scorer(metric, metrics)
         if latency is None:
-            covered = covers and metric.event in INCLUDED
-            if metric.max_extra is None and not metric.dry_run and not covered:
+            passes = (covers and metric.event in INCLUDED) or metric.event == PREDICTION_DISAGREEMENT
+            if metric.max_extra is None and not metric.dry_run and not passes:
                 raise ValueError(f"{who} of kind {Kind.PAIRED_EVENT} it could never pass; give it maxExtra")
             continue
         if metric.max_slowdown is None:
@@ -218,7 +218,8 @@ def _check_predictions(metric: TemplateMetric, kind: Kind) -> None:
 def _metric(metric: TemplateMetric) -> MetricSpec:
     event = metric.event or ""
     kind = _kind(metric, event)
-    if metric.max_extra is not None and (kind is Kind.PAIRED_DRIFT or slower(event)):
+    no_extra = kind is Kind.PAIRED_DRIFT or event == PREDICTION_DISAGREEMENT or slower(event)
+    if metric.max_extra is not None and no_extra:
         raise ValueError(f"metric {metric.name!r}: maxExtra goes with an event of split requests that is no latency")
     if metric.max_slowdown is not None and not slower(event):
         raise ValueError(f"metric {metric.name!r}: maxSlowdown goes with a latency, such as Slower(ttft, stable.p95)")
@@ -256,7 +257,7 @@ def _kind(metric: TemplateMetric, event: str) -> Kind:
     kind, drifts, known = metric.kind, event in mirrored, ", ".join(mirrored)
     if kind not in (None, *Kind):
         raise ValueError(f"metric {metric.name!r}: kind {kind} is not available; write {', '.join(Kind)} or Threshold")
-    of_pairs = kind == Kind.PAIRED_EVENT and event == TOKENS_FLIP
+    of_pairs = kind == Kind.PAIRED_EVENT and event in (TOKENS_FLIP, PREDICTION_DISAGREEMENT)
     if kind is not None and (kind == Kind.PAIRED_DRIFT) != drifts and not of_pairs:
         raise ValueError(f"metric {metric.name!r}: {known} go with kind {Kind.PAIRED_DRIFT}, and no other event does")
     if kind == Kind.PAIRED_EVENT:

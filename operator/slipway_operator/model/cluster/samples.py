@@ -64,7 +64,7 @@ class PairedTimes:
 
 @dataclass(frozen=True, slots=True)
 class Agreements:
-    """Sessions by the outcome of their first mirrored request whose predictions were to be compared."""
+    """Sessions by the outcome of their first mirrored request whose predictions were to be compared; or pairs."""
 
     compared: int = 0  # both predictions are known
     disagreed: int = 0  # those of `compared` in which canary's prediction differs
@@ -137,6 +137,7 @@ class Twins:
     probes: Probed = field(default_factory=Probed)
     quality: Quality = field(default_factory=Quality)
     scores: Scores = field(default_factory=Scores)
+    agreements: Agreements = field(default_factory=Agreements)
 
     @property
     def starved(self) -> int:

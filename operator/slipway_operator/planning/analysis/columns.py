@@ -40,7 +40,7 @@ class ColumnPart(StrEnum):
     UNSCORED = "Unscored"  # pairs for a scorer, those without a response, those with an invalid one
     UNSENT = "Unsent"  # pairs for a scorer, those that were dropped, those that were blocked
     BIN = "Bin"  # predictions, and those in one bin
-    COPIES = "Copies"  # mirrored requests with predictions to compare, failed ones of them, unread ones
+    COPIES = "Copies"  # copies of requests with predictions to compare, failed ones of them, unread ones
     GROSS = "Gross"  # latencies far above stable's, from the first request on
 
 
@@ -83,7 +83,7 @@ def columns(spec: AnalysisSpec) -> tuple[CounterColumn, ...]:
         if not it.metric.of_agreement
     )
     copies = (
-        CounterColumn(of_copies(it.name), it.metric, ColumnPart.COPIES) for it in mirrored if it.metric.of_agreement
+        CounterColumn(of_copies(it.name), it.metric, ColumnPart.COPIES) for it in metrics if it.metric.of_agreement
     )
     slowdowns = (
         CounterColumn(of_slowdown(it.name), it.metric, ColumnPart.SLOWDOWN)

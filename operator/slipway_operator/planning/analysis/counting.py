@@ -214,7 +214,7 @@ def _totals(
             if column.metric.is_paired:
                 totals += twins.counted(column, sample, pair[0])
             elif column.metric.of_agreement:
-                totals += _agreements(column, sample.agreements.get(pair[0], Agreements()))
+                totals += twins.agreements(column, sample.agreements.get(pair[0], Agreements()))
             elif column.drift:
                 totals += _drift(column, sample.shadow.get(pair[0], {}))
             elif not weight:
@@ -231,17 +231,6 @@ def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int
     if column.part is not ColumnPart.NO_FLOOR:
         return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
     return pairs.no_floor, pairs.no_floor, pairs.no_floor_differs, 0
-
-
-def _agreements(column: CounterColumn, found: Agreements) -> tuple[int, int, int, int]:
-    """Mirrored requests with two predictions, the number twice, those where canary's is another one, and 0.
-
-    Of copies: all, the number twice, those that failed on canary, and those that could not be read.
-    """
-    if column.part is not ColumnPart.COPIES:
-        return found.compared, found.compared, found.disagreed, 0
-    copies = found.compared + found.failed + found.unread
-    return copies, copies, found.failed, found.unread
 
 
 def _predicted(column: CounterColumn, side: Side) -> tuple[int, int]:

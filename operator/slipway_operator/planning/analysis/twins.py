@@ -7,6 +7,7 @@ from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
 from slipway_operator.api.v1alpha1.twin_shadow import (
     ON_FAILURE,
     FormerRate,
+    PredictionTolerance,
     ShadowRun,
     TailThreshold,
     TwinLatency,
@@ -19,6 +20,7 @@ from slipway_operator.model.analysis.template import BAD_EVENTS, TOKENS_FLIP, sl
 from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.model.cluster.samples import (
     PROBE_FAILED,
+    Agreements,
     Discordance,
     PairedTimes,
     Quality,
@@ -50,6 +52,8 @@ def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, in
         return offered, offered, found.starved, found.withheld.get(PROBE_FAILED, 0)
     if column.part is ColumnPart.PROBES:
         return found.probes.pairs, found.probes.pairs, found.probes.canary_only, found.probes.twin_only
+    if column.metric.of_agreement:
+        return agreements(column, found.agreements)
     if column.metric.event == TOKENS_FLIP:
         return _quality(column, found.quality)
     if column.metric.scorer is not None:
@@ -61,6 +65,17 @@ def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, in
     if column.part is ColumnPart.TAIL:
         return times.tail_pairs, times.tail_pairs, times.tail_canary_only, times.tail_twin_only
     return times.pairs, times.pairs, times.over, 0
+
+
+def agreements(column: CounterColumn, found: Agreements) -> tuple[int, int, int, int]:
+    """Copies with two predictions, the number twice, those where canary's is another one, and 0.
+
+    Of the column of copies: all, the number twice, those that failed on canary, and those that could not be read.
+    """
+    if column.part is not ColumnPart.COPIES:
+        return found.compared, found.compared, found.disagreed, 0
+    copies = found.compared + found.failed + found.unread
+    return copies, copies, found.failed, found.unread
 
 
 def _quality(column: CounterColumn, found: Quality) -> tuple[int, int, int, int]:
@@ -188,7 +203,7 @@ def _table(
     table = TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)
     if on_failure:
         return replace(table, reference=ON_FAILURE)
-    return replace(table, quality=quality, scorer=_scorer(spec))
+    return replace(table, quality=quality, scorer=_scorer(spec), tolerance=_tolerance(spec))
 
 
 def _scorer(spec: AnalysisSpec) -> TwinScorer | None:
@@ -196,6 +211,11 @@ def _scorer(spec: AnalysisSpec) -> TwinScorer | None:
     if found is None:
         return None
     return TwinScorer(found.url, found.percentage, found.margin_thousandths, found.timeout_seconds)
+
+
+def _tolerance(spec: AnalysisSpec) -> PredictionTolerance | None:
+    found = spec.tolerance(paired=True)
+    return PredictionTolerance(found.relative_millionths, found.absolute_billionths) if found else None
 
 
 def _latencies(run: AnalysisRun, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:

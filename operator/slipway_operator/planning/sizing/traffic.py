@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, PredictionTolerance, Traffic
+from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
-from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
+from slipway_operator.api.v1alpha1.twin_shadow import PredictionTolerance, TwinShadow
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import found
@@ -140,7 +140,8 @@ def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
 
 def _tolerance(course: Course, at: Situation) -> PredictionTolerance | None:
     """The tolerance for comparing predictions for mirrored requests, of the first template with one; None without."""
-    found = next((spec.tolerance for spec in _templates(course, at) if spec.tolerance), None)
+    specs = _templates(course, at)
+    found = next((tolerance for spec in specs if (tolerance := spec.tolerance(paired=False))), None)
     return PredictionTolerance(found.relative_millionths, found.absolute_billionths) if found else None
 
 
