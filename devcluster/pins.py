@@ -46,6 +46,7 @@ def _kubernetes_variables(version: str) -> tuple[tuple[str, str], ...]:
 
 SIMULATOR = "llm-d-inference-sim"  # answers as vLLM does, without a model
 LWS = "cmd"
+CERT_MANAGER = "cert-manager"  # its controller for the issuers CA and SelfSigned
 GCS = "fake-gcs-server"  # answers as Google Cloud Storage does
 OLDEST_API_SERVER = "kube-apiserver-oldest"
 _CNI = "github.com/containernetworking/plugins/plugins"
@@ -102,6 +103,7 @@ MODULES: dict[str, GoModule] = {
         ),
         # LeaderWorkerSet's controller; the name of its binary is that of its package.
         GoModule("lws", ((LWS, "sigs.k8s.io/lws/cmd"),)),
+        GoModule("cert-manager", ((CERT_MANAGER, f"./{CERT_MANAGER}"),)),
         GoModule("gcs", ((GCS, f"github.com/fsouza/{GCS}"),)),
         GoModule("simulator", ((SIMULATOR, f"github.com/llm-d/{SIMULATOR}/cmd/{SIMULATOR}"),)),
     )
