@@ -46,6 +46,7 @@ def _kubernetes_variables(version: str) -> tuple[tuple[str, str], ...]:
 
 SIMULATOR = "llm-d-inference-sim"  # answers as vLLM does, without a model
 LWS = "cmd"
+CERT_MANAGER = "cert-manager"  # its controller for the issuers CA and SelfSigned
 GCS = "fake-gcs-server"  # answers as Google Cloud Storage does
 H2SPEC = "h2spec"  # checks servers of HTTP/2 against its rules
 OLDEST_API_SERVER = "kube-apiserver-oldest"
@@ -103,6 +104,7 @@ MODULES: dict[str, GoModule] = {
         ),
         # LeaderWorkerSet's controller; the name of its binary is that of its package.
         GoModule("lws", ((LWS, "sigs.k8s.io/lws/cmd"),)),
+        GoModule("cert-manager", ((CERT_MANAGER, f"./{CERT_MANAGER}"),)),
         GoModule("gcs", ((GCS, f"github.com/fsouza/{GCS}"),)),
         GoModule("h2spec", ((H2SPEC, f"github.com/summerwind/{H2SPEC}/cmd/{H2SPEC}"),)),
         GoModule("simulator", ((SIMULATOR, f"github.com/llm-d/{SIMULATOR}/cmd/{SIMULATOR}"),)),

@@ -17,6 +17,7 @@ SECONDS = {
     "compile prometheus": 100,
     "compile simulator": 220,
     "compile gcs": 180,
+    "compile cert-manager": 135,
     "compile lws": 100,
     "compile kube-oldest": 180,
     "kind's own files": 1,

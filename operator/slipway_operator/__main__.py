@@ -192,7 +192,7 @@ def _certificates(settings: OperatorSettings, client: Client, cache: ObjectCache
     if not settings.internal_ca_secret:
         return None
     own = CertificateSecrets(settings.own_namespace, settings.internal_ca_secret, settings.gateway_tls_secret)
-    return Certificates(client, own, cache.deployments)
+    return Certificates(client, own, cache.deployments, issuer=settings.internal_issuer)
 
 
 def _gateways(

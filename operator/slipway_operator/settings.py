@@ -17,6 +17,7 @@ from slipway_operator.model.cluster.cost import parse_prices
 from slipway_operator.model.cluster.keys import MIN_ROTATION_S
 from slipway_operator.model.deployment import admin_policy
 from slipway_operator.model.deployment.admin_policy import AcceleratorType, AdminPolicy, PodPolicyRule
+from slipway_operator.model.issuing.issuer import IssuerRef, parse_issuer
 from slipway_operator.outbound.addresses import Address, EgressPolicy, Network, canonical, parse_hosts, parse_networks
 from slipway_process import settings as process
 from slipway_process.values import FilePath, Flag, Name, Names, OnOff, OptionalFile, Port, Switch, Variable, split_items
@@ -125,6 +126,11 @@ class OperatorSettings(process.ProcessSettings):
     gateway_tls_secret: Name = Field(
         "slipway-gateway-internal-tls",
         description="Secret in the own namespace with the gateways' certificate, with --internal-ca-secret",
+    )
+    internal_issuer: Annotated[IssuerRef | None, _of_text(parse_issuer), Flag("KIND[.GROUP]/NAME")] = Field(
+        None,
+        description="issuer of cert-manager, for example ClusterIssuer/internal, that signs these certificates in "
+        "place of the release's authorities; an Issuer is in the own namespace",
     )
     tls_new_revisions: Switch = Field(
         False,
@@ -236,6 +242,13 @@ class OperatorSettings(process.ProcessSettings):
     @classmethod
     def _of_own_namespace(cls, endpoint: str, info: ValidationInfo) -> str:
         return endpoint or f"http://slipway-gateway.{info.data.get('own_namespace')}.svc/v1"
+
+    @field_validator("internal_issuer")
+    @classmethod
+    def _with_authorities(cls, issuer: IssuerRef | None, info: ValidationInfo) -> IssuerRef | None:
+        if issuer and not info.data.get("internal_ca_secret"):
+            raise ValueError("it needs --internal-ca-secret, which has what processes trust")
+        return issuer
 
     @property
     def outbound(self) -> EgressPolicy:

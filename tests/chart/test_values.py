@@ -67,6 +67,9 @@ OTHER: Values = {
     "server.image.digest": _DIGEST,
     "tls.internal.enabled": True,
     "tls.internal.newRevisions": True,
+    "tls.internal.issuerRef.name": "internal",
+    "tls.internal.issuerRef.kind": "ClusterIssuer",
+    "tls.internal.issuerRef.group": "awspca.cert-manager.io",
     "gateway.replicaCount": 7,
     "gateway.accessLog.to": "off",
     "gateway.accessLog.sample": 0.25,
@@ -90,6 +93,10 @@ OTHER: Values = {
     "gateway.tls.minVersion": "1.3",
     "gateway.tls.clientCASecretName": "clients",
     "gateway.tls.clientAuth": "optional",
+    "gateway.tls.issuerRef.name": "public",
+    "gateway.tls.issuerRef.kind": "ClusterIssuer",
+    "gateway.tls.issuerRef.group": "awspca.cert-manager.io",
+    "gateway.tls.dnsNames": ["models.example.org"],
     "gateway.grpc.enabled": True,
     "gateway.grpc.port": 9077,
     "gateway.service.type": "NodePort",
@@ -174,6 +181,15 @@ NEEDS: dict[str, Values] = {
         for name in ("hostPath", "maxBytes", "nodeSelector", "tolerations", "affinity", "priorityClassName")
     },
     "tls.internal.newRevisions": {"tls.internal.enabled": True},
+    "tls.internal.issuerRef.name": {"tls.internal.enabled": True},
+    **{
+        f"tls.internal.issuerRef.{leaf}": {"tls.internal.enabled": True, "tls.internal.issuerRef.name": "internal"}
+        for leaf in ("kind", "group")
+    },
+    **{
+        f"gateway.tls.{leaf}": {"gateway.tls.issuerRef.name": "public"}
+        for leaf in ("issuerRef.kind", "issuerRef.group", "dnsNames")
+    },
     "operator.serviceAccount.create": {"operator.serviceAccount.name": "mine"},
     "gateway.serviceAccount.create": {"gateway.serviceAccount.name": "mine"},
     **{f"jobs.{leaf}": {"jobs.enabled": True} for leaf in _POD},
@@ -252,6 +268,12 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ({"gateway.tls.secretName": "My_Secret"}, "gateway/tls/secretName"),
         ({"gateway.grpc.port": 8001}, "gateway/grpc/port"),
         ({"tls.internal.newRevisions": True}, "set both, and enabled first"),
+        ({"tls.internal.issuerRef.name": "internal"}, "tls.internal.enabled is false: set both"),
+        ({"tls.internal.issuerRef.name": "Internal"}, "tls/internal/issuerRef/name"),
+        ({"tls.internal.issuerRef.kind": ""}, "tls/internal/issuerRef/kind"),
+        ({"tls.internal.issuerRef.group": "a b"}, "tls/internal/issuerRef/group"),
+        ({"gateway.tls.dnsNames": ["a.example"]}, "gateway.tls.issuerRef.name is empty: name the issuer"),
+        ({"gateway.tls.issuerRef.name": "x", "gateway.tls.dnsNames": ["https://a"]}, "gateway/tls/dnsNames/0"),
         ({"gateway.grpc.port": 8002}, "gateway/grpc/port"),
         ({"gateway.tls.minVersion": "1.1"}, "gateway/tls/minVersion"),
         ({"jobs.enabled": True, "jobs.replicaCount": 2}, "SQLite has one writer: name a Secret"),

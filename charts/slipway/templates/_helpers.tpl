@@ -92,15 +92,33 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- join "," $prices -}}
 {{- end -}}
 
+{{/* Secret with the certificate of the API port; empty for HTTP. */}}
+{{- define "slipway.gatewayTlsSecret" -}}
+{{- with .Values.gateway.tls -}}
+{{- if .secretName }}{{ .secretName }}{{ else if .issuerRef.name }}{{ include "slipway.fullname" $ }}-gateway-tls{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Certificates and their Secrets that the operator has of cert-manager, as far as their names are known. */}}
+{{- define "slipway.issuedSecrets" -}}
+- {{ include "slipway.fullname" . }}-internal-gateway
+- {{ include "slipway.fullname" . }}-internal-operator
+{{- with include "slipway.namespaces" . }}
+{{- range $namespace := splitList "," . }}
+- {{ include "slipway.fullname" $ }}-internal-pods-{{ $namespace }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* Port of the gateways' Service. Its default is that of HTTP. */}}
 {{- define "slipway.gatewayPort" -}}
 {{- $port := int .Values.gateway.service.port -}}
-{{- if and .Values.gateway.tls.secretName (eq $port 80) }}443{{ else }}{{ $port }}{{ end -}}
+{{- if and (include "slipway.gatewayTlsSecret" .) (eq $port 80) }}443{{ else }}{{ $port }}{{ end -}}
 {{- end -}}
 
 {{/* Base URL for OpenAI clients inside the cluster, shown in every ModelDeployment's status. */}}
 {{- define "slipway.endpoint" -}}
-{{- $tls := ne .Values.gateway.tls.secretName "" -}}
+{{- $tls := ne (include "slipway.gatewayTlsSecret" .) "" -}}
 {{- $port := include "slipway.gatewayPort" . -}}
 {{ ternary "https" "http" $tls }}://{{ include "slipway.fullname" . }}-gateway.{{ .Release.Namespace }}.svc
 {{- if ne $port (ternary "443" "80" $tls) }}:{{ $port }}{{ end }}/v1

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from slipway_process.network import host_names
+
 CERTIFICATE, PRIVATE_KEY, CA = "tls.crt", "tls.key", "ca.crt"  # as in the Secrets of cert-manager
 LOOK_AGAIN_S = 2.0
+# An issuer that serves other programs too gives them client certificates by the same CA: the name counts, too.
+_CLIENTS = {("DNS", host_names.wildcard(host_names.gateway_zone())), ("DNS", host_names.OPERATOR)}
 
 Context = TypeVar("Context")
 log = logging.getLogger(__name__)
@@ -84,8 +88,11 @@ def client_context(identity: PemIdentity) -> ssl.SSLContext:
 
 
 def has_certificate(peer: Any) -> bool:
-    """Whether the client has a verified certificate; `peer`: `peercert` of a connection of `server_context`."""
-    return bool(peer)
+    """Whether the client has a verified certificate of gateways or of the operator.
+
+    `peer`: `peercert` of a connection of `server_context`.
+    """
+    return bool(peer) and not _CLIENTS.isdisjoint(peer.get("subjectAltName", ()))
 
 
 class Reloaded(Generic[Context]):
@@ -151,6 +158,8 @@ def reloaded_server_context(files: IdentityFiles, clock: Callable[[], float] = t
 
 def _load(context: ssl.SSLContext, identity: PemIdentity) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # An issuer may know the CA that it signs by, and not the root above it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=identity.ca)
         with in_memory_file(identity.certificate + "\n" + identity.private_key) as path:

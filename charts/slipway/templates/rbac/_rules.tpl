@@ -125,6 +125,25 @@
   - {{ include "slipway.fullname" . }}-internal-ca
   - {{ include "slipway.fullname" . }}-gateway-internal-tls
   verbs: [get, update]
+{{- if .Values.tls.internal.issuerRef.name }}
+# What cert-manager issues for gateways, for itself and for each namespace, which it copies. The names follow from those of
+# namespaces, so they cannot be listed where all are served.
+- apiGroups: [""]
+  resources: [secrets]
+  {{- if include "slipway.namespaces" . }}
+  resourceNames: {{- include "slipway.issuedSecrets" . | nindent 2 }}
+  {{- end }}
+  verbs: [get]
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  verbs: [list, create]
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  {{- if include "slipway.namespaces" . }}
+  resourceNames: {{- include "slipway.issuedSecrets" . | nindent 2 }}
+  {{- end }}
+  verbs: [patch]
+{{- end }}
 {{- end }}
 - apiGroups: [""]
   resources: [secrets]

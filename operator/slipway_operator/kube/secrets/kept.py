@@ -102,10 +102,18 @@ class KeptSecret(ABC, Generic[Item, Part]):
         if given == part and self._clock() - at < AGAIN_AFTER_S:
             return
         try:
-            await self._client.apply(SECRETS, self._part_manifest(namespace, part))
+            await self._give(namespace, part)
         except Refused as error:
             self._log.warning(f"{self.words.refused_in}: %s", namespace, error)
         self._given[namespace] = (part, self._clock())
+
+    async def _give(self, namespace: str, part: Part) -> None:
+        """Write a namespace's part. Raises ApiError."""
+        await self._client.apply(SECRETS, self._part_manifest(namespace, part))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait until the next look, `seconds` at most."""
+        await asyncio.sleep(seconds)
 
     async def run(self) -> None:
         """Take each due step of the rotation, and write the result to all namespaces at once, until cancelled."""
@@ -118,7 +126,7 @@ class KeptSecret(ABC, Generic[Item, Part]):
                 pause_s = self.fenced_pause_s
             except ApiError as error:
                 self._log_once(f"the {self.words.items} cannot be kept: {error}")
-            await asyncio.sleep(pause_s)
+            await self._pause(pause_s)
 
     async def look(self) -> None:
         """Read the Secret, and take the step of the rotation that is due.
@@ -161,8 +169,8 @@ class KeptSecret(ABC, Generic[Item, Part]):
             if not known:
                 raise
             return known
-        if items != known:
-            self._log.info("the release's %s are now %s", self.words.items, ", ".join(item.id for item in items))
+        if (ids := [item.id for item in items]) != [item.id for item in known]:
+            self._log.info("the release's %s are now %s", self.words.items, ", ".join(ids))
         return items
 
     async def _write(self, found: Object | None, body: Object) -> None:

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from slipway_operator.manifests.pods.tenant_key import kept_secret
-from slipway_operator.model.cluster import authorities
-from slipway_operator.model.cluster.authorities import Authority, Terms
-from slipway_operator.model.cluster.certificates import CA, CERTIFICATE, PRIVATE_KEY, Issued, Role, bundle
+from slipway_operator.model.cluster import certificates
+from slipway_operator.model.cluster.authorities import Terms
+from slipway_operator.model.cluster.certificates import CA, CERTIFICATE, PRIVATE_KEY, Issued, Role
+from slipway_operator.model.issuing import trust
+from slipway_operator.model.issuing.trust import Anchor
 from slipway_process.network import host_names
 
 NAME = "slipway-pod-tls"  # the same in each namespace, so that the operator's Role can name this Secret
@@ -25,10 +27,15 @@ def pods_of(namespace: str) -> Role:
     return Role(host_names.wildcard(host_names.pod_zone(namespace)), serves=True, connects=False)
 
 
-def authorities_secret(namespace: str, name: str, content: Sequence[Authority], terms: Terms) -> dict[str, Any]:
+def bundle(anchors: Sequence[Anchor], terms: Terms) -> str:
+    """Return what every process trusts, as PEM."""
+    return certificates.bundle(trust.own(anchors), terms) + "".join(one.certificate for one in trust.cas(anchors))
+
+
+def authorities_secret(namespace: str, name: str, content: Sequence[Anchor], terms: Terms) -> dict[str, Any]:
     """Return the Secret with the authorities, for the operator alone. Its `ca.crt` is for people and Prometheus."""
     public = base64.b64encode(bundle(content, terms).encode()).decode()
-    return kept_secret(namespace, name, COMPONENT, {authorities.DATA: authorities.render(content), CA: public})
+    return kept_secret(namespace, name, COMPONENT, {**trust.render(content), CA: public})
 
 
 def issued_secret(namespace: str, name: str, issued: Issued) -> dict[str, Any]:
