@@ -102,8 +102,7 @@ masked: setup ## the engine as on a CPU without AVX512: with kernels for AVX2, a
 	done
 
 extended: tools ## what takes minutes and is in no ordinary run: all that is marked so under tests/
-	$(PY) -m devcluster build promtool fake-gcs-server h2spec
-	$(PY) -m devcluster build promtool fake-gcs-server cert-manager
+	$(PY) -m devcluster build promtool fake-gcs-server h2spec cert-manager
 	$(VENV)/bin/pytest tests -m extended -n 2 --dist loadfile --durations=12
 
 e2e: setup ## the suite on a real cluster (brings one up; KUBECONFIG=... for another)

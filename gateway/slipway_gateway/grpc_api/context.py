@@ -9,7 +9,7 @@ from ..http2 import header_blocks
 from ..http2.connection import Http2Connection
 from ..http2.frames import ErrorCode
 from ..http2.stream import Stream
-from .statuses import Metadata, Status
+from .statuses import GrpcStatus, Metadata
 
 INVALID_TIMEOUT = -1.0
 PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
@@ -30,7 +30,7 @@ class CallContext:
         self.address = connection.address
         self.timeout_s = _timeout_of(stream.head.fields)
         self._began_s = asyncio.get_running_loop().time()
-        self._status, self._details = Status.OK, ""
+        self._status, self._details = GrpcStatus.OK, ""
         self._trailing: Metadata = ()
         self._is_within_message = False
 
@@ -44,7 +44,7 @@ class CallContext:
             return None
         return self._began_s + self.timeout_s - asyncio.get_running_loop().time()
 
-    def set_status(self, status: Status, details: str) -> None:
+    def set_status(self, status: GrpcStatus, details: str) -> None:
         """Sets how the call ends; without it, `OK`."""
         self._began_s = asyncio.get_running_loop().time()
         self._status, self._details = status, details

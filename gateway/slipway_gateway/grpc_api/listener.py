@@ -22,7 +22,7 @@ from ..wire import errors
 from .context import INVALID_TIMEOUT, CallContext
 from .health import CHECK, HEALTH, WATCH, GrpcHealth
 from .methods import SERVICE, UNARY, Methods, refuse
-from .statuses import Status
+from .statuses import GrpcStatus
 from .streams import NAME as STREAM
 from .streams import InferStream
 
@@ -172,7 +172,7 @@ class GrpcServer:
                 async with asyncio.timeout(context.timeout_s):
                     await run(context)
         except TimeoutError:
-            context.set_status(Status.DEADLINE_EXCEEDED, "The deadline of the call has passed.")
+            context.set_status(GrpcStatus.DEADLINE_EXCEEDED, "The deadline of the call has passed.")
         except Exception:
             log.exception("a call failed inside of the gateway")
             refuse(context, 500, str(errors.internal()))

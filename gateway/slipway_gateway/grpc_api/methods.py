@@ -19,7 +19,7 @@ from . import messages, statuses
 from .calls import Call, Peer
 from .context import CallContext
 from .reading import MessageReader
-from .statuses import Status
+from .statuses import GrpcStatus
 
 SERVICE = "inference.GRPCInferenceService"
 UNARY = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer", "RepositoryIndex")
@@ -49,7 +49,7 @@ class Methods:
             if name == "ModelReady" and call.status in _NOT_READY:
                 call.status, call.body = 200, b""
                 await self.deliver(context, messages.truth(False))
-            elif statuses.status_of(call.status) is Status.OK:
+            elif statuses.status_of(call.status) is GrpcStatus.OK:
                 await self.deliver(context, self.answer(name, call))
             end(context, call)
         except errors.RequestError as unreadable:
@@ -144,7 +144,7 @@ def end(context: CallContext, call: Call) -> None:
     """Sets status, text and metadata of a call that has its response."""
     context.set_trailing(statuses.trailing(call.headers))
     code = statuses.status_of(call.status)
-    if code is not Status.OK:
+    if code is not GrpcStatus.OK:
         context.set_status(code, statuses.details_of(call.status, call.body))
 
 

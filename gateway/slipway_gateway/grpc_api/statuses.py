@@ -9,7 +9,7 @@ import msgspec
 from ..wire.headers import FEEDBACK
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """Codes of gRPC, as it names them."""
 
     OK = 0
@@ -32,22 +32,22 @@ class Status(IntEnum):
 
 
 _STATUSES = {
-    400: Status.INVALID_ARGUMENT,
-    401: Status.UNAUTHENTICATED,
-    403: Status.PERMISSION_DENIED,
-    404: Status.NOT_FOUND,
-    408: Status.DEADLINE_EXCEEDED,
-    413: Status.RESOURCE_EXHAUSTED,
-    415: Status.INVALID_ARGUMENT,
-    422: Status.INVALID_ARGUMENT,
-    429: Status.RESOURCE_EXHAUSTED,
-    431: Status.RESOURCE_EXHAUSTED,
-    499: Status.CANCELLED,
-    501: Status.UNIMPLEMENTED,
+    400: GrpcStatus.INVALID_ARGUMENT,
+    401: GrpcStatus.UNAUTHENTICATED,
+    403: GrpcStatus.PERMISSION_DENIED,
+    404: GrpcStatus.NOT_FOUND,
+    408: GrpcStatus.DEADLINE_EXCEEDED,
+    413: GrpcStatus.RESOURCE_EXHAUSTED,
+    415: GrpcStatus.INVALID_ARGUMENT,
+    422: GrpcStatus.INVALID_ARGUMENT,
+    429: GrpcStatus.RESOURCE_EXHAUSTED,
+    431: GrpcStatus.RESOURCE_EXHAUSTED,
+    499: GrpcStatus.CANCELLED,
+    501: GrpcStatus.UNIMPLEMENTED,
     # As gRPC itself maps it. No server could be reached: a client may try again, which it does not after INTERNAL.
-    502: Status.UNAVAILABLE,
-    503: Status.UNAVAILABLE,
-    504: Status.DEADLINE_EXCEEDED,
+    502: GrpcStatus.UNAVAILABLE,
+    503: GrpcStatus.UNAVAILABLE,
+    504: GrpcStatus.DEADLINE_EXCEEDED,
 }
 # Headers of a response that calls get as trailing metadata. Others could make it longer than clients read.
 _TRAILING = frozenset({"x-request-id", "x-slipway-revision", "retry-after", "retry-after-ms", "x-should-retry"})
@@ -93,10 +93,10 @@ class _Refusal(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Refusal)
 
 
-def status_of(http_status: int) -> Status:
+def status_of(http_status: int) -> GrpcStatus:
     if 200 <= http_status < 300:
-        return Status.OK
-    return _STATUSES.get(http_status, Status.INTERNAL)
+        return GrpcStatus.OK
+    return _STATUSES.get(http_status, GrpcStatus.INTERNAL)
 
 
 def details_of(http_status: int, body: bytes) -> str:

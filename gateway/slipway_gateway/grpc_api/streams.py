@@ -11,7 +11,7 @@ from .calls import Call
 from .context import CallContext
 from .methods import SERVICE, Methods, check_type, refuse
 from .reading import MessageReader
-from .statuses import Status
+from .statuses import GrpcStatus
 
 NAME = "ModelStreamInfer"
 MAX_RUNNING = 8  # calls of one stream
@@ -86,7 +86,7 @@ class InferStream:
             return self._methods.work("ModelInfer", call, message, self._context)
 
         await call.run(self._methods.api, prepare)
-        if statuses.status_of(call.status) is Status.OK:
+        if statuses.status_of(call.status) is GrpcStatus.OK:
             try:
                 check_type(call)
                 return messages.stream_answer(call.body)

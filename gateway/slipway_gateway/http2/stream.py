@@ -12,7 +12,7 @@ from .outbox import Outbox
 _MAX_WIDER_BYTES = 1 << 20
 
 
-class Incoming(Protocol):
+class ReceiveCredit(Protocol):
     """The receiving half of a connection."""
 
     def consumed(self, size_bytes: int) -> None:
@@ -27,7 +27,7 @@ class Stream:
         self,
         stream_id: int,
         head: RequestHead,
-        incoming: Incoming,
+        incoming: ReceiveCredit,
         outbox: Outbox,
         *,
         receive_window: int,
