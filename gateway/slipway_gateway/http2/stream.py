@@ -152,10 +152,10 @@ class Stream:
     def take(self, data: bytes, size_bytes: int, *, ends: bool) -> None:
         """Takes a DATA frame of `size_bytes`, padding included. Raises StreamFault: it is not allowed."""
         self.receive_window -= size_bytes
+        self._held += size_bytes
         if self.receive_window < 0:
             raise StreamFault(self.id, ErrorCode.FLOW_CONTROL_ERROR, "more was sent than the window takes")
         self._received += len(data)
-        self._held += size_bytes
         if data:
             self._pieces.append(data)
         elif size_bytes and not self._pieces:
