@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 
+from slipway_jobs.input_line import InvalidLine, read_line
 from slipway_jobs.states import BATCH, CANCELLED, COMPLETED, DELETED, EXPIRED, FAILED, IN_PROGRESS, INPUTS, QUEUED
 from slipway_jobs.store.batch_store import BatchStore, FileGone, NewBatch, TooManyBatches
 from slipway_jobs.store.database import Database
@@ -257,6 +258,15 @@ async def test_a_batch_of_a_file_that_is_deleted_meanwhile_is_not_made(ledger: L
             await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/x", name, kind))
     with pytest.raises(FileGone):
         await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/x", "file-9", kind))
+
+
+async def test_a_line_without_its_input_ends_no_process(ledger: Ledger) -> None:
+    lost = delete(inputs).where(inputs.c.n == 1)
+    await ledger.database.call(lambda connection: connection.execute(lost))
+    claims = await ledger.claim(ledger.one)
+    assert [one.data for one in claims if one.n < 2] == [b"line 0\n", b""] and len(claims) == LINES
+    with pytest.raises(InvalidLine):
+        read_line(b"", ledger.batch.endpoint)
 
 
 async def test_an_upload_that_takes_too_long_leaves_no_row(ledger: Ledger) -> None:

@@ -61,6 +61,29 @@ async def test_a_repeated_upload_that_is_too_large_is_refused_before_its_end(key
         assert (await post(here, "/v1/files", START + END, **head))[0] == 200
 
 
+@pytest.mark.parametrize(("retention", "param"), [(7200, "seconds"), (600, "expires_after")])
+async def test_nothing_is_promised_for_longer_than_files_are_kept(
+    keys_file: str, tmp_path: Path, retention: int, param: str
+) -> None:
+    async with world(f"sqlite:///{tmp_path}/jobs.db", keys_file, tmp_path, retention=retention) as here:
+        for seconds in (7200, 7201):
+            fits = seconds <= retention
+            given = (("anchor", "created_at"), ("seconds", f"{seconds}"), ("purpose", "batch"))
+            names = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]", "purpose": "purpose"}
+            fields = [
+                f'--b\r\nContent-Disposition: form-data; name="{names[name]}"\r\n\r\n{value}\r\n'.encode()
+                for name, value in given
+            ]
+            form = b"".join(fields) + START + b"\r\n--b--\r\n"
+            status, body = await post(here, "/v1/files", form, **{"Content-Type": FORM})
+            assert status == (200 if fits else 400) and (fits or body["error"]["param"].endswith(param)), body
+            file = await here.client.files.create(file=("a", b"{}"), purpose="batch")
+            batch = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+            batch["output_expires_after"] = {"anchor": "created_at", "seconds": seconds}
+            status, body = await post(here, "/v1/batches", batch)
+            assert status == (200 if fits else 400) and (fits or body["error"]["param"].endswith(param)), body
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

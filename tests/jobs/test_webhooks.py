@@ -158,6 +158,23 @@ async def test_many_webhooks_of_one_tenant_leave_the_others_their_turn(database:
     assert [turn.count("team-b") for turn in turns] == [1, 1, 0] and [len(turn) for turn in turns] == [3, 3, 3]
 
 
+async def test_a_webhook_that_cannot_be_made_ends_and_the_others_go_on(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a row of another release may be; the loop of all tenants' webhooks would end with it."""
+    receiver = Receiver()
+    async with upstream(receiver.answer) as served:
+        await make(database, served)
+        await make(database, served, "batch_2")
+        await end(database)
+        await database.call(DeliveryStore(database).announce)
+        broken = update(deliveries).where(deliveries.c.batch_id == "batch_1").values(event_at=None)
+        await database.call(lambda connection: connection.execute(broken))
+        assert await deliverer(database).turn() == 2
+    assert (await row(database))["state"] == FAILED and len(receiver.got) == 1
+    assert "failed inside of the process" in caplog.text
+
+
 async def test_gone_ends_a_webhook_and_so_do_three_days(database: Database) -> None:
     store, receiver = DeliveryStore(database), Receiver(410)
     async with upstream(receiver.answer) as served:

@@ -89,7 +89,7 @@ class BatchesApi:
         endpoint, metadata = endpoint_of(fields), metadata_of(fields)
         if fields.get("completion_window") != _WINDOW:
             raise invalid("completion_window", f"completion_window must be {_WINDOW}.")
-        expires_s = expires_of(fields.get("output_expires_after"), "output_expires_after")
+        expires_s = expires_of(fields.get("output_expires_after"), "output_expires_after", self._settings.retention_s)
         file_id = text_of(fields, "input_file_id", 64)
         file = await self._database.call(self._files.get, tenant, file_id)
         if file is None or file["purpose"] != "batch":

@@ -232,7 +232,7 @@ class _Form:
             seconds = self._fields.get("expires_after[seconds]", "")
             number = int(seconds) if seconds.isascii() and seconds.isdigit() and len(seconds) < 9 else None
             given = {"anchor": self._fields.get("expires_after[anchor]"), "seconds": number}
-        keep_s = expires_of(given, "expires_after")
+        keep_s = expires_of(given, "expires_after", self._settings.retention_s)
         self._new = replace(self._new, keep_s=self._settings.retention_s if keep_s is None else keep_s)
 
     async def drop(self) -> None:
