@@ -19,7 +19,7 @@ from slipway_process.database_urls import parse_url
 from slipway_process.passes import PASS, TENANT, TO_JOBS
 from testkit.until import until_async
 from tests.gateway import tenants
-from tests.jobs.world import KEY_A, KEY_B, World, chat, jsonl, world
+from tests.jobs.world import KEY_A, KEY_B, World, chat, jsonl, store_file, world
 from tests.support.postgres import Postgres
 
 ANSWER = KeyAnswer("f" * 64, 200, b'{"id": "batch_1"}')
@@ -63,6 +63,7 @@ async def test_one_of_many_that_begin_at_once_has_the_key_and_the_others_wait_fo
 
 async def test_a_claim_that_another_process_took_over_makes_no_batch(database: Database) -> None:
     store, made = store_of(database), BatchStore(database, 10, 1000.0)
+    await store_file(database, "file-1")
     stale = await claimed(database, "k")
     await age(database, "lease_until")
     fresh = await claimed(database, "k")

@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 
-from slipway_jobs.states import BATCH, CANCELLED, COMPLETED, EXPIRED, FAILED, IN_PROGRESS, INPUTS, QUEUED
-from slipway_jobs.store.batch_store import BatchStore, NewBatch, TooManyBatches
+from slipway_jobs.input_line import InvalidLine, read_line
+from slipway_jobs.states import BATCH, CANCELLED, COMPLETED, DELETED, EXPIRED, FAILED, IN_PROGRESS, INPUTS, QUEUED
+from slipway_jobs.store.batch_store import BatchStore, FileGone, NewBatch, TooManyBatches
 from slipway_jobs.store.database import Database
-from slipway_jobs.store.file_store import INTERNAL, PAGE_BYTES, DatabaseFull, FileStore, NewFile, TooMuchStored
+from slipway_jobs.store.file_store import (
+    INTERNAL,
+    PAGE_BYTES,
+    DatabaseFull,
+    FileStore,
+    NewFile,
+    TooMuchStored,
+    UploadEnded,
+)
 from slipway_jobs.store.line_store import (
     ALONE_AFTER,
     MAX_LISTED,
@@ -23,6 +32,7 @@ from slipway_jobs.store.line_store import (
     result_line,
 )
 from slipway_jobs.store.tables import SCHEMA_VERSION, about, batches, files, inputs, lines
+from tests.jobs.world import store_file
 
 LINES = 5
 
@@ -73,10 +83,7 @@ async def ledger(url: str) -> AsyncIterator[Ledger]:
     database = Database(url)
     store, made = FileStore(database, 10_000), BatchStore(database, 2, 1000.0)
     try:
-        new = NewFile("file-1", "t", 1000.0)
-        await database.call(store.begin, new)
-        await database.call(store.add, "file-1", 0, [b"line %d\n" % n for n in range(LINES)])
-        await database.call(store.finish, new)
+        await store_file(database, "file-1", data=[b"line %d\n" % n for n in range(LINES)])
         await database.call(made.create, NewBatch("batch_1", "t", "/v1/chat/completions", "file-1"))
         validation = await database.call(made.claim, "one", 10.0)
         assert validation
@@ -193,7 +200,8 @@ async def test_the_limits_of_a_tenant_hold(ledger: Ledger) -> None:
     await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/x", "file-1", INPUTS))
     with pytest.raises(TooManyBatches):
         await ledger.database.call(ledger.batches.create, NewBatch("batch_3", "t", "/x", "file-1"))
-    await ledger.database.call(ledger.batches.create, NewBatch("batch_4", "other", "/x", "file-1"))
+    await store_file(ledger.database, "file-3", "other")
+    await ledger.database.call(ledger.batches.create, NewBatch("batch_4", "other", "/x", "file-3"))
     new = NewFile("file-2", "t", 1000.0)
     await ledger.database.call(ledger.files.begin, new)
     await ledger.database.call(ledger.files.add, "file-2", 0, [b"x" * 10_000])
@@ -237,6 +245,46 @@ async def test_what_a_batch_reads_counts_for_its_tenant_until_it_has_ended(ledge
     validation = await ledger.database.call(ledger.batches.claim, "one", 10.0)
     assert validation and await ledger.database.call(ledger.batches.fail, validation, [])
     await stored("file-4")
+
+
+@pytest.mark.parametrize("kind", [BATCH, INPUTS])
+async def test_a_batch_of_a_file_that_is_deleted_meanwhile_is_not_made(ledger: Ledger, kind: str) -> None:
+    """A purge that began would leave it a part of the lines, which would run as if they were all."""
+    for name, values in (("file-2", {"state": DELETED}), ("file-3", {"expires_at": 1.0})):
+        await store_file(ledger.database, name)
+        gone = update(files).where(files.c.id == name).values(values)
+        await ledger.database.call(lambda connection, gone=gone: connection.execute(gone))  # type: ignore[misc]
+        with pytest.raises(FileGone):
+            await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/x", name, kind))
+    with pytest.raises(FileGone):
+        await ledger.database.call(ledger.batches.create, NewBatch("batch_2", "t", "/x", "file-9", kind))
+
+
+async def test_a_line_without_its_input_ends_no_process(ledger: Ledger) -> None:
+    lost = delete(inputs).where(inputs.c.n == 1)
+    await ledger.database.call(lambda connection: connection.execute(lost))
+    claims = await ledger.claim(ledger.one)
+    assert [one.data for one in claims if one.n < 2] == [b"line 0\n", b""] and len(claims) == LINES
+    with pytest.raises(InvalidLine):
+        read_line(b"", ledger.batch.endpoint)
+
+
+async def test_an_upload_that_takes_too_long_leaves_no_row(ledger: Ledger) -> None:
+    """Lines that come after its file was deleted would stay for ever, in the sum of all tenants' rows."""
+    new = NewFile("file-2", "t", 1000.0)
+    await ledger.database.call(ledger.files.begin, new)
+    await ledger.database.call(ledger.files.add, new.id, 0, [b"{}\n"])
+    old = update(files).where(files.c.id == new.id).values(created_at=1.0)
+    await ledger.database.call(lambda connection: connection.execute(old))
+    for purged in (False, True):
+        while purged and await ledger.database.call(ledger.files.purge):
+            pass
+        with pytest.raises(UploadEnded):
+            await ledger.database.call(ledger.files.add, new.id, 1, [b"{}\n"])
+        with pytest.raises(UploadEnded):
+            await ledger.database.call(ledger.files.finish, new)
+    rows = select(inputs.c.file_id).distinct()
+    assert await ledger.database.call(lambda connection: connection.execute(rows).scalars().all()) == ["file-1"]
 
 
 async def test_pages_of_a_file_are_bounded_by_bytes_and_hold_at_least_a_line(ledger: Ledger) -> None:
@@ -437,15 +485,12 @@ async def test_the_input_of_a_job_whose_process_was_killed_before_it_was_made_go
 async def test_results_that_fill_the_file_of_sqlite_stop_lines_and_not_the_process(tmp_path: Path) -> None:
     """The batch waits until there is room, and ends with its window: what is in flight is still recorded."""
     database = Database(f"sqlite:///{tmp_path}/jobs.db", 16 << 20)
-    store, made = FileStore(database, 1 << 30), BatchStore(database, 9, 1000.0)
+    made = BatchStore(database, 9, 1000.0)
     line_store = LineStore(database, "one", 10.0, 1000.0)
     count, answer = 400, b"x" * (100 << 10)
     for name, n in (("1", count), ("2", 1)):
-        new = NewFile(f"file-{name}", f"t{name}", 1000.0)
-        await database.call(store.begin, new)
-        await database.call(store.add, new.id, 0, [b"{}\n"] * n)
-        await database.call(store.finish, new)
-        await database.call(made.create, NewBatch(f"batch_{name}", f"t{name}", "/x", new.id))
+        await store_file(database, f"file-{name}", f"t{name}", [b"{}\n"] * n)
+        await database.call(made.create, NewBatch(f"batch_{name}", f"t{name}", "/x", f"file-{name}"))
         validation = await database.call(made.claim, "one", 10.0)
         assert validation and await database.call(made.add_lines, validation, [(i, f"{i}") for i in range(n)], 10.0)
         assert await database.call(made.start, validation, n)

@@ -10,8 +10,9 @@ from typing import Any
 import openai
 import pytest
 from aiohttp import web
-from sqlalchemy import update
+from sqlalchemy import Integer, cast, func, update
 
+from slipway_jobs.serving.upload import new_id
 from slipway_jobs.states import COMPLETED, FAILED, JOB
 from slipway_jobs.store.batch_store import BatchStore, NewBatch
 from slipway_jobs.store.database import Database
@@ -25,7 +26,7 @@ from slipway_process.network.listed_hosts import ListedHosts
 from tests.gateway import tenants
 from tests.gateway.harness import Upstream, upstream
 from tests.gateway.loopback import Loopback
-from tests.jobs.world import KEY_A, KEY_B, chat, create, ended, jsonl, seen, world
+from tests.jobs.world import KEY_A, KEY_B, chat, create, ended, jsonl, seen, store_file, world
 from tests.support.address_corpus import BLOCKED_ALWAYS
 
 SECRET, OLD = b"n" * 32, b"o" * 32
@@ -70,8 +71,10 @@ def deliverer(database: Database, *addresses: str) -> Deliverer:
 
 async def make(database: Database, served: Upstream | None, name: str = "batch_1", most: int = 9, **more: Any) -> None:
     port = served.url.rpartition(":")[2] if served else "80"
-    new = NewBatch(name, "team-a", "/x", "file-1", callback_url=f"http://{HOST}:{port}/hook", **more)
-    await database.call(BatchStore(database, 10, 1000.0, most).create, new)
+    given = {"tenant": "team-a", "endpoint": "/x", "input_file_id": new_id("file-")} | more
+    await store_file(database, given["input_file_id"], given["tenant"])
+    new = NewBatch(name, callback_url=f"http://{HOST}:{port}/hook", **given)
+    await database.call(BatchStore(database, 100, 1000.0, most).create, new)
 
 
 async def end(database: Database, status: str = COMPLETED, **values: Any) -> None:
@@ -138,6 +141,38 @@ async def test_a_process_that_died_while_it_sent_leaves_the_webhook_to_another_o
         # It was paused, and finds that the other one was first.
         assert not await database.call(store.record, stale, outcome_of(stale, ReceiverReply(500)))
     assert (await row(database))["state"] == "delivered"
+
+
+async def test_many_webhooks_of_one_tenant_leave_the_others_their_turn(database: Database) -> None:
+    """Each attempt at a receiver that hangs takes 15 s: with those of one tenant first, others would wait for all."""
+    for n in range(20):
+        await make(database, None, f"batch_{n:02}", 99)
+    await make(database, None, "batch_98", tenant="team-b")
+    await make(database, None, "batch_99", tenant="team-b")
+    await end(database)
+    store = DeliveryStore(database)
+    await database.call(store.announce)
+    in_order = update(deliveries).values(next_at=cast(func.substr(deliveries.c.batch_id, 7), Integer))
+    await database.call(lambda connection: connection.execute(in_order))
+    turns = [[one.tenant for one in await database.call(store.claim, 3)] for _ in range(3)]
+    assert [turn.count("team-b") for turn in turns] == [1, 1, 0] and [len(turn) for turn in turns] == [3, 3, 3]
+
+
+async def test_a_webhook_that_cannot_be_made_ends_and_the_others_go_on(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a row of another release may be; the loop of all tenants' webhooks would end with it."""
+    receiver = Receiver()
+    async with upstream(receiver.answer) as served:
+        await make(database, served)
+        await make(database, served, "batch_2")
+        await end(database)
+        await database.call(DeliveryStore(database).announce)
+        broken = update(deliveries).where(deliveries.c.batch_id == "batch_1").values(event_at=None)
+        await database.call(lambda connection: connection.execute(broken))
+        assert await deliverer(database).turn() == 2
+    assert (await row(database))["state"] == FAILED and len(receiver.got) == 1
+    assert "failed inside of the process" in caplog.text
 
 
 async def test_gone_ends_a_webhook_and_so_do_three_days(database: Database) -> None:

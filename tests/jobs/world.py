@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from openai import AsyncOpenAI
 
 from devcluster.ports import reserve_port
 from slipway_gateway.identity.tenants import KnownTenant
+from slipway_jobs.store.database import Database
+from slipway_jobs.store.file_store import FileStore, NewFile
 from slipway_process.passes import PassKeys
 from testkit.until import until_async
 from tests.gateway import tenants
@@ -165,6 +167,14 @@ async def world(
         }
         model.open.set()
         yield World(edge, model, jobs, PassKeys(keys_file), clients)
+
+
+async def store_file(database: Database, name: str, tenant: str = "t", data: Sequence[bytes] = (b"{}\n",)) -> None:
+    """A file with these lines, as an upload makes it."""
+    store, new = FileStore(database, 1 << 30), NewFile(name, tenant, 1000.0)
+    await database.call(store.begin, new)
+    await database.call(store.add, name, 0, data)
+    await database.call(store.finish, new)
 
 
 def chat(n: int, prompt: str = "", **body: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from aiohttp import web
 from sqlalchemy import Connection
 
 from ..settings import JobsSettings
-from ..store.batch_store import BatchStore, NewBatch, Row, TooManyBatches
+from ..store.batch_store import BatchStore, FileGone, NewBatch, Row, TooManyBatches
 from ..store.database import Database
 from ..store.delivery_store import TooManyWebhooks
 from ..store.file_store import FileStore
@@ -36,7 +36,7 @@ async def make_batch(
     """Creates a batch. `answer`: called in the same transaction; makes the response.
 
     Raises:
-        JobsRefusal: the tenant has too many batches or webhooks.
+        JobsRefusal: the tenant has too many batches or webhooks, or the input file is gone.
         LostKey: raised by `answer`; no batch was created.
     """
 
@@ -45,6 +45,8 @@ async def make_batch(
 
     try:
         return await database.call(create)
+    except FileGone:
+        raise no_such_file(new.input_file_id) from None
     except TooManyBatches:
         message = f"This tenant has {settings.max_tenant_batches} batches that have not ended."
         raise JobsRefusal(429, "too_many_batches", message, retry_after_s=30) from None
@@ -87,11 +89,11 @@ class BatchesApi:
         endpoint, metadata = endpoint_of(fields), metadata_of(fields)
         if fields.get("completion_window") != _WINDOW:
             raise invalid("completion_window", f"completion_window must be {_WINDOW}.")
-        expires_s = expires_of(fields.get("output_expires_after"), "output_expires_after")
+        expires_s = expires_of(fields.get("output_expires_after"), "output_expires_after", self._settings.retention_s)
         file_id = text_of(fields, "input_file_id", 64)
         file = await self._database.call(self._files.get, tenant, file_id)
         if file is None or file["purpose"] != "batch":
-            raise invalid("input_file_id", f"There is no file {file_id[:100]!r} of purpose batch.", "file_not_found")
+            raise no_such_file(file_id)
         new = NewBatch(
             new_id("batch_"),
             tenant,
@@ -133,6 +135,10 @@ class BatchesApi:
             raise JobsRefusal(409, "batch_not_cancellable", message, param="id")
         self._wake()
         return json_response(described_batch(row))
+
+
+def no_such_file(file_id: str) -> JobsRefusal:
+    return invalid("input_file_id", f"There is no file {file_id[:100]!r} of purpose batch.", "file_not_found")
 
 
 def described_batch(row: Row) -> dict[str, Any]:

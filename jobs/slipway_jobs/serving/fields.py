@@ -82,15 +82,21 @@ def metadata_of(fields: Fields) -> str | None:
     return msgspec.json.encode(given).decode()
 
 
-def expires_of(given: Any, param: str) -> float | None:
-    """The seconds in `{anchor: created_at, seconds: N}`; None if it is not given. Raises JobsRefusal."""
+def expires_of(given: Any, param: str, retention_s: float) -> float | None:
+    """The seconds in `{anchor: created_at, seconds: N}`; None if it is not given.
+
+    Raises:
+        JobsRefusal: it is invalid, or longer than `retention_s`, after which everything is deleted.
+    """
     if given is None:
         return None
     if not isinstance(given, dict) or given.keys() != {"anchor", "seconds"} or given["anchor"] != "created_at":
         raise invalid(param, f"{param} must be an object with anchor: created_at and seconds.")
-    seconds = given["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int) or not _EXPIRES_S[0] <= seconds <= _EXPIRES_S[1]:
-        raise invalid(f"{param}.seconds", f"{param}.seconds must be a number from {_EXPIRES_S[0]} to {_EXPIRES_S[1]}.")
+    seconds, least, most = given["seconds"], _EXPIRES_S[0], min(_EXPIRES_S[1], int(retention_s))
+    if most < least:
+        raise invalid(param, f"Files are kept for {most} s here: leave {param} out.")
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not least <= seconds <= most:
+        raise invalid(f"{param}.seconds", f"{param}.seconds must be a number from {least} to {most}.")
     return float(seconds)
 
 

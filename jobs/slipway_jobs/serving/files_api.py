@@ -1,7 +1,9 @@
 """OpenAI's Files: `/v1/files`."""
 
+import asyncio
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -11,18 +13,19 @@ from aiohttp import BodyPartReader, MultipartReader, web
 
 from ..settings import JobsSettings
 from ..store.database import Database
-from ..store.file_store import FileStore, NewFile, Row
+from ..store.file_store import UPLOAD_S, FileStore, NewFile, Row
 from ..store.key_store import KeyAnswer, LostKey
 from ..telemetry import JobsMetrics
 from .fields import expires_of, id_of, is_storable, page_of
 from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
-from .upload import Uploads, new_id
+from .upload import Uploads, file_too_large, new_id, upload_too_slow
 
 _MAX_PARTS = 16
 _MAX_FIELD_BYTES = 1024
 _CHUNK_BYTES = 64 << 10
+_SKIP_S = 60.0  # for the rest of a file that is refused
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 
@@ -40,8 +43,8 @@ class FilesApi:
     ) -> None:
         self._settings, self._database, self._store = settings, database, store
         self._uploads, self._keys, self._metrics = uploads, keys, metrics
-        self._receiving = 0
-        metrics.uploads.set_function(lambda: self._receiving)
+        self._receiving = Counter[str]()  # by tenant
+        metrics.uploads.set_function(self._receiving.total)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -53,9 +56,10 @@ class FilesApi:
         ]
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        if self._receiving >= self._settings.max_uploads:
+        tenant = tenant_of(request)
+        if not self._has_room(tenant):
             raise JobsRefusal(429, "too_many_uploads", "Too many files are received now.", retry_after_s=2)
-        self._receiving += 1
+        self._receiving[tenant] += 1
         try:
             return await self._keys.run(request, self._create)
         except JobsRefusal:
@@ -63,20 +67,32 @@ class FilesApi:
             await self._skip(request)
             raise
         finally:
-            self._receiving -= 1
+            self._receiving[tenant] -= 1
+            if not self._receiving[tenant]:
+                del self._receiving[tenant]
+
+    def _has_room(self, tenant: str) -> bool:
+        """Whether one more file may be received. A tenant may send half of them, so that it cannot keep others out."""
+        most = self._settings.max_uploads
+        of_tenant = max(1, most // 2) if tenant else most
+        return self._receiving.total() < most and self._receiving[tenant] < of_tenant
 
     async def _create(self, request: web.Request, attempt: KeyedAttempt) -> KeyAnswer:
         if request.content_type != "multipart/form-data" or "boundary" not in request.headers["Content-Type"]:
             raise JobsRefusal(415, "unsupported_media_type", "Send the file as multipart/form-data.")
         form = _Form(self._settings, tenant_of(request), self._uploads if attempt.recorded is None else None)
         try:
-            await form.read(await request.multipart())
+            async with asyncio.timeout(UPLOAD_S):
+                await form.read(await request.multipart())
             form.check()
             if recorded := attempt.replay(fingerprint_of(request, form.digest())):
                 return recorded
         except (ValueError, AssertionError, EOFError):
             await form.drop()
             raise JobsRefusal(400, "invalid_form", "The body is no valid multipart/form-data.") from None
+        except TimeoutError:
+            await form.drop()
+            raise upload_too_slow() from None
         except BaseException:
             await form.drop()
             raise
@@ -84,9 +100,10 @@ class FilesApi:
 
     async def _skip(self, request: web.Request) -> None:
         left = 2 * self._settings.max_file_bytes
-        with contextlib.suppress(Exception):  # the client may have left
-            while left > 0 and (chunk := await request.content.readany()):
-                left -= len(chunk)
+        with contextlib.suppress(Exception):  # the client may have left, or takes too long
+            async with asyncio.timeout(_SKIP_S):
+                while left > 0 and (chunk := await request.content.readany()):
+                    left -= len(chunk)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         limit, after = page_of(request, default=100)
@@ -164,8 +181,11 @@ class _Form:
         if self._uploads:
             await self._uploads.receive(self._new, self._chunks(part))
             return
-        async for _ in self._chunks(part):
-            pass
+        total = 0
+        async for chunk in self._chunks(part):
+            total += len(chunk)
+            if total > self._settings.max_file_bytes:
+                raise file_too_large(self._settings.max_file_bytes)
 
     async def _chunks(self, part: BodyPartReader) -> AsyncIterator[bytes]:
         while chunk := await part.read_chunk(_CHUNK_BYTES):
@@ -212,7 +232,7 @@ class _Form:
             seconds = self._fields.get("expires_after[seconds]", "")
             number = int(seconds) if seconds.isascii() and seconds.isdigit() and len(seconds) < 9 else None
             given = {"anchor": self._fields.get("expires_after[anchor]"), "seconds": number}
-        keep_s = expires_of(given, "expires_after")
+        keep_s = expires_of(given, "expires_after", self._settings.retention_s)
         self._new = replace(self._new, keep_s=self._settings.retention_s if keep_s is None else keep_s)
 
     async def drop(self) -> None:

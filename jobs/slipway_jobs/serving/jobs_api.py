@@ -135,7 +135,7 @@ class JobsApi:
 
     async def _make(self, attempt: KeyedAttempt, new: NewBatch, lines: Iterator[bytes], shown: object) -> KeyAnswer:
         file = NewFile(new.input_file_id, new.tenant, self._settings.retention_s, INTERNAL)
-        await self._uploads.write(file, lines)
+        await self._uploads.write(file, lines, "body" if new.kind == JOB else "inputs")
         try:
             made = await make_batch(
                 self._settings,

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from ..settings import JobsSettings
 from ..store.database import Database
-from ..store.file_store import DatabaseFull, FileStore, NewFile, Row, TooMuchStored
+from ..store.file_store import UPLOAD_S, DatabaseFull, FileStore, NewFile, Row, TooMuchStored, UploadEnded
 from .refusal import JobsRefusal, database_full, invalid
 
 T = TypeVar("T")
@@ -21,6 +21,14 @@ _SLICE_LINES = 2000
 def new_id(prefix: str) -> str:
     """An id: ids are ordered by time, and end with 64 random bits that cannot be guessed."""
     return f"{prefix}{time.time_ns():016x}{os.urandom(8).hex()}"
+
+
+def file_too_large(limit_bytes: int) -> JobsRefusal:
+    return JobsRefusal(413, "file_too_large", f"The file exceeds {limit_bytes} bytes.", param="file")
+
+
+def upload_too_slow() -> JobsRefusal:
+    return JobsRefusal(408, "upload_too_slow", f"The file did not arrive within {UPLOAD_S:.0f} s.", param="file")
 
 
 @dataclass
@@ -51,7 +59,7 @@ class LineSplitter:
 
     def _check(self) -> None:
         if len(self.rest) > self.max_line_bytes:
-            raise invalid("file", f"A line of the file has more than {self.max_line_bytes} bytes.", "line_too_long")
+            raise invalid("file", f"A line has more than {self.max_line_bytes} bytes.", "line_too_long")
 
 
 class Uploads:
@@ -72,6 +80,8 @@ class Uploads:
         except DatabaseFull:
             await self.drop(new)
             raise database_full("file") from None
+        except UploadEnded:
+            raise upload_too_slow() from None
         except BaseException:
             await self.drop(new)
             raise
@@ -84,8 +94,7 @@ class Uploads:
         async for chunk in chunks:
             total += len(chunk)
             if total > self._settings.max_file_bytes:
-                limit = self._settings.max_file_bytes
-                raise JobsRefusal(413, "file_too_large", f"The file exceeds {limit} bytes.", param="file")
+                raise file_too_large(self._settings.max_file_bytes)
             for line in splitter.add(chunk):
                 slice_.append(line)
                 size += len(line)
@@ -111,16 +120,26 @@ class Uploads:
             limit = self._settings.max_tenant_bytes
             message = f"The files of this tenant would have more than {limit} bytes: delete some."
             raise JobsRefusal(413, "storage_exhausted", message, param="file") from None
+        except UploadEnded:
+            raise upload_too_slow() from None
 
-    async def write(self, new: NewFile, lines: Iterable[bytes]) -> Row:
-        """Writes a file of lines that this process makes itself."""
+    async def write(self, new: NewFile, lines: Iterable[bytes], param: str) -> Row:
+        """Writes a file of lines that this process makes itself, of the field `param` of a request.
+
+        Raises:
+            JobsRefusal: as for a file, with the name of the field.
+        """
 
         async def chunks() -> AsyncIterator[bytes]:
             for line in lines:
                 yield line
 
-        await self.receive(new, chunks())
-        return await self.finish(replace(new), lambda _, row: row)
+        try:
+            await self.receive(new, chunks())
+            return await self.finish(replace(new), lambda _, row: row)
+        except JobsRefusal as refusal:
+            refusal.param = param
+            raise
 
     async def drop(self, new: NewFile) -> None:
         await self._database.call(self._store.drop, new.id)

@@ -18,6 +18,7 @@ from ..states import (
     IN_PROGRESS,
     OPEN_BATCHES,
     QUEUED,
+    READY,
     VALIDATING,
     LineCounts,
     count_lines,
@@ -28,6 +29,10 @@ from .tables import batches, deliveries, files, lines
 
 Row = Mapping[str, Any]
 _PURGED_BATCHES, _PURGED_ROWS = 200, 2000
+
+
+class FileGone(Exception):
+    """The input file is not there, or is being deleted."""
 
 
 class TooManyBatches(Exception):
@@ -70,6 +75,7 @@ class BatchStore:
         """Adds a batch, with its webhook if it has a callback_url; returns its row.
 
         Raises:
+            FileGone: its input file was deleted, or has expired.
             TooManyBatches: the tenant has as many as it may.
             TooManyWebhooks: likewise.
         """
@@ -77,6 +83,10 @@ class BatchStore:
         own = select(func.count()).where(batches.c.tenant == new.tenant, batches.c.status.in_(OPEN_BATCHES))
         if connection.execute(own).scalar_one() >= self._max_tenant_batches:
             raise TooManyBatches
+        # Locked until the batch is there: a purge of the file would leave it a part, which then ran as if it were all.
+        alive = (files.c.id == new.input_file_id, files.c.state == READY, files.c.expires_at > self._database.now)
+        if connection.execute(select(files.c.id).where(*alive).with_for_update()).first() is None:
+            raise FileGone
         if new.callback_url:
             add_delivery(connection, new.id, new.tenant, new.callback_url, self._max_tenant_webhooks)
         now_s = self._database.time(connection)

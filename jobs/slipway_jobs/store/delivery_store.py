@@ -92,11 +92,18 @@ class DeliveryStore:
         return len(rows)
 
     def claim(self, connection: Connection, limit: int) -> list[Delivery]:
-        """Claims webhooks that are due, first attempts first: receivers that are away do not delay others."""
+        """Claims webhooks that are due: one of each tenant, first attempts first, then the second ones.
+
+        So neither receivers that are away nor those of another tenant delay a webhook for long.
+        """
         now_s, table = self._database.time(connection), deliveries.c
-        due = select(table.batch_id).where(table.state == PENDING, table.next_at <= now_s)
-        due = due.order_by(table.attempts, table.next_at).limit(limit).with_for_update(skip_locked=True)
-        if not (ids := connection.execute(due).scalars().all()):
+        due = (table.state == PENDING, table.next_at <= now_s)
+        order = (table.attempts, table.next_at)
+        place = func.row_number().over(partition_by=table.tenant, order_by=order).label("place")
+        ranked = select(table.batch_id, *order, place).where(*due).subquery()
+        turn = select(ranked.c.batch_id).order_by(ranked.c.place, ranked.c.attempts, ranked.c.next_at).limit(limit)
+        free = select(table.batch_id).where(table.batch_id.in_(turn), *due).with_for_update(skip_locked=True)
+        if not (ids := connection.execute(free).scalars().all()):
             return []
         values = {"attempts": table.attempts + 1, "epoch": table.epoch + 1, "next_at": now_s + _LEASE_S}
         taken = update(deliveries).where(table.batch_id.in_(ids)).values(values)

@@ -14,7 +14,7 @@ from .tables import batches, files, inputs, lines
 INTERNAL = "internal"  # purpose of the input file of a job or batch that was created without an upload
 PAGE_LINES = 200
 PAGE_BYTES = 1 << 20
-_STALE_UPLOAD_S = 3600.0
+UPLOAD_S = 3600.0  # time of an upload; later it is deleted as one whose process was killed
 _PURGED_FILES, _PURGED_ROWS = 200, 2000
 RESERVED_SHARE = 0.25  # of SQLite's file: for results, not for uploads
 
@@ -23,6 +23,10 @@ Row = Mapping[str, Any]
 
 class DatabaseFull(Exception):
     """SQLite's file is at the limit for files that are uploaded."""
+
+
+class UploadEnded(Exception):
+    """The upload took longer than UPLOAD_S: the file is being deleted."""
 
 
 class TooMuchStored(Exception):
@@ -59,12 +63,15 @@ class FileStore:
 
         Raises:
             DatabaseFull: the rest of the database is reserved for results.
+            UploadEnded: the upload took too long.
         """
         if self._database.free_share(connection) < RESERVED_SHARE:
             raise DatabaseFull
         rows = [{"file_id": file_id, "n": first + place, "data": line} for place, line in enumerate(data)]
         size = sum(map(len, data))
-        connection.execute(update(files).where(files.c.id == file_id).values(bytes=files.c.bytes + size))
+        larger = update(files).where(*self._uploading(file_id)).values(bytes=files.c.bytes + size)
+        if connection.execute(larger).rowcount != 1:
+            raise UploadEnded  # its rows would stay for ever
         self._database.add(connection, inputs, rows)
 
     def finish(self, connection: Connection, new: NewFile) -> Row:
@@ -72,6 +79,7 @@ class FileStore:
 
         Raises:
             TooMuchStored: with this file the tenant would have more than it may.
+            UploadEnded: the upload took too long.
         """
         # A deleted file is there as long as a batch reads it.
         kept = or_(files.c.state != DELETED, self._is_read())
@@ -81,8 +89,10 @@ class FileStore:
             raise TooMuchStored
         values = {"state": READY, "purpose": new.purpose, "filename": new.filename}
         now_s = self._database.time(connection)
-        done = update(files).where(files.c.id == new.id).values(**values, expires_at=now_s + new.keep_s)
-        return dict(connection.execute(done.returning(*files.c)).mappings().one())
+        done = update(files).where(*self._uploading(new.id)).values(**values, expires_at=now_s + new.keep_s)
+        if (row := connection.execute(done.returning(*files.c)).mappings().one_or_none()) is None:
+            raise UploadEnded
+        return dict(row)
 
     def drop(self, connection: Connection, file_id: str) -> None:
         """Deletes an upload that broke; the next purge removes its lines."""
@@ -142,9 +152,11 @@ class FileStore:
         now_s = self._database.time(connection)
         # A file that the process makes itself is deleted with its batch; without a batch its process was killed.
         unfinished = or_(files.c.state == UPLOADING, files.c.purpose == INTERNAL)
-        stale = and_(unfinished, files.c.created_at < now_s - _STALE_UPLOAD_S)
+        stale = and_(unfinished, files.c.created_at < now_s - UPLOAD_S)
         old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
-        gone = connection.execute(select(files.c.id).where(old, ~self._is_read()).limit(_PURGED_FILES)).scalars().all()
+        found_old = select(files.c.id).where(old, ~self._is_read()).limit(_PURGED_FILES)
+        # A file that is locked is about to be the input of a batch.
+        gone = connection.execute(found_old.with_for_update(skip_locked=True)).scalars().all()
         if not gone:
             return 0
         rows = select(inputs.c.file_id, inputs.c.n).where(inputs.c.file_id.in_(gone)).limit(_PURGED_ROWS)
@@ -155,6 +167,11 @@ class FileStore:
         if len(found) < _PURGED_ROWS:
             connection.execute(delete(files).where(files.c.id.in_(gone)))
         return len(found) + len(gone)
+
+    def _uploading(self, file_id: str) -> tuple[Any, ...]:
+        """Conditions: the file is being written, and `purge` does not delete it yet."""
+        young = files.c.created_at >= self._database.now - UPLOAD_S
+        return files.c.id == file_id, files.c.state == UPLOADING, young
 
     def _is_read(self) -> ColumnElement[bool]:
         """A condition: a batch that has not ended reads the file."""

@@ -175,7 +175,11 @@ class LineStore:
             inputs.c.file_id == batch.input_file_id, inputs.c.n.in_(numbers)
         )
         data = {n: bytes(found) for n, found in connection.execute(query)}
-        return [LineClaim(batch, n, custom_id, epoch, tries, data[n]) for n, custom_id, epoch, tries in sorted(rows)]
+        # A line without its input fails as invalid: an exception here would end each process that claims it.
+        return [
+            LineClaim(batch, n, custom_id, epoch, tries, data.get(n, b""))
+            for n, custom_id, epoch, tries in sorted(rows)
+        ]
 
     def renew(self, connection: Connection, claims: Sequence[LineClaim]) -> None:
         """Renews the leases of lines that this process has in flight."""

@@ -55,13 +55,19 @@ class Deliverer:
         return len(found)
 
     async def _deliver(self, delivery: Delivery) -> None:
+        try:
+            outcome = outcome_of(delivery, await self._send(delivery))
+        except Exception:  # of one webhook, which is not to end the others
+            log.exception("a webhook failed inside of the process", extra={"batch": delivery.batch_id})
+            outcome = DeliveryOutcome("failed", error="The process failed to send it.")
+        if await self._database.call(self._store.record, delivery, outcome):
+            self._metrics.webhooks.labels(outcome.result).inc()
+
+    async def _send(self, delivery: Delivery) -> ReceiverReply:
         body = event_body(delivery)
         secrets = [secret_of(secret, delivery.tenant) for secret in self._secrets]
         headers = sign(secrets, delivery.event_id, int(delivery.now_s), body)
-        reply = await self._receivers.post(delivery.url, body, headers)
-        outcome = outcome_of(delivery, reply)
-        if await self._database.call(self._store.record, delivery, outcome):
-            self._metrics.webhooks.labels(outcome.result).inc()
+        return await self._receivers.post(delivery.url, body, headers)
 
 
 def event_body(delivery: Delivery) -> bytes:

@@ -167,8 +167,7 @@ class PoolRunner:
         for obj in found:
             key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
             written = refreshing.digest(files[key]) if key[0] in self._files else ""
-            file = _Entries(*chosen[key], written, unwritten.get(key[0], ""))
-            looks[key] = self._kept(key, obj, file)
+            looks[key] = self._kept(key, obj, _Entries(*chosen[key], written, unwritten.get(key[0], "")))
         views: dict[ObjectKey, PoolView] = {}
         for key, result in zip(looks, await asyncio.gather(*looks.values(), return_exceptions=True), strict=True):
             if isinstance(result, BaseException):
@@ -187,7 +186,11 @@ class PoolRunner:
             raise
         except ApiError as error:
             # The former view still counts: members must not see the pool as gone.
-            return (self.views or {}).get(key) or PoolView(known.uid, problem=str(error)), str(error)
+            trouble = str(error)
+        except Exception:
+            log.exception("a bug: the ModelPool %s/%s is not kept", *key)
+            trouble = "the operator failed to keep it; see its log"
+        return (self.views or {}).get(key) or PoolView(known.uid, problem=trouble), trouble
 
     def _know(self, views: dict[ObjectKey, PoolView], wanted: Members, named: Mapping[ObjectKey, set[str]]) -> None:
         """Keep the views, and queue the ModelDeployments for which something changed; no others, as a pool has many."""

@@ -116,3 +116,33 @@ async def test_a_deleted_stateful_set_is_made_again_before_manual_changes_are(mo
     await runner.look()
     await runner.look()
     assert applied() == 3, "none is wanted"
+
+
+async def test_what_a_container_leaves_as_its_last_words_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON of as many levels as a message has room for: more than Python reads."""
+    ended = {"exitCode": 1, "message": '{"":' * 1024}
+    container = {"name": "server", "restartCount": 1, "lastState": {"terminated": ended}, "ready": False}
+    broken = pod("shared-pool-0")
+    broken["status"] = {"containerStatuses": [container], "conditions": []}
+    server = Server("shared")
+    server.pods = [broken]
+    runner, _ = runner_of(server)
+    await runner.look()
+    assert runner.views and "shared-pool-0: Restarted: container server: {" in runner.views["team", "shared"].problem
+
+
+async def test_a_bug_about_one_pool_is_no_end_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server("one", "two")
+    server.pods = [pod("one-pool-0", "one")]
+
+    async def report(*_: Any) -> PoolPod:
+        raise KeyError("x")
+
+    monkeypatch.setattr(looks, "read_pod", report)
+    runner, _ = runner_of(server)
+    await runner.look()
+    assert runner.views and "see its log" in runner.views["team", "one"].problem
+    assert runner.views["team", "two"].uid == "set-of-two-pool"
+    assert "a bug: the ModelPool team/one is not kept" in caplog.text

@@ -160,7 +160,7 @@ def _last_words(message: str) -> str:
     """Return the last line of a termination message, which may be the end of the log; of JSON its message field."""
     line = (message.strip().splitlines() or [""])[-1]
     if line.startswith("{"):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line)
             line = str(entry.get("msg") or entry.get("message") or line)
     return line.strip().rstrip(".")[:MESSAGE_LIMIT]
