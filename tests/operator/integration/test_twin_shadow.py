@@ -39,16 +39,21 @@ V2 = {"model": {"uri": "file:///opt/slipway/models/tiny-v2"}}
 
 
 class ModelServer:
-    """The pod of one revision: answers completions, or fails all of them."""
+    """The pod of one revision: answers completions, or fails all of them; and predicts labels.
+
+    `flips`: each request of which it is a divisor gets another label.
+    """
 
     def __init__(self):
-        self.requests, self.fails, self.port, self.text = 0, False, 0, "four"
+        self.requests, self.fails, self.port, self.text, self.flips = 0, False, 0, "four", 0
 
     async def respond(self, request):
         await request.read()
         self.requests += 1
         if self.fails:
             return web.json_response({"error": {"message": "out of order"}}, status=500)
+        if request.path == "/api/v1/predict":
+            return web.json_response({"prediction": "dog" if self.flips and self.requests % self.flips == 0 else "cat"})
         choice = {"index": 0, "text": self.text, "finish_reason": "stop"}
         return web.json_response({"object": "text_completion", "choices": [choice]})
 
