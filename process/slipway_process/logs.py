@@ -19,16 +19,17 @@ _FOREIGN = ("k8s_ref", "k8s_skip", "settings")  # kopf's: whole objects
 log = logging.getLogger(__name__)
 
 
-class _About:
-    """The context of `about`. A class, because each request of a gateway enters one, and a generator costs more."""
+class about:
+    """A context: adds fields to every record that is made inside. A generator would cost a gateway's requests more."""
 
     __slots__ = ("_added", "_token")
 
-    def __init__(self, fields: dict[str, Any]) -> None:
+    def __init__(self, **fields: Any) -> None:
         self._added = fields
 
     def __enter__(self) -> None:
-        self._token = _fields.set({**(_fields.get() or {}), **self._added})
+        outer = _fields.get()
+        self._token = _fields.set({**outer, **self._added} if outer else self._added)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -36,14 +37,13 @@ class _About:
         _fields.reset(self._token)
 
 
-def about(**fields: Any) -> _About:
-    """Add fields to every record that is made inside."""
-    return _About(fields)
-
-
 def add(**fields: Any) -> None:
-    """Add fields to the records that follow inside the innermost `about`."""
-    _fields.set({**(_fields.get() or {}), **fields})
+    """Add fields to the records that follow inside the innermost `about`, also of tasks that began in it."""
+    inside = _fields.get()
+    if inside is None:
+        _fields.set(fields)
+    else:
+        inside.update(fields)
 
 
 def configure(level: str, **fields: Any) -> None:

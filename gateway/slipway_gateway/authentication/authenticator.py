@@ -56,7 +56,7 @@ class Authenticator:
     ) -> None:
         self._issuers = issuers
         self._accounts = accounts
-        self._verifies_clients = verifies_clients
+        self.verifies_clients = verifies_clients
         self._mode = mode
         self.known = known
         self._metrics = metrics
@@ -88,7 +88,7 @@ class Authenticator:
         if tenant.service_accounts and self._accounts is not None and self._accounts.trouble:
             trouble = self._accounts.trouble
             return "TokenReviewUnavailable", f"tokens of service accounts cannot be reviewed: {trouble}"
-        if tenant.certificates and not self._verifies_clients:
+        if tenant.certificates and not self.verifies_clients:
             return "ClientCertificatesOff", "gateways verify no certificates: set gateway.tls.clientCASecretName"
         return None
 
@@ -103,12 +103,23 @@ class Authenticator:
         Raises:
             RequestError: the request is refused.
         """
-        found = await self._judge(headers, address, certificate)
-        if not isinstance(found, AuthRefusal):
+        if self._mode == OFF:
+            return None
+        table = self.known.current
+        if table is None:
+            raise _error(AuthRefusal(AuthReason.NOT_READY))
+        if self._mode == AUTO and not table.tenants:
+            return None
+        verified = certificates.read(certificate) if table.certificates else None
+        found = authenticate(headers, table, self._clock(), verified)
+        if isinstance(found, UnverifiedToken):
+            by_issuer = found.issuer in table.issuers
+            found = await (self._verify(found, table) if by_issuer else self._review(found, table, address))
+        if isinstance(found, RequestIdentity):
+            self._metrics.authenticated(found.method, "ok")
             return found
-        if found.reason is not AuthReason.NOT_READY:
-            await self._slow_down(address_owner(address))
-        raise _error(found)
+        await self._refuse(found, address)
+        return None
 
     def on_behalf(self, tenant: str) -> RequestIdentity | None:
         """The identity of a request that the jobs process sends for this tenant; its signature was verified before.
@@ -127,29 +138,15 @@ class Authenticator:
         self._metrics.authenticated(found.method, "ok")
         return found
 
-    async def _judge(
-        self, headers: MultiMapping[str], address: str, certificate: Mapping[str, Any] | None
-    ) -> RequestIdentity | AuthRefusal | None:
-        if self._mode == OFF:
-            return None
-        table = self.known.current
-        if table is None:
-            return AuthRefusal(AuthReason.NOT_READY)
-        if self._mode == AUTO and not table.tenants:
-            return None
-        verified = certificates.read(certificate) if table.certificates else None
-        found = authenticate(headers, table, self._clock(), verified)
-        if isinstance(found, UnverifiedToken):
-            by_issuer = found.issuer in table.issuers
-            found = await (self._verify(found, table) if by_issuer else self._review(found, table, address))
-        if isinstance(found, RequestIdentity):
-            self._metrics.authenticated(found.method, "ok")
-            return found
+    async def _refuse(self, found: AuthRefusal, address: str) -> None:
+        """Raises RequestError, except where no credentials are needed."""
         if self._mode == OPTIONAL and found.reason in _NO_CREDENTIALS:
             self._metrics.authenticated("none", "anonymous")
-            return None
+            return
         self._metrics.authenticated("none" if found.reason in _NO_CREDENTIALS else found.method, found.reason)
-        return found
+        if found.reason is not AuthReason.NOT_READY:
+            await self._slow_down(address_owner(address))
+        raise _error(found)
 
     async def _verify(self, token: UnverifiedToken, table: TenantTable) -> RequestIdentity | AuthRefusal:
         try:

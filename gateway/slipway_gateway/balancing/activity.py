@@ -64,7 +64,8 @@ class ActivityTracker:
         """Counts a request that arrives, until `leave`; requests a wake if its route sleeps."""
         activity = self._activity.get(route) or RouteActivity("", self._clock())
         activity.present += 1
-        self.request_wake(route)
+        if self._asleep:
+            self.request_wake(route)
         return activity
 
     def leave(self, activity: RouteActivity) -> None:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from ..routing.table import Route, WeightedBackend, base_revision
 
 WINDOW = 4  # results that are kept of each revision, in multiples of `failures`
@@ -31,8 +33,7 @@ class CutOffRule:
     cooldown_s: float = 60.0
 
 
-@dataclass(slots=True)
-class AttemptResult:
+class AttemptResult(msgspec.Struct):
     """Result of one attempt; a response that began well may still fail. `client`: the sender."""
 
     failed: bool
@@ -67,7 +68,7 @@ class RouteHealth:
     def began(self, revision: str, client: str = "") -> AttemptResult:
         """An endpoint of a revision began a good response. `failed` may change the returned result later."""
         one = self._add(revision, client, failed=False)
-        if revision in self._hard_since_s and not self._cut_off_reason(revision):
+        if self._hard_since_s and revision in self._hard_since_s and not self._cut_off_reason(revision):
             del self._hard_since_s[revision]
         if self.cut and self.cut.revision == revision and self.cut.trying:
             self.cut.successes += 1
@@ -110,9 +111,12 @@ class RouteHealth:
         return False
 
     def _add(self, revision: str, client: str, *, failed: bool) -> AttemptResult:
-        tries = self._tries.setdefault(revision, deque(maxlen=max(1, WINDOW * self.rule.failures)))
-        tries.append(AttemptResult(failed, client))
-        return tries[-1]
+        tries = self._tries.get(revision)
+        if tries is None:
+            tries = self._tries[revision] = deque(maxlen=max(1, WINDOW * self.rule.failures))
+        one = AttemptResult(failed, client)
+        tries.append(one)
+        return one
 
     def _cut_off_reason(self, revision: str) -> str:
         """Why a revision must be cut off; empty when it need not or cannot be."""

@@ -16,6 +16,9 @@ _EXPIRED = (
 )
 
 
+_QUIET = ("", False)  # what is reported of a route of which nothing is cut off or expired
+
+
 @dataclass(frozen=True, slots=True)
 class FailsafeSettings:
     """What a gateway may do without the operator; `ttl_s` 0: weights never expire."""
@@ -72,7 +75,7 @@ class FailsafeState:
 
     def weights_in_force(self, table: RouteTable, route: Route) -> Route:
         """The route itself or, once its weights expired, a copy with weights back at the stable revision."""
-        if not self._expired(route):
+        if self._settings.ttl_s <= 0 or not self._expired(route):
             return route
         found = find_split(route)
         return fall_back_to_stable(route, len(table.urls(route, found[1].revision)) if found else 0)
@@ -88,8 +91,10 @@ class FailsafeState:
         return avoided
 
     def attempt_began(self, route: Route, endpoint: RouteEndpoint, client: str) -> AttemptResult:
-        result = self._health[route.name].began(endpoint.revision, client)
-        self._report_change(route)
+        health = self._health[route.name]
+        result = health.began(endpoint.revision, client)
+        if health.cut or self._reported or self._settings.ttl_s > 0:
+            self._report_change(route)
         return result
 
     def attempt_failed(self, route: Route, endpoint: RouteEndpoint, result: AttemptResult | None, client: str) -> None:
@@ -113,10 +118,10 @@ class FailsafeState:
         """Logs each cut or expiry once when it begins and once when it ends, and sets the route's metrics."""
         cut = self._health[route.name].cut
         now = (cut.revision if cut else "", self._expired(route))
-        before = self._reported.get(route.name, ("", False))
-        self._reported[route.name] = now
+        before = self._reported.get(route.name, _QUIET)
         if now == before:
             return
+        self._reported[route.name] = now
         self._metrics.failsafe(route.name, cut_off=bool(cut), expired=now[1])
         if cut and now[0] != before[0]:
             log.warning("%s: revision %s is cut off: %s", route.name, cut.revision, cut.reason)

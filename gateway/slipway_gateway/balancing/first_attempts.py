@@ -77,8 +77,9 @@ class FirstAttempts:
                 here.close(recorder, waited)
 
         patience_s = self._hung_after_s * (1 if stream else WHOLE_PATIENCE)
-        recorder = OutcomeRecorder(now_s, count, close, streams=stream, patience_s=patience_s)
-        if here and attempt:
+        on_end = close if here and here.keeps_open else None
+        recorder = OutcomeRecorder(now_s, count, on_end, streams=stream, patience_s=patience_s)
+        if here and attempt and here.keeps_open:
             here.open(attempt, recorder)
         if route and route.predictions and here and attempt:
             bins = self.samples.bins(route)

@@ -10,10 +10,12 @@ class PublishedTable:
 
     def __init__(self) -> None:
         self.current: RouteTable | None = None
+        self._by_name: dict[str, Route] = {}  # of `current`
         self._changed = asyncio.Event()
 
     def publish(self, table: RouteTable | None) -> None:
         self.current = table
+        self._by_name = {**table.routes, **table.models} if table else {}
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -28,7 +30,7 @@ class PublishedTable:
 
     def find(self, model: str) -> Route | None:
         """The route of a model name or of `namespace/name`. A running request finds its route by the latter."""
-        return (self.current.models.get(model) or self.current.routes.get(model)) if self.current else None
+        return self._by_name.get(model)
 
     def lists(self, model: str, revision: str) -> bool:
         """Whether a model's route lists the revision or an equivalent one, or has endpoints of it."""

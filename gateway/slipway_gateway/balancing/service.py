@@ -41,6 +41,11 @@ class RouteService:
         self._now.refused += 1
         self.last = outcome
 
+    @property
+    def refuses(self) -> bool:
+        """Whether any request of the last two windows that had requests ended with 5xx."""
+        return self._former.refused > 0 or self._now.refused > 0
+
     def fails(self, now_s: float) -> bool:
         """Whether nearly all requests of the window ended with 5xx."""
         answered, refused = self._sums(now_s)
@@ -62,8 +67,8 @@ class RouteService:
         return self._former.answered + self._now.answered, self._former.refused + self._now.refused
 
     def _turn(self, now_s: float) -> None:
-        passed = int((now_s - self._began_s) / WINDOW_S)
-        if passed:
+        if now_s - self._began_s >= WINDOW_S:
+            passed = int((now_s - self._began_s) / WINDOW_S)
             self._former = self._now if passed == 1 else _WindowCounts()
             self._now, self._began_s = _WindowCounts(), self._began_s + passed * WINDOW_S
 
@@ -92,21 +97,25 @@ class RouteServices:
 
     def answered(self, route: str) -> None:
         """A server began to answer a request for a route."""
-        self._count(route, lambda one, now_s: one.answered(now_s))
+        if known := self._routes.get(route):
+            now_s = self._clock()
+            known[1].answered(now_s)
+            if known[1].refuses or self._failing:
+                self._look(route, known[1], now_s)
 
     def refused(self, route: str, outcome: str) -> None:
         """A request for a route ended with 5xx, and the client did not cause it, as with its own `timeout`."""
-        self._count(route, lambda one, now_s: one.refused(now_s, outcome))
+        if known := self._routes.get(route):
+            now_s = self._clock()
+            known[1].refused(now_s, outcome)
+            self._look(route, known[1], now_s)
 
     def report(self, route: str) -> Mapping[str, Any]:
         """`service` of a route of the table, as `/internal/routes` has it."""
         return self._routes[route][1].report(self._clock())
 
-    def _count(self, route: str, add: Callable[[RouteService, float], None]) -> None:
-        known, now_s = self._routes.get(route), self._clock()
-        if known is None:
-            return
-        add(known[1], now_s)
-        if known[1].fails(now_s) != (route in self._failing):
+    def _look(self, route: str, one: RouteService, now_s: float) -> None:
+        """Notices that requests for a route begin or cease to be served."""
+        if one.fails(now_s) != (route in self._failing):
             self._failing ^= {route}
             self._notify(route)

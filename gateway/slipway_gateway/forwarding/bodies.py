@@ -46,16 +46,21 @@ def make_body(body: bytes, tokens: bytes) -> bytes | SlicedBody:
 
 
 def check_length(request: web.Request, limit_bytes: int) -> None:
-    """Checks a body by its headers, before it is read. Raises RequestError: it is too long or compressed (413, 415).
+    """Checks a body by its headers, before it is read. Raises RequestError: it is too long or compressed (413, 415)."""
+    check_encoding(request)
+    if (request.content_length or 0) > limit_bytes:
+        raise errors.too_large(limit_bytes)
+
+
+def check_encoding(request: web.Request) -> None:
+    """Raises RequestError 415: the body is compressed.
 
     Clients of the Open Inference Protocol may compress: the server decompresses.
     """
-    encoding = request.headers.get("Content-Encoding", "identity").lower()
-    compresses = encoding in inference.ENCODINGS and inference.is_inference_protocol(request.path)
-    if encoding != "identity" and not compresses:
-        raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
-    if (request.content_length or 0) > limit_bytes:
-        raise errors.too_large(limit_bytes)
+    encoding = (request.headers.get("Content-Encoding") or "identity").lower()
+    if encoding == "identity" or (encoding in inference.ENCODINGS and inference.is_inference_protocol(request.path)):
+        return
+    raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
 
 
 async def read(request: web.Request, account: Account, settings: GatewaySettings, most_bytes: int = 0) -> bytes:
@@ -65,12 +70,13 @@ async def read(request: web.Request, account: Account, settings: GatewaySettings
         RequestError: it is too long or compressed (413, 415), comes too slowly (408), or there is no room for it (429).
     """
     limit_bytes = min(most_bytes or settings.max_body_bytes, settings.max_body_bytes)
-    check_length(request, limit_bytes)
     if request.content.is_eof():
-        # Most bodies came with their head: nothing to wait for.
+        # Most bodies came with their head: nothing to wait for, and their length is known.
+        check_encoding(request)
         body = request.content.read_nowait()
         _check_room(account, len(body), len(body), limit_bytes)
         return body
+    check_length(request, limit_bytes)
     now = asyncio.get_running_loop().time
     reading = _BodyReader(account, settings, now() + settings.body_timeout_s, limit_bytes)
     try:

@@ -31,6 +31,8 @@ class CrashTracker:
         Raises:
             RequestError: engines died of them so often that the request is poison.
         """
+        if not self._suspects:
+            return
         known = self._suspects.blamed(_suspect(outgoing))
         if known >= POISON:
             raise self._refused(outgoing, record)
@@ -72,12 +74,12 @@ class CrashTracker:
 
     def completed(self, outgoing: UpstreamRequest) -> None:
         """A response has been sent to its end: its bytes are less likely the cause of a crash."""
-        self._suspects.completed(_suspect(outgoing))
+        if self._suspects:
+            self._suspects.completed(_suspect(outgoing))
 
     def avoided(self, state: RetryState) -> Collection[str]:
         """URLs of endpoints where another suspect is on trial, which a suspect avoids for a while; else empty."""
-        waits = state.suspect and self._clock() < state.trial_until
-        return self._suspects.busy() if waits else ()
+        return self._suspects.busy() if state.suspect and self._clock() < state.trial_until else ()
 
     async def wait_for_trial(self, state: RetryState) -> None:
         """Waits a moment for a trial to end, and extends the time that the request may wait for endpoints by it."""

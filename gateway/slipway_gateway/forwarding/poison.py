@@ -96,6 +96,10 @@ class Suspects:
         else:
             self._drop(one.digest)
 
+    def __bool__(self) -> bool:
+        """Whether any request is blamed."""
+        return bool(self._crashes)
+
     def busy(self) -> Collection[str]:
         """Endpoints at which a suspect is on trial."""
         return self._trials.keys()

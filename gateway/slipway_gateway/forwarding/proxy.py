@@ -76,22 +76,21 @@ class Proxy:
     async def forward(
         self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
     ) -> web.StreamResponse:
-        limit = asyncio.timeout(None)
-        state = RetryState(self._clock(), self._settings.max_attempts)
+        began_s = self._clock()
+        state = RetryState(began_s, self._settings.max_attempts)
         activity, every_s = self._balancer.enter(outgoing.whose), self._settings.wake_comment_s
-        held_request = HeldRequest(request, outgoing, record, activity, began_s=self._clock(), every_s=every_s)
+        held_request = HeldRequest(request, outgoing, record, activity, began_s=began_s, every_s=every_s)
         relay: Relay | None = None
         try:
-            async with limit:
-                with self._limits.bound(limit):
-                    self._crashes.check(outgoing, record, state)
-                    response = await self._retries.first_response(outgoing, record, state, held_request)
-                    if (ended := await held_request.refuse_response(response)) is not None:
-                        return ended
-                    token = self._feedback_token(outgoing, response, state, record)
-                    opened = held_request.out
-                    relay = Relay(self._shared, request, outgoing, response, record, opened=opened, feedback=token)
-                    return await relay.run()
+            with _Bound(self._limits):
+                self._crashes.check(outgoing, record, state)
+                response = await self._retries.first_response(outgoing, record, state, held_request)
+                if (ended := await held_request.refuse_response(response)) is not None:
+                    return ended
+                token = self._feedback_token(outgoing, response, state, record)
+                opened = held_request.out
+                relay = Relay(self._shared, request, outgoing, response, record, opened=opened, feedback=token)
+                return await relay.run()
         except TimeoutError:
             if relay is None:
                 if state.recorder and not self._limits.cut:
@@ -103,10 +102,11 @@ class Proxy:
         finally:
             if relay:
                 relay.close()
-            if state.recorder:
-                state.recorder.abandon(self._clock())
+            recorder = state.recorder
+            if recorder and not recorder.ended:
+                recorder.abandon(self._clock())
             self._balancer.activity.leave(activity)
-            own = state.recorder.outcome if state.recorder and outgoing.is_sample else None
+            own = recorder.outcome if recorder and outgoing.is_sample else None
             self.twins.offer(outgoing, record.request_id, own)
 
     def _feedback_token(
@@ -136,7 +136,7 @@ class _TimeLimits:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
-        self._due_s: dict[asyncio.Timeout, float] = {}  # in the order in which they are due: all have the same limit
+        self._due_s: dict[_Bound, float] = {}  # in the order in which they are due: all have the same limit
         self._timer: asyncio.TimerHandle | None = None
         self.cut = False
 
@@ -144,53 +144,64 @@ class _TimeLimits:
         """Requests that run."""
         return len(self._due_s)
 
-    def bound(self, limit: asyncio.Timeout) -> "_Bound":
-        return _Bound(self, limit)
-
-    def enter(self, limit: asyncio.Timeout) -> None:
-        now_s = self._loop.time()
-        due_s = self._due_s[limit] = now_s + self._limit_s
+    def enter(self, bound: "_Bound") -> None:
+        """The time of a request begins; `leave` ends it."""
+        due_s = self._due_s[bound] = time.monotonic() + self._limit_s
         if self.cut:
-            limit.reschedule(now_s)
+            self._loop.call_soon(bound.end)
         elif self._timer is None:
             self._timer = self._loop.call_at(due_s, self._look)
 
-    def leave(self, limit: asyncio.Timeout) -> None:
-        del self._due_s[limit]
+    def leave(self, bound: "_Bound") -> None:
+        del self._due_s[bound]
 
     def end_all(self) -> None:
         self.cut = True
-        for limit in self._due_s:
-            self._end(limit)
+        for bound in self._due_s:
+            bound.end()
 
     def _look(self) -> None:
         self._timer = None
-        for limit, due_s in self._due_s.items():
+        for bound, due_s in self._due_s.items():
             if due_s > self._loop.time():
                 self._timer = self._loop.call_at(due_s, self._look)
                 return
-            self._end(limit)
-
-    def _end(self, limit: asyncio.Timeout) -> None:
-        if not limit.expired():
-            limit.reschedule(self._loop.time())
+            bound.end()
 
 
 class _Bound:
-    """Context manager in which the time of one request is bounded by its `limit`."""
+    """Context manager in which the time of one request is bounded: as `asyncio.timeout`, which has its own timer.
 
-    __slots__ = ("_limit", "_limits")
+    Raises TimeoutError at its end if `end` was called inside.
+    """
 
-    def __init__(self, limits: _TimeLimits, limit: asyncio.Timeout) -> None:
-        self._limits, self._limit = limits, limit
+    __slots__ = ("_before", "_ended", "_limits", "_task")
+
+    def __init__(self, limits: _TimeLimits) -> None:
+        self._limits = limits
+        self._task: asyncio.Task[object] | None = None
+        self._before = 0  # cancellations of the task that others requested
+        self._ended = False
 
     def __enter__(self) -> None:
-        self._limits.enter(self._limit)
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        self._before = task.cancelling()
+        self._limits.enter(self)
+
+    def end(self) -> None:
+        """The request ends now. Without effect when it has ended."""
+        if self._task is not None and not self._ended:
+            self._ended = True
+            self._task.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limits.leave(self._limit)
+        task, self._task = self._task, None
+        self._limits.leave(self)
+        if self._ended and task and task.uncancel() <= self._before and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
 
 def _budget_bytes(settings: GatewaySettings) -> int:

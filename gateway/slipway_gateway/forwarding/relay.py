@@ -5,7 +5,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time
+from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.http_writer import StreamWriter, _serialize_headers
+from multidict import CIMultiDict
 
 from ..mirror.queue import MirrorQueue
 from ..quotas.meter import Meter
@@ -22,6 +26,7 @@ from .bodies import SLICE_BYTES
 from .crashes import CrashTracker
 from .resume_memory import stream_key
 from .resumption import Resumption
+from .retry_state import RetryState
 
 _MESSAGES = {
     "timeout": "The model stopped answering in time.",
@@ -74,7 +79,7 @@ class Relay:
         self._done = False
         self._crashed = False  # the server reported that its engine died
         self._counted_bytes = 0
-        self._state = context.resumption.new_state()
+        self._state: RetryState | None = None  # of all resumes of the stream
         self._mirrored = context.mirror.copy_of(outgoing, response, record.request_id, request.headers)
         crossing = headers.to_client(
             response.headers, record.request_id, response.endpoint.revision, forwarded=outgoing.forwarded
@@ -85,12 +90,17 @@ class Relay:
             crossing.update(outgoing.meter.limit_headers)
         if feedback:
             crossing[headers.FEEDBACK] = feedback
-        made = web.StreamResponse if self._aligner or response.rest else _WholeResponse
-        self._out = opened or made(status=response.status, headers=crossing)
+        whole = self._aligner is None and response.rest is None and len(response.start) <= SLICE_BYTES
+        self._whole = WholeResponse(response.status, crossing) if whole and opened is None else None
+        out = opened if opened is not None else self._whole
+        self._out = out if out is not None else web.StreamResponse(status=response.status, headers=crossing)
 
     async def run(self) -> web.StreamResponse:
         out = self._out
         try:
+            if self._whole is not None:
+                await self._send_whole(self._whole)
+                return out
             if not out.prepared:
                 await self._open()
             self._record.first_byte = self._clock()
@@ -156,9 +166,6 @@ class Relay:
         return outgoing.meter
 
     async def _stream(self) -> None:
-        if self._aligner is None and self._answer.rest is None and len(self._answer.start) <= SLICE_BYTES:
-            await self._send_whole(self._answer.start)
-            return
         while gone := await self._copy():
             try:
                 resumed = await self._resume()
@@ -176,12 +183,13 @@ class Relay:
         await self._send(self._out.write_eof())
         self._ended()
 
-    async def _send_whole(self, body: bytes) -> None:
-        """Sends a short response that has arrived as a whole: its head, its body and its end are one write."""
+    async def _send_whole(self, out: "WholeResponse") -> None:
+        body = self._answer.start
+        self._record.first_byte = now_s = self._clock()
         if body and (recorder := self._answer.recorder):
-            recorder.server_sent(self._clock())
+            recorder.server_sent(now_s)
         self._complete()
-        await self._send(self._out.write_eof(self._ready(body)), len(body))
+        await self._send(out.send(self._request, self._ready(body)), len(body))
         self._ended()
 
     def _ended(self) -> None:
@@ -288,7 +296,7 @@ class Relay:
             # The request may be poison although its response has begun.
             self._crashed = False
             self._aligner.drop()
-            self._context.crashes.note(self._call, broken.endpoint, self._record, self._state, on_trial=False)
+            self._context.crashes.note(self._call, broken.endpoint, self._record, self._resumes(), on_trial=False)
         if not self._progress or not self._aligner:
             return False
         if broken.attempt:
@@ -296,7 +304,7 @@ class Relay:
         if broken.rest:
             broken.rest.close()
         # The attempt ends when the next server has the stream: a revision with a stream in flight keeps its pods.
-        rest = await self._context.resumption.resume(self._call, self._progress, broken, self._record, self._state)
+        rest = await self._context.resumption.resume(self._call, self._progress, broken, self._record, self._resumes())
         if rest is None:
             return False
         broken.close()
@@ -304,6 +312,11 @@ class Relay:
         self._progress.moves_to(tag(rest.endpoint.url))
         self._aligner.drop()
         return True
+
+    def _resumes(self) -> RetryState:
+        if self._state is None:
+            self._state = self._context.resumption.new_state()
+        return self._state
 
     async def _send(self, write: Awaitable[object], size_bytes: int = 0) -> None:
         transport = self._request.transport
@@ -328,10 +341,40 @@ class Relay:
             self._request.transport.abort()
 
 
-class _WholeResponse(web.StreamResponse):
-    """Its head is sent together with its body, as aiohttp's own `Response` does it."""
+class WholeResponse(web.StreamResponse):
+    """A response whose body has arrived: head and body are one write, with the bytes that aiohttp would send."""
 
-    _send_headers_immediately = False
+    _send_headers_immediately = False  # where aiohttp sends it
+
+    def __init__(self, status: int, headers: CIMultiDict[str]) -> None:
+        super().__init__(status=status, _real_headers=headers)
+
+    async def send(self, request: web.BaseRequest, body: bytes) -> None:
+        """Sends it to the client of `request`. Raises ConnectionError: the client is gone."""
+        writer, headers = request.writer, self._headers
+        headers[hdrs.CONTENT_LENGTH] = str(len(body))
+        if (
+            request.version != HttpVersion11
+            or must_be_empty_body(request.method, self._status)
+            or not isinstance(writer, StreamWriter)
+        ):
+            await self.prepare(request)
+            await self.write_eof(body)
+            return
+        self._keep_alive = request.keep_alive
+        if body and hdrs.CONTENT_TYPE not in headers:
+            headers[hdrs.CONTENT_TYPE] = "application/octet-stream"
+        if hdrs.DATE not in headers:
+            headers[hdrs.DATE] = rfc822_formatted_time()
+        if hdrs.SERVER not in headers:
+            headers[hdrs.SERVER] = SERVER_SOFTWARE
+        if not self._keep_alive:
+            headers[hdrs.CONNECTION] = "close"
+        await request._prepare_hook(self)
+        writer._write(_serialize_headers(f"HTTP/1.1 {self._status} {self._reason}", headers) + body)
+        self._eof_sent = True
+        self._body_length = writer.output_size
+        await writer.drain()
 
 
 class _StalledClient(Exception):

@@ -18,7 +18,6 @@ from .held_request import HeldRequest
 from .retry_state import BAD_RESPONSE, RetryState
 from .sender import Sender
 
-_NO_TRIAL = contextlib.nullcontext()
 _MAX_PAUSE_S = 1.0
 
 
@@ -76,8 +75,12 @@ class Retries:
             if first:
                 state.recorder = self._recorder(outgoing, endpoint)
             state.sent_s = self._clock()
-            with self._crashes.trial(endpoint.url) if state.suspect else _NO_TRIAL:
-                result = await self._sender.attempt(outgoing, endpoint, state.recorder if first else None)
+            attempt = self._sender.attempt(outgoing, endpoint, state.recorder if first else None)
+            if state.suspect:
+                with self._crashes.trial(endpoint.url):
+                    result = await attempt
+            else:
+                result = await attempt
             if isinstance(result, UpstreamResponse):
                 return result
             state.note(endpoint.url, result)

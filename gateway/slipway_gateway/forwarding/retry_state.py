@@ -1,6 +1,8 @@
 """Attempts of one request so far, and how many remain."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from ..judging.outcome import OutcomeRecorder
 from ..upstream.exchange import UpstreamResponse
@@ -26,8 +28,7 @@ class AttemptFailure:
         return self.reason == "429"
 
 
-@dataclass(slots=True)
-class RetryState:
+class RetryState(msgspec.Struct):
     """Attempts of one request so far; `spent`: those of them that count toward `limit`.
 
     `hold_until`: until when it may wait for an endpoint, on the clock. `tried`: URLs to avoid until the next pause.
@@ -39,13 +40,13 @@ class RetryState:
     attempts: int = 0
     spent: int = 0
     sent_s: float = 0.0  # when the last attempt began
-    tried: set[str] = field(default_factory=set)
+    tried: set[str] = msgspec.field(default_factory=set)
     last: AttemptFailure | None = None
     resumes: bool = False
     wakes: bool = False  # it waited for a deployment to wake
     recorder: OutcomeRecorder | None = None
     suspect: bool = False  # an engine died with it in flight
-    resets: set[str] = field(default_factory=set)  # endpoints that reset its connection before a response
+    resets: set[str] = msgspec.field(default_factory=set)  # endpoints that reset its connection before a response
     trial_until: float = 0.0  # it waits for an endpoint of its own until then
 
     def suspects(self, trial_until: float) -> None:

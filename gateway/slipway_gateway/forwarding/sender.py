@@ -16,7 +16,7 @@ from ..upstream.exchange import Reply, UpstreamRequest, UpstreamResponse
 from ..upstream.session import read_at_least
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, responses
-from .bodies import SlicedBody, make_body
+from .bodies import make_body
 from .retry_state import BAD_RESPONSE, AttemptFailure
 
 RETRIED_STATUSES = frozenset({429, 502, 503})
@@ -120,7 +120,7 @@ class Sender:
             outgoing.meter.sent = True
         self._signer.sign(outgoing.headers, endpoint.route)
         body = make_body(outgoing.body, outgoing.tokens)
-        if outgoing.method == "POST" and not isinstance(body, SlicedBody):
+        if outgoing.method == "POST" and isinstance(body, bytes):
             return await self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body)
         return await self._session.request(
             outgoing.method,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
-from multidict import MultiMapping
+from msgspec.structs import force_setattr
+from multidict import MultiMapping, istr
 
 from ..wire.request_fields import PLACEHOLDER_KEYS
 from . import api_keys, tokens
@@ -16,6 +17,7 @@ from .tokens import UnverifiedToken
 
 MAX_SUBJECT = 255  # characters, as OpenID Connect has it
 AUTO, REQUIRED, OPTIONAL, OFF = AUTH_MODES = ("auto", "required", "optional", "off")
+_AUTHORIZATION = istr("Authorization")
 # What the hash of an unknown key is compared with: the comparison takes as long as with a known one.
 _NO_HASH = api_keys.HASH_PREFIX + "0" * 64
 
@@ -49,14 +51,26 @@ class RequestIdentity(msgspec.Struct, frozen=True):
     key_id: str = ""
     subject: str = ""
 
-    @property
-    def name(self) -> str:
-        """The name of the tenant."""
-        return self.tenant.name
+    # Derived from the other fields, because each request needs them often.
+    name: str = ""  # of the tenant
+    client: str = ""  # for which memory and samples of its requests are counted
+    session: str = ""  # the sticky key of its requests without a session
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "name", self.tenant.name)
+        force_setattr(self, "client", f"tenant:{self.name}")
+        force_setattr(self, "session", f"key:{self.name}/{self.key_id or self.subject}")
 
     @property
     def weight(self) -> int:
         return self.tenant.weight
+
+
+class VerifiedKey(msgspec.Struct, frozen=True):
+    """What requests with a key need that was verified once."""
+
+    identity: RequestIdentity
+    expires_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ def authenticate(
     `by_token` decides; else by a review of the API server, then `by_username` decides. `now`: Unix time. `certificate`:
     the client's, verified.
     """
-    given = headers.getall("Authorization", [])
+    given = headers.getall(_AUTHORIZATION, [])
     if len(given) > 1:
         return AuthRefusal(AuthReason.INVALID)  # proxies before and after might each read another one
     scheme, _, credentials = (given[0] if given else "Bearer").partition(" ")
@@ -96,17 +110,18 @@ def authenticate(
 def by_key(key: str, table: TenantTable, now: float) -> RequestIdentity | AuthRefusal:
     if not table.pepper:
         return AuthRefusal(AuthReason.NOT_READY)
-    found = table.verified.find(key)
+    found: VerifiedKey | None = table.verified.find(key)
     if found is None:
         key_id = api_keys.key_id(key)
-        found = _find(api_keys.digest(key, table.pepper), table.keys.get(key_id, ()))
-        if found is None or not key_id:
+        tenant_and_key = _find(api_keys.digest(key, table.pepper), table.keys.get(key_id, ()))
+        if tenant_and_key is None or not key_id:
             return AuthRefusal(AuthReason.INVALID)
+        tenant, entry = tenant_and_key
+        found = VerifiedKey(RequestIdentity(tenant, Method.KEY, entry.id), entry.expires_s)
         table.verified.add(key, found)
-    tenant, entry = found
-    if entry.expires_s is not None and now >= entry.expires_s:
+    if found.expires_s is not None and now >= found.expires_s:
         return AuthRefusal(AuthReason.EXPIRED)
-    return AuthRefusal(AuthReason.DISABLED) if tenant.disabled else RequestIdentity(tenant, Method.KEY, entry.id)
+    return AuthRefusal(AuthReason.DISABLED) if found.identity.tenant.disabled else found.identity
 
 
 def by_token(

@@ -7,7 +7,9 @@ at any time.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from ..wire import responses
 from ..wire.predictions import Value
@@ -18,16 +20,15 @@ TTFT, ITL, E2E = MEASURES = ("ttft", "itl", "e2e")
 _SLACK_BYTES = 4 << 10  # so that the tail is not cut at every token
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutcome:
+class RequestOutcome(msgspec.Struct, frozen=True):
     """Kinds of failure (`responses.KINDS`) and, for a complete response, seconds by measure."""
 
     bad: tuple[str, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def without(self, excused: frozenset[str]) -> "RequestOutcome":
         """This outcome without the excused kinds of failure, which the request itself provokes."""
-        if excused.isdisjoint(self.bad):
+        if not self.bad or excused.isdisjoint(self.bad):
             return self
         return RequestOutcome(tuple(kind for kind in self.bad if kind not in excused), self.seconds)
 
@@ -47,10 +48,6 @@ class AnswerOrigin:
     generation: int
     digest: str
     assigned: str = ""
-
-
-def _ignore(waited: Mapping[str, float]) -> None:
-    """The `on_end` of an attempt that is no sample: does nothing."""
 
 
 class OutcomeRecorder:
@@ -73,14 +70,14 @@ class OutcomeRecorder:
         self,
         begun_s: float,
         on_outcome: Callable[[RequestOutcome], None],
-        on_end: Callable[[Mapping[str, float]], None] = _ignore,
+        on_end: Callable[[Mapping[str, float]], None] | None = None,
         *,
         streams: bool = False,
         patience_s: float = math.inf,
     ) -> None:
         self._begun_s = self._silent_since_s = begun_s
         self._on_outcome: Callable[[RequestOutcome], None] | None = on_outcome
-        self._on_end: Callable[[Mapping[str, float]], None] | None = on_end
+        self._on_end = on_end
         self._streams = streams
         self._patience_s = patience_s
         self._first_s = self._last_s = 0.0
@@ -112,7 +109,8 @@ class OutcomeRecorder:
 
     def server_sent(self, now_s: float) -> None:
         """The server sent something: its silence is not measured until `wait_for_server`."""
-        self.check_silence(now_s)
+        if now_s - self._silent_since_s > self._patience_s:
+            self.check_silence(now_s)
         self._silent_since_s = math.inf
 
     def wait_for_server(self, now_s: float) -> None:
@@ -146,6 +144,11 @@ class OutcomeRecorder:
         """The request is over: its client left, or the outcome is known."""
         self._end(None, now_s)
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is recorded."""
+        return self._on_outcome is None and self._on_end is None
+
     def complete(self, body: bytes | None, now_s: float, *, wants_json: bool = False) -> None:
         """A response of status 200 that is no stream came to its end; `body` None: nothing is read from it."""
         bad = () if body is None or self._on_outcome is None else responses.find_failures(body, wants_json=wants_json)
@@ -168,7 +171,8 @@ class OutcomeRecorder:
         self._end(RequestOutcome(bad) if ERRORS in bad else RequestOutcome(bad, seconds), now_s)
 
     def _end(self, outcome: RequestOutcome | None, now_s: float) -> None:
-        self.check_silence(now_s)
+        if now_s - self._silent_since_s > self._patience_s:
+            self.check_silence(now_s)
         first = self._report(outcome)
         on_end, self._on_end = self._on_end, None
         if on_end:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from ..routing.table import Route
 from ..routing.twin_shadow import TwinShadowRule
 from ..wire.predictions import Value
@@ -61,8 +63,11 @@ class LatencyHistograms:
         self._found: dict[str, dict[str, list[int]]] = {measure: {} for measure in MEASURES}
 
     def add(self, measure: str, at: str, seconds: float) -> None:
-        bounds = BOUNDS[measure]
-        self._found[measure].setdefault(at, [0] * (len(bounds) + 1))[bisect_left(bounds, seconds)] += 1
+        bounds, found = BOUNDS[measure], self._found[measure]
+        counts = found.get(at)
+        if counts is None:
+            counts = found[at] = [0] * (len(bounds) + 1)
+        counts[bisect_left(bounds, seconds)] += 1
 
     def copy(self) -> "LatencyHistograms":
         made = LatencyHistograms()
@@ -142,11 +147,10 @@ class ShadowCounts:
         self.both += canary == second > 0
 
 
-_OF_WHOLE, _OF_STREAM = frozenset((E2E,)), frozenset(MEASURES)
+_OF_WHOLE, _OF_STREAM, _OF_NOTHING = frozenset((E2E,)), frozenset(MEASURES), frozenset[str]()
 
 
-@dataclass(frozen=True, slots=True)
-class CountedAttempt:
+class CountedAttempt(msgspec.Struct, frozen=True):
     """A first attempt at a revision: the key of its session, its stratum, and those of its latencies that count.
 
     `counts`: whether its session is one that the judge looks at.
@@ -171,6 +175,8 @@ class GenerationSamples:
         self._agreements: dict[str, AgreementCounts] = {}
         self._units = Units(self._weights, begun_s, room)
         self._open: dict[OutcomeRecorder, CountedAttempt] = {}
+        # Whether attempts that have not ended count: only if there is another revision to compare with.
+        self.keeps_open = len(self._revisions) > 1
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
@@ -196,13 +202,14 @@ class GenerationSamples:
 
     def begin(self, revision: str, key: str, at: str, *, stream: bool, counts: bool = True) -> CountedAttempt:
         """A first attempt at the revision that the split chose; `key`: of the session; `at`: the stratum."""
-        possible = (_OF_STREAM if stream else _OF_WHOLE) if counts else frozenset[str]()
-        measures = frozenset(measure for measure in possible if self._units.first(key, measure))
+        measures = (_OF_STREAM if stream else _OF_WHOLE) if counts else _OF_NOTHING
+        if counts and self._units.has(key):
+            measures = frozenset(measure for measure in measures if self._units.first(key, measure))
         return CountedAttempt(revision, key, at, measures, counts)
 
     def open(self, attempt: CountedAttempt, recorder: OutcomeRecorder) -> None:
-        """The attempt began. Open attempts are kept only if there is another revision to compare with."""
-        if len(self._revisions) > 1:
+        """The attempt began; `close` ends it. Without effect where no attempt is kept open."""
+        if self.keeps_open:
             self._open[recorder] = attempt
 
     def close(self, recorder: OutcomeRecorder, waited: Mapping[str, float]) -> None:
@@ -220,10 +227,11 @@ class GenerationSamples:
         for kind in outcome.bad:
             counts.events[kind] += self._units.first(attempt.key, kind)
         # A unit with any failure of these counts once here too: sums over kinds would count it more than once.
-        if not BAD_KINDS.isdisjoint(outcome.bad):
+        if outcome.bad and not BAD_KINDS.isdisjoint(outcome.bad):
             counts.events[BAD] += self._units.first(attempt.key, BAD)
-        for measure in attempt.measures & outcome.seconds.keys():
-            counts.slow.add(measure, attempt.stratum, outcome.seconds[measure])
+        for measure, seconds in outcome.seconds.items():
+            if measure in attempt.measures:
+                counts.slow.add(measure, attempt.stratum, seconds)
 
     def rate(self, revision: str, *, first: bool, wrong: bool) -> None:
         """Counts feedback on an answer of the revision.

@@ -102,10 +102,11 @@ class Units:
 
         Returns: whether it is a new unit, and whether its session counts.
         """
-        if (known := self._sessions.get(hash(key))) is not None:
+        alone = key.startswith(ALONE)
+        if not alone and (known := self._sessions.get(hash(key))) is not None:
             return False, bool(known & self._bit(_COUNTS))
         counts = self._admit(revision, client, now_s)
-        if not key.startswith(ALONE):
+        if not alone:
             self._remember(hash(key), self._bit(_COUNTS) if counts else 0)
         return counts, counts
 
@@ -125,10 +126,11 @@ class Units:
     def first(self, key: str, name: str) -> bool:
         """Sets the mark `name` of a session; returns whether it was not set. A session that was forgotten has none."""
         # The process's own keyed hash: no client can choose sessions that collide.
-        session, bit = hash(key), self._bit(name)
+        session = hash(key)
         known = self._sessions.get(session)
         if known is None:
             return True
+        bit = self._bit(name)
         self._sessions[session] = known | bit
         return not known & bit
 
@@ -146,21 +148,24 @@ class Units:
         return True
 
     def _has_room(self, client: _Client, now_s: float) -> bool:
-        others = self._total - client.total
-        free = FREE_UNITS + FREE_UNITS_PER_S * (now_s - self._begun_s)
-        return len(self._clients) == 1 or client.total < max(free, others)
+        if len(self._clients) == 1 or client.total < self._total - client.total:
+            return True
+        return client.total < FREE_UNITS + FREE_UNITS_PER_S * (now_s - self._begun_s)
 
     def _balanced(self, client: _Client, revision: str) -> bool:
         """Whether one more unit at the revision leaves the client's share of it near the revision's weight."""
         weight, total = self._weights.get(revision, 0) / 100, client.total + 1
+        if weight == 1:
+            return True  # it has all of them
         excess = client.units[revision] + 1 - weight * total
         return excess <= BALANCE_SIGMAS * math.sqrt(weight * (1 - weight) * total) + BALANCE_UNITS
 
     def _client(self, name: str) -> _Client | None:
         # The process's own keyed hash: no client can choose a name that collides with another's.
-        known = self._clients.get(hash(name))
+        number = hash(name)
+        known = self._clients.get(number)
         if known is None and len(self._clients) < MAX_CLIENTS:
-            known = self._clients[hash(name)] = _Client()
+            known = self._clients[number] = _Client()
         return known
 
     def _remember(self, session: int, bits: int) -> None:

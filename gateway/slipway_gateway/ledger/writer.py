@@ -84,16 +84,18 @@ class Ledger:
 
     def close(self, meter: Meter) -> None:
         """A request ended: its charge waits to be written. Beyond MAX_WAITING the charge is lost, and counted."""
-        self.spending.expect(meter.tenant, -self._running.pop(meter))
+        expected_nano = self._running.pop(meter)
         former = self._last.pop(meter.id, None)
         charge = meter.charge()
         if charge is None or charge == former:
+            self.spending.expect(meter.tenant, -expected_nano)
             return
         if len(self._waiting) >= MAX_WAITING and charge.id not in self._waiting:
+            self.spending.expect(meter.tenant, -expected_nano)
             self._metrics.ledger_lost.inc()
             return
         unwritten = charge.cost_nano - (former.cost_nano if former else 0)
-        self.spending.expect(charge.tenant, unwritten - self._unwritten.get(charge.id, 0))
+        self.spending.expect(charge.tenant, unwritten - self._unwritten.get(charge.id, 0) - expected_nano)
         self._waiting[charge.id], self._unwritten[charge.id] = charge, unwritten
 
     async def run(self) -> None:

@@ -5,7 +5,6 @@ caches are freed first. Then stalled clients are evicted: those whose body does 
 their response. Only then are requests refused.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 
@@ -97,7 +96,7 @@ class MemoryBudget:
         self._clock = clock
         self.used_bytes = 0
         self._shed = shed
-        self._clients: Counter[str] = Counter()
+        self._clients: dict[str, int] = {}
         self._caches: list[Reclaim] = []
         # Since when the client of each account has not moved, the longest first.
         self._stopped: dict[Account, float] = {}
@@ -111,12 +110,12 @@ class MemoryBudget:
         self._caches.append(reclaim)
 
     def held_by(self, client: str) -> int:
-        return self._clients[client]
+        return self._clients.get(client, 0)
 
     # -- for accounts
 
     def take(self, account: Account, size_bytes: int) -> str:
-        if account.client and self._clients[account.client] + size_bytes > self.client_bytes:
+        if account.client and self._clients.get(account.client, 0) + size_bytes > self.client_bytes:
             return self._refused(SHARE)
         missing = self.used_bytes + size_bytes - self.limit_bytes
         if missing > 0 and not self._make_room(missing, account):
@@ -127,16 +126,19 @@ class MemoryBudget:
     def add(self, account: Account, size_bytes: int) -> None:
         account.held_bytes += size_bytes
         self.used_bytes += size_bytes
-        self._clients[account.client] += size_bytes
-        if not self._clients[account.client]:
-            del self._clients[account.client]
+        held_bytes = self._clients.get(account.client, 0) + size_bytes
+        if held_bytes:
+            self._clients[account.client] = held_bytes
+        else:
+            self._clients.pop(account.client, None)
 
     def stopped(self, account: Account) -> None:
         self._stopped.pop(account, None)
         self._stopped[account] = self._clock()
 
     def moving(self, account: Account) -> None:
-        self._stopped.pop(account, None)
+        if self._stopped:
+            self._stopped.pop(account, None)
 
     def _refused(self, reason: str) -> str:
         self._shed(reason)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 MINUTE_S = 60.0
 
 
@@ -22,8 +24,7 @@ class Rate:
         object.__setattr__(self, "interval_s", MINUTE_S * self.parts / self.per_minute)
 
 
-@dataclass(slots=True)
-class Hold:
+class Hold(msgspec.Struct):
     """A part of a bucket that one request took. `settle` replaces it by what the request used."""
 
     amount: int

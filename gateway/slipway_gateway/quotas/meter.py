@@ -1,7 +1,8 @@
 """Follows one request of a tenant: what it reserved, what its server reported, what it is charged in the end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ..wire.headers import prompt_tokens
 from .estimate import Estimate
@@ -20,8 +21,7 @@ from .usage import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True):
     """What the ledger keeps of one request. Of charges with one `id` the largest counts: they are one response."""
 
     id: str

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 
 from .estimate import DEFAULT_OUTPUT_TOKENS
-from .prices import Price
+from .prices import Price, price_of
 from .tenant import Limits
+
+_MAX_FOUND = 4096  # names whose price is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +37,13 @@ class Policy:
     prices: tuple[Price, ...] = ()
     budget: Budget = field(default_factory=Budget)
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
+    _found: dict[tuple[str, str], Price] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def price_of(self, route: str, model: str) -> Price:
+        """The price of a model by either of its names, looked up once."""
+        found = self._found.get((route, model))
+        if found is None:
+            if len(self._found) >= _MAX_FOUND:
+                self._found.clear()
+            found = self._found[route, model] = price_of(self.prices, route, model)
+        return found

@@ -1,9 +1,11 @@
 """All limits of one tenant: a request takes from every bucket or from none."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
+
+import msgspec
 
 from .gcra import MINUTE_S, Bucket, Hold, Rate
 
@@ -82,11 +84,10 @@ class LimitReached:
     wait_s: float
 
 
-@dataclass(slots=True)
-class Reservation:
+class Reservation(msgspec.Struct):
     """What one request took from each bucket, until `TenantQuota.settle` ends it."""
 
-    holds: dict[str, Hold] = field(default_factory=dict)
+    holds: dict[str, Hold] = msgspec.field(default_factory=dict)
     ended: bool = False
 
 
@@ -153,7 +154,12 @@ class TenantQuota:
 
     def headers(self, now_s: float) -> dict[str, str]:
         """The `x-ratelimit-*` headers for what remains in the buckets of this process."""
-        return headers({name: (bucket.rate, bucket.full_in_s(now_s)) for name, bucket in self._buckets.items()})
+        return headers(
+            {
+                name: (bucket.rate, bucket.tat_s - now_s if bucket.tat_s > now_s else 0.0)
+                for name, bucket in self._buckets.items()
+            }
+        )
 
 
 def headers(buckets: Mapping[str, tuple[Rate, float]]) -> dict[str, str]:

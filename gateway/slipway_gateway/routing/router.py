@@ -1,8 +1,9 @@
 """Choice of an endpoint for one request: weight first, then availability, then least load (pure)."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
+
+import msgspec
 
 from .split import affinity, choose, tag
 from .table import HeaderMatcher, Route, RouteTable, WeightedBackend, base_revision
@@ -10,8 +11,7 @@ from .table import HeaderMatcher, Route, RouteTable, WeightedBackend, base_revis
 _NO_LOAD: Mapping[str, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class RouteEndpoint:
+class RouteEndpoint(msgspec.Struct, frozen=True):
     """Where one attempt of a request goes; `model` is what clients call the route."""
 
     route: str
@@ -52,18 +52,21 @@ def _host_name(host: str) -> str:
 
 def assign_revision(route: Route, key: str) -> str:
     """The revision that the split gives a key, whether it has an endpoint or not; empty when there is no split."""
-    chosen = choose([backend.weight for backend in route.backends], route.salt, key)
-    return "" if chosen is None else route.backends[chosen].revision
+    backends = route.backends
+    if len(backends) == 1 and backends[0].weight == 100:
+        return backends[0].revision
+    chosen = choose([backend.weight for backend in backends], route.salt, key)
+    return "" if chosen is None else backends[chosen].revision
 
 
-def order_backends(route: Route, key: str) -> list[WeightedBackend]:
+def order_backends(route: Route, key: str) -> Sequence[WeightedBackend]:
     """Backends in the order in which a key tries them: its own, its baseline or base, those with weight, the rest."""
     backends = route.backends
     if len(backends) < 2:
-        return list(backends)
+        return backends
     chosen = choose([backend.weight for backend in backends], route.salt, key)
     if chosen is None:
-        return list(backends)
+        return backends
     own, others = backends[chosen], backends[chosen + 1 :] + backends[:chosen]
     same = base_revision(own.revision)
     return [own, *sorted(others, key=lambda backend: (base_revision(backend.revision) != same, backend.weight == 0))]
@@ -108,11 +111,13 @@ def pick_in_revision(
 
     `holder`: tag of the endpoint that comes first, whatever its load.
     """
-    urls = [url for url in table.urls(route, revision) if url not in excluded]
+    urls: Sequence[str] = table.urls(route, revision)
+    if excluded:
+        urls = [url for url in urls if url not in excluded]
     if not urls:
         return None
-    holders = [url for url in urls if tag(url) == holder] if holder else []
-    urls = holders or urls
+    if holder:
+        urls = [url for url in urls if tag(url) == holder] or urls
     if len(urls) == 1:
         url = urls[0]
     else:

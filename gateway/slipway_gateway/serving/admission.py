@@ -1,10 +1,8 @@
 """Takes a request into the limits of its tenant, and charges it when it ends, however it ends."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Collection
-from types import TracebackType
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -13,7 +11,6 @@ from ..ledger.writer import Ledger
 from ..quotas.estimate import Estimate, estimate
 from ..quotas.meter import Meter
 from ..quotas.policy import Budget, Policy
-from ..quotas.prices import price_of
 from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
 from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits
@@ -30,8 +27,10 @@ from ..wire.responses import WITHOUT_MODEL
 _USAGE_ON_REQUEST = ("/v1/chat/completions", "/v1/completions")
 _LEFT = "client_closed"
 _NOTHING = RecentUse()
-_UNLIMITED = contextlib.nullcontext()
 _ONE_REQUEST = {REQUESTS: 1}
+
+
+Response = TypeVar("Response")
 
 
 class Admission:
@@ -70,7 +69,7 @@ class Admission:
             identity.name,
             identity.key_id,
             estimate=_estimate(outgoing, fields, policy),
-            price=price_of(policy.prices, outgoing.whose, model),
+            price=policy.price_of(outgoing.whose, model),
             model=model,
             hour=self.ledger.hour,
             resumed_at=resume.position_of(outgoing.headers.get(resume.RESUME, "")),
@@ -104,16 +103,22 @@ class Admission:
         self._metrics.quota_refused(meter.tenant, limit)
         self._recent_of(meter.tenant).refused.add({limit: 1}, self._clock())
 
-    def admitted(
-        self, meter: Meter | None, record: RequestRecord
-    ) -> contextlib.AbstractAsyncContextManager[None, bool | None]:
-        """A context: the request takes from all limits of its tenant, or from none; at the end it is charged, once.
+    async def charged(
+        self, meter: Meter, policy: Policy, record: RequestRecord, forward: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """What `forward` returns: the request takes from all limits of its tenant, or from none; it is charged once.
 
-        Entering it raises RequestError: a limit is reached or the budget is spent.
+        Raises:
+            RequestError: a limit is reached or the budget is spent.
         """
-        if meter is None or record.identity is None:
-            return _UNLIMITED
-        return _Admitted(self, meter, record, record.identity.tenant.policy)
+        taken, left = await self.take(meter, policy), False
+        try:
+            return await forward()
+        except asyncio.CancelledError:
+            left = True
+            raise
+        finally:
+            self.settle(meter, taken, left=left or record.outcome == _LEFT)
 
     async def take(self, meter: Meter, policy: Policy) -> Taken:
         """The request begins, within its budget and its limits. `settle` ends it.
@@ -184,26 +189,6 @@ class Admission:
         """This gateway's part of a budget, where each gateway knows only its own spending; else the whole budget."""
         parts = self._limiter.parts
         return budget if parts <= 1 or self.ledger.is_shared else budget.part(parts)
-
-
-class _Admitted:
-    """One request within its limits. A class, because asyncio keeps a list of all asynchronous generators."""
-
-    __slots__ = ("_admission", "_meter", "_policy", "_record", "_taken")
-
-    def __init__(self, admission: Admission, meter: Meter, record: RequestRecord, policy: Policy) -> None:
-        self._admission, self._meter, self._record, self._policy = admission, meter, record, policy
-        self._taken: Taken | None = None
-
-    async def __aenter__(self) -> None:
-        self._taken = await self._admission.take(self._meter, self._policy)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._taken is not None
-        left = isinstance(error, asyncio.CancelledError) or self._record.outcome == _LEFT
-        self._admission.settle(self._meter, self._taken, left=left)
 
 
 def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) -> Estimate:

@@ -1,11 +1,11 @@
 """Routes of the API port; every request passes `PublicApi.serve` and is counted there once."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -80,7 +80,7 @@ class PublicApi:
         """The identity by headers or certificate of the connection; None: anonymous. Raises RequestError."""
         if self.jobs and self.jobs.is_call(request) and (tenant := self.jobs.tenant_of_call(request)):
             return self.authenticator.on_behalf(tenant)
-        certificate = request.get_extra_info("peercert")
+        certificate = request.get_extra_info("peercert") if self.authenticator.verifies_clients else None
         return await self.authenticator.identify(request.headers, request.remote or "", certificate)
 
     def tenants_report(self) -> dict[str, Any]:
@@ -112,12 +112,14 @@ class PublicApi:
         app = web.Application()
         app.on_response_prepare.append(self._announce_close)
         for path in ROUTED_PATHS:
-            self._add(app, path, self._by_body, "POST")
+            self._add(app, path, self.routed, "POST")
         self._add_paths(app)
         self._add(app, FEEDBACK, self._rate, "POST")
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
-        app.router.add_route("*", r"/{path:[\s\S]*}", self._accounted(self._unknown_url), expect_handler=self._expect)
+        app.router.add_route(
+            "*", r"/{path:[\s\S]*}", partial(self.serve, work=self._unknown_url), expect_handler=self._expect
+        )
         return app
 
     def _add_paths(self, app: web.Application) -> None:
@@ -148,48 +150,39 @@ class PublicApi:
             raise errors.wrong_method(request.method, request.path, ", ".join(methods))
 
         for method in methods:
-            app.router.add_route(method, path, self._accounted(work), expect_handler=self._expect)
-        app.router.add_route("*", path, self._accounted(wrong_method), expect_handler=self._expect)
-
-    def _accounted(self, work: Work) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def serve(request: web.Request) -> web.StreamResponse:
-            return await self.serve(request, work)
-
-        return serve
+            app.router.add_route(method, path, partial(self.serve, work=work), expect_handler=self._expect)
+        app.router.add_route("*", path, partial(self.serve, work=wrong_method), expect_handler=self._expect)
 
     async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
         record = self._begin(headers.request_id(request.headers))
-        with logs.about(request_id=record.request_id):
-            return await self._serve(request, record, work)
-
-    async def _serve(self, request: web.Request, record: RequestRecord, work: Work) -> web.StreamResponse:
         self.running += 1
-        try:
-            if self.running > self._settings.max_inflight:
-                raise errors.overloaded("The gateway is at its limit of requests in flight.")
-            record.identity = await self.identify(request)
-            return await work(request, record)
-        except errors.RequestError as refusal:
-            response = self._refuse(record, refusal, request.path)
-            if not request.content.is_eof():
-                # Otherwise the rest of the body would be awaited, or read as the next request.
-                response.force_close()
-            return response
-        except asyncio.CancelledError:
-            if request.transport is None or request.transport.is_closing():
-                record.left()
-            elif not record.whole:
-                record.end("drained", 503, "draining")
-            raise
-        except Exception:
-            log.exception("a request failed inside of the gateway")
-            return self._refuse(record, errors.internal(), request.path)
-        finally:
-            self.running -= 1
-            self._ended.set()
-            self._count(record, request)
-            self._balancer.ended(record.model, record.code, record.outcome)
-            self._log(request, record)
+        with logs.about(request_id=record.request_id):
+            try:
+                if self.running > self._settings.max_inflight:
+                    raise errors.overloaded("The gateway is at its limit of requests in flight.")
+                record.identity = await self.identify(request)
+                return await work(request, record)
+            except errors.RequestError as refusal:
+                response = self._refuse(record, refusal, request.path)
+                if not request.content.is_eof():
+                    # Otherwise the rest of the body would be awaited, or read as the next request.
+                    response.force_close()
+                return response
+            except asyncio.CancelledError:
+                if request.transport is None or request.transport.is_closing():
+                    record.left()
+                elif not record.whole:
+                    record.end("drained", 503, "draining")
+                raise
+            except Exception:
+                log.exception("a request failed inside of the gateway")
+                return self._refuse(record, errors.internal(), request.path)
+            finally:
+                self.running -= 1
+                self._ended.set()
+                self._count(record, request)
+                self._balancer.ended(record.model, record.code, record.outcome)
+                self._log(request, record)
 
     def _begin(self, request_id: str | None = None) -> RequestRecord:
         own = os.urandom(16).hex()
@@ -252,9 +245,6 @@ class PublicApi:
 
     # -- requests for a model
 
-    async def _by_body(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
-        return await self.routed(request, record, None)
-
     def _by_path(self, path_of: Callable[[str], ModelPath]) -> Work:
         async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
             return await self.routed(request, record, path_of(request.match_info["name"]))
@@ -266,7 +256,9 @@ class PublicApi:
         verb = "infer" if request.method == "POST" else found.get("verb", "")
         return await self.routed(request, record, inference.v2(found["name"], found.get("version", ""), verb))
 
-    async def routed(self, request: web.Request, record: RequestRecord, path: ModelPath | None) -> web.StreamResponse:
+    async def routed(
+        self, request: web.Request, record: RequestRecord, path: ModelPath | None = None
+    ) -> web.StreamResponse:
         client = requester.client_of(request, record.identity, self._settings)
         with self._proxy.budget.open(client) as account:
             body = await bodies.read(request, account, self._settings)
@@ -276,9 +268,18 @@ class PublicApi:
             outgoing = self._call(request, record, body, path, account)
             # From here on only `outgoing` holds the body.
             del body
-            slot = self.jobs.slot(outgoing.whose) if self.jobs and outgoing.batch else contextlib.nullcontext()
-            async with slot, self._admission.admitted(outgoing.meter, record):
-                return await self._proxy.forward(request, outgoing, record)
+            if outgoing.batch and self.jobs:
+                async with self.jobs.slot(outgoing.whose):
+                    return await self._forward(request, outgoing, record)
+            return await self._forward(request, outgoing, record)
+
+    def _forward(
+        self, request: web.Request, outgoing: UpstreamRequest, record: RequestRecord
+    ) -> Awaitable[web.StreamResponse]:
+        forward = partial(self._proxy.forward, request, outgoing, record)
+        if outgoing.meter is None or record.identity is None:
+            return forward()
+        return self._admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
 
     def _call(
         self, request: web.Request, record: RequestRecord, body: bytes, path: ModelPath | None, account: Account
@@ -304,7 +305,7 @@ class PublicApi:
         )
         preferred = match_header_route(route, request.headers) if route.header_routes else ""
         path_qs = request.rel_url.raw_path_qs
-        pinned = self._pinned(route, path, body)
+        pinned = self._pinned(route, path, body) if path else ""
         if path and (path.version or model != route.model):
             path_qs = path.with_model(path_qs, route.model)
         if model != route.model:
@@ -335,9 +336,9 @@ class PublicApi:
             outgoing = self._taken_up(outgoing, last)
         return self._admission.prepare(outgoing, fields, record)
 
-    def _pinned(self, route: Route, path: ModelPath | None, body: bytes) -> str:
+    def _pinned(self, route: Route, path: ModelPath, body: bytes) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""
-        if path is None or path == inference.generate(path.name):
+        if path == inference.generate(path.name):
             return ""
         version = path.version or ("" if path.opaque else inference.version_in(body))
         if not version:

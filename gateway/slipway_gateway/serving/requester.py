@@ -17,7 +17,7 @@ from ..wire.request_fields import RequestFields
 def client_of(request: web.Request, identity: RequestIdentity | None, settings: GatewaySettings) -> str:
     """The client for which the request's memory is counted."""
     if identity is not None:
-        return f"tenant:{identity.name}"
+        return identity.client
     return request_fields.client(request.headers, address_owner(request.remote or ""), settings.share_by)
 
 
@@ -27,13 +27,13 @@ def tenant_of(
     """The pseudonym of the request's tenant that servers get; empty when none is known."""
     salt = settings.tenant_salt.get_secret_value()
     if identity is not None:
-        return _pseudonym_of(identity.name, salt)
+        return _pseudonym_of(identity.client, salt)
     return request_fields.tenant(request.headers, fields, settings.tenant_by, salt)
 
 
 @lru_cache(maxsize=4096)  # an HMAC for each request would cost more than finding its route
-def _pseudonym_of(tenant: str, salt: str) -> str:
-    return request_fields.pseudonym(f"tenant:{tenant}", salt)
+def _pseudonym_of(name: str, salt: str) -> str:
+    return request_fields.pseudonym(name, salt)
 
 
 def sticky_key_of(
@@ -45,7 +45,7 @@ def sticky_key_of(
 ) -> str:
     """The key that the split hashes, which keeps a client's requests at one revision."""
     alone = identity is None or identity.method is Method.BATCH  # requests of a batch follow the weights one by one
-    own = "" if identity is None or alone else f"key:{identity.name}/{identity.key_id or identity.subject}"
+    own = "" if identity is None or alone else identity.session
     return request_fields.sticky_key(request.headers, fields, request_id, settings.sticky_by, own)
 
 
@@ -64,4 +64,6 @@ def may_be_scored(identity: RequestIdentity | None) -> bool:
 
 def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:
     """Names of the headers with credentials that the server gets: never the header that identified the tenant here."""
-    return tuple(name for name in forwarded if identity is None or name != "authorization")
+    if identity is None:
+        return tuple(forwarded)
+    return tuple(name for name in forwarded if name != "authorization") if forwarded else ()

@@ -2,8 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -25,8 +25,7 @@ def _no_usage() -> None:
     return None
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct):
     """One request at its end. `id`: made by this gateway. `request_id`: the client's own, where it sent a sane one."""
 
     id: str
@@ -117,9 +116,17 @@ class GatewayMetrics:
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
         self._tenants: dict[str, None] = {}
+        self._running: dict[tuple[str, str], int] = {}  # what the gauge of requests now at a revision shows
+        self._touched: tuple[str, str] | None = None  # the pair that was counted last
+        self._forget_children()
+
+    def _forget_children(self) -> None:
         # Functions of children: looking a child up takes longer than counting. Kept until labels are forgotten.
         self._adders: dict[tuple[MetricWrapperBase, tuple[str, ...]], Callable[[float], None]] = {}
-        self._measured: dict[tuple[MetricWrapperBase, tuple[str, ...]], _Measured] = {}
+        self._ended: dict[tuple[tuple[str, str], int, str], Callable[[float], None]] = {}
+        self._token_adders: dict[tuple[str, str], dict[str, Callable[[float], None]]] = {}
+        self._measured: dict[Histogram, dict[tuple[str, str], _Measured]]
+        self._measured = {family: {} for family in (self._ttft, self._seconds, self._itl)}
 
     def _declare_certificates(self) -> None:
         self.internal_certificate = self._gauge(
@@ -134,6 +141,7 @@ class GatewayMetrics:
     def _declare_tenants(self) -> None:
         """Metrics of what tenants use, and of where it is counted."""
         self._quota_refusals = self._counter("quota_refusals_total", "Requests refused by a limit", ("tenant", "limit"))
+        self._touched_tenant = ""  # the tenant that was counted last
         self._tokens = self._counter("tokens_total", "Tokens that tenants used", ("tenant", "model", "kind"))
         self.ready_gateways = self._gauge("ready_gateways", "Gateways that divide what they do not share", ())
         self.shared_limits = self._gauge("shared_limits", "1: limits are counted at Redis, for all gateways", ())
@@ -161,19 +169,19 @@ class GatewayMetrics:
         return generate_latest(self.registry)
 
     def observe(self, record: RequestRecord, now: float) -> None:
-        model, revision = record.model, record.revision
-        self._touch(model, revision)
-        self._add(self._requests, 1, model, revision, str(record.code), record.outcome)
-        self._measure(self._seconds, now - record.started, model, revision)
+        pair = (record.model, record.revision)
+        self._touch(*pair)
+        self._requests_of(pair, record.code, record.outcome)(1)
+        self._measure(self._seconds, now - record.started, pair)
         if record.first_byte is not None:
-            self._measure(self._ttft, record.first_byte - record.started, model, revision)
+            self._measure(self._ttft, record.first_byte - record.started, pair)
 
     def first_attempt(self, model: str, revision: str, bad: Iterable[str], itl_s: float | None) -> None:
         """`bad`: kinds of failure. `itl_s`: mean inter-token latency of a stream."""
         for kind in bad:
             self._bad.labels(model, revision, kind).inc()
         if itl_s is not None:
-            self._measure(self._itl, itl_s, model, revision)
+            self._measure(self._itl, itl_s, (model, revision))
 
     def retried(self, model: str, revision: str, reason: str) -> None:
         """A further attempt begins. `revision`, `reason`: of the failed attempt before it."""
@@ -205,7 +213,11 @@ class GatewayMetrics:
         self._rated.labels(model, revision, result).inc()
 
     def inflight_changed(self, model: str, revision: str, by: int) -> None:
-        self._add(self._inflight, by, model, revision)
+        pair = (model, revision)
+        if pair not in self._running:
+            self._running[pair] = 0
+            self._inflight.labels(model, revision).set_function(lambda: self._running.get(pair, 0))
+        self._running[pair] += by
 
     def shed(self, reason: str) -> None:
         self._shed.labels(reason).inc()
@@ -235,13 +247,14 @@ class GatewayMetrics:
 
     def tokens_used(self, tenant: str, model: str, usage: Usage) -> None:
         self._touch_tenant(tenant)
-        cached, output = usage.cached_tokens, usage.output_tokens
-        if (fresh := usage.input_tokens - cached) > 0:
-            self._add(self._tokens, fresh, tenant, model, "input")
-        if cached:
-            self._add(self._tokens, cached, tenant, model, "cached_input")
-        if output:
-            self._add(self._tokens, output, tenant, model, "output")
+        adders = self._token_adders.setdefault((tenant, model), {})
+        fresh = usage.input_tokens - usage.cached_tokens
+        for kind, tokens in ("input", fresh), ("cached_input", usage.cached_tokens), ("output", usage.output_tokens):
+            if tokens > 0:
+                add = adders.get(kind)
+                if add is None:
+                    add = adders[kind] = self._tokens.labels(tenant, model, kind)._value.inc
+                add(tokens)
 
     def routes_applied(self, generations: Mapping[str, int]) -> None:
         former, self._applied = self._applied, dict(generations)
@@ -267,37 +280,51 @@ class GatewayMetrics:
             found = self._adders[family, labels] = family.labels(*labels)._value.inc
         found(amount)
 
-    def _measure(self, family: Histogram, value: float, *labels: str) -> None:
-        """Does `family.labels(*labels).observe(value)`, but looks the child up only once."""
-        found = self._measured.get((family, labels))
+    def _requests_of(self, pair: tuple[str, str], code: int, outcome: str) -> Callable[[float], None]:
+        """What counts requests that ended so, looked up as in `_add`."""
+        found = self._ended.get((pair, code, outcome))
         if found is None:
-            child = family.labels(*labels)
+            found = self._ended[pair, code, outcome] = self._requests.labels(*pair, str(code), outcome)._value.inc
+        return found
+
+    def _measure(self, family: Histogram, value: float, pair: tuple[str, str]) -> None:
+        """Does `family.labels(*pair).observe(value)`, but looks the child up only once."""
+        measured = self._measured[family]
+        found = measured.get(pair)
+        if found is None:
+            child = family.labels(*pair)
             adders = [bucket.inc for bucket in child._buckets]
-            found = self._measured[family, labels] = (child._sum.inc, child._upper_bounds, adders)
+            found = measured[pair] = (child._sum.inc, child._upper_bounds, adders)
         add, bounds, adders = found
         add(value)
         adders[bisect_left(bounds, value)](1)  # the last bound is infinite
 
     def _touch(self, model: str, revision: str) -> None:
         pair = (model, revision)
+        if pair == self._touched:
+            return  # it is the last one already
+        self._touched = pair
         self._pairs.pop(pair, None)
         self._pairs[pair] = None
         if len(self._pairs) > _MAX_PAIRS:
             self._forget(next(iter(self._pairs)))
 
     def _touch_tenant(self, tenant: str) -> None:
+        if tenant == self._touched_tenant:
+            return
+        self._touched_tenant = tenant
         self._tenants.pop(tenant, None)
         self._tenants[tenant] = None
         if len(self._tenants) > _MAX_TENANTS:
             gone = next(iter(self._tenants))
             del self._tenants[gone]
-            self._adders.clear()
+            self._forget_children()
             for family in self._of_tenants:
                 family.remove_by_labels({"tenant": gone})
 
     def _forget(self, pair: tuple[str, str]) -> None:
         del self._pairs[pair]
-        self._adders.clear()
-        self._measured.clear()
+        self._forget_children()
+        self._running.pop(pair, None)
         for family in self._of_pairs:
             family.remove_by_labels({"model": pair[0], "revision": pair[1]})

@@ -46,6 +46,37 @@ class _Framing:
         return last == _BLANK_LINE if self.chunked else self.body_at >= 0 and received == self.body_at + self.length
 
 
+class WholeBody:
+    """A body that has arrived, with what readers of a response use of `StreamReader`."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def is_eof(self) -> bool:
+        """Whether nothing more arrives."""
+        return True
+
+    def at_eof(self) -> bool:
+        """Whether all of it was read."""
+        return not self._data
+
+    def read_nowait(self) -> bytes:
+        data, self._data = self._data, b""
+        return data
+
+    async def readany(self) -> bytes:
+        return self.read_nowait()
+
+    async def read(self) -> bytes:
+        return self.read_nowait()
+
+
+Body = StreamReader | WholeBody
+Received = tuple[RawResponseMessage, Body]
+
+
 class EndpointConnection(BaseProtocol):
     """Sends a request and reads its response; calls `on_idle` when the next request may follow, `on_lost` at its end.
 
@@ -59,7 +90,8 @@ class EndpointConnection(BaseProtocol):
         self.on_idle: Callable[[EndpointConnection], None] | None = None
         self.on_lost: Callable[[EndpointConnection], None] | None = None
         self.idle_since_s = 0.0
-        self._waiter: asyncio.Future[tuple[RawResponseMessage, StreamReader]] | None = None
+        self._waiter: asyncio.Future[Received] | None = None
+        self._heads: HttpResponseParser | None = None  # reads heads alone
         self._payload: StreamReader | None = None
         self._framing: _Framing | None = None  # None: the connection ends with the response
         self._received, self._last = 0, b""
@@ -71,7 +103,7 @@ class EndpointConnection(BaseProtocol):
     def is_open(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
 
-    def send(self, data: bytes) -> "asyncio.Future[tuple[RawResponseMessage, StreamReader]]":
+    def send(self, data: bytes) -> "asyncio.Future[Received]":
         """Writes a whole request. The future has the head of the response and its body, parts of which may come later.
 
         The future raises HttpProcessingError for what is no HTTP, else what aiohttp's session raises.
@@ -79,17 +111,6 @@ class EndpointConnection(BaseProtocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
-        limits = self._limits
-        # A parser of its own for each response: nothing of the response before can be in it.
-        self._parser = HttpResponseParser(
-            self,
-            self._loop,
-            limits.read_bytes,
-            payload_exception=aiohttp.ClientPayloadError,
-            read_until_eof=True,
-            auto_decompress=False,
-            max_field_size=limits.header_bytes,
-        )
         self._received = 0
         self._waiter = waiter = self._loop.create_future()
         transport.write(data)
@@ -120,9 +141,13 @@ class EndpointConnection(BaseProtocol):
         """Feeds `data` to the parser; empty `data`: the parser goes on with what it has."""
         parser = self._parser
         if parser is None:
-            if data:
+            if not data or self._take_whole(data):
+                return
+            if self._waiter is None or self._waiter.done():
                 self.close()  # no request waits for it
-            return
+                return
+            # A parser of its own for each response: nothing of the response before can be in it.
+            self._parser = parser = self._new_parser(reads_body=True)
         before = self._received
         if data:
             self._received = before + len(data)
@@ -173,6 +198,45 @@ class EndpointConnection(BaseProtocol):
 
     # -- one response
 
+    def _new_parser(self, *, reads_body: bool) -> HttpResponseParser:
+        return HttpResponseParser(
+            self,
+            self._loop,
+            self._limits.read_bytes,
+            payload_exception=aiohttp.ClientPayloadError,
+            response_with_body=reads_body,
+            read_until_eof=True,
+            auto_decompress=False,
+            max_field_size=self._limits.header_bytes,
+        )
+
+    def _take_whole(self, data: bytes) -> bool:
+        """Takes a response that came in one read, with its length, and does not end the connection: most are such.
+
+        False: it is another one, or none, or no request waits for it.
+        """
+        waiter, end = self._waiter, data.find(_BLANK_LINE) + 4
+        if waiter is None or waiter.done() or end < 4:
+            return False
+        heads, self._heads = self._heads or self._new_parser(reads_body=False), None
+        try:
+            messages, upgraded, rest = heads.feed_data(data[:end])
+        except Exception:
+            return False  # the whole parser finds it too
+        if len(messages) != 1 or upgraded or rest:
+            return False
+        message = messages[0][0]
+        length = message.headers.get(hdrs.CONTENT_LENGTH, "")
+        if message.code < 200 or message.code in _WITHOUT_BODY or message.should_close or message.chunked:
+            return False
+        if not length.isdecimal() or len(data) != end + int(length):
+            return False
+        self._heads = heads  # nothing is left in it
+        self._waiter = None
+        waiter.set_result((message, WholeBody(data[end:])))
+        self._stay(ended=True)
+        return True
+
     def _begin(
         self, messages: list[tuple[RawResponseMessage, StreamReader]], data: bytes, before: int, *, upgraded: bool
     ) -> None:
@@ -188,12 +252,16 @@ class EndpointConnection(BaseProtocol):
                 self._waiter.set_result((message, payload))
 
     def _end(self) -> None:
-        framing, transport = self._framing, self.transport
+        framing = self._framing
         self._parser = self._payload = self._waiter = self._framing = None
+        self._stay(ended=framing is not None and framing.ends_at(self._received, self._last))
+
+    def _stay(self, *, ended: bool) -> None:
+        """Waits for the next request, or closes the connection. `ended`: the response ended as it declared."""
+        transport = self.transport
         self._silent_since_s = math.inf
         if (
-            framing is not None
-            and framing.ends_at(self._received, self._last)
+            ended
             and transport is not None
             and not transport.is_closing()
             and not transport.get_write_buffer_size()

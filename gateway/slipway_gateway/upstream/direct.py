@@ -5,12 +5,12 @@ and its connections make some for each response. Its connector and its parser ar
 """
 
 import aiohttp
-from aiohttp import RequestInfo, StreamReader, hdrs
+from aiohttp import RequestInfo, hdrs
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_writer import _serialize_headers
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from .connection import EndpointConnection
+from .connection import Body, EndpointConnection
 from .pool import EndpointPool, Origin
 
 
@@ -20,7 +20,7 @@ class DirectResponse:
     __slots__ = ("_connection", "content", "headers", "status")
 
     def __init__(
-        self, status: int, headers: CIMultiDictProxy[str], content: StreamReader, connection: EndpointConnection
+        self, status: int, headers: CIMultiDictProxy[str], content: Body, connection: EndpointConnection
     ) -> None:
         self.status, self.headers, self.content = status, headers, content
         self._connection = connection

@@ -1,6 +1,6 @@
 """The request that every attempt sends to an endpoint, and the response that comes back."""
 
-from dataclasses import dataclass
+import functools
 
 import aiohttp
 import msgspec
@@ -57,17 +57,14 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     path: str = ""
     computes: bool = False
     writes_text: bool = False
+    whose: str = ""  # the name by which the route is found
 
     def __post_init__(self) -> None:
-        path = self.path_qs.partition("?")[0]
+        force_setattr(self, "whose", self.route or self.model)
+        path, has_model, writes_text = _of_path(self.path_qs)
         force_setattr(self, "path", path)
-        force_setattr(self, "computes", self.method == "POST" and path not in WITHOUT_MODEL)
-        force_setattr(self, "writes_text", path not in WITHOUT_TEXT and not is_predict(path))
-
-    @property
-    def whose(self) -> str:
-        """The name by which the route is found."""
-        return self.route or self.model
+        force_setattr(self, "computes", has_model and self.method == "POST")
+        force_setattr(self, "writes_text", writes_text)
 
     @property
     def tenant(self) -> str:
@@ -87,6 +84,13 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
         return stratum(len(self.body), stream=self.stream)
 
 
+@functools.lru_cache(maxsize=1024)
+def _of_path(path_qs: str) -> tuple[str, bool, bool]:
+    """The path without its query, whether a model computes its responses, and whether these are text."""
+    path = path_qs.partition("?")[0]
+    return path, path not in WITHOUT_MODEL, path not in WITHOUT_TEXT and not is_predict(path)
+
+
 def classify_status(status: int) -> str:
     """The outcome of a request with this status."""
     if status < 400:
@@ -96,8 +100,7 @@ def classify_status(status: int) -> str:
     return "upstream_error" if status >= 500 else "client_error"
 
 
-@dataclass(slots=True)
-class UpstreamResponse:
+class UpstreamResponse(msgspec.Struct):
     """A response whose first byte arrived; `rest` is None when `start` is all of it.
 
     `failed`: it counts against its server (`responses.is_servers_failure`).

@@ -45,14 +45,14 @@ _OF_ANSWER = (
     | _OF_RESUMING
     | {"content-length", "x-request-id", "x-slipway-revision", PROMPT_TOKENS.lower(), FEEDBACK.lower()}
 )
-_OF_ANSWER_WITHOUT_COOKIES = _OF_ANSWER | {"set-cookie", "set-cookie2"}
+_MAX_NAMES, _MAX_NAME = 1024, 64
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
     """The id that the client sent; None when it sent none, or one of other characters or more than 128."""
-    given = headers.get(REQUEST_ID, "")
-    return given if _SANE_ID.fullmatch(given) else None
+    given = headers.get(REQUEST_ID)
+    return given if given is not None and _SANE_ID.fullmatch(given) else None
 
 
 def prompt_tokens(headers: Mapping[str, str]) -> int | None:
@@ -74,43 +74,61 @@ def to_upstream(
 
     `priority_limit`: the most urgent priority, which the server enforces; None: the header is left out.
     """
-    added = {REQUEST_ID: request_id, RESUMABLE: "1"} | ({TENANT: tenant} if tenant else {})
+    kept = _crossing(headers, _to_upstream(tuple(forwarded)))
+    kept += ((REQUEST_ID, request_id), (RESUMABLE, "1"))
+    if tenant:
+        kept.append((TENANT, tenant))
     if priority_limit is not None:
-        added[PRIORITY_LIMIT] = str(priority_limit)
+        kept.append((PRIORITY_LIMIT, str(priority_limit)))
     if weight != 1:
-        added[WEIGHT] = str(weight)
+        kept.append((WEIGHT, str(weight)))
     if RESUMABLE in headers or LAST_EVENT_ID in headers:
-        added[RETURNS] = "1"
-    # The gateway alone sends headers of this prefix.
-    return _crossing(headers, _not_to_upstream(tuple(forwarded)), added, dropped_prefix="x-slipway-")
-
-
-@functools.lru_cache(maxsize=64)
-def _not_to_upstream(forwarded: tuple[str, ...]) -> frozenset[str]:
-    return _OF_REQUEST | CREDENTIALS.difference(forwarded)
+        kept.append((RETURNS, "1"))
+    return CIMultiDict(kept)
 
 
 def to_client(
     headers: MultiMapping[str], request_id: str, revision: str, *, forwarded: Collection[str] = ()
 ) -> CIMultiDict[str]:
     """Headers of a response to a client. It sets cookies only if the pod gets the client's cookies."""
-    dropped = _OF_ANSWER if "cookie" in forwarded else _OF_ANSWER_WITHOUT_COOKIES
-    return _crossing(headers, dropped, {REQUEST_ID: request_id, REVISION: revision})
+    kept = _crossing(headers, _TO_CLIENT if "cookie" in forwarded else _TO_CLIENT_WITHOUT_COOKIES)
+    kept += ((REQUEST_ID, request_id), (REVISION, revision))
+    return CIMultiDict(kept)
 
 
-def _crossing(
-    headers: MultiMapping[str], dropped: frozenset[str], added: dict[str, str], *, dropped_prefix: str = "\0"
-) -> CIMultiDict[str]:
-    """A copy of `headers` without those in `dropped`, hop-by-hop ones and what cannot be encoded; then `added`."""
-    for connection in headers.getall("Connection", ()):
-        dropped |= {token.strip().lower() for token in connection.split(",")}
-    kept: CIMultiDict[str] = CIMultiDict()
-    for name, value in headers.items():
+class _Names(dict[str, bool]):
+    """Whether headers of a name cross, by names as they are written. Those of the first `_MAX_NAMES` are remembered."""
+
+    def __init__(self, dropped: frozenset[str], dropped_prefix: str = "\0") -> None:
+        self._dropped, self._dropped_prefix = dropped, dropped_prefix
+
+    def __missing__(self, name: str) -> bool:
         lower = name.lower()
-        if lower not in dropped and not lower.startswith(dropped_prefix) and (value.isascii() or _encodable(value)):
-            kept.add(name, value)
-    kept.update(added)
-    return kept
+        crosses = lower not in self._dropped and not lower.startswith(self._dropped_prefix)
+        if len(self) < _MAX_NAMES and len(name) <= _MAX_NAME:
+            self[name] = crosses
+        return crosses
+
+    def without(self, names: frozenset[str]) -> "_Names":
+        """Names of which these, in lower case, do not cross either."""
+        return self if names <= self._dropped else _Names(self._dropped | names, self._dropped_prefix)
+
+
+_TO_CLIENT, _TO_CLIENT_WITHOUT_COOKIES = _Names(_OF_ANSWER), _Names(_OF_ANSWER | {"set-cookie", "set-cookie2"})
+
+
+@functools.lru_cache(maxsize=64)
+def _to_upstream(forwarded: tuple[str, ...]) -> _Names:
+    # The gateway alone sends headers of this prefix.
+    return _Names(_OF_REQUEST | CREDENTIALS.difference(forwarded), "x-slipway-")
+
+
+def _crossing(headers: MultiMapping[str], names: _Names) -> list[tuple[str, str]]:
+    """`headers` without those that do not cross, hop-by-hop ones and what cannot be encoded."""
+    if "Connection" in headers:
+        listed = (token for value in headers.getall("Connection") for token in value.split(","))
+        names = names.without(frozenset(token.strip().lower() for token in listed))
+    return [pair for pair in headers.items() if names[pair[0]] and (pair[1].isascii() or _encodable(pair[1]))]
 
 
 def _encodable(value: str) -> bool:

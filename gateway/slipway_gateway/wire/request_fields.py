@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
+from multidict import istr
 
 from .errors import RequestError, invalid
 from .responses import EMPTY, INVALID_JSON, REPETITION, TRUNCATED
@@ -23,6 +24,7 @@ SESSION_HEADERS = (
     "session-id",
     "x-litellm-session-id",
 )
+_SESSION_NAMES = tuple(map(istr, SESSION_HEADERS))  # a lookup of such a name folds no case
 # SDKs insist on a key where the server needs none; these must not tie all of their users to one revision.
 PLACEHOLDER_KEYS = frozenset(
     {"", "empty", "none", "null", "dummy", "not-needed", "unused", "no-key", "sk-no-key-required"}
@@ -38,6 +40,7 @@ FREE_FORMATS = (None, "text", "json_object")
 # Any limit of the client's may cut an answer short; one below this may leave no text at all.
 TINY_LIMIT_TOKENS = 16
 _ABSENT = msgspec.Raw()
+_UNNAMED = (None, None, None)
 _NOTHING_EXCUSED: frozenset[str] = frozenset()
 _NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
 
@@ -210,13 +213,15 @@ def sticky_key(
     `own`: takes the place of the API key, for clients that the gateway knows.
     """
     if "session" in sources:
-        for name in SESSION_HEADERS:
+        for name in _SESSION_NAMES:
             if value := headers.get(name):
                 return f"session:{value}"
     if "user" in sources:
-        for value in (fields.user, fields.prompt_cache_key, _conversation(fields)):
-            if isinstance(value, str) and value:
-                return f"user:{value}"
+        named = (fields.user, fields.prompt_cache_key, fields.conversation)
+        if named != _UNNAMED:
+            for value in (*named[:2], _conversation(fields)):
+                if isinstance(value, str) and value:
+                    return f"user:{value}"
     if "key" in sources and own:
         return own
     if "key" in sources and _api_key(headers):
@@ -258,6 +263,9 @@ def _conversation(fields: RequestFields) -> Any:
 
 
 def _api_key(headers: Mapping[str, str]) -> str | None:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
+    given = headers.get("authorization")
+    if given is None:
+        return None
+    scheme, _, key = given.partition(" ")
     key = key.strip()
     return key if scheme.lower() == "bearer" and key.lower() not in PLACEHOLDER_KEYS else None

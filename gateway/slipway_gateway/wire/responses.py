@@ -55,6 +55,19 @@ class _Choice(msgspec.Struct):
     delta: _Message | None = None
     finish_reason: Any = None
 
+    @property
+    def is_text_alone(self) -> bool:
+        """Whether it is a chat's message with no more than text that was not cut."""
+        found = self.message
+        return (
+            found is not None
+            and self.finish_reason != "length"
+            and self.text is None
+            and found.reasoning_content is None
+            and found.refusal is None
+            and not (found.tool_calls or found.function_call)
+        )
+
 
 class _Part(msgspec.Struct):
     """A whole response, or one event of a stream. From `object` on: of the Responses API."""
@@ -163,7 +176,7 @@ def find_failures(body: bytes, *, wants_json: bool = False) -> tuple[str, ...]:
 
     `wants_json`: the request has a JSON response format.
     """
-    if not body.strip():
+    if not body or body.isspace():
         return (EMPTY,)
     try:
         return _find_failures([_as_chat(_WHOLE.decode(body))], complete=True, wants_json=wants_json)
@@ -188,7 +201,19 @@ def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = F
         return ()
 
 
+def _text_alone(part: _Part) -> str | None:
+    """The text of a response that is one finished choice with text and nothing else; None for any other one."""
+    if part.choices is None or len(part.choices) != 1 or not part.choices[0].is_text_alone or part.error:
+        return None
+    if part.text is not None or part.token is not None or part.finish_reason is not None:
+        return None
+    message = part.choices[0].message
+    return message.content if message and isinstance(message.content, str) else None
+
+
 def _find_failures(parts: list[_Part], *, complete: bool, wants_json: bool) -> tuple[str, ...]:
+    if complete and not wants_json and len(parts) == 1 and (sound := _text_alone(parts[0])):
+        return (REPETITION,) if loops(sound) else ()  # most responses
     known = failed = False
     for part in parts:
         if isinstance(part.error, dict) and _is_servers_fault(part.error):
@@ -281,6 +306,8 @@ def is_json(text: str) -> bool:
 
 def loops(text: str) -> bool:
     """Whether the end of a text repeats itself: its last `LOOP_BYTES` compress `LOOP_RATIO` times."""
+    if 4 * len(text) < LOOP_MIN_BYTES:
+        return False
     end = text[-LOOP_BYTES:].encode("utf-8", "surrogatepass")[-LOOP_BYTES:]
     return len(end) >= LOOP_MIN_BYTES and len(end) >= LOOP_RATIO * len(zlib.compress(end, 6, wbits=-10))
 
