@@ -15,7 +15,7 @@ from cryptography import x509
 
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import CERTIFICATES, MODEL_DEPLOYMENTS, SECRETS
-from slipway_operator.kube.secrets import cert_manager, kept
+from slipway_operator.kube.secrets import cert_manager, certificates, kept
 from slipway_operator.kube.secrets.certificates import Certificates, CertificateSecrets
 from slipway_operator.manifests.pods.certificate import NAME
 from slipway_operator.model.cluster import authorities
@@ -25,6 +25,7 @@ from slipway_operator.model.issuing import trust
 from slipway_operator.model.issuing.issuer import IssuerRef
 from slipway_process.network import mutual_tls
 from testkit.until import until, until_async
+from testkit.world.rights import grant, issuer_rules
 from tests.support.cert_manager import PlayedController, install, new_ca, pem, remove
 from tests.support.certificates import install as install_files
 
@@ -55,6 +56,12 @@ async def absent(client):
     await remove(client)
 
 
+@pytest.fixture
+async def rights(client, namespace):
+    """Those that the operator's page lists for certificates of cert-manager."""
+    await grant(client, namespace, "issuer", issuer_rules())
+
+
 async def secret(client, namespace, name):
     async def look():
         try:
@@ -73,7 +80,7 @@ def issuer_of(found):
     return x509.load_pem_x509_certificate(field(found, "tls.crt").encode()).issuer
 
 
-async def test_gateways_and_pods_have_certificates_of_the_issuer_alone(controller, cluster, chat):
+async def test_gateways_and_pods_have_certificates_of_the_issuer_alone(controller, rights, cluster, chat):
     """The operator has the rights that its page lists, and nothing of its own signs."""
     client, namespace, ca = cluster.client, cluster.namespace, controller.ca
     pods, gateways = await secret(client, namespace, NAME), await secret(client, namespace, GATEWAYS)
@@ -105,11 +112,13 @@ async def test_gateways_and_pods_have_certificates_of_the_issuer_alone(controlle
     assert await client.get(MODEL_DEPLOYMENTS, namespace, "chat")
 
 
-async def test_without_cert_manager_the_log_says_so_and_certificates_come_once_it_is_there(absent, cluster, chat):
+async def test_without_cert_manager_the_log_says_so_and_certificates_come_once_it_is_there(
+    absent, rights, cluster, chat
+):
     def log():
         return cluster.operator.log()
 
-    until(log, "the reason is logged", 30, holds=lambda text: "install cert-manager" in text)
+    until(log, "the reason is logged", 60, holds=lambda text: "install cert-manager" in text)
     assert log().count("install cert-manager") == 1
     with pytest.raises(NotFound):
         await cluster.client.get(SECRETS, cluster.namespace, NAME)
@@ -126,6 +135,11 @@ class Copy:
         self.folder, self.late_s = folder, late_s
         self._client, self._where = client, (namespace, name)
         self._data = None
+
+    async def is_current(self, ca):
+        """Whether the process has the Secret as it is, and this `ca.crt` is in it."""
+        data = (await self._client.get(SECRETS, *self._where))["data"]
+        return data == self._data and data["ca.crt"] == ca
 
     async def run(self):
         while True:
@@ -166,6 +180,27 @@ class Requests:
             self.issuers.append(issuer)
 
 
+class Clock:
+    """Goes on only while both processes have what the operator wrote, however slow the machine is.
+
+    Four steps are the time after which a CA counts as trusted everywhere: the first may come just before it is written.
+    """
+
+    def __init__(self, client, namespace, *copies):
+        self.now = time.time()
+        self._client, self._namespace, self._copies = client, namespace, copies
+
+    def __call__(self):
+        return self.now
+
+    async def run(self):
+        while True:
+            ca = (await self._client.get(SECRETS, self._namespace, CA))["data"]["ca.crt"]
+            if all([await copy.is_current(ca) for copy in self._copies]):
+                self.now += PROPAGATION_S / 4
+            await asyncio.sleep(READ_S)
+
+
 @contextlib.asynccontextmanager
 async def server_of(folder):
     async def answer(request):
@@ -200,7 +235,8 @@ async def background(*runs):
 def quick(monkeypatch):
     monkeypatch.setattr(kept, "LOOK_S", READ_S)
     monkeypatch.setattr(cert_manager, "AGAIN_AFTER_S", 0.0)
-    monkeypatch.setattr(mutual_tls, "LOOK_AGAIN_S", READ_S)
+    monkeypatch.setattr(certificates, "SOON_S", READ_S)
+    monkeypatch.setattr(mutual_tls, "LOOK_AGAIN_S", 0.0)
 
 
 def keeper(client, namespace, issuer, clock=time.time):
@@ -218,21 +254,25 @@ async def test_no_request_is_lost_while_who_signs_changes(
     await own.keep(namespace)
     gateway = Copy(client, namespace, GATEWAYS, tmp_path / "gateway", gateway_late_s)
     pod = Copy(client, namespace, NAME, tmp_path / "pod", pod_late_s)
+    clock = Clock(client, namespace, gateway, pod)
     async with background(gateway.run(), pod.run()):
         await until_async(lambda: asyncio.sleep(0, pod.folder.exists() and gateway.folder.exists()), "files")
         async with server_of(pod.folder) as port:
             requests = Requests(gateway.folder, port, namespace)
 
             async def signed_by(name, seen):
-                await until_async(lambda: asyncio.sleep(0, requests.issuers), f"{name} signs", 30, holds=seen)
-                await asyncio.sleep(PROPAGATION_S)  # the late side has the new files too
+                await until_async(lambda: asyncio.sleep(0, requests.issuers), f"{name} signs", 60, holds=seen)
+                after = clock.now + PROPAGATION_S
+                await until_async(
+                    lambda: asyncio.sleep(0, clock.now), "both have it", 60, holds=lambda now: now > after
+                )
 
-            async with background(requests.run()):
-                async with background(keeper(client, namespace, ISSUER).run()):
+            async with background(requests.run(), clock.run()):
+                async with background(keeper(client, namespace, ISSUER, clock).run()):
                     await signed_by("the issuer", lambda seen: seen[-1:] == ["first"])
                     controller.ca = new_ca("second")
                     await signed_by("its other CA", lambda seen: seen[-1:] == ["second"])
-                async with background(keeper(client, namespace, None).run()):
+                async with background(keeper(client, namespace, None, clock).run()):
                     await signed_by("an own authority", lambda seen: seen[-1].startswith("slipway "))
     assert requests.failures == []
     assert len(requests.issuers) == 4, requests.issuers

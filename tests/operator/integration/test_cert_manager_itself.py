@@ -12,7 +12,7 @@ from slipway_operator.kube.resources import CERTIFICATES, ENDPOINT_SLICES, MODEL
 from slipway_operator.manifests.pods.certificate import NAME
 from slipway_operator.model.cluster.certificates import Issued
 from testkit.until import until_async
-from testkit.world.rights import limited_kubeconfig
+from testkit.world.rights import grant, issuer_rules, limited_kubeconfig
 from testkit.world.slipway import Cluster
 from tests.chart.rendered import find, objects
 from tests.support.cert_manager import ca_issuer, install, real_controller, renew
@@ -40,6 +40,7 @@ async def cert_manager(client, namespace, api_server, tmp_path):
 @pytest.fixture
 async def release(client, namespace, api_server, tmp_path, cert_manager):
     """Operator and gateway; the gateway has no port but that with TLS for reports, and starts with its certificate."""
+    await grant(client, namespace, "issuer", issuer_rules())
     limited = await limited_kubeconfig(client, namespace, api_server, tmp_path)
     port, folder = reserve_port(), tmp_path / "internal-tls"
     made = Cluster(
