@@ -51,7 +51,7 @@ class Echo:
     """Sends back what each stream brings; admits every connection."""
 
     def __init__(self) -> None:
-        self.begun = self.ended_ = 0
+        self.begun = self.ended_ = self.held = 0
 
     def enter(self, connection: Any, owner: str, now_s: float) -> Exception | None:
         return None
@@ -64,6 +64,10 @@ class Echo:
 
     def closed(self, connection: Any) -> None:
         pass
+
+    def holds(self, size_bytes: int) -> bool:
+        self.held += size_bytes
+        return self.held < 50_000
 
     def handle(self, stream: Stream, connection: Any) -> Coroutine[Any, Any, None] | None:
         self.begun += 1
@@ -149,7 +153,7 @@ async def play(chance: random.Random) -> tuple[int, int]:
     connection.connection_lost(None)
     for _ in range(50):
         await asyncio.sleep(0)
-    assert echo.begun == echo.ended_ and not connection._streams
+    assert echo.begun == echo.ended_ and not connection._streams and not echo.held
     if goes_on:
         assert connection._window + connection._taken == 4 << 20, "bytes that no reader took are given back"
     return echo.begun, len(wire.sent)

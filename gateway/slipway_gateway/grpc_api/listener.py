@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 # Calls beyond `max_inflight` that get a task, so that the API can count and refuse them itself; streams are among them.
 _MORE_CALLS = 256
+# What all connections may hold of messages that no call has read: outside of the memory budget, because a call counts
+# what it reads. Calls read at once, but for streams whose client takes no answers.
+_MAX_UNREAD_BYTES = 32 << 20
 _CHECKED_S = 1.0
 _CUT_S, _CUT_CHECKS = 1.0, 50
 _AGE_SPREAD = 0.1  # ages of connections differ by so much, so that they do not end together
@@ -54,7 +57,7 @@ class GrpcServer:
             settings.grpc_connection_age_s,
         )
         self._connections: set[Http2Connection] = set()
-        self._running = 0
+        self._running = self._unread_bytes = 0
         self._all_closed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -141,6 +144,10 @@ class GrpcServer:
         self._connections.discard(connection)
         if not self._connections:
             self._all_closed.set()
+
+    def holds(self, size_bytes: int) -> bool:
+        self._unread_bytes += size_bytes
+        return self._unread_bytes <= _MAX_UNREAD_BYTES
 
     def handle(self, stream: Stream, connection: Http2Connection) -> Coroutine[Any, Any, None] | None:
         """Begins a call; a request that is none, or one too many, has its response at once."""

@@ -42,7 +42,7 @@ class Http2Connection(asyncio.Protocol):
         self._block: HeaderBlock | None = None
         self._has_settings = self._shut = False
         self._takes_streams = True
-        self._window, self._taken = _CONNECTION_WINDOW, 0
+        self._window, self._taken, self._unread = _CONNECTION_WINDOW, 0, 0
         self._lifetime = Lifetime(limits, now_s, age_share)
         self._takers: dict[int, Callable[[Frame], None]] = {
             frames.DATA: self._take_data,
@@ -107,6 +107,7 @@ class Http2Connection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._shut = True
         self._end_streams()
+        self._handler.holds(-self._unread)
         self._door.leave(self, self._owner)
         self._handler.closed(self)
 
@@ -194,11 +195,16 @@ class Http2Connection(asyncio.Protocol):
         self._window -= size
         if self._window < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more was sent than the connection's window takes")
+        self._unread += size
+        has_room = self._handler.holds(size)
         data, stream = frames.unpadded(frame), self._open_stream(frame.stream_id)
         if stream is None or stream.ended:
             self.consumed(size)
             self._charge(FRAME_COST)
             raise StreamFault(frame.stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end of its stream")
+        if not has_room:
+            self.consumed(size)
+            raise StreamFault(frame.stream_id, ErrorCode.ENHANCE_YOUR_CALM, "no room for what is not read yet")
         stream.take(data, size, ends=ends)
 
     def _take_headers(self, frame: Frame) -> None:
@@ -319,6 +325,8 @@ class Http2Connection(asyncio.Protocol):
     # -- ends
 
     def consumed(self, size_bytes: int) -> None:
+        self._unread -= size_bytes
+        self._handler.holds(-size_bytes)
         self._taken += size_bytes
         if self._taken >= _CONNECTION_WINDOW // 2 and not self._shut:
             self._window += self._taken

@@ -13,6 +13,10 @@ class StreamHandler(Protocol):
 
     def closed(self, connection: Any) -> None: ...
 
+    def holds(self, size_bytes: int) -> bool:
+        """Counts what connections hold for streams that have not read it; returns whether that has room."""
+        ...
+
     def handle(self, stream: Stream, connection: Any) -> Coroutine[Any, Any, None] | None:
         """Returns what runs the stream; None when it has its response already."""
         ...
