@@ -500,7 +500,7 @@ async def test_results_that_fill_the_file_of_sqlite_stop_lines_and_not_the_proce
         taken = await database.call(line_store.record, [LineResult(one, COMPLETED, answer) for one in claims])
         assert all(taken)
         recorded += len(taken)
-    assert 100 < recorded < count
+    assert 100 < recorded < count and turn.is_full
     await database.call(lambda connection: connection.execute(update(batches).values(expires_at=1.0)))
     for _ in range(2):
         for batch_id in await database.call(line_store.sweep):
@@ -516,5 +516,6 @@ async def test_results_that_fill_the_file_of_sqlite_stop_lines_and_not_the_proce
     validation = await database.call(made.claim, "one", 10.0)
     assert validation and await database.call(made.add_lines, validation, [(0, "a")], 10.0)
     assert await database.call(made.start, validation, 1)
-    assert (await database.call(line_store.runnable)).batches, "there is room again"
+    turn = await database.call(line_store.runnable)
+    assert turn.batches and not turn.is_full, "there is room again"
     database.close()

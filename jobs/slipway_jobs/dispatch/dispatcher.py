@@ -52,7 +52,7 @@ class Dispatcher:
         self._windows: OrderedDict[str, Window] = OrderedDict()
         self._next: dict[str, float] = {}  # when each regular task is due next
         self._pause_s = 0.0
-        self._last_tenant = ""
+        self._last_tenant, self._is_full = "", False
         self._validating: asyncio.Task[bool] | None = None
         self._suspect: asyncio.Task[None] | None = None
         self._isolates_since_s: float | None = None
@@ -177,6 +177,9 @@ class Dispatcher:
         if self._room() <= 0:
             return False
         turn = await self._database.call(self._lines.runnable, self._last_tenant)
+        if turn.is_full and not self._is_full:
+            log.warning("lines wait: the database has no room for results (--max-database-bytes)")
+        self._is_full = turn.is_full
         share = max(1, self._room() // max(1, len({batch.tenant for batch in turn.batches})))
         found, served = False, turn.last
         for batch in turn.batches:

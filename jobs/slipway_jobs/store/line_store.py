@@ -58,10 +58,14 @@ _RUNNABLE = (batches.c.id, batches.c.tenant, batches.c.endpoint, batches.c.input
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Batches in the order in which their lines are claimed. `last`: the last tenant that was looked at."""
+    """Batches in the order in which their lines are claimed. `last`: the last tenant that was looked at.
+
+    `is_full`: there are none because the database has no room for results.
+    """
 
     batches: list[RunnableBatch]
     last: str
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class LineStore:
         None while the database has no room for results.
         """
         if not self._has_room(connection):
-            return Turn([], after)
+            return Turn([], after, is_full=True)
         names = self._tenants(connection, lambda tenant: tenant > after, MAX_TENANTS)
         if len(names) < MAX_TENANTS:
             names += self._tenants(connection, lambda tenant: tenant <= after, MAX_TENANTS - len(names))
