@@ -71,7 +71,9 @@ class FailsafeState:
         return self._health[route.name].cut is not None or self._expired(route)
 
     def uses_published_weights(self, table: RouteTable, route: Route) -> bool:
-        return not self._health[route.name].cut and self.weights_in_force(table, route) is route
+        if self._health[route.name].cut:
+            return False
+        return self._settings.ttl_s <= 0 or self.weights_in_force(table, route) is route
 
     def weights_in_force(self, table: RouteTable, route: Route) -> Route:
         """The route itself or, once its weights expired, a copy with weights back at the stable revision."""

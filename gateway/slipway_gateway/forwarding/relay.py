@@ -74,8 +74,9 @@ class Relay:
         self._call = outgoing
         self._answer = response
         self._record = record
-        self._aligner = EventAligner() if response.streams_events else None
-        self._progress = self._begin_progress(response) if response.streams_events else None
+        streams_events = response.streams_events
+        self._aligner = EventAligner() if streams_events else None
+        self._progress = self._begin_progress(response) if streams_events else None
         self._done = False
         self._crashed = False  # the server reported that its engine died
         self._counted_bytes = 0

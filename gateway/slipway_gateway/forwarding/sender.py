@@ -1,7 +1,7 @@
 """One attempt of a request at one endpoint, from sending it to the first bytes of the response."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 from yarl import URL
@@ -115,14 +115,14 @@ class Sender:
     def _ready_urls(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
         return self._balancer.published.urls(endpoint.model, endpoint.revision)
 
-    async def _send(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> Reply:
+    def _send(self, outgoing: UpstreamRequest, endpoint: RouteEndpoint) -> Awaitable[Reply]:
         if outgoing.meter:
             outgoing.meter.sent = True
         self._signer.sign(outgoing.headers, endpoint.route)
         body = make_body(outgoing.body, outgoing.tokens)
         if outgoing.method == "POST" and isinstance(body, bytes):
-            return await self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body)
-        return await self._session.request(
+            return self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body)
+        return self._session.request(
             outgoing.method,
             URL(endpoint.url + outgoing.path_qs, encoded=True),
             data=body or None,

@@ -75,7 +75,7 @@ class Ledger:
 
     def exhausted(self, tenant: str, budget: Budget) -> str:
         """The period whose budget a tenant has used up, `day` or `month`; empty when there is none."""
-        return self.spending.exhausted(tenant, budget, self.hour)
+        return self.spending.exhausted(tenant, budget, self.hour) if budget.any else ""
 
     def open(self, meter: Meter) -> None:
         """A request begins: until it ends, its expected costs count against the tenant's budget."""

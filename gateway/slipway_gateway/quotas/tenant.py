@@ -108,8 +108,7 @@ class TenantQuota:
             return LimitReached(CONCURRENCY, _CONCURRENCY_WAIT_S)
         longest, longest_s = "", 0.0
         for name, bucket in self._buckets.items():
-            wait_s = bucket.wait_s(amounts.get(name, 0), now_s)
-            if wait_s > longest_s:
+            if bucket.tat_s > now_s and (wait_s := bucket.wait_s(amounts.get(name, 0), now_s)) > longest_s:
                 longest, longest_s = name, wait_s
         if longest:
             return LimitReached(longest, longest_s)

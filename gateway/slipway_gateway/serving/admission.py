@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from ..identity.tenants import KnownTenant
 from ..ledger.writer import Ledger
@@ -76,8 +76,11 @@ class Admission:
             strips_usage=strips_usage,
             echoes=outgoing.path == RESPONSES,
         )
-        body = request_fields.with_usage(outgoing.body, fields) if strips_usage else outgoing.body
-        return replace(outgoing, body=body, meter=meter)
+        if strips_usage:
+            return replace(outgoing, body=request_fields.with_usage(outgoing.body, fields), meter=meter)
+        # No one else has the request yet, and a copy of it takes longer than all else here.
+        force_setattr(outgoing, "meter", meter)
+        return outgoing
 
     def tenants_changed(self, tenants: Collection[str]) -> None:
         """Forgets deleted tenants: their recent use at once, their buckets only where they are full."""

@@ -179,7 +179,8 @@ class PublicApi:
                 return self._refuse(record, errors.internal(), request.path)
             finally:
                 self.running -= 1
-                self._ended.set()
+                if not self.running:
+                    self._ended.set()
                 self._count(record, request)
                 self._balancer.ended(record.model, record.code, record.outcome)
                 self._log(request, record)

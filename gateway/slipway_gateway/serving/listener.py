@@ -234,6 +234,13 @@ class _Connection(web.RequestHandler):
             await self._linger(payload)
         return not is_lost
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if resp._eof_sent and not self._upgraded:
+            return resp, False  # most responses were sent to their end: nothing is left to do
+        return await super().finish_response(request, resp, start_time)
+
     async def _linger(self, payload: StreamReader) -> None:
         """Reads the rest of a body that no handler read, for a while; the connection ends if more of it is left."""
         with contextlib.suppress(TimeoutError):

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -74,15 +75,12 @@ class EndpointPool:
             made.close()
             raise aiohttp.ClientConnectionResetError("The connection was closed at once.")
 
-        def keep(connection: EndpointConnection) -> None:
-            self._keep(origin, connection)
-
         def forget(connection: EndpointConnection) -> None:
             self._open.discard(connection)
             if connection in origin.idle:
                 origin.idle.remove(connection)
 
-        made.on_idle, made.on_lost = keep, forget
+        made.on_idle, made.on_lost = partial(self._keep, origin), forget
         self._open.add(made)
         return made
 

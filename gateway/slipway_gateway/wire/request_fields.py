@@ -92,6 +92,8 @@ class RequestFields(msgspec.Struct):
     @property
     def wants_json(self) -> bool:
         """Whether the text of the response is to be JSON."""
+        if self.response_format is _ABSENT and self.text is _ABSENT:
+            return False  # most requests
         return self._format in JSON_FORMATS
 
     @property
@@ -112,8 +114,8 @@ class RequestFields(msgspec.Struct):
         text, a loop, or text that is no JSON. A schema or a grammar may demand a text without end, a loop, or (a
         grammar) none.
         """
-        limits = self.output_limits
-        if limits == (None, None, None) and self._shaping.count(_ABSENT) == len(self._shaping):
+        limits, shaping = self.output_limits, self._shaping
+        if limits == (None, None, None) and shaping.count(_ABSENT) == len(shaping):
             return _NOTHING_EXCUSED
         limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
         ends = _given(self.stop, self.stop_token_ids)
