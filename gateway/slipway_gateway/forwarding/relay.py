@@ -1,6 +1,7 @@
 """Sends one response to its client, chunk by chunk, from one server or, if that one fails, from the next."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -342,6 +343,14 @@ class Relay:
             self._request.transport.abort()
 
 
+class WholeWriter(ABC):
+    """A writer that takes a response at once: there is no connection behind it."""
+
+    @abstractmethod
+    def take_whole(self, status: int, headers: CIMultiDict[str], body: bytes) -> None:
+        """Takes a whole response. Raises ConnectionError: it has no room."""
+
+
 class WholeResponse(web.StreamResponse):
     """A response whose body has arrived: head and body are one write, with the bytes that aiohttp would send."""
 
@@ -354,6 +363,10 @@ class WholeResponse(web.StreamResponse):
         """Sends it to the client of `request`. Raises ConnectionError: the client is gone."""
         writer, headers = request.writer, self._headers
         headers[hdrs.CONTENT_LENGTH] = str(len(body))
+        if isinstance(writer, WholeWriter):
+            writer.take_whole(self._status, headers, body)
+            self._eof_sent, self._body_length = True, len(body)
+            return
         if (
             request.version != HttpVersion11
             or must_be_empty_body(request.method, self._status)

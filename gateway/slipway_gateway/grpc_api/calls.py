@@ -15,6 +15,7 @@ from aiohttp.http import HttpVersion, RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from ..forwarding.relay import WholeWriter
 from ..limits.budget import Account
 from ..serving.api import PublicApi, Work
 from ..settings import GatewaySettings
@@ -84,7 +85,7 @@ class MessageBody:
         return message
 
 
-class ResponseCollector(AbstractStreamWriter):
+class ResponseCollector(AbstractStreamWriter, WholeWriter):
     """Collects a response in memory, within `limit_bytes` and the memory budget of `account`.
 
     `status` and `headers`: of the response, once it is prepared.
@@ -100,14 +101,22 @@ class ResponseCollector(AbstractStreamWriter):
         self.status = 0
         self.too_large = False
 
+    def take_whole(self, status: int, headers: "CIMultiDict[str]", body: bytes) -> None:
+        self._count(body)
+        self.status, self.headers, self.ended = status, headers, True
+        self.parts.append(body)
+
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Raises ConnectionError when the response has no room, so that the relay closes its server's connection."""
+        self._count(chunk)
+        if chunk:
+            self.parts.append(bytes(chunk))
+
+    def _count(self, chunk: bytes | bytearray | memoryview) -> None:
         self.output_size += len(chunk)
         if self.output_size > self._limit_bytes or (self.account and self.account.grow(len(chunk))):
             self.too_large = True
             raise ConnectionError("the response has no room")
-        if chunk:
-            self.parts.append(bytes(chunk))
 
     async def write_eof(self, chunk: bytes = b"") -> None:
         await self.write(chunk)
@@ -139,7 +148,9 @@ class Call:
     ) -> None:
         self._connection, self._body = CallConnection(peer, is_cutting), MessageBody()
         self._writer = ResponseCollector(settings.max_body_bytes)
-        self._headers, self._remote = CIMultiDictProxy(CIMultiDict(headers)), peer.address
+        self._fields, self._remote = CIMultiDict(headers), peer.address
+        self._headers = CIMultiDictProxy(self._fields)
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
         self._record: RequestRecord | None = None
         self.account: Account | None = None
         self.request = self._made("POST", method)
@@ -150,7 +161,7 @@ class Call:
         message = RawRequestMessage(method, path, _VERSION, self._headers, (), False, None, False, False, url)
         # Body and connection are stand-ins for aiohttp's own, with all that the gateway reads of them.
         body, connection = cast("Any", self._body), cast("Any", self._connection)
-        task, loop = cast("Any", asyncio.current_task()), asyncio.get_running_loop()
+        task, loop = cast("Any", self._task), self._loop
         return web.Request(message, body, connection, self._writer, task, loop, remote=self._remote)
 
     async def run(self, api: PublicApi, prepare: Prepare) -> None:
@@ -192,12 +203,10 @@ class Call:
 
         `message`: its body. `timeout`: its header `grpc-timeout`; "": none.
         """
-        headers = CIMultiDict(self._headers)
         if message:
-            headers["Content-Type"] = PROTOBUF
+            self._fields["Content-Type"] = PROTOBUF
         if timeout:
-            headers["grpc-timeout"] = timeout
-        self._headers = CIMultiDictProxy(headers)
+            self._fields["grpc-timeout"] = timeout
         self._body.set(message)
         self.request = self._made(method, path)
 

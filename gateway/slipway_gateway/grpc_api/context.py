@@ -1,6 +1,5 @@
 """One gRPC call on the wire (gRPC over HTTP/2): its metadata, its messages, its deadline and its status."""
 
-import asyncio
 import re
 from typing import Any
 from urllib.parse import quote_from_bytes
@@ -29,7 +28,7 @@ class CallContext:
         self.method, self.metadata = stream.head.path, stream.head.fields
         self.address = connection.address
         self.timeout_s = _timeout_of(stream.head.fields)
-        self._began_s = asyncio.get_running_loop().time()
+        self._began_s = connection.received_s
         self._status, self._details = GrpcStatus.OK, ""
         self._trailing: Metadata = ()
         self._is_within_message = False
@@ -39,14 +38,13 @@ class CallContext:
         return self._connection.certificate
 
     def remaining_s(self) -> float | None:
-        """What is left of the client's time; None without a limit."""
+        """What is left of the client's time, by when its connection brought anything last; None without a limit."""
         if self.timeout_s is None:
             return None
-        return self._began_s + self.timeout_s - asyncio.get_running_loop().time()
+        return self._began_s + self.timeout_s - self._connection.received_s
 
     def set_status(self, status: GrpcStatus, details: str) -> None:
         """Sets how the call ends; without it, `OK`."""
-        self._began_s = asyncio.get_running_loop().time()
         self._status, self._details = status, details
 
     def set_trailing(self, metadata: Metadata) -> None:

@@ -1,5 +1,6 @@
 """What a response over HTTP is in gRPC: its status, its text and its metadata (pure)."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -57,6 +58,7 @@ _LONG = {FEEDBACK.lower(): 512}  # names of the route and the revision are in it
 _VALUE = re.compile(r"[\x20-\x7e]*")
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _MAX_DETAILS = 1000
+_MAX_KNOWN = 64  # characters of a name that is remembered
 
 # Metadata that does not become a header: these headers frame a body of HTTP, or have a meaning in HTTP alone.
 _NOT_HEADERS = frozenset(
@@ -127,15 +129,22 @@ def trailing(headers: Mapping[str, str]) -> Metadata:
 
 def to_headers(metadata: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Metadata of a call as headers of a request. Binary values, which HTTP has no form for, are left out."""
-    return [
-        (name, value)
-        for name, value in metadata
-        if name not in _NOT_HEADERS
-        and not name.startswith("grpc-")
-        and not name.endswith("-bin")
-        and _NAME.fullmatch(name)
-        and _VALUE.fullmatch(value)
-    ]
+    return [(name, value) for name, value in metadata if _is_header(name) and _VALUE.fullmatch(value)]
+
+
+def _is_header(name: str) -> bool:
+    return _known_header(name) if len(name) <= _MAX_KNOWN else _becomes_header(name)
+
+
+@functools.lru_cache(maxsize=1024)  # clients send the same names with each call
+def _known_header(name: str) -> bool:
+    return _becomes_header(name)
+
+
+def _becomes_header(name: str) -> bool:
+    if name in _NOT_HEADERS or name.startswith("grpc-") or name.endswith("-bin"):
+        return False
+    return _NAME.fullmatch(name) is not None
 
 
 def timeout_header(remaining_s: float) -> str:

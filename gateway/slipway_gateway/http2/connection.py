@@ -10,10 +10,10 @@ from ..limits.transports import bound_buffers
 from . import frames, header_blocks
 from .floods import ANSWERED, FRAME_COST, RESET_COST, SETTINGS_COST, FloodGuard
 from .frames import ConnectionFault, ErrorCode, Frame, FrameReader, StreamFault
-from .handler import ConnectionBounds, StreamHandler
 from .header_blocks import HeaderBlock, HeaderDecoder
 from .lifetime import Due, Http2Limits, Lifetime
 from .outbox import Outbox
+from .service import ConnectionBounds, StreamService
 from .stream import Stream
 
 ALPN = "h2"
@@ -29,7 +29,7 @@ class Http2Connection(asyncio.Protocol):
     reads_head = False
 
     def __init__(
-        self, handler: StreamHandler, door: ConnectionBounds, limits: Http2Limits, age_share: float = 1.0
+        self, handler: StreamService, door: ConnectionBounds, limits: Http2Limits, age_share: float = 1.0
     ) -> None:
         self._handler, self._door, self._limits = handler, door, limits
         self._loop = asyncio.get_running_loop()
@@ -117,6 +117,11 @@ class Http2Connection(asyncio.Protocol):
     def certificate(self) -> Any:
         """The client's verified certificate as `ssl.SSLSocket.getpeercert` returns it; None: it has none."""
         return self.transport.get_extra_info("peercert") or None
+
+    @property
+    def received_s(self) -> float:
+        """The time of the event loop at which anything was received last."""
+        return self._lifetime.received_s
 
     def idle_since_s(self, now_s: float) -> float:
         """Time at which the connection began to wait for a stream; `now_s` while it has one."""

@@ -1,5 +1,6 @@
 """Header blocks (RFC 7541) and what a request's fields must be (RFC 9113, section 8)."""
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 # What a block, and its fields when they are decoded, may take, in sizes of requests that are served. One between the
 # two sizes costs its stream alone; after a larger one the state of the decoder is lost, and so the connection.
 _READ = 4
+_MAX_KNOWN = 128  # characters of a field that is remembered
 
 Fields = list[tuple[str, str]]
 
@@ -129,6 +131,15 @@ def check_trailers(stream_id: int, fields: Fields) -> None:
 
 def _problem(name: str, value: str) -> str:
     """Returns what is wrong with a field; "" where nothing is."""
+    return _known_problem(name, value) if len(name) + len(value) <= _MAX_KNOWN else _found_problem(name, value)
+
+
+@functools.lru_cache(maxsize=2048)  # clients send the same fields with each request
+def _known_problem(name: str, value: str) -> str:
+    return _found_problem(name, value)
+
+
+def _found_problem(name: str, value: str) -> str:
     if not _NAME.fullmatch(name):
         return "the name of a field has characters that names cannot have"
     if name in _OF_CONNECTION or (name == "te" and value != "trailers"):

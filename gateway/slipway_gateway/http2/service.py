@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from .stream import Stream
 
 
-class StreamHandler(Protocol):
+class StreamService(Protocol):
     """What runs the streams of connections."""
 
     def opened(self, connection: Any) -> None: ...
