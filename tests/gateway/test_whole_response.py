@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -10,7 +11,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
-from slipway_gateway.forwarding.relay import WholeResponse
+from slipway_gateway.forwarding.relay import Relay, WholeResponse
+from slipway_gateway.telemetry.metrics import RequestRecord
+
+from .harness import Handler, echo, gateway, streaming, upstream
 
 Headers = Sequence[tuple[str, str]]
 DATE = ("Date", "Thu, 26 Nov 2026 00:00:00 GMT")  # else the two responses may be of two seconds
@@ -109,3 +113,21 @@ async def test_a_client_that_is_gone_is_an_error() -> None:
         with contextlib.suppress(ConnectionError):  # the client may get an end or a reset
             await received(str(server.make_url("/")), REQUESTS["plain"] % b"gone")
     assert len(raised) == 1
+
+
+@pytest.mark.parametrize("answer", [echo, streaming(2)])
+async def test_a_request_that_ended_leaves_nothing_to_the_collector_of_cycles(answer: Handler) -> None:
+    """Cycles stay until thousands of objects are there: the processor's caches then serve garbage."""
+    async with upstream(answer) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                async with await gate.post() as reply:
+                    await reply.read()
+            await gate.edge.idle()
+            left = [type(one).__name__ for one in gc.get_objects() if isinstance(one, Relay | RequestRecord)]
+        finally:
+            gc.enable()
+        assert left == [] and gate.outcomes() == {"ok": 3}

@@ -194,6 +194,7 @@ class PublicApi:
         now_s = self._clock()
         self._metrics.observe(record, now_s)
         self.access_log.ended(record, request, now_s)
+        record.close()
 
     def door(self) -> ConnectionLimiter:
         """Bounds the connections of this port."""

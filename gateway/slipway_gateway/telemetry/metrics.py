@@ -50,6 +50,10 @@ class RequestRecord(msgspec.Struct):
     def end(self, outcome: str, code: int, reason: str = "") -> None:
         self.outcome, self.code, self.reason = outcome, code, reason
 
+    def close(self) -> None:
+        """Nothing more is read from it: it forgets its response, which has it. A cycle waits long for the collector."""
+        self.find_usage = _no_usage
+
     def left(self) -> None:
         """The client hung up: too early, unless it has the whole stream, after which OpenAI's clients hang up."""
         if not self.whole:
