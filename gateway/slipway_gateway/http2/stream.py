@@ -11,6 +11,8 @@ from .outbox import Outbox
 # The window of a stream while a long body is read: 2.5 MB/s at a round trip of a tenth of a second.
 _MAX_WINDOW_BYTES = 256 << 10
 
+_AT_ONCE_BYTES = 256 << 10  # of a response, before others have their turn
+
 
 class ReceiveCredit(Protocol):
     """The receiving half of a connection."""
@@ -98,8 +100,11 @@ class Stream:
 
     async def send(self, data: bytes) -> None:
         """Sends a part of the response's body; returns when the connection has taken all of it."""
-        at, size = 0, len(data)
+        at, size, paused_at = 0, len(data), 0
         while at < size and not self.closed:
+            if at - paused_at >= _AT_ONCE_BYTES:
+                paused_at = at
+                await asyncio.sleep(0)  # a client with a large window does not hold others up
             await self._turn()
             part = min(self.send_window, self._outbox.room, size - at)
             if part <= 0:
