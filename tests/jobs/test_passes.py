@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from slipway_gateway.upstream.jobs_process import MAX_OF_CLIENT
 from slipway_process.passes import LIFETIME_S, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
 from testkit.until import until_async
 from tests.gateway import tenants
@@ -169,3 +171,27 @@ async def test_a_line_that_waits_goes_when_there_is_room(keys_file: str) -> None
         assert model.waiting == 1
         model.open.set()
         assert [answer.status for answer in await asyncio.gather(other, *lines)] == [200] * 4
+
+
+async def test_requests_of_one_tenant_that_hang_leave_room_for_files_of_others(keys_file: str) -> None:
+    going_on = asyncio.Event()
+
+    async def list_files(request: web.Request) -> web.Response:
+        if request.headers[TENANT] == "team-a":
+            await going_on.wait()
+        return web.json_response({"data": []})
+
+    async with upstream(list_files) as process:
+        options = {"auth_mode": "required", "jobs_url": process.url, "tenant_keys_file": keys_file}
+        async with gateway(TENANTS, tenants.PEPPER, **options) as edge:  # type: ignore[arg-type]
+
+            async def files(key: str) -> int:
+                async with edge.client.get(f"{edge.url}/v1/files", headers=tenants.bearer(key)) as answer:
+                    return answer.status
+
+            held = [asyncio.create_task(files(KEY_A)) for _ in range(MAX_OF_CLIENT)]
+            await until_async(lambda: len(process.seen) == MAX_OF_CLIENT)
+            assert [await files(KEY_A), await files(KEY_B)] == [429, 200]
+            going_on.set()
+            assert set(await asyncio.gather(*held)) == {200}
+            assert await files(KEY_A) == 200
