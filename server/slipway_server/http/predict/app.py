@@ -29,6 +29,7 @@ from .images import ImageInputs
 from .protocol import InferenceProtocol
 from .served import OneModel, ServedModels
 from .service import ModelIdentity, PredictService
+from .texts.api import TextApi
 
 log = logging.getLogger("slipway.predict")
 
@@ -42,7 +43,7 @@ def build(
     """The application and its guard. `more`: routes that come before the shared ones."""
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    apis = (InferenceProtocol(models), PredictApi(models))
+    apis = (InferenceProtocol(models), PredictApi(models), TextApi(models))
     routes = [route for api in apis for route in api.routes()]
     app.add_routes(complete_routes([*more, *shared_routes(service), *routes]))
     return app, guard
