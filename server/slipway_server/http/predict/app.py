@@ -24,12 +24,12 @@ from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import tracing
 from ..probes import Health
 from ..serving import Guard, GuardedService, complete_routes, run_server, shared_routes
+from ..texts.api import TextApi
 from .api import PredictApi
 from .images import ImageInputs
 from .protocol import InferenceProtocol
 from .served import OneModel, ServedModels
 from .service import ModelIdentity, PredictService
-from .texts.api import TextApi
 
 log = logging.getLogger("slipway.predict")
 

@@ -13,8 +13,8 @@ from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import Tracing
 from ..errors import HttpError, engine_crashed, invalid, lost, queue_full, too_late, unavailable
 from ..probes import Health
+from ..texts.rows import row_tokens
 from .images import ImageInputs, Where, raise_for_shape, takes
-from .texts.rows import row_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from slipway_server.models.checkpoint import CheckpointError
 from slipway_server.predict import model_file
 from slipway_server.predict.formats import ModelError, text_model, text_pair_model
 from slipway_server.predict.tensors import Tensor
+from testkit import ROOT
 
 from . import encoders
 
@@ -82,6 +83,14 @@ def test_a_classifier_has_the_scores_of_transformers_and_names_its_labels(
     expected, lengths = of_transformers(folder, texts)
     assert numpy.allclose(scores.array, expected, rtol=1e-5, atol=1e-5)
     assert tokens.array.tolist() == lengths and max(lengths) == encoders.LONGEST
+
+
+def test_the_reranker_of_the_examples_has_the_scores_of_transformers() -> None:
+    folder = ROOT / "examples" / "models" / "tiny-reranker"
+    columns = sentences(9, 5, 9), sentences(10, 5)
+    inputs = [column(name, texts) for name, texts in zip(("text", "text_pair"), columns, strict=True)]
+    [scores] = text_pair_model.load(model_file.find(folder, task="rerank").path, 1).run(inputs, ["logits"])
+    assert numpy.allclose(scores.array, of_transformers(folder, *columns)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_texts_are_cut_on_the_side_of_the_tokenizer(tmp_path: Path) -> None:

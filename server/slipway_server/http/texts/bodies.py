@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ...requests.fields import INT32, CallerName, ModelName
+from ..requests.fields import INT32, CallerName, ModelName
 
 MAX_TEXTS = 1000  # of a request
 
@@ -19,7 +19,7 @@ Documents = Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=
 OneOrMore = str | Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)]
 
 
-class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+class TextRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of every endpoint. Those that a client may only leave empty would change the response."""
 
     model: ModelName
@@ -29,7 +29,7 @@ class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     priority: Literal[0] | None = None
 
 
-class RerankRequest(TextOptions, kw_only=True, forbid_unknown_fields=True):
+class RerankRequest(TextRequest, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/rerank."""
 
     query: str
@@ -41,14 +41,14 @@ class RerankRequest(TextOptions, kw_only=True, forbid_unknown_fields=True):
     rank_fields: None = None
 
 
-class ScoreRequest(TextOptions, kw_only=True, forbid_unknown_fields=True):
+class ScoreRequest(TextRequest, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/score: one text with each of several ones, or the first with the first one, and so on."""
 
     text_1: OneOrMore
     text_2: OneOrMore
 
 
-class ClassifyRequest(TextOptions, kw_only=True, forbid_unknown_fields=True):
+class ClassifyRequest(TextRequest, kw_only=True, forbid_unknown_fields=True):
     """POST /classify."""
 
     input: OneOrMore

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy
 
-from ....predict.description import TextInput
-from ....predict.tensors import BYTES, Array, Tensor
-from ....predict.texts import estimated_tokens, refusal
-from ...errors import invalid
+from ...predict.description import TextInput
+from ...predict.tensors import BYTES, Array, Tensor
+from ...predict.texts import estimated_tokens, refusal
+from ..errors import invalid
 
 SCORES, TOKENS, TRUNCATED = OUTPUTS = ("logits", "tokens", "truncated")
 MAX_BYTES = 16 << 20  # of all rows of a request; of pairs each row has the query again

@@ -8,16 +8,16 @@ from typing import Any
 import numpy
 from aiohttp import web
 
-from ....predict.description import INDEPENDENT
-from ....predict.executor import InferRequest
-from ....predict.tensors import Array
-from ...errors import HttpError, invalid
-from ...requests.bodies import body_of, parse
-from ...requests.shadow import priority_of
-from ...responses.sse import json_response
-from ..rows import probabilities_of
-from ..served import ServedModels
-from ..service import PredictService, checked
+from ...predict.description import INDEPENDENT
+from ...predict.executor import InferRequest
+from ...predict.tensors import Array
+from ..errors import HttpError, invalid
+from ..predict.rows import probabilities_of
+from ..predict.served import ServedModels
+from ..predict.service import PredictService, checked
+from ..requests.bodies import body_of, parse
+from ..requests.shadow import priority_of
+from ..responses.sse import json_response
 from .bodies import ClassifyRequest, RerankDocument, RerankRequest, ScoreRequest
 from .rows import MAX_BYTES, OUTPUTS, Scored, check, column, scored
 
@@ -28,8 +28,10 @@ class TextApi:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            *(web.post(path, self.rerank) for path in ("/v1/rerank", "/rerank")),
-            *(web.post(path, self.score) for path in ("/v1/score", "/score")),
+            web.post("/v1/rerank", self.rerank),
+            web.post("/rerank", self.rerank),
+            web.post("/v1/score", self.score),
+            web.post("/score", self.score),
             web.post("/classify", self.classify),
         ]
 
