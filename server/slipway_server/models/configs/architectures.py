@@ -91,7 +91,7 @@ def is_text_classifier(config: Config) -> bool:
     """Whether the model is a classifier of texts or a reranker that a server of classic models knows."""
     names = config.get("architectures")
     named = isinstance(names, list) and any(str(name).endswith(TEXT_CLASSIFIER) for name in names)
-    return named and config.get("model_type") in ENCODERS and not custom_code(config)
+    return named and str(config.get("model_type")) in ENCODERS and not custom_code(config)
 
 
 def refuse_quantized(config: Config) -> None:
