@@ -29,7 +29,10 @@ def main() -> None:
     model.save_pretrained(FOLDER)
     (FOLDER / "model.safetensors").chmod(0o644)  # safetensors writes for its owner alone, who is another one in a pod
     tokenizer().save(str(FOLDER / "tokenizer.json"))
-    options = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": LONGEST, "pad_token": "[PAD]"}
+    options = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": LONGEST, "pad_token": "[PAD]",
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    }  # fmt: skip
     (FOLDER / "tokenizer_config.json").write_text(json.dumps(options, indent=2) + "\n")
 
 

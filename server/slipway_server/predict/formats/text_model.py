@@ -10,6 +10,7 @@ import numpy
 import torch
 import transformers
 from tokenizers import Encoding, Tokenizer
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from ..description import CLASSIFICATION, INDEPENDENT, LOGITS, REGRESSION, TENSORS, ModelDescription, TextInput
 from ..images.classifier import independent, labels_of
@@ -184,6 +185,9 @@ def _max_tokens(config: Any, options: dict[str, Any]) -> int:
 def _takes_types(model: Any, options: dict[str, Any]) -> bool:
     """Whether the model distinguishes the first text of a row from the second one by types of tokens."""
     names = options.get("model_input_names")
+    if names is None:  # those of the class of its tokenizer, whose code is transformers' own
+        kind = tokenizer_class_from_name(str(options.get("tokenizer_class") or ""))
+        names = getattr(kind, "model_input_names", None)
     if isinstance(names, list) and "token_type_ids" not in names:
         return False
     known = "token_type_ids" in inspect.signature(model.forward).parameters

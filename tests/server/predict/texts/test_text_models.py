@@ -93,6 +93,19 @@ def test_the_reranker_of_the_examples_has_the_scores_of_transformers() -> None:
     assert numpy.allclose(scores.array, of_transformers(folder, *columns)[0], rtol=1e-5, atol=1e-5)
 
 
+def test_types_of_tokens_are_those_of_the_class_of_the_tokenizer(tmp_path: Path) -> None:
+    folder = encoders.bert(tmp_path)
+    edit(folder / "tokenizer_config.json", model_input_names=None)
+    columns = sentences(11, 5, 9), sentences(12, 5)
+    inputs = [column(name, texts) for name, texts in zip(("text", "text_pair"), columns, strict=True)]
+    model = text_pair_model.load(folder / "config.json", 1)
+    [scores] = model.run(inputs, ["logits"])
+    written = json.loads((folder / "tokenizer_config.json").read_text())
+    del written["model_input_names"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(written))
+    assert numpy.allclose(scores.array, of_transformers(folder, *columns)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_texts_are_cut_on_the_side_of_the_tokenizer(tmp_path: Path) -> None:
     folder = encoders.bert(tmp_path, encoders.LABELS)
     edit(folder / "tokenizer_config.json", truncation_side="left")
