@@ -28,6 +28,7 @@ slipway-server --model DIR
 | native | the engine's own decoder: fast, `--quantization int8` on CPUs, the kernels of GPUs |
 | fallback | transformers' modules over the engine's cache: correct, slower; the log says why. GPUs: `--allow-slow` |
 | encoder | `/v1/embeddings`, pooled by the folder's `1_Pooling/config.json` |
+| classifier | `--task rerank`, or `--task classify --format transformers`: [predict.md](predict.md#texts) |
 | refused | one sentence on stderr and in the termination log, exit status 65; the server guesses nothing |
 
 The server tries an unlisted family with transformers. It refuses it if it is neither a generator nor an encoder of
@@ -87,7 +88,7 @@ def page() -> str:
     if wrong := [entry.repository for entry in entries if entry.verdict.served != entry.served]:
         raise LookupError(f"docs/models.yaml and the code do not agree on {', '.join(wrong)}")
     counts = Counter(entry.served for entry in entries)
-    listed = ", ".join(f"{counts[kind]} {kind}" for kind in ("native", "fallback", "encoder", "refused"))
+    listed = ", ".join(f"{counts[kind]} {kind}" for kind in ("native", "fallback", "encoder", "classifier", "refused"))
     return "\n".join([_HEADER, f"{len(entries)} repositories: {listed}.\n", *_rows(entries)]) + "\n"
 
 

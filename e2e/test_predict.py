@@ -64,6 +64,21 @@ def test_an_image_classifier_answers_files_by_every_api(
         assert json.loads(error.read())["error"]["param"] == "inputs[1]"
 
 
+def test_a_reranker_sorts_documents_by_their_scores(slipway: Installation, deploy: Callable[..., Deployment]) -> None:
+    reranker = deploy("v1", model={"uri": f"{MODELS}/tiny-reranker", "task": "rerank", "version": "v1"})
+    reranker.until_stable("v1")
+    url, query, documents = slipway.url, "what is a port", ["ships load there", "it is cold", "a wine of portugal"]
+    answer = send(f"{url}/rerank", {"model": reranker.model, "query": query, "documents": documents})
+    scores = {one["index"]: one["relevance_score"] for one in answer["results"]}
+    assert list(scores.values()) == sorted(scores.values(), reverse=True) and len(set(scores.values())) == 3
+    pairs = send(f"{url}/score", {"model": reranker.model, "text_1": query, "text_2": documents})["data"]
+    assert {one["index"]: one["score"] for one in pairs} == pytest.approx(scores, abs=1e-5)
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+        send(f"{url}/rerank", {"model": reranker.model, "query": query, "documents": ["a", ""]})
+    with refused.value as error:
+        assert json.loads(error.read())["error"]["param"] == "documents[1]"
+
+
 def test_a_canary_from_skops_to_onnx_is_promoted_and_a_version_pins_it(
     slipway: Installation, deploy: Callable[..., Deployment]
 ) -> None:

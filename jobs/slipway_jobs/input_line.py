@@ -15,6 +15,9 @@ ENDPOINTS = (
     "/api/v1/generate",
     "/api/v1/embed",
     "/api/v1/predict",
+    "/v1/rerank",
+    "/v1/score",
+    "/classify",
 )
 _INFER = re.compile(r"/v2/models/[A-Za-z0-9._~/-]{1,512}/infer")
 MAX_CUSTOM_ID = 512

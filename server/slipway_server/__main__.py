@@ -33,7 +33,7 @@ def main() -> None:
     settings = parse(sys.argv[1:])
     logs.configure(settings.log_level, model_version=settings.model_version)
     try:
-        if settings.task in ("predict", "classify"):
+        if settings.task in ("predict", "classify", "rerank"):
             predict(settings)
             return
         checkpoint = read(settings.model, task=settings.task)
@@ -58,7 +58,7 @@ def predict(settings: ServerSettings) -> None:
     if settings.pool_config:
         asyncio.run(serve_pool(settings))
         return
-    asyncio.run(serve_model(settings, model_file.find(settings.model, settings.format)))
+    asyncio.run(serve_model(settings, model_file.find(settings.model, settings.format, settings.task)))
 
 
 def context_length(settings: ServerSettings, checkpoint: Checkpoint) -> int:

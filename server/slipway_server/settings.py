@@ -59,15 +59,15 @@ class ServerSettings(ProcessSettings):
     model_revision: Annotated[str, Flag("HASH")] = Field(
         "", description="the revision of the ModelDeployment: requests may pin it in place of the version"
     )
-    task: Literal["auto", "generate", "embed", "predict", "classify"] = Field(
+    task: Literal["auto", "generate", "embed", "predict", "classify", "rerank"] = Field(
         "auto",
         description="what the model does; predict: a classic model, which is never found by itself; classify: the "
-        "same, and it must be a classifier",
+        "same, and it must be a classifier; rerank: a reranker of Hugging Face",
     )
     format: Literal["auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"] = Field(
         "auto",
-        description="of a classic model; auto: by the names and first bytes of its files; transformers: an image "
-        "classifier of Hugging Face, which auto does not look for",
+        description="of a classic model; auto: by the names and first bytes of its files; transformers: a "
+        "classifier of images or texts of Hugging Face, which auto does not look for",
     )
     max_batch_size: PositiveCount = Field(64, description="rows of one batch of a classic model")
     max_queue_delay_microseconds: Count = Field(

@@ -149,6 +149,11 @@ POSTS = {
     "/api/v1/generate",
     "/api/v1/embed",
     "/api/v1/predict",
+    "/v1/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/classify",
     "/v1/models/{name:.+}:predict",
     "/v2/repository/index",  # lists, and loads nothing
     "{model}/infer",

@@ -11,7 +11,7 @@ from slipway_operator.manifests.pods import workload
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.inputs.pod_inputs import Batching, Engine, Model, PodInputs, Resources
+from slipway_operator.model.inputs.pod_inputs import Batching, Engine, Model, PodInputs, Resources, parse_inputs
 from slipway_server import fetcher
 from slipway_server.fetcher.pin import Report
 from slipway_server.fetcher.settings import parse as parse_fetcher
@@ -87,6 +87,15 @@ def test_server_and_fetcher_parse_the_arguments_of_a_classic_model() -> None:
     pod = workload.replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
     fetched = parsed(parse_fetcher, pod["initContainers"][0]["args"])
     assert (fetched.format, fetched.any_engine) == ("onnx", False)
+
+
+def test_a_reranker_is_fetched_and_served_from_safetensors() -> None:
+    inputs = parse_inputs({"model": {"uri": "hf://org/m", "task": "rerank"}}, "m")
+    snapshot = Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)
+    settings = parsed(parse, slipway.profile(snapshot).args)
+    assert (settings.task, settings.format) == ("rerank", "transformers")
+    pod = workload.replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
+    assert parsed(parse_fetcher, pod["initContainers"][0]["args"]).format == "transformers"
 
 
 @pytest.mark.parametrize(("uri", "revision"), [("hf://org/m", "main"), ("pvc://claim/m", None), ("file:///m", None)])

@@ -416,33 +416,39 @@ CEL_CASES = (
     ),
     Case(
         "format-predicts",
-        "spec.model.format is for task: predict and classify",
+        "spec.model.format is for task: predict, classify and rerank",
         bad=(_model(format="onnx"), _model(task="embed", format="onnx")),
         good=(_model(format="auto"), _model(task="classify", format="onnx")),
+    ),
+    Case(
+        "rerank-format",
+        "spec.model.task: rerank is for rerankers of Hugging Face",
+        bad=(_model(task="rerank", format="onnx"),),
+        good=(_model(task="rerank"), _model(task="rerank", format="transformers")),
     ),
     Case(
         "predict-no-language-model",
         "spec.model.dtype, quantization and maxModelLen are for language models",
         bad=tuple(
             _model(task=task, **one)
-            for task in ("predict", "classify")
+            for task in ("predict", "classify", "rerank")
             for one in ({"dtype": "float16"}, {"quantization": "int8"}, {"maxModelLen": 16})
         ),
         good=(_model(task="predict", dtype="auto", quantization="none"),),
     ),
     Case(
         "batching-predicts",
-        "spec.batching is for spec.model.task: predict and classify",
+        "spec.batching is for spec.model.task: predict, classify and rerank",
         bad=({"batching": {"maxBatchSize": 8}},),
         good=(
             _predict(batching={"maxBatchSize": 8}),
             _predict(batching={}),
-            {**_model(task="classify"), "batching": {"maxBatchSize": 8}},
+            *({**_model(task=task), "batching": {"maxBatchSize": 8}} for task in ("classify", "rerank")),
         ),
     ),
     Case(
         "predict-engine",
-        "spec.model.task predict or classify is for the engine type slipway",
+        "spec.model.task predict, classify or rerank is for the engine type slipway",
         bad=(
             _predict(engine={"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"}),
             _predict(engine={"toolParser": "hermes"}),
@@ -451,7 +457,7 @@ CEL_CASES = (
     ),
     Case(
         "predict-cpu",
-        "spec.model.task predict or classify uses CPUs",
+        "spec.model.task predict, classify or rerank uses CPUs",
         bad=(_predict(resources={"accelerator": {"resource": "nvidia.com/gpu", "count": 1}}),),
         good=(_predict(resources={"cpu": 2}),),
     ),
@@ -840,7 +846,7 @@ SCHEMA_CASES = (
         "model.task",
         "spec.model.task",
         bad=(_model(task="rank"),),
-        good=(_model(task="embed"), _model(task="predict"), _model(task="classify")),
+        good=tuple(_model(task=task) for task in ("embed", "predict", "classify", "rerank")),
     ),
     Case(
         "model.format",

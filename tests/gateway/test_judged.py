@@ -153,9 +153,10 @@ async def test_failures_in_answers_are_counted_by_kind(handler: Handler, kinds: 
             assert f'{name}{{kind="{kind}",model="chat",revision="rev"}} 1.0' in page
 
 
-async def test_embeddings_have_no_text_to_miss() -> None:
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank", "/classify"])
+async def test_vectors_and_scores_have_no_text_to_miss(path: str) -> None:
     async with served(whole({"text": "", "choices": []})) as (gate, _):
-        assert await ask(gate, {"model": "chat"}, path="/v1/embeddings") == 200
+        assert await ask(gate, {"model": "chat"}, path=path) == 200
         assert judged(gate) == (1, {})
         assert await ask(gate, {"model": "chat"}, path="/v1/completions") == 200
         assert judged(gate) == (2, {"empty": 1})

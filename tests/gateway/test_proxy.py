@@ -69,6 +69,11 @@ async def test_bytes_and_headers_pass_unchanged() -> None:
         "/api/v1/embed",
         "/tokenize",
         "/detokenize",
+        "/v1/rerank",
+        "/rerank",
+        "/v1/score",
+        "/score",
+        "/classify",
     ],
 )
 async def test_every_endpoint_is_routed_by_body(path: str) -> None:

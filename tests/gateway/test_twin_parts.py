@@ -110,7 +110,9 @@ def test_only_stateless_paths_are_copied(path: str) -> None:
     assert copy({}, path) is None
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions?x=1", "/v1/embeddings", "/api/v1/models/a%2Fb/generate"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions?x=1", "/v1/embeddings", "/v1/rerank", "/api/v1/models/a%2Fb/generate"]
+)
 def test_stateless_paths_are_copied(path: str) -> None:
     found = copy({"temperature": 0}, path)
     assert found and found.path_qs == path and json.loads(found.body) == {"model": "m", "temperature": 0}

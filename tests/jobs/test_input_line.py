@@ -22,6 +22,12 @@ def test_a_body_is_sent_as_it_was_written() -> None:
     assert read_line(line, CHAT).body == body
 
 
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v1/score", "/classify"])
+def test_a_batch_may_be_for_a_reranker(path: str) -> None:
+    line = b'{"custom_id": "a", "method": "POST", "url": "%s", "body": {"model": "m", "query": "a"}}' % path.encode()
+    assert is_endpoint(path) and read_line(line, path).custom_id == "a"
+
+
 @pytest.mark.parametrize(
     ("changes", "param"),
     [

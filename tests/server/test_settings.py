@@ -55,7 +55,10 @@ def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
         (["--gpu-memory-utilization", "90"], "--gpu-memory-utilization: '90' is more than 1"),
         (["--gpu-memory-utilization", "0"], "--gpu-memory-utilization: '0' is not more than 0"),
         (["--gpu-memory-utilization", "nan"], "--gpu-memory-utilization: 'nan' is not a finite number"),
-        (["--task", "paint"], "--task: 'paint' is not one of 'auto', 'generate', 'embed', 'predict' or 'classify'"),
+        (
+            ["--task", "paint"],
+            "--task: 'paint' is not one of 'auto', 'generate', 'embed', 'predict', 'classify' or 'rerank'",
+        ),
         (["--kv-cache-dtype", "fp8"], "'fp8' is not one of 'auto' or 'int8'"),
         (["--kernels", "sse2"], "'sse2' is not one of"),
         (["--cpu-threads-bind", "3-1"], "--cpu-threads-bind: '3-1' is no range of CPUs"),
@@ -64,7 +67,7 @@ def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
         (["--replay-window", "-1"], "--replay-window: '-1' is less than 0"),
         (["--enable-debug", "perhaps"], "--enable-debug: 'perhaps' is neither on nor off"),
         (["--max-model", "5"], "unrecognized arguments"),
-        (["--task", "paint", "--port", "x"], "'classify'; --port: 'x' is not a whole number"),
+        (["--task", "paint", "--port", "x"], "'rerank'; --port: 'x' is not a whole number"),
     ],
 )
 def test_nonsense_is_refused(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,12 @@ from multidict import CIMultiDict
 from xxhash import xxh64_intdigest
 
 from ..wire.headers import SHADOW, TENANT
-from ..wire.inference import infers
+from ..wire.inference import TEXT_PATHS, infers
 
 # Endpoints that take a seed; the others refuse a field that they do not know.
 SEEDED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/generate")
 # Endpoints that store nothing and act on nothing. Only requests of these, and of classic models, are copied to pairs.
-STATELESS_PATHS = (*SEEDED_PATHS, "/v1/embeddings", "/api/v1/generate", "/api/v1/embed")
+STATELESS_PATHS = (*SEEDED_PATHS, "/v1/embeddings", "/api/v1/generate", "/api/v1/embed", *TEXT_PATHS)
 _BY_MODEL = ("/api/v1/models/", "/generate")
 _IDEMPOTENCY = "idempotency-key"  # names the client's own call; a copy is another one
 _LEFT_OUT = ("x-slipway-", "accept-encoding")

@@ -24,6 +24,7 @@ ROUTED_PATHS = (
     "/api/v1/generate",
     "/api/v1/embed",
     inference.PREDICT,
+    *inference.TEXT_PATHS,
 )
 # In this order: names may contain slashes, so that longer endings come first.
 INFER = ("/v2/models/{name:.+}/versions/{version:[^/]+}/infer", "/v2/models/{name:.+}/infer")

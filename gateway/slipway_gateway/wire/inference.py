@@ -1,4 +1,4 @@
-"""Paths of classic models: the Open Inference Protocol v2, KServe's V1 and /api/v1/predict (pure)."""
+"""Paths of classic models: the Open Inference Protocol v2, KServe's V1, /api/v1/predict and rerankers (pure)."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -6,6 +6,8 @@ from urllib.parse import quote
 import msgspec
 
 PREDICT = "/api/v1/predict"
+# Of rerankers and classifiers of texts, with the model in the body. A request depends on nothing but it.
+TEXT_PATHS = ("/v1/rerank", "/rerank", "/v1/score", "/score", "/classify")
 _NAMED = "/api/v1/models/"
 _V2, _V1 = "/v2/models/", "/v1/models/"
 ENCODINGS = frozenset({"gzip", "deflate"})

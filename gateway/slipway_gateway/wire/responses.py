@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from .inference import TEXT_PATHS
+
 ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
     "errors",
     "empty",
@@ -21,7 +23,7 @@ ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
     "hung",
 )
 WITHOUT_MODEL = ("/tokenize", "/detokenize")
-WITHOUT_TEXT = ("/v1/embeddings", "/api/v1/embed", *WITHOUT_MODEL)
+WITHOUT_TEXT = ("/v1/embeddings", "/api/v1/embed", *TEXT_PATHS, *WITHOUT_MODEL)
 TAIL_BYTES = 16 << 10
 # Text that compresses by this ratio is a loop. Whisper uses 2.4 for a loop of speech; but 1 KiB of code or prose
 # reaches 3.1, a JSON list of small objects 5.2. At 6, text that repeats every 200 bytes is found within 1 KiB, and

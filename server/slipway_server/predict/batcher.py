@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from .fit import ServiceTime
+from .texts import BATCH_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,15 @@ class BatchRules:
     max_delay_s: float = 0.0
     max_queue: int = 256  # requests that wait
     timeout_s: float = math.inf  # from arrival to response; a request can only shorten it
+    max_tokens: int = BATCH_TOKENS  # of a batch of texts, padded to the longest row, as estimated; one row always runs
 
 
 @dataclass(slots=True, eq=False)
 class PredictJob:
-    """A request for `rows` rows; 0: it runs alone. `done_rows`: how many of them were put into a batch already."""
+    """A request for `rows` rows; 0: it runs alone. `done_rows`: how many of them were put into a batch already.
+
+    `row_tokens`: estimated tokens of its longest row; 0: its rows are no texts.
+    """
 
     id: int
     key: Hashable
@@ -33,6 +38,7 @@ class PredictJob:
     deadline_s: float = math.inf
     priority: int = 0  # lower runs earlier
     done_rows: int = 0
+    row_tokens: int = 0
 
     @property
     def left(self) -> int:
@@ -158,13 +164,19 @@ class Batcher:
         delay_s = self.rules.max_delay_s
         if not delay_s or now_s >= queue[0].arrived_s + delay_s:  # the sum that `next_s` gives
             return False
-        return queue[0].rows > 0 and sum(job.left for job in queue) < self.rules.max_size
+        return queue[0].rows > 0 and sum(job.left for job in queue) < self._most_rows(
+            max(job.row_tokens for job in queue)
+        )
 
     def _fill(self, queue: deque[PredictJob]) -> Iterator[Part]:
-        room = self.rules.max_size
+        room, rows, longest = self.rules.max_size, 0, 0
         while queue and room > 0:
             job = queue[0]
-            oversize = job.rows > self.rules.max_size
+            longest = max(longest, job.row_tokens)
+            room = min(room, self._most_rows(longest) - rows)
+            oversize = job.rows > self._most_rows(job.row_tokens)
+            if room <= 0:
+                return
             if job.left > room and not oversize:
                 return  # it runs whole, as the first one of the next batch
             taken = min(job.left, room)
@@ -176,7 +188,12 @@ class Batcher:
             yield part
             if not job.rows:
                 return  # alone
-            room -= taken
+            room, rows = room - taken, rows + taken
+
+    def _most_rows(self, row_tokens: int) -> int:
+        """Rows of a batch whose longest row has so many tokens."""
+        most = self.rules.max_size
+        return min(most, max(1, self.rules.max_tokens // row_tokens)) if row_tokens else most
 
     def _removed(self, job: PredictJob) -> None:
         self._waiting -= 1

@@ -22,6 +22,16 @@ class ImageInput(msgspec.Struct, frozen=True):
     config: str
 
 
+class TextInput(msgspec.Struct, frozen=True):
+    """The model's own tokenizer reads rows of texts. `max_tokens`: of a row; longer texts are cut.
+
+    `pairs`: a row has two texts, and one score.
+    """
+
+    max_tokens: int
+    pairs: bool
+
+
 class ModelDescription(msgspec.Struct, frozen=True):
     """`batched`: the first dimension of all inputs and outputs is that of rows, so that requests can share a batch.
 
@@ -40,6 +50,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     probabilities: str = ""
     scores: str = PROBABILITIES
     image: ImageInput | None = None
+    text: TextInput | None = None
 
     def output(self, name: str) -> TensorSpec | None:
         return next((spec for spec in self.outputs if spec.name == name), None)

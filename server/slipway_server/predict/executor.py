@@ -39,6 +39,7 @@ class InferRequest:
     parameters: tuple[tuple[str, Hashable], ...] = ()
     priority: int = 0
     timeout_s: float = math.inf
+    row_tokens: int = 0  # estimate for the longest row of texts
 
     def key(self) -> Hashable:
         shapes = tuple((one.name, one.datatype, one.shape[1:]) for one in self.inputs)
@@ -99,7 +100,7 @@ class Executor:
         number = next(self._ids)
         rows = request.inputs[0].rows if description.batched else 0
         key = request.key() if description.batched else number
-        job = PredictJob(number, key, rows, now_s, now_s + timeout_s, request.priority)
+        job = PredictJob(number, key, rows, now_s, now_s + timeout_s, request.priority, row_tokens=request.row_tokens)
         pending = _Pending(request, loop.create_future())
         if description.batched and rows == 0:
             job.key = number  # no rows: it runs alone

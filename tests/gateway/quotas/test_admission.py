@@ -69,7 +69,7 @@ LIMITS = Limits(requests_per_minute=1, input_tokens_per_minute=1, output_tokens_
 
 async def whole(request: web.Request) -> web.StreamResponse:
     usage = SLIPWAY_USAGE if request.path in ("/v1/generate", "/api/v1/generate", "/api/v1/embed") else USAGE
-    if request.path == EMBEDDINGS:
+    if request.path in (EMBEDDINGS, "/v1/rerank"):
         usage = {"prompt_tokens": 7, "total_tokens": 7}
     return web.json_response({"choices": [{"text": "hello"}], "usage": usage})
 
@@ -80,6 +80,7 @@ async def whole(request: web.Request) -> web.StreamResponse:
         (CHAT, (7, 5)),
         (COMPLETIONS, (7, 5)),
         (EMBEDDINGS, (7, 0)),
+        ("/v1/rerank", (7, 0)),
         ("/v1/generate", (7, 5)),
         ("/api/v1/generate", (7, 5)),
         ("/api/v1/embed", (7, 5)),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docs.models_page import published
-from slipway_server.models.configs.support import ENCODER, FALLBACK, NATIVE, REFUSED, check_support
+from slipway_server.models.configs.support import CLASSIFIER, ENCODER, FALLBACK, NATIVE, REFUSED, check_support
 
 FACTS = published()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -25,7 +25,7 @@ def test_each_published_model_is_served_as_documented(entry: Any) -> None:
 
 def test_the_page_lists_at_least_25_repositories_of_each_weight() -> None:
     assert len({entry.repository for entry in FACTS}) >= 25
-    assert {entry.served for entry in FACTS} == {NATIVE, FALLBACK, ENCODER, REFUSED}
+    assert {entry.served for entry in FACTS} == {NATIVE, FALLBACK, ENCODER, CLASSIFIER, REFUSED}
 
 
 @st.composite
@@ -49,5 +49,5 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 @given(config=mutated(), pooled=st.booleans())
 def test_any_config_is_decided_without_an_exception(config: dict[str, Any], pooled: bool) -> None:
     verdict = check_support(config, pooled=pooled)
-    assert verdict.served in (NATIVE, FALLBACK, ENCODER, REFUSED)
-    assert verdict.reason or verdict.served in (NATIVE, ENCODER)
+    assert verdict.served in (NATIVE, FALLBACK, ENCODER, CLASSIFIER, REFUSED)
+    assert verdict.reason or verdict.served in (NATIVE, ENCODER, CLASSIFIER)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway_server.predict.batcher import Batcher, BatchQueueFull, BatchRules, DeadlineMissed, PredictJob, RowBatch
+from slipway_server.predict.texts import BATCH_TOKENS, MAX_PADDING, groups
 
 
 def job(number: int, rows: int = 1, key: str = "a", at_s: float = 0.0, **more: float) -> PredictJob:
@@ -165,3 +166,29 @@ def test_over_any_history_each_row_runs_once_in_order_and_nothing_is_mixed(
     while take(1000.0):
         pass
     assert all(done.get(one.id, -1) == one.rows for one in jobs if one.id not in cancelled)
+
+
+def test_a_batch_of_texts_is_bounded_by_the_tokens_of_its_longest_row() -> None:
+    batcher = Batcher(BatchRules(max_size=8, max_tokens=100))
+    jobs = [PredictJob(number, "a", rows, float(number), row_tokens=tokens)
+            for number, (rows, tokens) in enumerate([(2, 10), (1, 40), (10, 50), (1, 500)])]  # fmt: skip
+    for one in jobs:
+        batcher.submit(one, one.arrived_s)
+    batches = []
+    while batch := batcher.take(9.0):
+        batches.append(ids(batch))
+        batcher.finished(batch, 0.1)
+    assert batches[0] == [(0, 0, 2)]  # with the next one it would have 3 rows of 40 tokens
+    assert batches[1] == [(1, 0, 1), (2, 0, 1)]  # an oversize request is cut
+    assert batches[2:7] == [[(2, start, min(10, start + 2))] for start in range(1, 11, 2)]
+    assert batches[7:] == [[(3, 0, 1)]]  # one row always runs
+
+
+@given(lengths=st.lists(st.integers(1, 3000), max_size=60), even=st.booleans())
+def test_rows_of_texts_are_computed_once_with_bounded_padding(lengths: list[int], even: bool) -> None:
+    found = groups(lengths, even=even)
+    assert sorted(index for group in found for index in group) == list(range(len(lengths)))
+    for group in found:
+        sizes = [lengths[index] for index in group]
+        assert len(group) == 1 or max(sizes) * len(sizes) <= BATCH_TOKENS
+        assert min(sizes) >= (max(sizes) if even else max(sizes) * (1 - MAX_PADDING))

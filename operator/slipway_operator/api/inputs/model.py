@@ -112,14 +112,18 @@ _STORE = "self.uri.matches('^(s3|gs|az)://')"
     "spec.model.cacheClaimName names the claim of cache: claim, and goes with it only: write both, or none",
 )
 @rule(
-    "!has(self.format) || self.format == 'auto' || (has(self.task) && self.task in ['predict', 'classify'])",
-    "spec.model.format is for task: predict and classify: remove it, or write spec.model.task: predict",
+    "!has(self.format) || self.format == 'auto' || (has(self.task) && self.task in ['predict', 'classify', 'rerank'])",
+    "spec.model.format is for task: predict, classify and rerank: remove it, or write spec.model.task: predict",
 )
 @rule(
-    "!has(self.task) || !(self.task in ['predict', 'classify']) || ((!has(self.dtype) || self.dtype == 'auto') && "
-    "(!has(self.quantization) || self.quantization == 'none') && !has(self.maxModelLen))",
-    "spec.model.dtype, quantization and maxModelLen are for language models: remove them, because the task is predict "
-    "or classify",
+    "!has(self.task) || !(self.task in ['predict', 'classify', 'rerank']) || ((!has(self.dtype) || "
+    "self.dtype == 'auto') && (!has(self.quantization) || self.quantization == 'none') && !has(self.maxModelLen))",
+    "spec.model.dtype, quantization and maxModelLen are for language models: remove them, because the task is "
+    "predict, classify or rerank",
+)
+@rule(
+    "!has(self.task) || self.task != 'rerank' || !has(self.format) || self.format in ['auto', 'transformers']",
+    "spec.model.task: rerank is for rerankers of Hugging Face: remove spec.model.format, or write transformers",
 )
 @rule(
     "has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",
@@ -218,14 +222,15 @@ class ModelSpec(ApiType):
         Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] | None
     ) = None
     """Human-readable version; responses contain it as model_version. Default is the hash of the revision."""
-    task: Annotated[str, OneOf(("auto", "generate", "embed", "predict", "classify"))] = "auto"
-    """Task of the model: generate text, embed it, or predict. auto uses the configuration of the model and never
-    predicts. predict is for classic models (classification, regression, other tensors); docs/predict.md describes
-    it. classify is predict for a classifier that names its labels, and refuses any other model."""
+    task: Annotated[str, OneOf(("auto", "generate", "embed", "predict", "classify", "rerank"))] = "auto"
+    """Task of the model: generate text, embed it, predict, or rerank. auto uses the configuration of the model, which
+    is then one of language. predict is for classic models (classification, regression, other tensors);
+    docs/predict.md describes it. classify is predict for a classifier that names its labels, and refuses any other
+    model. rerank is for rerankers (cross-encoders) of Hugging Face, which score documents for a query."""
     format: Annotated[str, OneOf(("auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"))] = "auto"
     """Format of a model with task: predict or classify. auto uses the names and the first bytes of the files.
-    transformers is an image classifier of Hugging Face, which auto does not look for. Pickles, joblib and TorchScript
-    are rejected."""
+    transformers is a classifier of images or texts of Hugging Face, which auto does not look for; with task: rerank it
+    is the only one. Pickles, joblib and TorchScript are rejected."""
     dtype: Annotated[str, OneOf(("auto", "float32", "bfloat16", "float16"))] = "auto"
     """Number format of weights and computations. auto uses that of the checkpoint."""
     quantization: Annotated[str, OneOf(("none", "int8"))] = "none"

@@ -141,19 +141,20 @@ class RolloutIntents(ApiType):
     "replicas for more of them, or spec.engine.type: vllm",
 )
 @rule(
-    "!has(self.batching) || (has(self.model.task) && self.model.task in ['predict', 'classify'])",
-    "spec.batching is for spec.model.task: predict and classify: remove it; language models have continuous batches",
+    "!has(self.batching) || (has(self.model.task) && self.model.task in ['predict', 'classify', 'rerank'])",
+    "spec.batching is for spec.model.task: predict, classify and rerank: "
+    "remove it; language models have continuous batches",
 )
 @rule(
-    "!has(self.model.task) || !(self.model.task in ['predict', 'classify']) || !has(self.engine) || "
+    "!has(self.model.task) || !(self.model.task in ['predict', 'classify', 'rerank']) || !has(self.engine) || "
     "(self.engine.type == 'slipway' && !has(self.engine.toolParser) && !has(self.engine.reasoningParser))",
-    "spec.model.task predict or classify is for the engine type slipway, without toolParser and reasoningParser: "
-    "remove them",
+    "spec.model.task predict, classify or rerank is for the engine type slipway, without toolParser and "
+    "reasoningParser: remove them",
 )
 @rule(
-    "!has(self.model.task) || !(self.model.task in ['predict', 'classify']) || !has(self.resources) || "
+    "!has(self.model.task) || !(self.model.task in ['predict', 'classify', 'rerank']) || !has(self.resources) || "
     "!has(self.resources.accelerator)",
-    "spec.model.task predict or classify uses CPUs: remove spec.resources.accelerator",
+    "spec.model.task predict, classify or rerank uses CPUs: remove spec.resources.accelerator",
 )
 @rule(
     "!has(self.engine) || self.engine.type == 'slipway' || !has(self.model.quantization) || "
@@ -190,8 +191,8 @@ class RolloutIntents(ApiType):
     "spec.engine.volumeMounts names a volume that spec.pod.volumes does not have: add it there",
 )
 @rule(
-    "!has(self.pool) || (has(self.model.task) && self.model.task in ['predict', 'classify'])",
-    "spec.pool is for classic models: write spec.model.task: predict or classify, or remove spec.pool",
+    "!has(self.pool) || (has(self.model.task) && self.model.task in ['predict', 'classify', 'rerank'])",
+    "spec.pool is for classic models: write spec.model.task: predict, classify or rerank, or remove spec.pool",
 )
 @rule(
     "!has(self.pool) || !(has(self.resources) || has(self.placement) || has(self.pod) || has(self.engine) || "

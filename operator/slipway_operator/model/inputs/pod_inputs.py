@@ -16,7 +16,8 @@ from slipway_operator.model.inputs.classic import Batching, PoolMember, batching
 from slipway_operator.model.wire import camel
 
 SLIPWAY = "slipway"  # engine type: slipway-server
-CLASSIC = ("predict", "classify")  # tasks of a classic model
+RERANK = "rerank"
+CLASSIC = ("predict", "classify", RERANK)  # tasks of a classic model
 NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
 NODE_CACHE_CLAIM = "slipway-model-cache"  # claim that the chart creates in each namespace with a node cache
 KEPT = 1024  # parsed records
@@ -199,7 +200,7 @@ def _model(model: ModelSpec, default_name: str) -> Model:
         revision=model.revision,
         version=model.version,
         task=model.task,
-        format=model.format,
+        format="transformers" if model.task == RERANK else model.format,
         dtype=model.dtype,
         quantization=model.quantization,
         max_model_len_tokens=model.max_model_len,

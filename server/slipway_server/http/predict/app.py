@@ -24,6 +24,7 @@ from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import tracing
 from ..probes import Health
 from ..serving import Guard, GuardedService, complete_routes, run_server, shared_routes
+from ..texts.api import TextApi
 from .api import PredictApi
 from .images import ImageInputs
 from .protocol import InferenceProtocol
@@ -42,7 +43,7 @@ def build(
     """The application and its guard. `more`: routes that come before the shared ones."""
     guard = Guard(service)
     app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    apis = (InferenceProtocol(models), PredictApi(models))
+    apis = (InferenceProtocol(models), PredictApi(models), TextApi(models))
     routes = [route for api in apis for route in api.routes()]
     app.add_routes(complete_routes([*more, *shared_routes(service), *routes]))
     return app, guard

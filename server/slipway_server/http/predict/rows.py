@@ -177,7 +177,7 @@ def predictions(
     scores, labels = by_name.get(description.probabilities), by_name.get(description.label_output)
     found = []
     for row in range(count):
-        likely = None if scores is None else _likely(scores.array[row], description.scores)
+        likely = None if scores is None else probabilities_of(scores.array[row], description.scores)
         best = None if likely is None else int(likely.argmax())
         value = json_data.plain(labels.array[row : row + 1].tolist()[0]) if labels else _label(description, best or 0)
         confidence = None if likely is None or best is None else float(likely[best])
@@ -186,7 +186,7 @@ def predictions(
     return found
 
 
-def _likely(scores: Array, kind: str) -> Array:
+def probabilities_of(scores: Array, kind: str) -> Array:
     """The probability of each label. A model with one number for two labels gives that of the second one."""
     scores = scores.astype(numpy.float64)
     with numpy.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are counted by the service

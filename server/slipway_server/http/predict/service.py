@@ -13,6 +13,7 @@ from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import Tracing
 from ..errors import HttpError, engine_crashed, invalid, lost, queue_full, too_late, unavailable
 from ..probes import Health
+from ..texts.rows import row_tokens
 from .images import ImageInputs, Where, raise_for_shape, takes
 
 
@@ -126,7 +127,8 @@ def checked(description: ModelDescription, request: InferRequest) -> InferReques
         if description.output(name) is None:
             known = ", ".join(spec.name for spec in description.outputs)
             raise invalid(f"The model has no output {name!r}; its outputs are {known}.", name)
-    return InferRequest(tuple(ordered), outputs, request.parameters, request.priority, request.timeout_s)
+    tokens = row_tokens(description.text, ordered) if description.text else 0
+    return replace(request, inputs=tuple(ordered), outputs=outputs, row_tokens=tokens)
 
 
 def _check_input(description: ModelDescription, spec: TensorSpec, tensor: Tensor) -> None:

@@ -29,9 +29,10 @@ _OTHER_MODALITIES = (
     "mm_vision_tower",
     "vit_config",
 )
+TEXT_CLASSIFIER = "ForSequenceClassification"
 _CLASSES = {
     "ForConditionalGeneration": "it reads images or sound beside text, or is an encoder with a decoder",
-    "ForSequenceClassification": "it is a classifier or a reranker",
+    TEXT_CLASSIFIER: "it is a classifier or a reranker, which encoders are with task rerank or classify",
     "ForTokenClassification": "it is a classifier of tokens",
     "ForQuestionAnswering": "it marks answers in a text",
     "ForImageClassification": "it is a classifier of images",
@@ -84,6 +85,13 @@ def task_of(config: Config, *, requested: str = "auto", pooled: bool = False) ->
     if requested == GENERATE and not name:
         raise NotServable(f"config.json of model_type {kind!r} names no architectures: {_SERVED}")
     return requested
+
+
+def is_text_classifier(config: Config) -> bool:
+    """Whether the model is a classifier of texts or a reranker that a server of classic models knows."""
+    names = config.get("architectures")
+    named = isinstance(names, list) and any(str(name).endswith(TEXT_CLASSIFIER) for name in names)
+    return named and str(config.get("model_type")) in ENCODERS and not custom_code(config)
 
 
 def refuse_quantized(config: Config) -> None:

@@ -7,12 +7,12 @@ from . import architectures
 from .families import BadConfig, shape_of
 from .rope import Unsupported
 
-NATIVE, FALLBACK, ENCODER, REFUSED = "native", "fallback", "encoder", "refused"
+NATIVE, FALLBACK, ENCODER, CLASSIFIER, REFUSED = "native", "fallback", "encoder", "classifier", "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSupport:
-    served: str  # native | fallback | encoder | refused
+    served: str  # native | fallback | encoder | classifier | refused
     reason: str = ""  # why it is refused, or why the engine's own decoder does not compute it
 
 
@@ -24,6 +24,9 @@ def check_support(config: dict[str, Any], *, pooled: bool = False, context_token
         context_tokens: the requested context length; None: the config's own.
     """
     try:
+        if architectures.is_text_classifier(config):
+            architectures.refuse_quantized(config)
+            return ModelSupport(CLASSIFIER)
         if architectures.task_of(config, pooled=pooled) == architectures.EMBED:
             return ModelSupport(ENCODER)
         longest = config.get("max_position_embeddings")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..description import ModelDescription
-from ..model_file import LIGHTGBM, ONNX, SKOPS, TRANSFORMERS, XGBOOST
+from ..model_file import LIGHTGBM, ONNX, PAIRS, SKOPS, TEXTS, TRANSFORMERS, XGBOOST
 from ..tensors import Tensor
 
 IMAGES = "images"  # no model: what decodes images for one, in a process of the same kind
@@ -19,6 +19,8 @@ RUNTIMES = {
     LIGHTGBM: "lightgbm",
     SKOPS: "skops",
     TRANSFORMERS: "torch and transformers",
+    TEXTS: "torch and transformers",
+    PAIRS: "torch and transformers",
     IMAGES: "pillow",
 }
 MODULES = {
@@ -27,6 +29,8 @@ MODULES = {
     LIGHTGBM: "lightgbm_model",
     SKOPS: "skops_model",
     TRANSFORMERS: "transformers_model",
+    TEXTS: "text_model",
+    PAIRS: "text_pair_model",
     IMAGES: "image_decoder",
 }
 
@@ -54,6 +58,6 @@ def loader(name: str) -> Loader:
     try:
         module: Loader = importlib.import_module(f"{__name__}.{MODULES[name]}")
     except ImportError as error:
-        extra = "server,predict" if name == TRANSFORMERS else "predict"
+        extra = "server,predict" if name in (TRANSFORMERS, TEXTS, PAIRS) else "predict"
         raise ModelError(f"The format {name} needs {RUNTIMES[name]}: install slipway[{extra}] ({error}).") from None
     return module

@@ -32,7 +32,7 @@ class TransformersModel:
 
 def load(path: Path, threads: int) -> TransformersModel:
     torch.set_num_threads(threads)
-    model = _loaded(path.parent)
+    model = loaded(transformers.AutoModelForImageClassification, path.parent)
     labels = int(model.config.num_labels)
     description = with_images(_described(labels), path.parent)
     if description.image is None:
@@ -50,10 +50,10 @@ def _described(labels: int) -> ModelDescription:
     return ModelDescription("pytorch", f"transformers {transformers.__version__}", inputs, outputs)
 
 
-def _loaded(folder: Path) -> Any:
+def loaded(kind: Any, folder: Path) -> Any:
     """The model in float32. ModelError for weights that are missing or have other sizes: they would be random."""
     try:
-        model, found = transformers.AutoModelForImageClassification.from_pretrained(
+        model, found = kind.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32,
             output_loading_info=True,
         )  # fmt: skip
@@ -63,8 +63,8 @@ def _loaded(folder: Path) -> Any:
         raise ModelError(
             f"transformers cannot load {folder.name}: {type(error).__name__}: {str(error)[:300]}"
         ) from None
-    for kind in ("missing_keys", "mismatched_keys"):
-        if names := sorted(map(str, found.get(kind) or ())):
+    for problem in ("missing_keys", "mismatched_keys"):
+        if names := sorted(map(str, found.get(problem) or ())):
             raise ModelError(
                 f"The weights of {folder.name} lack {', '.join(names)[:300]}, which its config.json needs."
             )

@@ -39,7 +39,7 @@ class PoolEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] = "unversioned"
     shown_version: Annotated[str, Meta(max_length=128)] = ""  # in answers, in place of `version`; "": that one
     default: bool = False  # the version of requests that name none
-    task: Literal["predict", "classify"] = "predict"
+    task: Literal["predict", "classify", "rerank"] = "predict"
     format: Literal["auto", "onnx", "xgboost", "lightgbm", "skops", "transformers"] = "auto"
     pinned: bool = False  # loaded at the start, and never evicted
     max_in_flight: Annotated[int, Meta(ge=1, le=65_536)] = 64

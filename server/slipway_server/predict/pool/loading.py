@@ -168,7 +168,7 @@ class ModelLoader:
         entry, rules = slot.entry, self._rules
         if slot.removed:
             raise StillLoading("The model is not in the pool's file any more.")
-        file = await asyncio.to_thread(model_file.find, rules.root / entry.path, entry.format)
+        file = await asyncio.to_thread(model_file.find, rules.root / entry.path, entry.format, entry.task)
         limit_bytes = min(entry.max_memory_bytes or rules.model_memory_bytes, rules.limits.memory_bytes)
         need_bytes = slot.need_bytes(found, limit_bytes)
         await self._reserve(slot, need_bytes)

@@ -1,0 +1,1 @@
+"""Tests of rerankers and of classifiers of texts."""
