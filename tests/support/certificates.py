@@ -24,7 +24,7 @@ def new_authority(now: float | None = None) -> Authority:
 
 
 def issue(role: Role, *known: Authority, turn: int = 0) -> Issued:
-    """A certificate that is valid now; another one for each `turn`."""
+    """A certificate that is valid now; another one for each `turn`, in seconds: more of them than a test takes."""
     start = time.time() - 60 - turn
     return certificates.issue(known, role, authorities.Period(start, start + 3600), TERMS)
 

@@ -116,12 +116,12 @@ def test_older_versions_of_tls_and_http_are_refused(server: ServerProcess) -> No
 
 def test_new_certificates_and_authorities_are_used_without_a_restart(server: ServerProcess, folder: Path) -> None:
     first = request(server, GATEWAY, PROMPT)[2]
-    install(folder, issue(PODS, FIRST, SECOND, turn=5))
+    install(folder, issue(PODS, FIRST, SECOND, turn=500))
     until(lambda: request(server, GATEWAY, PROMPT)[2] != first, "the renewed certificate", 60)
     # Clients of both authorities are served while both are trusted.
     both = client_of(issue(certificate.GATEWAY, SECOND, FIRST))
     assert request(server, both, PROMPT)[0] == 200
-    install(folder, issue(PODS, SECOND, turn=7))
+    install(folder, issue(PODS, SECOND, turn=700))
     until(lambda: _is_refused(server, GATEWAY), "the end of the former authority", 60)
     assert request(server, both, PROMPT)[0] == 200
     (folder / "tls.key").write_text("nothing")
@@ -135,7 +135,7 @@ def test_new_certificates_and_authorities_are_used_without_a_restart(server: Ser
 async def test_a_connection_outlives_the_certificate_that_it_began_with(server: ServerProcess, folder: Path) -> None:
     port = int(server.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=GATEWAY, server_hostname=HOST)
-    await asyncio.to_thread(install, folder, issue(PODS, FIRST, turn=11))
+    await asyncio.to_thread(install, folder, issue(PODS, FIRST, turn=1100))
     await asyncio.to_thread(request, server, GATEWAY, PROMPT)
     writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
     assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
