@@ -200,7 +200,11 @@ def test_the_grammar_process_may_end_at_any_time(engine: EngineCore, victim: str
             os.kill(found[0].pid, signal.SIGKILL)
             kills += 1
         assert steps < 50_000
-    assert kills and answers.tokens == expected.tokens
+    # A kill while a mask is computed looks as if that grammar had ended the process: its request alone is given up.
+    blamed = {name for name, end in answers.ends.items() if end.finish is FinishReason.GRAMMAR}
+    assert kills >= 1 and len(blamed) <= (kills if victim == "worker" else 0)
+    for name, tokens in expected.tokens.items():
+        assert answers.tokens[name] == (tokens[: len(answers.tokens[name])] if name in blamed else tokens)
 
 
 def processes(kind: str) -> list[psutil.Process]:
