@@ -268,6 +268,21 @@ async def test_a_client_that_pings_and_reads_nothing_is_cut_off() -> None:
     assert transport.aborted and transport.held < 2 << 20
 
 
+async def test_a_status_waits_for_the_transport_and_not_for_a_window() -> None:
+    outbox = Outbox(Full(), FloodGuard(0.0))
+    outbox.window = 0
+    outbox.pause()
+    waiting = asyncio.create_task(outbox.ready())
+    body = asyncio.create_task(outbox.turn())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    outbox.resume()
+    await asyncio.wait_for(waiting, 5)
+    assert not body.done()
+    outbox.widen(1)
+    await asyncio.wait_for(body, 5)
+
+
 async def test_more_than_the_window_takes_ends_the_stream_alone() -> None:
     """The call waits for its server, so nothing reads what comes after its message."""
     going_on = asyncio.Event()

@@ -249,7 +249,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _begin_stream(self, stream_id: int, fields: header_blocks.Fields, block: HeaderBlock) -> None:
         if not self._takes_streams:
-            return  # the client was told which stream is the last one
+            return  # the client knows which stream was the last one
         self._last_id = stream_id
         if len(self._streams) >= self._limits.max_streams:
             self._charge(RESET_COST)

@@ -21,7 +21,9 @@ class Outbox:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._paused = self._scheduled = False
-        self._turns: deque[asyncio.Future[None]] = deque()
+        self._turns: deque[asyncio.Future[None]] = deque()  # of those that wait for room
+        self._resumed = asyncio.Event()  # what needs no window waits for this alone
+        self._resumed.set()
         self.window = self.initial_window = INITIAL_WINDOW
 
     @property
@@ -67,9 +69,11 @@ class Outbox:
     def pause(self) -> None:
         """The transport takes no more: its client reads too slowly."""
         self._paused = True
+        self._resumed.clear()
 
     def resume(self) -> None:
         self._paused = False
+        self._resumed.set()
         self.pass_on()
 
     def widen(self, increment: int) -> None:
@@ -87,8 +91,7 @@ class Outbox:
     async def ready(self) -> None:
         """Returns when the transport takes more; frames that need no window wait for that alone."""
         while self._paused:
-            await self._wait()
-        self.pass_on()
+            await self._resumed.wait()
 
     async def _wait(self) -> None:
         waiting = self._loop.create_future()
