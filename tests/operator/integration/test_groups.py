@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime
 
 import pytest
 import yaml
 
 from devcluster.node.leader_worker_set import crd
 from devcluster.places import places
-from slipway_operator.kube.errors import ApiError, NotFound
+from slipway_operator.api.v1alpha1.status import Status
+from slipway_operator.kube.errors import ApiError, NotFound, Stale
 from slipway_operator.kube.resources import (
     LEADER_WORKER_SETS,
     MODEL_DEPLOYMENTS,
@@ -18,6 +20,10 @@ from slipway_operator.kube.resources import (
     STATEFUL_SETS,
     Resource,
 )
+from slipway_operator.kube.writing import apply
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.planning.decided import PlanSettings
+from slipway_operator.planning.plan import plan
 from testkit.until import until_async
 from testkit.world.addresses import own_address
 from testkit.world.pods import set_ready
@@ -208,3 +214,42 @@ async def test_a_foreign_set_keeps_its_name_and_its_template(cluster, client, ki
     found = await sets(client, namespace)
     assert found[name]["spec"]["replicas"] == 5 and not found[name]["metadata"].get("labels")
     assert replacement.startswith("chat-")
+
+
+class Late:
+    """A client for which the foreign set is made right after its name was found free."""
+
+    def __init__(self, client, foreign):
+        self._client, self._foreign = client, foreign
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    async def get(self, resource, namespace, name):
+        try:
+            return await self._client.get(resource, namespace, name)
+        except NotFound:
+            if resource is LEADER_WORKER_SETS:
+                await self._foreign(name)
+            raise
+
+
+async def test_a_foreign_set_that_is_made_while_ours_is_made_stays_as_it_is(client, namespace, kind):
+    await kind()
+    chat = await deploy(client, namespace)
+    planned = plan(
+        chat, Status(), Observed(), PlanSettings("slipway-server:test", "http://gateway/v1"), datetime.now(UTC)
+    )
+    [create] = (item for item in planned.create if item.manifest["kind"] == LEADER_WORKER_SETS.kind)
+    spec = create.manifest["spec"] | {"replicas": 5}
+
+    async def foreign(name):
+        metadata = {"name": name, "namespace": namespace}
+        await client.create(LEADER_WORKER_SETS, create.manifest | {"metadata": metadata, "spec": spec})
+
+    with pytest.raises(Stale):
+        await apply.create_child(Late(client, foreign), chat, create)
+    with pytest.raises(apply.NameTaken, match="belongs to no ModelDeployment"):
+        await apply.create_child(client, chat, create)
+    [found] = (await sets(client, namespace)).values()
+    assert found["spec"]["replicas"] == 5 and "ownerReferences" not in found["metadata"]

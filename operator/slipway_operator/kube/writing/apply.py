@@ -6,7 +6,7 @@ from datetime import datetime
 from slipway_operator.api.objects import Object
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
+from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
 from slipway_operator.kube.resources import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, PODS, WORKLOADS, Resource, child
 from slipway_operator.kube.writing import events
@@ -81,12 +81,9 @@ async def create_child(client: Client, obj: Object, create: Create) -> None:
     resource = child(create.manifest["apiVersion"], create.manifest["kind"])
     manifest = await _named(client, obj, resource, create)
     what = f"{manifest['kind']} {manifest['metadata']['name']}"
-    # A change of a LeaderWorkerSet restarts its pods, so one that is not ours is never changed.
-    if resource is LEADER_WORKER_SETS and (why := await _why_not_ours(client, obj, manifest)):
-        raise NameTaken(0, f"{what} {why}")
     try:
-        live = await client.apply(resource, manifest)
-    except Leaving:
+        live = await _apply(client, obj, resource, manifest)
+    except (Leaving, NameTaken):
         raise
     except Refused as error:
         if error.status == INVALID and (why := await _why_taken(client, obj, resource, manifest)):
@@ -122,13 +119,33 @@ async def _why_taken(client: Client, obj: Object, resource: Resource, manifest: 
     return "" if is_namesakes else "is there with another content, which cannot be changed"
 
 
-async def _why_not_ours(client: Client, obj: Object, manifest: Object) -> str:
-    """Return why an existing LeaderWorkerSet is not the child; empty when there is none, or it is ours."""
+async def _apply(client: Client, obj: Object, resource: Resource, manifest: Object) -> Object:
+    """Create the child or update it, in whatever order others write.
+
+    A change of a LeaderWorkerSet restarts its pods. So one is updated only if it is ours, as the object that was read.
+    """
+    if resource is not LEADER_WORKER_SETS:
+        return await client.apply(resource, manifest)
     metadata = manifest["metadata"]
     try:
-        live = await client.get(LEADER_WORKER_SETS, metadata["namespace"], metadata["name"])
+        live = await client.get(resource, metadata["namespace"], metadata["name"])
     except NotFound:
-        return ""
+        return await _create(client, resource, manifest)
+    if why := _why_not_ours(live, obj, manifest):
+        raise NameTaken(0, f"{manifest['kind']} {metadata['name']} {why}")
+    return await client.apply(resource, {**manifest, "metadata": {**metadata, "uid": live["metadata"]["uid"]}})
+
+
+async def _create(client: Client, resource: Resource, manifest: Object) -> Object:
+    try:
+        return await client.create(resource, manifest)
+    except Exists as error:  # since it was read
+        raise Stale(str(error)) from error
+
+
+def _why_not_ours(live: Object, obj: Object, manifest: Object) -> str:
+    """Return why an existing LeaderWorkerSet is not the child; empty when it is."""
+    metadata = manifest["metadata"]
     if controller := foreign_controller(live, obj):
         return f"is controlled by {controller}"
     had, wanted = live["metadata"].get("labels") or {}, metadata["labels"]
