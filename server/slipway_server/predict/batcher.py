@@ -39,6 +39,7 @@ class PredictJob:
     priority: int = 0  # lower runs earlier
     done_rows: int = 0
     row_tokens: int = 0
+    queued: bool = False
 
     @property
     def left(self) -> int:
@@ -113,13 +114,13 @@ class Batcher:
             if self.fit.misses(max(1, job.rows), rows_ahead, batches, job.deadline_s - now_s):
                 raise DeadlineMissed("The request would miss its deadline: more work waits than is done until then.")
         self._queues.setdefault((job.priority, job.key), deque()).append(job)
+        job.queued = True
         self._waiting += 1
 
     def cancel(self, job: PredictJob) -> None:
         """Take a request out of the queue: its client left, or a part of it failed. Rows that run already go on."""
-        queue = self._queues.get((job.priority, job.key))
-        if queue and job in queue:
-            queue.remove(job)
+        if job.queued:
+            self._queues[job.priority, job.key].remove(job)
             self._removed(job)
 
     def expire(self, now_s: float) -> list[PredictJob]:
@@ -196,6 +197,7 @@ class Batcher:
         return min(most, max(1, self.rules.max_tokens // row_tokens)) if row_tokens else most
 
     def _removed(self, job: PredictJob) -> None:
+        job.queued = False
         self._waiting -= 1
         key = (job.priority, job.key)
         if not self._queues.get(key, True):

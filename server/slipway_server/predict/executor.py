@@ -73,7 +73,7 @@ class Executor:
         self._observer = observer or Observer()
         self._pending: dict[int, _Pending] = {}
         self._ids = itertools.count()
-        self._wake = asyncio.Event()
+        self._sleeper: asyncio.Future[None] | None = None  # done when there may be a batch
         self._running: RowBatch | None = None
 
     @property
@@ -106,13 +106,13 @@ class Executor:
             job.key = number  # no rows: it runs alone
         self.batcher.submit(job, now_s)
         self._pending[number] = pending
-        self._wake.set()
+        self._wake()
+        timer = loop.call_at(job.deadline_s, _late, pending, timeout_s) if math.isfinite(timeout_s) else None
         try:
-            async with asyncio.timeout(timeout_s if math.isfinite(timeout_s) else None):
-                return await pending.done
-        except TimeoutError:
-            raise DeadlineMissed(f"The request was not done within {timeout_s:g} s.") from None
+            return await pending.done
         finally:
+            if timer:
+                timer.cancel()
             del self._pending[number]
             self.batcher.cancel(job)
             if pending.done.done() and not pending.done.cancelled():
@@ -151,8 +151,10 @@ class Executor:
 
     async def _serve(self) -> None:
         ended = asyncio.create_task(self._process.ended())
+        ended.add_done_callback(lambda _: self._wake())
         try:
             while True:
+                await self._gather()
                 batch = await self._next_batch(ended)
                 self._running = batch
                 await self._compute(batch)
@@ -163,21 +165,37 @@ class Executor:
     async def _next_batch(self, ended: asyncio.Task[None]) -> RowBatch:
         loop = asyncio.get_running_loop()
         while True:
-            self._wake.clear()
             now_s = loop.time()
             for job in self.batcher.expire(now_s):
                 self._fail(job, DeadlineMissed("The request's time was over before the model took it."))
             if batch := self.batcher.take(now_s):
                 return batch
-            next_s = self.batcher.next_s(now_s)
-            woken = asyncio.create_task(self._wake.wait())
-            timeout = None if next_s is None else max(0.0, next_s - now_s)
-            try:
-                await asyncio.wait([woken, ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                woken.cancel()
             if ended.done():
                 raise EngineCrashed(f"{await self._process.kill()} while it was idle.")
+            await self._sleep(self.batcher.next_s(now_s))
+            await self._gather()
+
+    async def _gather(self) -> None:
+        """Let requests that have reached this process join the batch: the loop goes on until it finds no more."""
+        found = 0
+        while found < (found := self.batcher.waiting) < self.batcher.rules.max_size:  # noqa: ASYNC110 - of the loop
+            await asyncio.sleep(0)
+
+    async def _sleep(self, until_s: float | None) -> None:
+        """Wait for a request, for the end of the process, or until then: no task, for it happens once a batch."""
+        loop = asyncio.get_running_loop()
+        self._sleeper = loop.create_future()
+        timer = None if until_s is None else loop.call_at(until_s, self._wake)
+        try:
+            await self._sleeper
+        finally:
+            self._sleeper = None
+            if timer:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._sleeper and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     # -- one batch
 
@@ -254,8 +272,15 @@ def _take(pending: _Pending, part: Part, outputs: list[Tensor]) -> None:
     pending.rows_done += part.rows
     if pending.rows_done < part.job.rows or pending.done.done():
         return
+    if len(pending.parts) == 1:
+        pending.done.set_result(outputs)
+        return
     parts = [pending.parts[start] for start in sorted(pending.parts)]
     pending.done.set_result([concatenate([one[at] for one in parts]) for at in range(len(outputs))])
+
+
+def _late(pending: _Pending, timeout_s: float) -> None:
+    _fail(pending, DeadlineMissed(f"The request was not done within {timeout_s:g} s."))
 
 
 def _fail(pending: _Pending, error: Exception) -> None:

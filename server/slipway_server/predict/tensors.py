@@ -4,6 +4,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy
@@ -120,7 +121,11 @@ def elements_of(shape: Sequence[int], name: str) -> int:
 
 def datatype_of(array: Array) -> str:
     """The datatype of an array that a model returned. Raises TensorError for one that the protocol does not have."""
-    kind = array.dtype
+    return _datatype(array.dtype)
+
+
+@lru_cache(maxsize=64)
+def _datatype(kind: "numpy.dtype[Any]") -> str:
     if kind.kind in "OUS":
         return BYTES
     for name, known in NUMPY.items():

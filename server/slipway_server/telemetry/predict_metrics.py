@@ -24,8 +24,7 @@ class PredictMetrics:
             ["outcome"],
             registry=registry,
         )
-        for outcome in OUTCOMES:
-            self._requests.labels(outcome)
+        self._outcomes = {outcome: self._requests.labels(outcome) for outcome in OUTCOMES}
         self._in_flight = Gauge(
             "slipway_server_requests_in_flight", "API requests not answered yet.", registry=registry
         )
@@ -71,7 +70,7 @@ class PredictMetrics:
 
     def outcome(self, outcome: str) -> None:
         self._in_flight.dec()
-        self._requests.labels(outcome).inc()
+        self._outcomes[outcome].inc()
 
     def loaded(self, seconds: float) -> None:
         self._load.set(seconds)

@@ -29,21 +29,21 @@ class InferenceProtocol:
 
     def routes(self) -> list[web.RouteDef]:
         """Names may contain slashes, so that a path is read from its end: longer endings come first."""
-        found = [
+        found: list[web.RouteDef] = []
+        # Routes are tried one after the other: the one that takes the load is the first.
+        for ending, method, handler in (
+            ("infer", web.post, self.infer),
+            ("ready", web.get, self.model_ready),
+            ("stats", web.get, self.statistics),
+            ("config", web.get, self.configuration),
+        ):
+            found += [method(f"{model}/{ending}", handler) for model in (VERSIONED, MODEL)]
+        return [
+            *found,
             web.get("/v2", self.server),
             web.get("/v2/health/live", self.live),
             web.get("/v2/health/ready", self.ready),
             web.post("/v2/repository/index", self.index),
-        ]
-        for model in (VERSIONED, MODEL):
-            found += [
-                web.post(f"{model}/infer", self.infer),
-                web.get(f"{model}/ready", self.model_ready),
-                web.get(f"{model}/stats", self.statistics),
-                web.get(f"{model}/config", self.configuration),
-            ]
-        return [
-            *found,
             web.get("/v2/models/stats", self.all_statistics),
             web.get(VERSIONED, self.model),
             web.get(MODEL, self.model),

@@ -88,22 +88,32 @@ S = TypeVar("S", bound=Struct)
 
 async def body_of(http: web.Request) -> bytes:
     """The body, which must come without long pauses. Raises HttpError 408 when it does not."""
-    pieces, size = [], 0
-    limit = http.client_max_size
     try:
-        async with asyncio.timeout(BODY_S):
-            while not http.content.at_eof():
-                async with asyncio.timeout(BODY_IDLE_S):
-                    piece = await http.content.readany()
-                pieces.append(piece)
-                size += len(piece)
-                if size > limit:
-                    raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
+        # Most bodies came with their head, and need no timer.
+        first = http.content.read_nowait() if http.content.is_eof() else b""
+        _check_size(http, len(first))
+        return first if http.content.at_eof() else await _rest(http, first)
     except TimeoutError:
         raise HttpError(408, "The body of the request did not come in time.", code="body_timeout") from None
     except web.RequestPayloadError:
         raise invalid("The body of the request is not encoded as its headers declare.") from None
+
+
+async def _rest(http: web.Request, first: bytes) -> bytes:
+    pieces, size = [first], len(first)
+    async with asyncio.timeout(BODY_S):
+        while not http.content.at_eof():
+            async with asyncio.timeout(BODY_IDLE_S):
+                piece = await http.content.readany()
+            pieces.append(piece)
+            size += len(piece)
+            _check_size(http, size)
     return b"".join(pieces)
+
+
+def _check_size(http: web.Request, size: int) -> None:
+    if size > http.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(max_size=http.client_max_size, actual_size=size)
 
 
 def parse(body: bytes, kind: type[S]) -> S:

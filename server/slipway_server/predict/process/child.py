@@ -5,7 +5,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from slipway_process import collector, logs
@@ -14,22 +13,8 @@ from ..description import CLASSIFICATION
 from ..formats import LoadedModel, ModelError, loader
 from ..tensors import TensorError
 from . import isolation, warm_up
-from .messages import (
-    SIZES,
-    BatchError,
-    Compute,
-    Computed,
-    FromModel,
-    LoadModel,
-    ModelLoaded,
-    ModelUnusable,
-    ToModel,
-    check_sizes,
-    encode,
-    pack,
-    to_model,
-    unpack,
-)
+from .messages import BatchError, Compute, Computed, LoadModel, ModelLoaded, ModelUnusable, pack, unpack
+from .wire import ModelWire, ServerHungUp
 
 log = logging.getLogger("slipway.predict")
 
@@ -38,42 +23,6 @@ NO_CLASSIFIER = (
     "The model is no classifier that names its labels, which the task classify needs: write spec.model.task: predict, "
     "or add config.json with id2label beside an ONNX model and its preprocessor_config.json."
 )
-
-
-class ServerHungUp(Exception):
-    """The HTTP process closed its end of the socket."""
-
-
-class ModelWire:
-    """Sends and receives whole messages, blocking. Raises ServerHungUp."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-
-    def send(self, message: FromModel, data: Sequence[bytes] = ()) -> None:
-        try:
-            for piece in encode(message, data):
-                self._socket.sendall(piece)
-        except OSError as error:
-            raise ServerHungUp from error
-
-    def receive(self) -> tuple[ToModel, memoryview]:
-        head_bytes, data_bytes = SIZES.unpack(self._read(SIZES.size))
-        check_sizes(head_bytes, data_bytes)
-        return to_model.decode(self._read(head_bytes)), self._read(data_bytes)
-
-    def _read(self, size: int) -> memoryview:
-        buffer = memoryview(bytearray(size))
-        at = 0
-        while at < size:
-            try:
-                received = self._socket.recv_into(buffer[at:])
-            except OSError as error:
-                raise ServerHungUp from error
-            if not received:
-                raise ServerHungUp
-            at += received
-        return buffer
 
 
 def main() -> None:

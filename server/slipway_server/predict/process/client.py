@@ -5,13 +5,10 @@ import socket
 import sys
 from collections.abc import Sequence
 
-import msgspec
-
 from ... import environment, machine
 from ...engine.client import EngineCrashed, EngineError, ModelRefused
 from ..tensors import Tensor, TensorError
 from .messages import (
-    SIZES,
     BatchError,
     Compute,
     Computed,
@@ -20,14 +17,12 @@ from .messages import (
     ModelLoaded,
     ModelUnusable,
     ProtocolError,
-    check_sizes,
     encode,
-    from_model,
     pack,
     unpack,
 )
+from .wire import HttpWire
 
-BUFFER_BYTES = 4 << 20
 LOAD_S = 600.0
 EXIT_S = 10.0
 
@@ -42,8 +37,7 @@ class ModelProcess:
     def __init__(self, batch_timeout_s: float) -> None:
         self._batch_timeout_s = batch_timeout_s
         self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._wire: HttpWire | None = None
 
     async def start(self, start: LoadModel) -> ModelLoaded:
         """Start the process, and wait until it has loaded the model.
@@ -58,7 +52,7 @@ class ModelProcess:
         except TimeoutError:
             await self.kill()
             raise EngineError(f"The model was not loaded within {LOAD_S:.0f} s.") from None
-        except (ConnectionError, asyncio.IncompleteReadError, ProtocolError):
+        except (ConnectionError, ProtocolError):
             raise EngineError(f"{await self.kill()} while it loaded the model.") from None
         except asyncio.CancelledError:
             await self.kill()
@@ -73,15 +67,14 @@ class ModelProcess:
     async def _first_message(self, start: LoadModel) -> FromModel:
         http_end, model_end = socket.socketpair()
         with model_end:
-            self._reader, self._writer = await asyncio.open_connection(sock=http_end, limit=BUFFER_BYTES)
+            _, self._wire = await asyncio.get_running_loop().create_connection(HttpWire, sock=http_end)
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "slipway_server.predict.process.child", str(model_end.fileno())),
                 pass_fds=(model_end.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 env=environment.for_model(start.threads),
             )
-        self._writer.writelines(encode(start))
-        message, _ = await self._receive()
+        message, _ = await self._wire.exchange(encode(start), LOAD_S)
         return message
 
     async def compute(self, inputs: Sequence[Tensor], outputs: Sequence[str]) -> tuple[list[Tensor], float]:
@@ -91,13 +84,11 @@ class ModelProcess:
             BatchFailed: the model raised an error for it.
             EngineCrashed: its process ended, or took too long and was ended.
         """
-        assert self._writer, "only a started process computes"
+        assert self._wire, "only a started process computes"
         heads, data = pack(inputs)
         try:
-            async with asyncio.timeout(self._batch_timeout_s):
-                self._writer.writelines(encode(Compute(heads, list(outputs)), data))
-                await self._writer.drain()
-                message, received = await self._receive()
+            batch = encode(Compute(heads, list(outputs)), data)
+            message, received = await self._wire.exchange(batch, self._batch_timeout_s)
             if isinstance(message, BatchError):
                 raise BatchFailed(message.reason)
             if not isinstance(message, Computed):
@@ -106,7 +97,7 @@ class ModelProcess:
         except TimeoutError:
             await self.kill()
             raise EngineCrashed(f"The model took more than {self._batch_timeout_s:g} s for a batch.") from None
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except ConnectionError:
             raise EngineCrashed(f"{await self.kill(EXIT_S)} while it computed a batch.") from None
         except (ProtocolError, TensorError) as error:
             await self.kill()
@@ -124,8 +115,8 @@ class ModelProcess:
 
     async def kill(self, wait_s: float = 0.0) -> str:
         """End the process; return how it ended, in words. `wait_s`: seconds for it to end by itself before."""
-        if self._writer:
-            self._writer.close()
+        if self._wire:
+            self._wire.close()
         if self._process is None:
             return "The process of the model was not started"
         if wait_s and self._process.returncode is None:
@@ -139,14 +130,3 @@ class ModelProcess:
         status = await self._process.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return f"The process of the model {how}"
-
-    async def _receive(self) -> tuple[FromModel, memoryview]:
-        assert self._reader, "only a started process sends"
-        head_bytes, data_bytes = SIZES.unpack(await self._reader.readexactly(SIZES.size))
-        check_sizes(head_bytes, data_bytes)
-        head = await self._reader.readexactly(head_bytes)
-        data = await self._reader.readexactly(data_bytes) if data_bytes else b""
-        try:
-            return from_model.decode(head), memoryview(data)
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(str(error)) from None
