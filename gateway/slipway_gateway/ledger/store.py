@@ -2,10 +2,25 @@
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
-from sqlalchemy import Connection, Integer, bindparam, delete, func, literal_column, select, update
+from sqlalchemy import (
+    JSON,
+    Connection,
+    FromClause,
+    Integer,
+    Text,
+    bindparam,
+    cast,
+    column,
+    delete,
+    func,
+    literal_column,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from slipway_process.database_urls import parse_url
@@ -14,7 +29,10 @@ from ..quotas.meter import Charge
 from .periods import day_begin, month_begin
 from .tables import COUNTS, HOUR_KEY, SCHEMA_VERSION, about, hours, metadata, open_engine, responses
 
-# A batch is written in parts of so many rows: SQL has a limit of parameters.
+_HourKey: TypeAlias = tuple[int, str, str, str, str]
+_Counts: TypeAlias = tuple[int, ...]  # as COUNTS
+_REQUESTS, _ESTIMATED = COUNTS.index("requests"), COUNTS.index("estimated")
+# A batch is written in parts of so many rows: ids of rows that are there are parameters, and SQL has a limit of them.
 _PART_ROWS = 500
 MAX_ROWS_READ = 100_000
 # Rows of responses that SQLite keeps, some 25 MB. A stream that a client resumes after so many others is charged again.
@@ -38,7 +56,13 @@ class LedgerStore:
     def __init__(self, url: str) -> None:
         parsed = parse_url(url)
         self._engine = open_engine(parsed)
-        self._insert: Any = sqlite.insert if parsed.get_backend_name() == "sqlite" else postgresql.insert
+        rows: Any = bindparam("rows", type_=Text)
+        if parsed.get_backend_name() == "sqlite":
+            self._insert: Any = sqlite.insert
+            elements = func.json_each(rows)
+        else:
+            self._insert, elements = postgresql.insert, func.json_array_elements(cast(rows, JSON))
+        self._add_responses = _insert_new(self._insert, elements.table_valued(column("value", JSON)))
         self._id = ""
 
     @property
@@ -63,37 +87,33 @@ class LedgerStore:
         ordered = sorted(charges, key=lambda charge: charge.id)
         added: dict[str, int] = {}
         with self._engine.begin() as connection:
-            totals: dict[tuple[Any, ...], list[int]] = {}
+            totals: dict[_HourKey, list[int]] = {}
             for begin in range(0, len(ordered), _PART_ROWS):
                 self._apply_part(connection, ordered[begin : begin + _PART_ROWS], totals)
             self._add_to_hours(connection, totals)
-        for key, counts in totals.items():
-            tenant = key[HOUR_KEY.index("tenant")]
+        for (_, tenant, *_), counts in totals.items():
             added[tenant] = added.get(tenant, 0) + counts[COUNTS.index("cost_nano")]
         return added
 
-    def _apply_part(
-        self, connection: Connection, charges: Sequence[Charge], totals: dict[tuple[Any, ...], list[int]]
-    ) -> None:
-        wanted: dict[str, tuple[Charge, Mapping[str, int]]] = {}
+    def _apply_part(self, connection: Connection, charges: Sequence[Charge], totals: dict[_HourKey, list[int]]) -> None:
+        wanted: dict[str, tuple[Charge, _Counts]] = {}
         for charge in charges:
             # Two requests that are one response may be in one batch.
             former, now = wanted.get(charge.id), _counts(charge)
             wanted[charge.id] = charge, _merged(former[1], now) if former else now
-        rows = [{"id": id_, "hour": charge.hour, **counts} for id_, (charge, counts) in wanted.items()]
-        insert = self._insert(responses).on_conflict_do_nothing().returning(responses.c.id)
+        rows = [(id_, charge.hour, *counts) for id_, (charge, counts) in wanted.items()]
         # Nearly all are new and need no other statement. The insert waits for a row that another gateway writes now.
-        for id_ in connection.execute(insert, rows).scalars():
+        for id_ in connection.execute(self._add_responses, {"rows": msgspec.json.encode(rows).decode()}).scalars():
             charge, counts = wanted.pop(id_)
-            _add(totals, _hour_key(charge), counts.values())
+            _add(totals, _hour_key(charge), counts)
         if wanted:
             self._merge_part(connection, wanted, totals)
 
     def _merge_part(
         self,
         connection: Connection,
-        wanted: Mapping[str, tuple[Charge, Mapping[str, int]]],
-        totals: dict[tuple[Any, ...], list[int]],
+        wanted: Mapping[str, tuple[Charge, _Counts]],
+        totals: dict[_HourKey, list[int]],
     ) -> None:
         """Writes charges of responses that have a row already, and adds the differences to `totals`.
 
@@ -104,16 +124,16 @@ class LedgerStore:
         changed = []
         for row in rows.all():
             charge, now = wanted[row["id"]]
-            former = {name: row[name] for name in COUNTS}
+            former = tuple([int(row[name]) for name in COUNTS])
             grown = _merged(former, now)
-            if any(more := [grown[name] - former[name] for name in COUNTS]):
-                changed.append({"row": charge.id, **grown})
-                _add(totals, _hour_key(charge), more)
+            if grown != former:
+                changed.append({"row": charge.id, **dict(zip(COUNTS, grown, strict=True))})
+                _add(totals, _hour_key(charge), [new - old for new, old in zip(grown, former, strict=True)])
         if changed:
             values: dict[str, Any] = {name: bindparam(name) for name in COUNTS}
             connection.execute(update(responses).where(responses.c.id == bindparam("row")).values(values), changed)
 
-    def _add_to_hours(self, connection: Connection, totals: Mapping[tuple[Any, ...], Sequence[int]]) -> None:
+    def _add_to_hours(self, connection: Connection, totals: Mapping[_HourKey, Sequence[int]]) -> None:
         if not totals:
             return
         # In one order everywhere: two gateways never wait for each other's rows.
@@ -177,24 +197,35 @@ class LedgerStore:
         self._id = rows[0].id
 
 
-def _counts(charge: Charge) -> dict[str, int]:
+def _insert_new(insert: Any, rows: FromClause) -> Any:
+    """Inserts responses that have no row yet, and returns their ids.
+
+    `rows`: each `value` is a list in JSON, so that thousands of values are one parameter: SQL with a parameter for each
+    took most of the time of a write.
+    """
+    given = [cast(rows.c.value[place].as_string(), column.type) for place, column in enumerate(responses.c)]
+    # Without a condition SQLite takes ON CONFLICT for a part of the SELECT.
+    made = insert(responses).from_select(responses.c.keys(), select(*given).where(true()))
+    return made.on_conflict_do_nothing().returning(responses.c.id)
+
+
+def _counts(charge: Charge) -> _Counts:
     usage = charge.usage
-    values = (1, usage.input_tokens, usage.cached_tokens, usage.output_tokens, charge.cost_nano, int(charge.estimated))
-    return dict(zip(COUNTS, values, strict=True))
+    return 1, usage.input_tokens, usage.cached_tokens, usage.output_tokens, charge.cost_nano, int(charge.estimated)
 
 
-def _merged(former: Mapping[str, int], now: Mapping[str, int]) -> Mapping[str, int]:
+def _merged(former: _Counts, now: _Counts) -> _Counts:
     """The counts to keep of two for one response: a server's own rather than an estimate, else the larger ones."""
-    if former["requests"] and former["estimated"] != now["estimated"]:
-        return {name: former[name] for name in COUNTS} if now["estimated"] else now
-    return {name: max(former[name], now[name]) for name in COUNTS}
+    if former[_REQUESTS] and former[_ESTIMATED] != now[_ESTIMATED]:
+        return former if now[_ESTIMATED] else now
+    return tuple(map(max, former, now))
 
 
-def _hour_key(charge: Charge) -> tuple[Any, ...]:
+def _hour_key(charge: Charge) -> _HourKey:
     return (charge.hour, charge.tenant, charge.key, charge.model, charge.revision)
 
 
-def _add(totals: dict[tuple[Any, ...], list[int]], key: tuple[Any, ...], more: Iterable[int]) -> None:
+def _add(totals: dict[_HourKey, list[int]], key: _HourKey, more: Iterable[int]) -> None:
     sums = totals.setdefault(key, [0] * len(COUNTS))
     for place, value in enumerate(more):
         sums[place] += value
