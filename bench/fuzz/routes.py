@@ -8,10 +8,9 @@ import msgspec
 import yaml
 from hypothesis import strategies as st
 
+from slipway_gateway.routing.pods import LABEL_DEPLOYMENT, LABEL_REVISION, parse_pod
 from slipway_gateway.routing.routes_file import RoutesFile, parse
 from slipway_gateway.routing.table import (
-    LABEL_DEPLOYMENT,
-    LABEL_REVISION,
     OWNERS_KEY,
     Problem,
     RevisionEndpoints,
@@ -21,7 +20,6 @@ from slipway_gateway.routing.table import (
     build,
     merge_route,
     parse_owners,
-    parse_pod,
     parse_route,
 )
 

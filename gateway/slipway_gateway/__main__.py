@@ -35,6 +35,7 @@ from .feedback.endpoint import SharedClaims
 from .forwarding.proxy import Proxy, max_sessions
 from .grpc_api.listener import GrpcServer
 from .identity.authenticate import OFF
+from .ledger.inference_table import InferenceTable
 from .ledger.store import LedgerStore
 from .ledger.writer import Ledger
 from .routing.last_table import LastTable
@@ -50,6 +51,8 @@ from .sharing.counters import SharedBudgets, SharedCounters
 from .sharing.limiter import Limiter
 from .sharing.ready_gateways import ReadyGateways
 from .telemetry.access_log import AccessLog, open_access_log
+from .telemetry.inference_log import InferenceLog
+from .telemetry.line_writer import LineWriter
 from .telemetry.metrics import GatewayMetrics
 from .upstream.internal_tls import InternalTls, internal_tls
 from .upstream.jobs_process import JobsBackend
@@ -241,6 +244,21 @@ def _access_log(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog
     return open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
 
 
+def _inference_log(settings: GatewaySettings, metrics: GatewayMetrics) -> InferenceLog:
+    """
+    Raises:
+        ValueError: its URL names no database that is known.
+    """
+    if not (url := settings.inference_log_url.get_secret_value()):
+        return InferenceLog()
+    try:
+        table = InferenceTable(url, settings.inference_log_retention_s)
+    except ValueError as error:
+        raise ValueError(f"--inference-log-url: {error}") from None
+    writer = LineWriter(table, metrics.inference_log_dropped, name="inference log")
+    return InferenceLog(writer, settings.inference_log_max_content_bytes)
+
+
 async def _listen_inside(admin: AdminApi, settings: GatewaySettings, tls: InternalTls | None) -> list[web.AppRunner]:
     """The admin port, and the operator's where there is a certificate."""
     runners = [await listen(admin.app(), settings.admin_host, settings.admin_port, settings)]
@@ -260,7 +278,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
     try:
         tls, access_log = server_tls(settings, metrics), _access_log(settings, metrics)
-        internal = internal_tls(settings, metrics)
+        internal, inference_log = internal_tls(settings, metrics), _inference_log(settings, metrics)
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
     incarnation = uuid.uuid4().hex
@@ -274,7 +292,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         )
         admission, gateways, shared = _admission(settings, metrics, ledger := Ledger(store, metrics))
         known.on_publish = admission.tenants_changed
-        proxy = Proxy(settings, balancer, metrics, session)
+        proxy = Proxy(settings, balancer, metrics, session, inference_log)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         jobs, claims = _jobs(settings, session, balancer), _claims(settings)
         edge.access_log, edge.jobs, edge.feedback.shared = access_log, jobs, claims
@@ -309,7 +327,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             await ledger.close_down()
             for one in (*shared, *([claims] if claims else [])):
                 await one.close()
-            await access_log.close()
+            await asyncio.gather(access_log.close(), inference_log.close())
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 

@@ -100,6 +100,17 @@ class GatewaySettings(ProcessSettings):
     access_log_max_files: Annotated[PositiveCount, Field(le=100)] = Field(
         5, description="files of the access log that are kept, with the one that is written"
     )
+    inference_log_url: Annotated[SecretStr, Flag("URL")] = Field(
+        SecretStr(""),
+        description="database of the inference log: postgresql://user:password@host/database or "
+        "sqlite:////path/inferences.db; without one nothing is logged",
+    )
+    inference_log_max_content_bytes: Annotated[Bytes, Field(le=1 << 20)] = Field(
+        64 << 10, description="longest input or output there; of a longer one its length alone is logged"
+    )
+    inference_log_retention_s: Annotated[Seconds, Field(gt=0)] = Field(
+        30 * 86400.0, description="time after which rows of it are deleted"
+    )
     state_dir: Annotated[str, Flag("DIR")] = Field(
         "", description="folder that keeps the last table for a restart; without one it is not kept"
     )

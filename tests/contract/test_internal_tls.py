@@ -9,7 +9,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from slipway_gateway.routing import table
+from slipway_gateway.routing import pods
 from slipway_gateway.settings import GatewaySettings
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.pods import certificate, workload
@@ -42,7 +42,7 @@ def endpoint(namespace: str, address: str) -> str:
     owner = {"kind": "ReplicaSet", "name": "chat-abcdefgh22", "uid": "u", "controller": True}
     metadata = {**made["metadata"], "namespace": namespace, "ownerReferences": [owner]}
     status = {"podIP": address, "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    found = table.parse_pod({"metadata": metadata, "spec": made["spec"], "status": status})
+    found = pods.parse_pod({"metadata": metadata, "spec": made["spec"], "status": status})
     assert found
     return found.urls[0]
 
@@ -88,7 +88,7 @@ def test_only_gateways_and_the_operator_are_clients(role: issuing.Role, server: 
 def test_ports_have_the_names_and_numbers_of_the_page() -> None:
     assert f"| server with TLS | `{certificate.PORT_NAME}` | 8000 |" in TEXT
     assert f"| gateway with TLS inside | `{gateways.TLS_PORT_NAME}` | {GatewaySettings().internal_port} |" in TEXT
-    assert table.TLS_PORT_NAME == certificate.PORT_NAME
+    assert pods.TLS_PORT_NAME == certificate.PORT_NAME
 
 
 def test_what_is_open_is_what_probes_and_prometheus_read() -> None:

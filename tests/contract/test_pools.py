@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipway_gateway.routing import pool_pods
-from slipway_gateway.routing.table import LABEL_REVISION, build, parse_pod, parse_route
+from slipway_gateway.routing.pods import LABEL_POOL, LABEL_REVISION, parse_pod
+from slipway_gateway.routing.table import POOL_PREFIX, build, parse_route
 from slipway_operator.api.pools.model_pool import ModelPoolSpec
 from slipway_operator.kube.reading.observe import pool_entry
 from slipway_operator.manifests.owner import Owner
@@ -125,7 +125,7 @@ def test_what_the_server_says_of_an_entry_that_waits_is_no_trouble(tmp_path: Pat
 
 
 def test_gateways_send_a_members_requests_to_the_pods_of_its_pool() -> None:
-    assert (pool_pods.LABEL_POOL, pool_pods.PREFIX) == (labels.MODEL_POOL, PREFIX)
+    assert (LABEL_POOL, POOL_PREFIX) == (labels.MODEL_POOL, PREFIX)
     made = stateful_set.stateful_set(OWNER, SPEC, "slipway-server:1")
     template = made["spec"]["template"]
     assert LABEL_REVISION in template["metadata"]["labels"], "gateways watch pods that have it"

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from slipway_gateway.balancing.load_balancer import LoadBalancer
-from slipway_gateway.routing import table, twin_shadow
+from slipway_gateway.routing import pods, table, twin_shadow
 from slipway_gateway.routing.tolerance import ToleranceRule
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_operator.api.v1alpha1.routes import (
@@ -141,8 +141,8 @@ def test_report_has_the_documented_shape() -> None:
 
 
 def test_labels_are_the_same_word_on_both_sides() -> None:
-    assert table.LABEL_DEPLOYMENT == labels.MODEL_DEPLOYMENT
-    assert table.LABEL_REVISION == labels.REVISION
+    assert pods.LABEL_DEPLOYMENT == labels.MODEL_DEPLOYMENT
+    assert pods.LABEL_REVISION == labels.REVISION
 
 
 def test_a_baseline_is_the_same_word_on_both_sides() -> None:
@@ -156,8 +156,8 @@ def test_gateway_sends_requests_to_the_pods_that_the_operator_makes() -> None:
     snapshot = Snapshot("abcdefgh22", 1, parse_inputs({"model": {"uri": "file:///m"}}, "chat"), "image", 600, 1)
     made = replica_set(Owner("chat", "default", "u-1"), snapshot, 1)
     template = made["spec"]["template"]
-    (port,) = [one for one in template["spec"]["containers"][0]["ports"] if one["name"] == table.PORT_NAME]
-    assert port["containerPort"] == table.DEFAULT_PORT == ports()["server", "http"]
+    (port,) = [one for one in template["spec"]["containers"][0]["ports"] if one["name"] == pods.PORT_NAME]
+    assert port["containerPort"] == pods.DEFAULT_PORT == ports()["server", "http"]
     # What the ReplicaSet controller and the kubelet add.
     owner = {"kind": made["kind"], "name": made["metadata"]["name"], "uid": "rs-1", "controller": True}
     item = {
@@ -166,7 +166,7 @@ def test_gateway_sends_requests_to_the_pods_that_the_operator_makes() -> None:
         "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
     }
     expected = table.RevisionEndpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",), "rs-1")
-    assert table.parse_pod(item) == expected
+    assert pods.parse_pod(item) == expected
     status = {"revisions": [wire.to_json(RevisionStatus("abcdefgh22", "stable", 1, 1, 100, replica_set_uid="rs-1"))]}
     route = table.parse_route({**_object(), "status": status_room.render(Status(traffic=TRAFFIC)) | status})
     assert isinstance(route, table.Route) and route.replica_sets == {"abcdefgh22": "rs-1"}
@@ -182,7 +182,7 @@ def test_gateway_knows_the_names_that_the_operator_takes(revision: str, collisio
         metadata = {"namespace": "default", "ownerReferences": [controller]}
         ready = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
         item = {"metadata": metadata | {"labels": labels.child_labels("chat", revision)}, "status": ready}
-        assert (table.parse_pod(item) is not None) == expected, owner
+        assert (pods.parse_pod(item) is not None) == expected, owner
 
 
 def test_both_sides_compute_the_same_digest() -> None:

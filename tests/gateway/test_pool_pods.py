@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from slipway_gateway.balancing.outlier import OutlierDetection, OutlierDetector
-from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build, parse_pod
+from slipway_gateway.routing.pods import parse_pod
+from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build
 
 POOL = RevisionEndpoints("", "", ("http://10.0.0.1:8000",), pool="team/set")
 OTHER = replace(POOL, urls=("http://10.0.0.2:8000",))

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_gateway.routing.pods import LABEL_WORKER_INDEX, parse_pod
 from slipway_gateway.routing.router import order_backends, pick, pick_in_revision
 from slipway_gateway.routing.split import tag
 from slipway_gateway.routing.table import (
-    LABEL_WORKER_INDEX,
     Problem,
     RevisionEndpoints,
     Route,
@@ -20,7 +20,6 @@ from slipway_gateway.routing.table import (
     digest_traffic,
     merge_route,
     parse_owners,
-    parse_pod,
     parse_route,
 )
 

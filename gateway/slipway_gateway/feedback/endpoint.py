@@ -8,7 +8,9 @@ import msgspec
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import GenerationSamples
+from ..settings import GatewaySettings
 from ..sharing.counters import CountersAway
+from ..telemetry.inference_log import InferenceLog
 from ..telemetry.metrics import GatewayMetrics
 from ..wire.errors import invalid
 from .entries import Entry, parse
@@ -42,11 +44,18 @@ class FeedbackApi:
     """Counts feedback that comes to one gateway. `shared` None: a token counts once at each gateway."""
 
     def __init__(
-        self, max_age_s: float, balancer: LoadBalancer, metrics: GatewayMetrics, tokens: FeedbackTokens
+        self,
+        settings: GatewaySettings,
+        balancer: LoadBalancer,
+        metrics: GatewayMetrics,
+        tokens: FeedbackTokens,
+        inference_log: InferenceLog | None = None,
     ) -> None:
-        self._max_age_s, self._balancer, self._metrics, self._tokens = max_age_s, balancer, metrics, tokens
+        self._max_age_s, self._tokens = settings.feedback_max_age_s, tokens
+        self._balancer, self._metrics = balancer, metrics
         self._memory = FeedbackMemory()
         self.shared: SharedClaims | None = None
+        self._inference_log = inference_log or InferenceLog()
 
     async def rate(self, body: bytes, tenant: str) -> bytes:
         """Counts the entries of a request body; returns the body of the response. `tenant`: the sender, or "".
@@ -81,6 +90,9 @@ class FeedbackApi:
         for rating, is_new in zip(ratings, await self._claim([one.states.id for one in ratings]), strict=True):
             results[rating.place] = ACCEPTED if is_new else DUPLICATE
             self._count(rating.states, ("wrong" if rating.wrong else "correct") if is_new else DUPLICATE)
+            if is_new:
+                entry = entries[rating.place]
+                self._inference_log.rated(rating.states.id.hex(), entry.correct, entry.score, entry.label)
             if is_new and rating.states.counts:
                 self._add(rating)
         return results

@@ -104,6 +104,10 @@ class FeedbackTokens:
         except (binascii.Error, msgspec.MsgspecError, UnicodeDecodeError):
             return None  # signed by us and not readable: by a later release
 
+    def id_of(self, token: str) -> str:
+        """The id in a token that `make` returned, in hexadecimal; "" for the empty one."""
+        return _DECODER.decode(base64.b64decode(_padded(token.split(".")[2]), b"-_")).id.hex() if token else ""
+
     def is_expired(self, states: Statement, max_age_s: float) -> bool:
         return not -_SKEW_S <= self.clock() - states.issued_s <= max_age_s
 

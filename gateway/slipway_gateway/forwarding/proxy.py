@@ -19,11 +19,13 @@ from ..mirror.leg import LegSender
 from ..mirror.queue import MirrorQueue
 from ..mirror.twins import TwinShadows
 from ..settings import GatewaySettings
+from ..telemetry.inference_log import Exchanged, InferenceLog
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
+from ..wire.inference import is_classic
 from ..wire.predictions import only_label
 from .crashes import CrashTracker
 from .held_request import HeldRequest
@@ -39,7 +41,12 @@ class Proxy:
     """Runs requests: it bounds their time and joins attempts, responses and mirrored copies."""
 
     def __init__(
-        self, settings: GatewaySettings, balancer: LoadBalancer, metrics: GatewayMetrics, session: aiohttp.ClientSession
+        self,
+        settings: GatewaySettings,
+        balancer: LoadBalancer,
+        metrics: GatewayMetrics,
+        session: aiohttp.ClientSession,
+        inference_log: InferenceLog | None = None,
     ) -> None:
         self._settings = settings
         self._balancer = balancer
@@ -48,6 +55,7 @@ class Proxy:
         self.budget = _budget(settings, metrics, clock)
         signer = TenantSigner(settings.tenant_keys_file)
         self.feedback = FeedbackTokens(settings.tenant_keys_file)
+        self.inference_log = inference_log or InferenceLog()
         self._crashes = CrashTracker(metrics, clock)
         sender = Sender(balancer, session, open_direct(session), signer, clock)
         self._retries = Retries(settings, balancer, metrics, sender, self._crashes, clock=clock)
@@ -90,7 +98,9 @@ class Proxy:
                 token = self._feedback_token(outgoing, response, state, record)
                 opened = held_request.out
                 relay = Relay(self._shared, request, outgoing, response, record, opened=opened, feedback=token)
-                return await relay.run()
+                out = await relay.run()
+                self._log_inference(outgoing, response, record, token)
+                return out
         except TimeoutError:
             if relay is None:
                 if state.recorder and not self._limits.cut:
@@ -121,6 +131,22 @@ class Proxy:
         tenant = record.identity.name if record.identity else ""
         session = "" if outgoing.key.startswith(request_fields.ALONE) else outgoing.key
         return self.feedback.make(origin, response.endpoint.revision, tenant, session, label)
+
+    def _log_inference(
+        self, outgoing: UpstreamRequest, response: UpstreamResponse, record: RequestRecord, token: str
+    ) -> None:
+        """Adds a request of a classic model, whose client has the whole response, to the inference log."""
+        if not (self.inference_log.is_on and record.code == 200 and is_classic(outgoing.path)):
+            return
+        table = self._balancer.published.current
+        route = table.routes.get(outgoing.route) if table else None
+        rule = route.inference_log if route else None
+        if route is None or rule is None or not self.inference_log.takes(rule, record):
+            return
+        output = response.start if response.rest is None else None
+        id_ = self.feedback.id_of(token)
+        found = Exchanged(route.name, outgoing.path, response.headers, outgoing.body, output, id_)
+        self.inference_log.inferred(found, rule, record, self._clock() - record.started)
 
     def cut(self) -> None:
         """Ends running requests: a stream with an error event, any other one with an error response."""

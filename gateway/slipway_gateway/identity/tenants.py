@@ -16,9 +16,8 @@ from .certificates import COMMON_NAME, DNS, URI, key_of
 
 EVERY_MODEL = "*"
 _MAX_VERIFIED = 4096  # keys, some 150 bytes each
-# The value of contentCapture with which scorers of analyses may get contents of the tenant's requests. With any other
-# value they may not.
-SCORERS = "Scorers"
+# Values of contentCapture: who may get contents of the tenant's requests. With any other value no one may.
+SCORERS, INFERENCE_LOG, ALL = "Scorers", "InferenceLog", "All"
 
 
 _Found = TypeVar("_Found")

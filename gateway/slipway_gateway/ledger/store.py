@@ -6,26 +6,20 @@ from typing import Any, TypeAlias
 
 import msgspec
 from sqlalchemy import (
-    JSON,
     Connection,
-    FromClause,
     Integer,
-    Text,
     bindparam,
-    cast,
-    column,
     delete,
     func,
     literal_column,
     select,
-    true,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from slipway_process.database_urls import parse_url
 
 from ..quotas.meter import Charge
+from .json_rows import ROWS, insert_for, insert_new
 from .periods import day_begin, month_begin
 from .tables import COUNTS, HOUR_KEY, SCHEMA_VERSION, about, hours, metadata, open_engine, responses
 
@@ -56,13 +50,8 @@ class LedgerStore:
     def __init__(self, url: str) -> None:
         parsed = parse_url(url)
         self._engine = open_engine(parsed)
-        rows: Any = bindparam("rows", type_=Text)
-        if parsed.get_backend_name() == "sqlite":
-            self._insert: Any = sqlite.insert
-            elements = func.json_each(rows)
-        else:
-            self._insert, elements = postgresql.insert, func.json_array_elements(cast(rows, JSON))
-        self._add_responses = _insert_new(self._insert, elements.table_valued(column("value", JSON)))
+        self._insert: Any = insert_for(self._engine.dialect)
+        self._add_responses = insert_new(responses, self._engine.dialect).returning(responses.c.id)
         self._id = ""
 
     @property
@@ -103,7 +92,7 @@ class LedgerStore:
             wanted[charge.id] = charge, _merged(former[1], now) if former else now
         rows = [(id_, charge.hour, *counts) for id_, (charge, counts) in wanted.items()]
         # Nearly all are new and need no other statement. The insert waits for a row that another gateway writes now.
-        for id_ in connection.execute(self._add_responses, {"rows": msgspec.json.encode(rows).decode()}).scalars():
+        for id_ in connection.execute(self._add_responses, {ROWS: msgspec.json.encode(rows).decode()}).scalars():
             charge, counts = wanted.pop(id_)
             _add(totals, _hour_key(charge), counts)
         if wanted:
@@ -195,18 +184,6 @@ class LedgerStore:
         if len(rows) > 1:
             raise UnusableLedger("the ledger was written by another release, whose tables differ")
         self._id = rows[0].id
-
-
-def _insert_new(insert: Any, rows: FromClause) -> Any:
-    """Inserts responses that have no row yet, and returns their ids.
-
-    `rows`: each `value` is a list in JSON, so that thousands of values are one parameter: SQL with a parameter for each
-    took most of the time of a write.
-    """
-    given = [cast(rows.c.value[place].as_string(), column.type) for place, column in enumerate(responses.c)]
-    # Without a condition SQLite takes ON CONFLICT for a part of the SELECT.
-    made = insert(responses).from_select(responses.c.keys(), select(*given).where(true()))
-    return made.on_conflict_do_nothing().returning(responses.c.id)
 
 
 def _counts(charge: Charge) -> _Counts:

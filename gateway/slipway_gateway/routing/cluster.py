@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..telemetry.metrics import GatewayMetrics
+from .pods import LABEL_REVISION, parse_pod
 from .reflector import KubernetesClient, KubernetesObject, Reflector, Resource, ResourceCallbacks, key_of
 from .table import (
-    LABEL_REVISION,
     Problem,
     RevisionEndpoints,
     Route,
@@ -18,7 +18,6 @@ from .table import (
     build,
     merge_route,
     parse_owners,
-    parse_pod,
     parse_route,
 )
 

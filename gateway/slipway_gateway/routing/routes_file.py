@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from ..wire.inference import InferenceLogRule
 from .table import (
     MirrorRouteRule,
     Percent,
@@ -68,6 +69,10 @@ class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, re
     scorer: FileScorer | None = None
 
 
+class FileInferenceLog(InferenceLogRule, frozen=True, forbid_unknown_fields=True):
+    """Which requests of the model the inference log has."""
+
+
 class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """One model."""
 
@@ -75,6 +80,7 @@ class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     salt: str = ""
     mirror_routes: tuple[FileMirror, ...] = ()
     twin_shadow: FileTwinShadow | None = None
+    inference_log: FileInferenceLog | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
@@ -102,7 +108,8 @@ def parse(text: str, generation: int) -> RouteTable | Problem:
         mirrors = entry.mirror_routes
         passed = entry.forward_headers
         route = Route(name, "file", model, "", generation, entry.salt, backends, mirror_routes=mirrors)
-        routes.append(replace(route, forward_headers=passed, twin_shadow=entry.twin_shadow))
+        logged = entry.inference_log
+        routes.append(replace(route, forward_headers=passed, twin_shadow=entry.twin_shadow, inference_log=logged))
         endpoints += [
             RevisionEndpoints(name, b.revision, tuple(url.rstrip("/") for url in b.endpoints)) for b in entry.backends
         ]

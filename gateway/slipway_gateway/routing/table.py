@@ -2,25 +2,18 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
 
-from slipway_process.network.host_names import host_name, pod_zone
-
-from .pool_pods import controller_uid, entry_urls
+from ..wire.inference import InferenceLogRule
 from .tolerance import ToleranceRule
 from .twin_shadow import TwinShadowRule
 
-LABEL_DEPLOYMENT = "slipway.dev/modeldeployment"
-LABEL_REVISION = "slipway.dev/revision"
-LABEL_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"  # 0 in the leader of a group
-PORT_NAME, TLS_PORT_NAME, DEFAULT_PORT = "http", "https", 8000
+POOL_PREFIX = "/revisions"  # before the path of an entry's URL at a pod that serves many models
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
-_RENAMED = re.compile("([a-z0-9]{1,9})-[1-9][0-9]{0,3}")  # a beginning of the revision, and a number
 BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with which the revision under test is compared
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -76,6 +69,7 @@ class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):
     forward_headers: tuple[str, ...] = ()
     feedback: bool = False
     predictions: bool = False
+    inference_log: InferenceLogRule | None = None
 
 
 class NameClaim(msgspec.Struct, frozen=True):
@@ -115,6 +109,7 @@ class Route:
     forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
     feedback: bool = False  # what clients learn about its responses later is counted
     predictions: bool = False  # what its responses predict is counted, in bins
+    inference_log: InferenceLogRule | None = None  # None: it has none of its requests
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -211,7 +206,7 @@ def build(
     for route in by_name.values() if pools else ():
         for revision, uid in route.replica_sets.items():
             if found := pools.get(f"{route.name.partition('/')[0]}/{uid}"):
-                urls[route.name, revision] = entry_urls(found, revision)
+                urls[route.name, revision] = {f"{url}{POOL_PREFIX}/{revision}" for url in found}
     return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()}, as_of_s)
 
 
@@ -301,6 +296,7 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         forward_headers=traffic.forward_headers,
         feedback=traffic.feedback,
         predictions=traffic.predictions,
+        inference_log=traffic.inference_log,
         replicas=_replicas(obj),
         digest=digest_traffic(raw),
         replica_sets=replica_sets,
@@ -336,64 +332,3 @@ def _declared_model(obj: Mapping[str, Any]) -> str:
     model = (obj.get("spec") or {}).get("model")
     declared = model.get("name") if isinstance(model, Mapping) else None
     return declared if isinstance(declared, str) and declared else str(obj["metadata"]["name"])
-
-
-def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
-    """A pod → its endpoint; None when the pod takes no requests or is not one of ours.
-
-    It takes requests when it has both labels, is ready and not terminating, and that revision's ReplicaSet controls it:
-    any user of the namespace can set the labels. In a group of pods only the leader does; a StatefulSet controls it.
-    """
-    meta, status = obj["metadata"], obj.get("status") or {}
-    labels = meta.get("labels") or {}
-    deployment, revision = labels.get(LABEL_DEPLOYMENT), labels.get(LABEL_REVISION)
-    address = status.get("podIP")
-    owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
-    pool = controller_uid(owner, labels, meta["namespace"]) if owner else ""
-    if not (deployment or pool) or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
-        return None
-    if not pool and not _controls(owner, labels, deployment or "", revision):
-        return None
-    try:
-        url = _pod_url(obj, address)
-    except ValueError:  # the pod's IP is no address
-        return None
-    if pool:
-        return RevisionEndpoints("", "", (url,), pool=pool)
-    uid = str((owner or {}).get("uid") or "")
-    return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), uid)
-
-
-def _controls(owner: Mapping[str, Any] | None, labels: Mapping[str, Any], deployment: str, revision: str) -> bool:
-    """Whether `owner` is the controller of the revision's pods."""
-    return owner is not None and _may_serve(owner, labels) and _is_named(owner.get("name"), deployment, revision)
-
-
-def _may_serve(owner: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
-    """Whether pods of this controller take requests: those of a ReplicaSet, and leaders of groups."""
-    leads = labels.get(LABEL_WORKER_INDEX) == "0"
-    return owner.get("kind") == "ReplicaSet" or (owner.get("kind") == "StatefulSet" and leads)
-
-
-def _is_named(name: Any, deployment: str, revision: str) -> bool:
-    """Whether `name` is that of a revision's ReplicaSet, or the fallback for when that name has another owner."""
-    if name == f"{deployment}-{revision}":
-        return True
-    runs = base_revision(revision)
-    found = _RENAMED.fullmatch(str(name).removeprefix(f"{deployment}-").removesuffix(revision.removeprefix(runs)))
-    return found is not None and str(name).startswith(f"{deployment}-") and runs.startswith(found[1])
-
-
-def _ready(status: Mapping[str, Any]) -> bool:
-    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
-    return conditions.get("Ready") == "True" and status.get("phase") not in ("Failed", "Succeeded")
-
-
-def _pod_url(pod: Mapping[str, Any], address: str) -> str:
-    """The pod's URL: https where a container has a port named `https`, else http. A pod never changes its ports."""
-    containers = (pod.get("spec") or {}).get("containers") or ()
-    ports = {port.get("name"): port.get("containerPort") for one in containers for port in one.get("ports") or ()}
-    if encrypted := ports.get(TLS_PORT_NAME):
-        return f"https://{host_name(address, pod_zone(pod['metadata']['namespace']))}:{encrypted}"
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{ports.get(PORT_NAME) or DEFAULT_PORT}"

@@ -66,7 +66,7 @@ class PublicApi:
         self.ledger = admission.ledger
         self.access_log = AccessLog()  # writes nothing
         self.jobs: JobsBackend | None = None
-        self.feedback = FeedbackApi(settings.feedback_max_age_s, balancer, metrics, proxy.feedback)
+        self.feedback = FeedbackApi(settings, balancer, metrics, proxy.feedback, proxy.inference_log)
         self.running = 0
         self.draining = False
         self._ended = asyncio.Event()

@@ -6,7 +6,7 @@ from functools import lru_cache
 from aiohttp import web
 
 from ..identity.authenticate import Method, RequestIdentity
-from ..identity.tenants import SCORERS
+from ..identity.tenants import ALL, SCORERS
 from ..limits.connections import address_owner
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY
@@ -59,7 +59,7 @@ def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySetting
 
 def may_be_scored(identity: RequestIdentity | None) -> bool:
     """Whether a scorer may get the request's contents. Without a tenant the AnalysisTemplate alone decides."""
-    return identity is None or identity.tenant.content_capture == SCORERS
+    return identity is None or identity.tenant.content_capture in (SCORERS, ALL)
 
 
 def forwarded_for(identity: RequestIdentity | None, forwarded: Collection[str]) -> tuple[str, ...]:

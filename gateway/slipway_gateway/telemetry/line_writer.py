@@ -27,11 +27,12 @@ class LineWriter:
         sink: Sink,
         dropped: Callable[[str, int], None],
         *,
+        name: str = "access log",
         max_queued_bytes: int = MAX_QUEUED_BYTES,
         interval_s: float = _INTERVAL_S,
     ) -> None:
-        """`dropped`: gets the reason and the number of lines, from either thread."""
-        self._sink, self._dropped = sink, dropped
+        """`dropped`: gets the reason and the number of lines, from either thread. `name`: of the log, in messages."""
+        self._sink, self._dropped, self._name = sink, dropped, name
         self._max_queued_bytes, self._interval_s = max_queued_bytes, interval_s
         self._lock = threading.Lock()
         self._lines: deque[bytes] = deque()
@@ -62,7 +63,7 @@ class LineWriter:
             lost = len(self._lines)
         if lost:
             self._dropped(QUEUE_FULL, lost)
-            log.error("lines of the access log are lost: they could not be written in time", extra={"lines": lost})
+            log.error("lines of the %s are lost: they were not written in time", self._name, extra={"lines": lost})
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -90,9 +91,9 @@ class LineWriter:
         except UnwrittenLines as error:
             self._dropped(WRITE_FAILED, error.count)
             if not self._fails:
-                log.error("the access log cannot be written, its lines are dropped: %s", error)
+                log.error("the %s cannot be written, its lines are dropped: %s", self._name, error)
             self._fails = True
             return
         if self._fails:
-            log.info("the access log is written again")
+            log.info("the %s is written again", self._name)
         self._fails = False

@@ -111,6 +111,9 @@ class GatewayMetrics:
         self._access_log_dropped = self._counter(
             "access_log_dropped_total", "Lines of the access log that were not written", ("reason",)
         )
+        self._inference_log_dropped = self._counter(
+            "inference_log_dropped_total", "Lines of the inference log that were not written", ("reason",)
+        )
         self._declare_certificates()
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
@@ -225,6 +228,9 @@ class GatewayMetrics:
 
     def shed(self, reason: str) -> None:
         self._shed.labels(reason).inc()
+
+    def inference_log_dropped(self, reason: str, lines: int) -> None:
+        self._inference_log_dropped.labels(reason).inc(lines)
 
     def access_log_dropped(self, reason: str, lines: int) -> None:
         self._access_log_dropped.labels(reason).inc(lines)

@@ -1,6 +1,7 @@
 """Paths of classic models: the Open Inference Protocol v2, KServe's V1, /api/v1/predict and rerankers (pure)."""
 
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -12,6 +13,13 @@ _NAMED = "/api/v1/models/"
 _V2, _V1 = "/v2/models/", "/v1/models/"
 ENCODINGS = frozenset({"gzip", "deflate"})
 PROTOBUF = "application/x-protobuf"  # content type of ModelInferRequest and ModelInferResponse
+
+
+class InferenceLogRule(msgspec.Struct, frozen=True):
+    """What of a route's requests the inference log has. `contents`: inputs and outputs too."""
+
+    percentage: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    contents: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,11 @@ def infers(path: str) -> bool:
     named = path.startswith(_NAMED) and path.endswith("/predict")
     tensors = path.startswith(_V2) and path.endswith("/infer")
     return path == PREDICT or named or tensors or (path.startswith(_V1) and path.endswith(":predict"))
+
+
+def is_classic(path: str) -> bool:
+    """Whether a POST to the path runs a classic model: one of tensors, a reranker or a classifier of texts."""
+    return infers(path) or path in TEXT_PATHS
 
 
 def error_body(code: str, message: str) -> bytes:

@@ -30,6 +30,17 @@ class Drain(ApiType):
     applies to later revisions and restarts nothing."""
 
 
+class InferenceLogSpec(ApiType):
+    """Which requests of a classic model gateways write to the inference log, if their administrator gave them a
+    database for it (--inference-log-url)."""
+
+    percentage: Annotated[Int32, Field(ge=0, le=100)] = 100
+    """Percent of the requests, chosen by chance."""
+    contents: Literal["None", "Full"] = "None"
+    """Full: inputs and outputs too, and not only predictions, times and sizes. Of requests of a Tenant only with
+    contentCapture InferenceLog or All."""
+
+
 class TrafficSpec(ApiType):
     """How gateways forward requests."""
 
@@ -46,6 +57,7 @@ class TrafficSpec(ApiType):
     ] = ()
     """Headers with client credentials that gateways forward to the pods. Default is none, because whoever runs the pods
     could use the credentials. With cookie, clients also get the cookies that pods set. A change restarts nothing."""
+    inference_log: InferenceLogSpec | None = None
 
 
 class RollbackWindow(ApiType):

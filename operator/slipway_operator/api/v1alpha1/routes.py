@@ -66,6 +66,16 @@ class MirrorRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class InferenceLog:
+    """Requests of a classic model that gateways with an inference log write to it."""
+
+    percentage: Int32
+    """Percent of the requests."""
+    contents: bool | None = None
+    """Whether their inputs and outputs are written, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Routing table of the gateways.
 
@@ -103,6 +113,7 @@ class Traffic:
     """Whether responses have a token with which clients send feedback, because an analysis compares it."""
     predictions: bool | None = None
     """Whether gateways count what responses of classic models predict, because an analysis compares it."""
+    inference_log: InferenceLog | None = None
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""

@@ -167,9 +167,10 @@ class TenantSpec(ApiType):
     prices: Annotated[tuple[TenantPrice, ...], Field(max_length=64), ListMap("model")] = ()
     """Prices of models. What has no price costs nothing."""
     budget: TenantBudget = TenantBudget()
-    content_capture: Literal["None", "Scorers"] = "None"
+    content_capture: Literal["None", "Scorers", "InferenceLog", "All"] = "None"
     """Who may get contents of the tenant's requests. Scorers: those of AnalysisTemplates whose hosts gateways list, for
-    requests that a twin shadow copies."""
+    requests that a twin shadow copies. InferenceLog: the inference log of the gateways, for ModelDeployments with
+    spec.traffic.inferenceLog. All: both."""
 
 
 @dataclass(frozen=True, slots=True)

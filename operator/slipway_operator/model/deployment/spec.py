@@ -10,7 +10,13 @@ from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.types import ApiType
 from slipway_operator.api.v1alpha1 import strategy as strategies
 from slipway_operator.api.v1alpha1.hooks import Webhook
-from slipway_operator.api.v1alpha1.model_deployment import Drain, ModelDeploymentSpec, RolloutIntents
+from slipway_operator.api.v1alpha1.model_deployment import (
+    Drain,
+    InferenceLogSpec,
+    ModelDeploymentSpec,
+    RolloutIntents,
+)
+from slipway_operator.api.v1alpha1.routes import InferenceLog
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.strategy import Strategy, strategy_of
@@ -57,6 +63,7 @@ class Spec:
     hooks: tuple[Hook, ...] = ()
     autoscaling: Autoscaling | None = None
     forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
+    inference_log: InferenceLog | None = None  # which requests gateways log; None: none
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -92,7 +99,14 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
         hooks=tuple(map(hook_of, spec.strategy.hooks)) if spec.strategy else (),
         autoscaling=autoscaling_of(spec.autoscaling),
         forward_headers=spec.traffic.forward_headers if spec.traffic else (),
+        inference_log=_inference_log(spec.traffic.inference_log) if spec.traffic else None,
     )
+
+
+def _inference_log(written: InferenceLogSpec | None) -> InferenceLog | None:
+    if written is None or not written.percentage:
+        return None
+    return InferenceLog(written.percentage, True if written.contents == "Full" else None)
 
 
 def _invalid(error: Exception) -> Invalid:

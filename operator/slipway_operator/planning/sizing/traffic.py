@@ -28,7 +28,9 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
     acked, ready = at.acknowledged
     mirrors = _mirror_routes(course, at)
     table = Traffic(0, model, salt, backends, _header_routes(course, at), _hold_s(at), mirror_routes=mirrors)
-    table = replace(table, forward_headers=at.spec.forward_headers, twin_shadow=_twin_shadow(course, at))
+    logged = at.spec.inference_log
+    shadow = _twin_shadow(course, at)
+    table = replace(table, forward_headers=at.spec.forward_headers, twin_shadow=shadow, inference_log=logged)
     templates = _templates(course, at)
     feedback = any(spec.compares_feedback for spec in templates) or None
     predictions = any(spec.compares_predictions for spec in templates) or None
