@@ -2,7 +2,9 @@
 whose model cannot be loaded is rejected."""
 
 import base64
+import itertools
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -11,9 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e import weights
+from slipway_operator.model.deployment.compact import expanded
 from testkit import ROOT
-from testkit.cluster.deployment import START_S, Deployment, canary, weights_of
+from testkit.cluster.deployment import START_S, Deployment, canary, state_of, weights_of
 from testkit.cluster.installation import Installation
+from testkit.irises import GOOD, POOR, classifier, irises
 from testkit.pictures import digit, encoded, png
 
 ROWS = [[5.1, 3.5, 1.4, 0.2], [6.9, 3.1, 5.4, 2.1]]
@@ -168,3 +173,51 @@ def test_a_canary_from_skops_to_onnx_is_promoted_and_a_version_pins_it(
         assert (answer["predictions"], answer["model_version"]) == ([0, 2], version)
     iris.promote()
     iris.until_stable("v2")
+
+
+VERDICT_S = 300.0
+LABELS = {
+    "apiVersion": "slipway.dev/v1alpha1",
+    "kind": "AnalysisTemplate",
+    "metadata": {"name": "labels"},
+    "spec": {
+        "minSamples": {"canaryRequests": 100, "warmupSeconds": 0},
+        "metrics": [{"name": "labels", "event": "PredictionDisagreement", "share": 1.0, "maxDisagreement": 0.1}],
+    },
+}
+MIRRORED = canary(
+    {"setCanaryScale": {"replicas": 1}},
+    {"setMirrorRoute": {"percentage": 100}},
+    {"analysis": {"templates": [{"templateName": "labels"}], "maxDuration": "10m"}},
+    {"pause": {}},
+)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(3 * START_S + VERDICT_S, func_only=True)
+def test_a_canary_that_predicts_something_else_is_rejected_before_a_client_has_a_prediction_of_it(
+    slipway: Installation, namespace: str, deploy: Callable[..., Deployment]
+) -> None:
+    claim = "irises"
+    models = {"good": classifier(GOOD), "poor": classifier(POOR)}
+    weights.save_onnx(slipway.kube, namespace, claim, slipway.images.server, models)
+    weights.await_made(slipway.kube, namespace, claim)
+    slipway.kube.apply(LABELS, namespace)
+    model = {"uri": f"pvc://{claim}/good", "task": "predict", "format": "onnx", "version": "v1"}
+    iris = deploy("v1", model=model, strategy=MIRRORED)
+    iris.until_stable("v1")
+    assert images_of(iris) == {slipway.images.predict or slipway.images.server}
+    iris.edit(model=model | {"uri": f"pvc://{claim}/poor", "version": "v2"})
+    url, limit_s, versions = f"{slipway.url.removesuffix('/v1')}/api/v1/predict", time.monotonic() + VERDICT_S, set()
+    for count, (features, _) in enumerate(itertools.cycle(irises())):
+        answer = send(url, {"model": iris.model, "input": {"features": features}})
+        versions.add(answer["model_version"])
+        if count % 20 == 0 and state_of(iris.status) in ("Aborted", "Paused"):
+            break
+        assert time.monotonic() < limit_s, iris.status
+        time.sleep(0.05)
+    rejected = iris.until_state("Aborted")
+    verdict = expanded(rejected)[0]["rollout"]["analysis"]["verdict"]
+    print(f"{count} requests: {verdict['message']}")
+    assert (verdict["outcome"], verdict["metric"]) == ("Fail", "labels")
+    assert versions == {"v1"} and weights_of(rejected) == {"v1": 100}
