@@ -110,11 +110,13 @@ def slipway(cluster: Kube) -> Iterator[Installation]:
 
 def images() -> Images:
     """From the environment for a foreign cluster; else built from the tree and loaded into the devcluster."""
-    named = [os.environ.get(f"SLIPWAY_{name}_IMAGE", "") for name in ("OPERATOR", "SERVER")]
-    if all(named):
-        return Images(*named)
+    operator, server, predict = (
+        os.environ.get(f"SLIPWAY_{name}_IMAGE", "") for name in ("OPERATOR", "SERVER", "PREDICT")
+    )
+    if operator and server:
+        return Images(operator, server, predict)
     built = dict(line.split("=", 1) for line in devcluster("images").splitlines() if "=" in line)
-    return Images(built["operator"], built["server"])
+    return Images(built["operator"], built["server"], built["server-predict"])
 
 
 def devcluster(*arguments: str) -> str:

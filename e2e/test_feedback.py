@@ -1,6 +1,5 @@
 """Labels that clients send later decide about a classifier: one that is wrong more often is rejected by them alone."""
 
-import base64
 import json
 import threading
 import urllib.request
@@ -34,14 +33,6 @@ TEMPLATE: Json = {
     },
 }
 ANALYSIS = {"analysis": {"templates": [{"templateName": "labels"}], "maxDuration": "10m"}}
-# Makes each folder of a claim from its model in the arguments.
-WRITE = """
-import base64, pathlib, sys
-for name, model in zip(sys.argv[2::2], sys.argv[3::2]):
-    folder = pathlib.Path(sys.argv[1], name)
-    folder.mkdir()
-    (folder / "model.onnx").write_bytes(base64.b64decode(model))
-"""
 
 
 class Labels:
@@ -107,11 +98,8 @@ def test_feedback_decides_about_a_classifier_on_a_cluster(
     folder: str,
     state: str,
 ) -> None:
-    good, poor = (base64.b64encode(classifier(features)).decode() for features in (GOOD, POOR))
-    models = ["good", good, "same", good, "poor", poor]
-    weights.fill(
-        slipway.kube, namespace, CLAIM, slipway.images.server, ["python3", "-c", WRITE, weights.MOUNT, *models]
-    )
+    good, poor = classifier(GOOD), classifier(POOR)
+    weights.save_onnx(slipway.kube, namespace, CLAIM, slipway.images.server, {"good": good, "same": good, "poor": poor})
     weights.await_made(slipway.kube, namespace, CLAIM)
     slipway.kube.apply(TEMPLATE, namespace)
     chat = deploy("v1", model=spec_of("good", "v1"), strategy=canary({"setWeight": 50}, ANALYSIS, {"pause": {}}))

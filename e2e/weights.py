@@ -1,6 +1,7 @@
 """Models on a claim of a test's namespace, put there by a pod: the faulty ones, made by a pod of the server image."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from e2e import faulty_models
@@ -12,6 +13,14 @@ FAULTS = "faults"
 URI = f"pvc://{FAULTS}"
 MOUNT = "/weights"  # in the pod that fills a claim
 DONE_S = 120
+# Makes each folder of a claim from its model in the arguments.
+WRITE_ONNX = """
+import base64, pathlib, sys
+for name, model in zip(sys.argv[2::2], sys.argv[3::2]):
+    folder = pathlib.Path(sys.argv[1], name)
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(base64.b64decode(model))
+"""
 
 
 def begin(kube: Kube, namespace: str, image: str) -> None:
@@ -24,6 +33,12 @@ def fill(kube: Kube, namespace: str, claim: str, image: str, command: Sequence[s
     """Start to fill a new claim with what a command writes to MOUNT."""
     kube.apply(claimed(claim), namespace)
     kube.apply(filler(claim, image, command), namespace)
+
+
+def save_onnx(kube: Kube, namespace: str, claim: str, image: str, models: Mapping[str, bytes]) -> None:
+    """Start to fill a new claim with small models, each in the folder of its name."""
+    named = [text for name, model in models.items() for text in (name, base64.b64encode(model).decode())]
+    fill(kube, namespace, claim, image, ["python3", "-c", WRITE_ONNX, MOUNT, *named])
 
 
 def await_made(kube: Kube, namespace: str, claim: str = FAULTS) -> None:

@@ -36,10 +36,14 @@ class ProjectImage:
     name: str
     dockerfile: str
     sources: tuple[str, ...]
+    target: str = ""  # of the Dockerfile; empty: its last stage
 
 
 OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway", "jobs", "process"))
 SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "examples/models"))
+# The packages of the server's image without its last layer of them: seconds, once that is built.
+PREDICT = ProjectImage("server-predict", SERVER.dockerfile, SERVER.sources, "predict")
+_IMAGES = (OPERATOR, SERVER, PREDICT)
 
 
 _ENGINES = (
@@ -87,7 +91,7 @@ def _simulator(places: Places, engine: Engine) -> tuple[str, list[Step]]:
 
 
 def build_and_load(places: Places, console: Console, *, torch: str | None, load: bool) -> dict[str, str]:
-    """Both images, in the engine's store and (when it runs) in the cluster; returns name → reference."""
+    """All images, in the engine's store and (when it runs) in the cluster; returns name → reference."""
     with exclusive(places):
         engine, _ = find(places)
         host.remember(places)
@@ -99,7 +103,7 @@ def build_and_load(places: Places, console: Console, *, torch: str | None, load:
         references = _references(base, mode)
         steps = _steps(places, engine, base, references, mode)
         if load and record:
-            steps.append(_load_step(places, engine, list(references.values()), (OPERATOR, SERVER)))
+            steps.append(_load_step(places, engine, list(references.values()), _IMAGES))
         run_steps(steps, console)
         _drop_old(engine, references)
     return references
@@ -112,7 +116,7 @@ def beside(places: Places, engine: Engine, record: cluster.Record) -> list[Step]
     references = _references(base, mode)
     return [
         *_steps(places, engine, base, references, mode),
-        _load_step(places, engine, list(references.values()), (OPERATOR, SERVER)),
+        _load_step(places, engine, list(references.values()), _IMAGES),
     ]
 
 
@@ -166,13 +170,13 @@ def _base(places: Places, engine: Engine) -> str:
 
 
 def _references(base: str, torch: str) -> dict[str, str]:
-    return {image.name: reference(image, base, torch) for image in (OPERATOR, SERVER)}
+    return {image.name: reference(image, base, torch) for image in _IMAGES}
 
 
 def _steps(places: Places, engine: Engine, base: str, references: dict[str, str], torch: str) -> list[Step]:
     return [
         *(base_steps(places, engine, tar=False) if base == base_reference() else ()),
-        *(_build_step(engine, image, references[image.name], base, torch) for image in (OPERATOR, SERVER)),
+        *(_build_step(engine, image, references[image.name], base, torch) for image in _IMAGES),
         *(torch_steps(places, LANE) if torch == "mount" else ()),
     ]
 
@@ -186,6 +190,8 @@ def _build_step(engine: Engine, image: ProjectImage, tag: str, base: str, torch:
         arguments += ["--build-arg", "UV_NO_CACHE=0", *(part for mount in mounts for part in ("-v", mount))]
     if image is SERVER:
         arguments += ["--build-arg", f"TORCH={torch}"]
+    if image.target:
+        arguments += ["--target", image.target]
     return Step(
         _built(image),
         lambda: engine.has_image(tag),

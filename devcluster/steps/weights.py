@@ -26,6 +26,7 @@ SECONDS = {
     "node image": 40,
     "build the operator image": 40,
     "build the server image": 75,
+    "build the server-predict image": 3,
     "install torch": 45,
     "start the node": 25,
     "wait for the node and its DNS": 10,

@@ -93,7 +93,7 @@ async def _configuration(settings: OperatorSettings) -> Any:
 def _planning(settings: OperatorSettings) -> PlanSettings:
     lease = f"{settings.own_namespace}/{settings.lease_name}"
     tls = settings.tls_new_revisions and bool(settings.internal_ca_secret)
-    return PlanSettings(settings.server_image, settings.endpoint, lease, settings.policy, tls)
+    return PlanSettings(settings.server_image, settings.endpoint, lease, settings.policy, tls, settings.predict_image)
 
 
 def _names_file(target: str) -> bool:

@@ -24,7 +24,8 @@ from slipway_process.values import FilePath, Flag, Name, Names, OnOff, OptionalF
 
 GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # a busy machine would lose a shorter one
-EXPLAINED = ("log_level", "own_namespace", "server_image", "gateway_service", "endpoint")  # flags in `explain --help`
+# Flags in `explain --help`.
+EXPLAINED = ("log_level", "own_namespace", "server_image", "predict_image", "gateway_service", "endpoint")
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Pairs = tuple[tuple[str, str], ...]
@@ -98,6 +99,11 @@ class OperatorSettings(process.ProcessSettings):
         default_factory=lambda: f"slipway-server:{product_version()}",
         description="image of server and fetcher for new revisions without one, slipway-server:VERSION without this "
         "flag; running revisions keep theirs",
+    )
+    predict_image: Annotated[str, Flag("IMAGE")] = Field(
+        "",
+        description="the same for new revisions of the tasks predict and classify whose format is onnx, xgboost, "
+        "lightgbm or skops: an image without torch; without this flag --server-image",
     )
     gateway_service: Name = Field(GATEWAY_SERVICE, description="headless Service of the gateways' admin ports")
     endpoint: Annotated[str, Flag("URL")] = Field(

@@ -29,10 +29,11 @@ NODE_PORT = cluster.GATEWAY_NODE_PORT
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """References of the two images, as repository:tag or repository@sha256:digest."""
+    """References of the images, as repository:tag or repository@sha256:digest."""
 
     operator: str
     server: str
+    predict: str = ""  # without torch; empty: the server's image serves all models
 
 
 def install(
@@ -60,7 +61,10 @@ def _forget_interrupted(kube: Kube, namespace: str) -> None:
 
 def image_values(images: Images) -> Json:
     """The chart's values that name the images."""
-    return {"operator": {"image": _reference(images.operator)}, "server": {"image": _reference(images.server)}}
+    server = {"image": _reference(images.server)}
+    if images.predict:
+        server["predictImage"] = _reference(images.predict)
+    return {"operator": {"image": _reference(images.operator)}, "server": server}
 
 
 def _reference(image: str) -> Json:

@@ -65,6 +65,9 @@ OTHER: Values = {
     "server.image.repository": "mirror/server",
     "server.image.tag": "9",
     "server.image.digest": _DIGEST,
+    "server.predictImage.repository": "mirror/predict",
+    "server.predictImage.tag": "9",
+    "server.predictImage.digest": _DIGEST,
     "tls.internal.enabled": True,
     "tls.internal.newRevisions": True,
     "tls.internal.issuerRef.name": "internal",
@@ -180,6 +183,7 @@ NEEDS: dict[str, Values] = {
         f"modelCache.{name}": {"modelCache.namespaces": ["team-a"]}
         for name in ("hostPath", "maxBytes", "nodeSelector", "tolerations", "affinity", "priorityClassName")
     },
+    **{f"server.predictImage.{leaf}": {"server.predictImage.repository": "predict"} for leaf in ("tag", "digest")},
     "tls.internal.newRevisions": {"tls.internal.enabled": True},
     "tls.internal.issuerRef.name": {"tls.internal.enabled": True},
     **{

@@ -35,6 +35,14 @@ def test_operator_parses_its_flags(scenario: str) -> None:
     assert settings.namespaces == (("team-a", "team-b") if scenario == "namespaced" else ())
 
 
+def test_the_image_without_torch_is_used_only_where_it_is_named() -> None:
+    found = {}
+    for repository in ("", "registry/predict"):
+        chosen = _container("default", "operator", server={"predictImage": {"repository": repository, "tag": "7"}})
+        found[repository] = _operator(chosen["args"], {"POD_NAMESPACE": NAMESPACE}).predict_image
+    assert found == {"": "", "registry/predict": "registry/predict:7"}
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_gateway_parses_its_flags(scenario: str) -> None:
     settings = parsed(GatewaySettings.parse, _container(scenario, "gateway")["args"])

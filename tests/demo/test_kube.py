@@ -23,6 +23,7 @@ from testkit.cluster.tools import run
 )
 def test_image_references_become_chart_values(image: str, values: dict[str, str]) -> None:
     assert image_values(Images("op:1", image))["server"] == {"image": values}
+    assert image_values(Images("op:1", "server:1", image))["server"]["predictImage"] == values
 
 
 def test_merge_joins_mappings_and_prefers_the_second() -> None:

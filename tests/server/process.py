@@ -16,16 +16,19 @@ from testkit.until import until
 
 DEADLINE_S = 240.0
 ROOT = Path(__file__).parents[2]
+SOURCES = f"{ROOT / 'server'}{os.pathsep}{ROOT / 'process'}"
 
 
 class ServerProcess:
-    def __init__(self, model: Path, *flags: str, termination_log: Path | None = None) -> None:
-        environment = dict(os.environ, PYTHONPATH=str(ROOT / "server"), OMP_NUM_THREADS="1")
+    def __init__(
+        self, model: Path, *flags: str, termination_log: Path | None = None, python: str | Path = sys.executable
+    ) -> None:
+        environment = dict(os.environ, PYTHONPATH=SOURCES, OMP_NUM_THREADS="1")
         if termination_log:
             environment["SLIPWAY_TERMINATION_LOG"] = str(termination_log)
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "slipway_server", "--model", str(model)),
+                *(str(python), "-m", "slipway_server", "--model", str(model)),
                 *("--host", "127.0.0.1", "--port", "0", "--probe-port", "0", *flags),
             ],
             env=environment,

@@ -59,7 +59,7 @@ def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot 
         revision=name,
         ordinal=revision.next_ordinal(at.observed.snapshots),
         inputs=at.spec.inputs,
-        image=at.spec.inputs.engine.image or settings.server_image,
+        image=settings.image_of(at.spec.inputs),
         drain_timeout_s=at.spec.drain_timeout_s,
         template_version=revision.TEMPLATE_VERSION,
         fetcher_image="" if at.spec.inputs.engine.type == SLIPWAY else settings.server_image,

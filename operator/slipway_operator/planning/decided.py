@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from slipway_operator.api.v1alpha1.hooks import Ended
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.model.deployment.admin_policy import AdminPolicy
+from slipway_operator.model.inputs.pod_inputs import PodInputs
 from slipway_operator.planning.facts.situation import Course
 from slipway_operator.planning.sizing.sizes import Sizes
 
@@ -19,6 +20,13 @@ class PlanSettings:
     lease: str = ""  # namespace/name of the Lease of the operator that plans; empty without one
     policy: AdminPolicy = field(default_factory=AdminPolicy)
     tls: bool = False  # pods of new revisions serve HTTPS, where their engine can
+    predict_image: str = ""  # in place of server_image for models that need no torch; empty: no such image
+
+    def image_of(self, inputs: PodInputs) -> str:
+        """The image of a new revision: the smaller one where the spec itself says that torch is not needed."""
+        if inputs.engine.image:
+            return inputs.engine.image
+        return self.predict_image if self.predict_image and inputs.needs_no_torch else self.server_image
 
 
 @dataclass(frozen=True, slots=True)

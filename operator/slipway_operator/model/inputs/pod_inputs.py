@@ -18,6 +18,7 @@ from slipway_operator.model.wire import camel
 SLIPWAY = "slipway"  # engine type: slipway-server
 RERANK = "rerank"
 CLASSIC = ("predict", "classify", RERANK)  # tasks of a classic model
+WITHOUT_TORCH = ("onnx", "xgboost", "lightgbm", "skops")  # formats whose runtimes do without it
 NO_CACHE, NODE_CACHE, IMAGE_CACHE = "none", "node", "image"
 NODE_CACHE_CLAIM = "slipway-model-cache"  # claim that the chart creates in each namespace with a node cache
 KEPT = 1024  # parsed records
@@ -133,6 +134,13 @@ class PodInputs:
         """Number of devices of a replica; a pod without accelerators counts as one device."""
         each = self.resources.accelerator[1] if self.resources.accelerator else 1
         return self.engine.parallelism.nodes * each
+
+    @property
+    def needs_no_torch(self) -> bool:
+        """Whether the spec names a format that needs none: what `auto` finds is known in the pod alone."""
+        model = self.model
+        own = self.engine.type == SLIPWAY and self.pool is None  # a pool's pods have an image of their own
+        return own and model.task in CLASSIC and model.format in WITHOUT_TORCH
 
     @cached_property
     def canonical(self) -> str:

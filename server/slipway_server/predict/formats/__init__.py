@@ -8,21 +8,14 @@ import importlib.util
 from pathlib import Path
 from typing import Protocol
 
+from ...installed import needs_torch
 from ..description import ModelDescription
 from ..model_file import LIGHTGBM, ONNX, PAIRS, SKOPS, TEXTS, TRANSFORMERS, XGBOOST
 from ..tensors import Tensor
 
 IMAGES = "images"  # no model: what decodes images for one, in a process of the same kind
-RUNTIMES = {
-    ONNX: "onnxruntime",
-    XGBOOST: "xgboost",
-    LIGHTGBM: "lightgbm",
-    SKOPS: "skops",
-    TRANSFORMERS: "torch and transformers",
-    TEXTS: "torch and transformers",
-    PAIRS: "torch and transformers",
-    IMAGES: "pillow",
-}
+# By format, those that do without torch.
+RUNTIMES = {ONNX: "onnxruntime", XGBOOST: "xgboost", LIGHTGBM: "lightgbm", SKOPS: "skops", IMAGES: "pillow"}
 MODULES = {
     ONNX: "onnx_model",
     XGBOOST: "xgboost_model",
@@ -58,6 +51,7 @@ def loader(name: str) -> Loader:
     try:
         module: Loader = importlib.import_module(f"{__name__}.{MODULES[name]}")
     except ImportError as error:
-        extra = "server,predict" if name in (TRANSFORMERS, TEXTS, PAIRS) else "predict"
-        raise ModelError(f"The format {name} needs {RUNTIMES[name]}: install slipway[{extra}] ({error}).") from None
+        if name not in RUNTIMES:
+            raise ModelError(needs_torch(f"The format {TRANSFORMERS}", "server,predict", str(error))) from None
+        raise ModelError(f"The format {name} needs {RUNTIMES[name]}: install slipway[predict] ({error}).") from None
     return module

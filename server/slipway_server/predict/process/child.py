@@ -9,8 +9,9 @@ from pathlib import Path
 
 from slipway_process import collector, logs
 
+from ...installed import hide
 from ..description import CLASSIFICATION
-from ..formats import LoadedModel, ModelError, loader
+from ..formats import RUNTIMES, LoadedModel, ModelError, loader
 from ..tensors import TensorError
 from . import isolation, warm_up
 from .messages import BatchError, Compute, Computed, LoadModel, ModelLoaded, ModelUnusable, pack, unpack
@@ -45,6 +46,9 @@ def main() -> None:
 
 def _load(wire: ModelWire, start: LoadModel) -> LoadedModel:
     began = time.monotonic()
+    if start.format in RUNTIMES:
+        # skops imports all modules of scikit-learn, and one of these torch, where it is: 490 MB for nothing.
+        hide("torch")
     try:
         module = loader(start.format)
         bounded = isolation.isolate(Path(start.path).resolve().parent)

@@ -1,0 +1,141 @@
+"""The server of a language model: its folder, the engine process, the tokenizer, and the HTTP server before them.
+
+Only a process of that kind imports this: a classic model does without tokenizers, templates and torch.
+"""
+
+import asyncio
+import logging
+import time
+
+from . import machine
+from .engine.client import EngineClient, EngineCrashed, QueueLimits
+from .engine.messages import Ready, Start
+from .engine.supervisor import Restarts, keep_running
+from .http.app import serve
+from .http.probes import Health
+from .http.requests.prompts import ServedModel
+from .http.requests.tenant import Tenants
+from .http.service import ModelService
+from .models.checkpoint import Checkpoint, CheckpointError, read
+from .settings import ServerSettings
+from .telemetry.metrics import ServerMetrics
+from .telemetry.tracing import tracing
+from .text.answers.selection import select_formats
+from .text.chat_template import ChatTemplate
+from .text.tokenizer import Tokenizer, TokenizerError
+
+log = logging.getLogger("slipway")
+
+
+def serve_language(settings: ServerSettings) -> None:
+    """Serves the model of a folder until SIGTERM.
+
+    Raises:
+        CheckpointError: what the folder has cannot be served.
+        EngineError: the engine ended first.
+    """
+    checkpoint = read(settings.model, task=settings.task)
+    try:
+        asyncio.run(run(settings, checkpoint, context_length(settings, checkpoint)))
+    except TokenizerError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def context_length(settings: ServerSettings, checkpoint: Checkpoint) -> int:
+    longest, requested = checkpoint.context_tokens, settings.max_model_len
+    if requested and requested > longest:
+        raise CheckpointError(
+            f"--max-model-len {requested} is more than the {longest} tokens that the model was made for."
+        )
+    return requested or longest
+
+
+class EngineLifecycle:
+    """Reports the engine's starts and crashes to health and metrics, and decides on restarts of its process."""
+
+    def __init__(self, name: str, health: Health, metrics: ServerMetrics, most: int) -> None:
+        """`most`: restarts within the window of `Restarts`."""
+        self._name, self._health, self._metrics = name, health, metrics
+        self._restarts = Restarts(most)
+        self._started_s = time.monotonic()
+
+    def ready(self, engine: Ready) -> None:
+        self._health.engine_is_ready()
+        seconds = round(time.monotonic() - self._started_s, 2)
+        self._metrics.loaded(seconds, engine)
+        fields = {"model": self._name, "seconds": seconds, "kernels": engine.kernels}
+        log.info("ready", extra=fields | {"dtype": engine.dtype, "kv_tokens": engine.kv_tokens})
+
+    def crashed(self) -> None:
+        """Called as soon as the engine closes its socket: readiness fails while its process may still be ending."""
+        self._health.engine_has_crashed()
+        self._metrics.crashed()
+
+    def restart_in_s(self, _: EngineCrashed) -> float | None:
+        """Seconds until the restart after a crash; None: no restart, during a drain or after too many crashes."""
+        if self._health.draining:
+            return None
+        self._started_s = time.monotonic()
+        return self._restarts.delay_s(self._started_s)
+
+
+async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int) -> None:
+    metrics = ServerMetrics(settings.served_model_name)
+    queue = QueueLimits(settings.max_queue_requests, settings.max_queue_tokens)
+    engine = EngineClient(queue, settings.max_num_seqs, metrics.step)
+    health = Health(engine.heartbeat, settings.stall_timeout_s)
+    lifecycle = EngineLifecycle(settings.served_model_name, health, metrics, settings.max_engine_restarts)
+    start = Start(
+        model=str(checkpoint.folder),
+        task=checkpoint.task,
+        dtype=settings.dtype,
+        quantization=settings.quantization,
+        device=settings.device,
+        context_tokens=context_tokens,
+        slots=settings.max_num_seqs,
+        step_tokens=settings.max_num_batched_tokens,
+        step_s=settings.max_step_s,
+        inter_token_s=settings.max_inter_token_s,
+        kv_tokens=settings.max_kv_tokens,
+        prefix_cache=settings.prefix_caching,
+        revision=settings.model_version,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        trace=settings.step_trace,
+        gpu_memory=settings.gpu_memory_utilization,
+        kernels=settings.kernels,
+        cpu_threads_bind=settings.cpu_threads_bind,
+        numa=settings.numa,
+        allow_slow=settings.allow_slow,
+        eager=settings.enforce_eager,
+        async_scheduling=settings.async_scheduling,
+        log_level=settings.log_level,
+        stop_token_ids=checkpoint.stop_token_ids,
+    )
+    # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
+    engine_task = asyncio.create_task(
+        keep_running(
+            lambda: engine.run(start, machine.cores(), lifecycle.ready, lifecycle.crashed),
+            lifecycle.restart_in_s,
+            metrics.restarted,
+        )
+    )
+    await asyncio.sleep(0)
+    template = ChatTemplate.read(checkpoint.folder)
+    model = ServedModel(
+        name=settings.served_model_name,
+        version=settings.model_version,
+        checkpoint=checkpoint,
+        context_tokens=context_tokens,
+        tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
+        template=template,
+        formats=select_formats(template.source, calls=settings.tool_call_parser, reasoning=settings.reasoning_parser),
+    )
+    tenants = Tenants(
+        settings.tenant_keys_file,
+        settings.deployment,
+        trust=settings.trust_tenant_header,
+        unproved=metrics.unproved_tenant,
+    )
+    spans = tracing(settings.spans_endpoint, model.name, settings.spans_service)
+    service = ModelService(model, engine, metrics, health, spans, tenants)
+    await serve(settings, service, engine, engine_task)
