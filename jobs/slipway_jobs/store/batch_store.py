@@ -25,10 +25,10 @@ from ..states import (
 )
 from .database import Database
 from .delivery_store import add_delivery
+from .slices import OWNERS, ROWS, delete_slice
 from .tables import batches, deliveries, files, lines
 
 Row = Mapping[str, Any]
-_PURGED_BATCHES, _PURGED_ROWS = 200, 2000
 
 
 class FileGone(Exception):
@@ -178,19 +178,15 @@ class BatchStore:
         ends = (batches.c[f"{status}_at"] for status in ENDED_BATCHES)
         # Retention counts from the batch's end, as it does for its files.
         old = func.coalesce(*ends, batches.c.created_at) + retention_s <= self._database.now
-        ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(_PURGED_BATCHES)
+        ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(OWNERS)
         if not (gone := connection.execute(ended).scalars().all()):
             return 0
-        some = select(lines.c.batch_id, lines.c.n).where(lines.c.batch_id.in_(gone)).limit(_PURGED_ROWS)
-        found = connection.execute(some).all()
-        for batch_id in sorted({one for one, _ in found}):
-            numbers = [n for one, n in found if one == batch_id]
-            connection.execute(delete(lines).where(lines.c.batch_id == batch_id, lines.c.n.in_(numbers)))
-        if len(found) < _PURGED_ROWS:
+        deleted = delete_slice(connection, lines, lines.c.batch_id, gone)
+        if deleted < ROWS:
             connection.execute(delete(files).where(files.c.batch_id.in_(gone)))
             connection.execute(delete(deliveries).where(deliveries.c.batch_id.in_(gone)))
             connection.execute(delete(batches).where(batches.c.id.in_(gone)))
-        return len(found) + len(gone)
+        return deleted + len(gone)
 
     def _own(self, validation: Validation) -> Any:
         own = (batches.c.id == validation.batch["id"], batches.c.epoch == validation.epoch)

@@ -9,13 +9,13 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from ..states import COMPLETED, DELETED, ERROR_LINES, OPEN_BATCHES, OUTPUT, READY, UPLOADING
 from .database import Database
+from .slices import OWNERS, ROWS, delete_slice
 from .tables import batches, files, inputs, lines
 
 INTERNAL = "internal"  # purpose of the input file of a job or batch that was created without an upload
 PAGE_LINES = 200
 PAGE_BYTES = 1 << 20
 UPLOAD_S = 3600.0  # time of an upload; later it is deleted as one whose process was killed
-_PURGED_FILES, _PURGED_ROWS = 200, 2000
 RESERVED_SHARE = 0.25  # of SQLite's file: for results, not for uploads
 
 Row = Mapping[str, Any]
@@ -154,19 +154,15 @@ class FileStore:
         unfinished = or_(files.c.state == UPLOADING, files.c.purpose == INTERNAL)
         stale = and_(unfinished, files.c.created_at < now_s - UPLOAD_S)
         old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
-        found_old = select(files.c.id).where(old, ~self._is_read()).limit(_PURGED_FILES)
+        found_old = select(files.c.id).where(old, ~self._is_read()).limit(OWNERS)
         # A file that is locked is about to be the input of a batch.
         gone = connection.execute(found_old.with_for_update(skip_locked=True)).scalars().all()
         if not gone:
             return 0
-        rows = select(inputs.c.file_id, inputs.c.n).where(inputs.c.file_id.in_(gone)).limit(_PURGED_ROWS)
-        found = connection.execute(rows).all()
-        for file_id in sorted({one for one, _ in found}):
-            numbers = [n for one, n in found if one == file_id]
-            connection.execute(delete(inputs).where(inputs.c.file_id == file_id, inputs.c.n.in_(numbers)))
-        if len(found) < _PURGED_ROWS:
+        deleted = delete_slice(connection, inputs, inputs.c.file_id, gone)
+        if deleted < ROWS:
             connection.execute(delete(files).where(files.c.id.in_(gone)))
-        return len(found) + len(gone)
+        return deleted + len(gone)
 
     def _uploading(self, file_id: str) -> tuple[Any, ...]:
         """Conditions: the file is being written, and `purge` does not delete it yet."""
