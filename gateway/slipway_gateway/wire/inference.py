@@ -55,14 +55,16 @@ def is_inference_protocol(path: str) -> bool:
 def is_predict(path: str) -> bool:
     """Whether the path is one of classic models, whose responses have predictions and no generated text."""
     named = path.startswith(_NAMED) and path.endswith("/predict")
-    return path == PREDICT or named or is_inference_protocol(path)
+    return path == PREDICT or path in TEXT_PATHS or named or is_inference_protocol(path)
 
 
 def infers(path: str) -> bool:
     """Whether a request to the path runs a classic model. It stores nothing: its response depends on the body alone."""
     named = path.startswith(_NAMED) and path.endswith("/predict")
     tensors = path.startswith(_V2) and path.endswith("/infer")
-    return path == PREDICT or named or tensors or (path.startswith(_V1) and path.endswith(":predict"))
+    if path == PREDICT or path in TEXT_PATHS:
+        return True
+    return named or tensors or (path.startswith(_V1) and path.endswith(":predict"))
 
 
 def error_body(code: str, message: str) -> bytes:
