@@ -7,7 +7,7 @@ import msgspec
 
 PREDICT = "/api/v1/predict"
 # Of rerankers and classifiers of texts, with the model in the body. A request depends on nothing but it.
-TEXT_PATHS = ("/v1/rerank", "/rerank", "/v1/score", "/score", "/classify")
+TEXT_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify")
 _NAMED = "/api/v1/models/"
 _V2, _V1 = "/v2/models/", "/v1/models/"
 ENCODINGS = frozenset({"gzip", "deflate"})
@@ -49,7 +49,8 @@ def v2(name: str, version: str, verb: str) -> ModelPath:
 
 def is_inference_protocol(path: str) -> bool:
     """Whether clients of this path expect `error` to be a string, as the inference protocols have it."""
-    return path == "/v2" or path.startswith("/v2/") or (path.startswith(_V1) and path.endswith(":predict"))
+    is_v2 = path == "/v2" or (path.startswith("/v2/") and path not in TEXT_PATHS)
+    return is_v2 or (path.startswith(_V1) and path.endswith(":predict"))
 
 
 def is_predict(path: str) -> bool:
