@@ -67,12 +67,9 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
     """
     metrics, keys, owner = JobsMetrics(), PassKeys(settings.keys_file), uuid.uuid4().hex
     files = FileStore(database, settings.max_tenant_bytes)
-    batches = BatchStore(
-        database, settings.max_tenant_batches, settings.completion_window_s, settings.max_tenant_webhooks
-    )
+    batches, lines = _stores(settings, database, owner)
     lease_s = min(LEASE_S, settings.lease_s)
     keys_seen = KeyStore(database, settings.max_tenant_idempotency_keys, settings.idempotency_key_retention_s, lease_s)
-    lines = LineStore(database, owner, settings.lease_s, settings.retention_s, max_attempts=settings.max_attempts)
 
     async def purge() -> int:
         gone = await database.call(files.purge)
@@ -110,6 +107,27 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
                 await cancelled({delivering})
             await admin.cleanup()
             database.close()
+
+
+def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[BatchStore, LineStore]:
+    """Opens the stores of batches and of their lines. `owner`: id of this process."""
+    kept = settings.max_tenant_result_bytes
+    batches = BatchStore(
+        database,
+        settings.max_tenant_batches,
+        settings.completion_window_s,
+        settings.max_tenant_webhooks,
+        max_tenant_result_bytes=kept,
+    )
+    lines = LineStore(
+        database,
+        owner,
+        settings.lease_s,
+        settings.retention_s,
+        max_attempts=settings.max_attempts,
+        max_tenant_result_bytes=kept,
+    )
+    return batches, lines
 
 
 async def _until_signalled(settings: JobsSettings, dispatcher: Dispatcher, public: web.AppRunner) -> None:

@@ -21,9 +21,13 @@ ENDPOINTS = (
 )
 _INFER = re.compile(r"/v2/models/[A-Za-z0-9._~/-]{1,512}/infer")
 MAX_CUSTOM_ID = 512
+# What is stored is read and written again within other objects, from any depth of calls, and the interpreter bounds
+# levels and calls together to 1000. So it is taken only if so many more fit.
+_SPARE_LEVELS = 400
 _FIELDS = frozenset({"custom_id", "method", "url", "body"})
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_RAW = msgspec.json.Decoder(msgspec.Raw)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -47,6 +51,17 @@ def is_endpoint(path: str) -> bool:
     return path in ENDPOINTS or (_INFER.fullmatch(path) is not None and not {".", "..", ""} & set(parts[1:]))
 
 
+def is_too_deep(data: bytes | bytearray) -> bool:
+    """Whether JSON has more levels, some 550, than can be read and written again wherever it is stored."""
+    try:
+        _RAW.decode(b"[" * _SPARE_LEVELS + data + b"]" * _SPARE_LEVELS)
+    except RecursionError:
+        return True
+    except msgspec.MsgspecError:
+        return False  # no JSON: whoever reads it reports that
+    return False
+
+
 def read_line(data: bytes, endpoint: str) -> InputLine:
     """
     Raises:
@@ -64,6 +79,8 @@ def read_line(data: bytes, endpoint: str) -> InputLine:
         raise InvalidLine("invalid_method", "method must be POST.", "method")
     if _value(fields, "url") != endpoint:
         raise InvalidLine("mismatched_endpoint", f"url must be the endpoint of the batch, {endpoint}.", "url")
+    if "body" in fields and is_too_deep(bytes(fields["body"])):
+        raise InvalidLine("invalid_body", "body is nested too deeply.", "body")
     _check_body(_value(fields, "body"), endpoint)
     return InputLine(custom_id, bytes(fields["body"]))
 
@@ -83,6 +100,8 @@ def _check_body(body: Any, endpoint: str) -> None:
 def _fields(data: bytes) -> Mapping[str, msgspec.Raw]:
     try:
         return _LINE.decode(data)
+    except RecursionError:
+        raise InvalidLine("invalid_json_line", "This line is nested too deeply.") from None
     except _UNREADABLE:
         raise InvalidLine("invalid_json_line", "This line is no JSON object.") from None
 

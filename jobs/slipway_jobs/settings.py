@@ -50,6 +50,9 @@ class JobsSettings(ProcessSettings):
         4 << 20, description="longest response that is kept; a longer one makes its line an error"
     )
     max_tenant_bytes: Bytes = Field(1 << 30, description="size of all files that one tenant may have uploaded")
+    max_tenant_result_bytes: Annotated[Bytes, Field(ge=1)] = Field(
+        1 << 30, description="size of all batches and results of one tenant; above it 413, and its lines wait"
+    )
     max_tenant_batches: PositiveCount = Field(
         100, description="batches of one tenant that have not ended; above it 429"
     )

@@ -246,6 +246,7 @@ class Reconciler:
             hooks=self._runners.hooks.answers(key),
             measured=self._runners.measurements.answers(key),
             metrics_providers=self._capacity.providers(),
+            certificate=self._certificates.problem(key[0]) if self._certificates else None,
             pages=self._capacity.sampler.pages(key) if self._capacity.sampler else None,
         )
 

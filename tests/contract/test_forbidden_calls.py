@@ -150,6 +150,7 @@ POSTS = {
     "/api/v1/embed",
     "/api/v1/predict",
     "/v1/rerank",
+    "/v2/rerank",
     "/rerank",
     "/v1/score",
     "/score",

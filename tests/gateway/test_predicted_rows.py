@@ -53,6 +53,49 @@ SHAPES: list[tuple[str, Any, tuple[Any, ...]]] = [
 ]
 
 
+RANKED = {"results": [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.2}]}
+TEXTS: list[tuple[str, Any, tuple[Any, ...]]] = [
+    ("/v1/rerank", RANKED, (0.2, 0.9)),
+    ("/rerank", {**RANKED, "id": "a", "model": "m", "usage": {"total_tokens": 9}}, (0.2, 0.9)),
+    ("/v1/rerank", {"results": [{"index": 4, "relevance_score": 1, "document": {"text": "a"}}]}, (1.0, 4)),
+    ("/v1/score", {"object": "list", "data": [{"index": 0, "object": "score", "score": 0.5}]}, (0.5,)),
+    ("/score", {"data": [{"index": 0, "score": -7.5}, {"index": 1, "score": 2.5, "truncated": True}]}, (-7.5, 2.5)),
+    ("/classify", {"data": [{"index": 0, "label": "spam", "probs": [0.1, 0.9], "num_classes": 2}]}, ("spam",)),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "values"), TEXTS)
+def test_scores_and_labels_of_texts_are_read_in_the_order_of_the_texts(
+    path: str, body: object, values: tuple[Any, ...]
+) -> None:
+    assert read(path, body) == values
+    assert first_prediction(path, {}, json.dumps(body).encode()) == values[0]
+    assert only_label(path, {}, json.dumps(body).encode()) == ("spam" if path == "/classify" else None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"results": []}, {"results": None}, {"data": {}}, {"data": [{"score": 1}]}, {"results": [{"index": "0"}]},
+        [], 7, {"prediction": 1}, {"data": [{"index": 0, "score": "high"}]},
+        {"data": [{"index": 0, "embedding": [1, 2]}]},
+    ],
+)  # fmt: skip
+def test_what_scores_no_texts_is_not_read(body: object) -> None:
+    assert not (read("/v1/score", body) or (None,))[0]
+
+
+def test_a_score_that_is_no_number_is_not_finite_and_keeps_its_place() -> None:
+    found = read_predictions("/v1/rerank", {}, b'{"results": [{"index": 0, "relevance_score": null}]}')
+    assert found and not found.finite and found.whole
+
+
+def test_responses_that_rank_other_texts_differ() -> None:
+    """`top_n` has the best alone: the same scores of other documents are no agreement."""
+    one, other = ({"results": [{"index": place, "relevance_score": 0.5}]} for place in (0, 3))
+    assert read("/v1/rerank", one) != read("/v1/rerank", other)
+
+
 @pytest.mark.parametrize(("path", "body", "values"), SHAPES)
 def test_rows_are_read_on_every_path(path: str, body: object, values: tuple[Any, ...]) -> None:
     assert read(path, body) == values

@@ -122,6 +122,22 @@ async def test_predictions_count_after_the_first_ones_made_bins() -> None:
         assert canary.index(max(canary)) != stable.index(max(stable))
 
 
+async def test_scores_of_a_reranker_are_predictions() -> None:
+    chance = Random(7)
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"results": [{"index": 0, "relevance_score": chance.random()}]})
+
+    body = {"model": "chat", "query": "a", "documents": ["b"]}
+    async with compares(answer, weight=99) as gate:
+        for _ in range(LEARNED + 20):
+            async with await gate.post(body, "/v1/rerank") as found:
+                assert found.status == 200
+        sides = counted(gate).values()
+        # Stable's response is none of a reranker.
+        assert 0 < sum(sum(side["bins"]) for side in sides) <= 20 and sum(side["unread"] for side in sides) < LEARNED
+
+
 async def test_a_session_counts_once_and_bins_stay_in_the_next_generation() -> None:
     async with compares(predicting("cat"), sticky_by="session") as gate:
         for number in range(LEARNED):

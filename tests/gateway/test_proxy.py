@@ -71,6 +71,7 @@ async def test_bytes_and_headers_pass_unchanged() -> None:
         "/detokenize",
         "/v1/rerank",
         "/rerank",
+        "/v2/rerank",
         "/v1/score",
         "/score",
         "/classify",

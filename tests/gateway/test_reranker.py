@@ -25,6 +25,10 @@ async def test_documents_are_ranked_behind_the_gateway(tmp_path: Path) -> None:
                 assert answer.headers["X-Slipway-Revision"] == "aaaaaaaaaa"
             first, second = found["results"]
             assert first["relevance_score"] >= second["relevance_score"]
+            async with await gate.post(body | {"top_n": 2}, "/v2/rerank") as answer:
+                assert (answer.status, (await answer.json())["results"]) == (200, found["results"])
+            async with await gate.post(body | {"model": "away"}, "/v2/rerank") as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (404, "model_not_found")
             pairs = {"model": "m", "text_1": body["query"], "text_2": body["documents"]}
             async with await gate.post(pairs, "/v1/score") as answer:
                 scores = [one["score"] for one in (await answer.json())["data"]]

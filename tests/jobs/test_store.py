@@ -31,7 +31,8 @@ from slipway_jobs.store.line_store import (
     RunnableBatch,
     result_line,
 )
-from slipway_jobs.store.tables import SCHEMA_VERSION, about, batches, files, inputs, lines
+from slipway_jobs.store.tables import SCHEMA_VERSION, about, batches, files, inputs, lines, usage
+from slipway_jobs.store.usage import LINE_BYTES
 from tests.jobs.world import store_file
 
 LINES = 5
@@ -330,6 +331,7 @@ async def test_a_database_of_the_first_release_is_upgraded_and_its_batches_go_on
             "DROP INDEX slipway_job_lines_by_losses",
             "DROP INDEX slipway_job_batches_by_turn",
             "ALTER TABLE slipway_job_lines DROP COLUMN losses",
+            "DROP TABLE slipway_job_usage",
         ):
             connection.exec_driver_sql(statement)
         connection.execute(update(about).values(version=1))
@@ -341,6 +343,8 @@ async def test_a_database_of_the_first_release_is_upgraded_and_its_batches_go_on
         assert [one.id for one in (await opened.call(store.runnable)).batches] == ["batch_1"]
         versions = await opened.call(lambda connection: connection.execute(select(about.c.version)).scalars().all())
         assert versions == [SCHEMA_VERSION]
+        sizes = await opened.call(lambda connection: connection.execute(select(usage.c.bytes)).scalars().all())
+        assert sizes == [LINES * (LINE_BYTES + len("id-0"))]
         # An older process that starts now writes its version too; it refuses the tables, and this one reads the newest.
         await opened.call(lambda connection: connection.execute(about.insert().values(version=1)))
         claims = await opened.call(store.claim, ledger.batch, 1)

@@ -36,6 +36,7 @@ class Model:
     answers: Counter[str] = field(default_factory=Counter)
     headers: list[dict[str, str]] = field(default_factory=list)
     statuses: dict[str, list[int]] = field(default_factory=dict)  # by prompt: of its first answers
+    bodies: dict[str, bytes] = field(default_factory=dict)  # by prompt: of its responses
     pause_s: float = 0.0
     open: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
@@ -58,6 +59,8 @@ class Model:
         self.answers[prompt] += 1
         if statuses := self.statuses.get(prompt):
             return web.json_response({"error": {"message": "no", "code": "no"}}, status=statuses.pop(0))
+        if prompt in self.bodies:
+            return web.Response(body=self.bodies[prompt], content_type="application/json")
         if "messages" not in body:
             return web.json_response({"prediction": prompt, "model_version": "r1"})
         choice = {"index": 0, "message": {"role": "assistant", "content": f"re: {prompt}"}, "finish_reason": "stop"}

@@ -9,6 +9,7 @@ from .tenant import INPUT, OUTPUT, REQUESTS
 # Of English text; other text and code have fewer bytes for each token, never less than one with byte-level tokens.
 BYTES_PER_TOKEN = 4
 DEFAULT_OUTPUT_TOKENS = 512
+MAX_REPEATED_BYTES = 16 << 20  # servers take no more text in one request
 _MAX_TOKENS = 1 << 31
 _MAX_CHOICES = 128
 
@@ -21,6 +22,33 @@ class Estimate(msgspec.Struct, frozen=True):
 
     def amounts(self) -> dict[str, int]:
         return {REQUESTS: 1, INPUT: self.input_tokens, OUTPUT: self.output_tokens}
+
+
+class _Pairs(msgspec.Struct):
+    """A request to a reranker: a text that goes into a model with each one of a list."""
+
+    query: msgspec.Raw = msgspec.Raw()
+    documents: msgspec.Raw = msgspec.Raw()
+    text_1: msgspec.Raw = msgspec.Raw()
+    text_2: msgspec.Raw = msgspec.Raw()
+
+
+_PAIRS = msgspec.json.Decoder(_Pairs)
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def repeated_bytes(body: bytes) -> int:
+    """Bytes of a query beyond the one in the body: the model computes it with each document, and usage counts it so."""
+    try:
+        found = _PAIRS.decode(body)
+        ranks = bool(bytes(found.query))
+        text, others = bytes(found.query if ranks else found.text_1), found.documents if ranks else found.text_2
+        if not text.startswith(b'"'):
+            return 0
+        times = len(_LIST.decode(others)) - 1
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
+    return min(MAX_REPEATED_BYTES, max(0, times) * len(text))
 
 
 def estimate(

@@ -8,7 +8,7 @@ from msgspec.structs import force_setattr, replace
 
 from ..identity.tenants import KnownTenant
 from ..ledger.writer import Ledger
-from ..quotas.estimate import Estimate, estimate
+from ..quotas.estimate import Estimate, estimate, repeated_bytes
 from ..quotas.meter import Meter
 from ..quotas.policy import Budget, Policy
 from ..quotas.recent import RecentUse
@@ -20,6 +20,7 @@ from ..sharing.limiter import Limiter, LimitRefusal, Taken
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
 from ..wire import errors, request_fields, resume
+from ..wire.inference import TEXT_PATHS
 from ..wire.request_fields import RequestFields
 from ..wire.responses import WITHOUT_MODEL
 
@@ -195,8 +196,9 @@ class Admission:
 
 
 def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) -> Estimate:
+    repeated = repeated_bytes(outgoing.body) if outgoing.path in TEXT_PATHS else 0
     return estimate(
-        len(outgoing.body),
+        len(outgoing.body) + repeated,
         fields.output_limits,
         fields.n,
         policy.output_tokens,

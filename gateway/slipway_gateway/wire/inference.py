@@ -8,7 +8,7 @@ import msgspec
 
 PREDICT = "/api/v1/predict"
 # Of rerankers and classifiers of texts, with the model in the body. A request depends on nothing but it.
-TEXT_PATHS = ("/v1/rerank", "/rerank", "/v1/score", "/score", "/classify")
+TEXT_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify")
 _NAMED = "/api/v1/models/"
 _V2, _V1 = "/v2/models/", "/v1/models/"
 ENCODINGS = frozenset({"gzip", "deflate"})
@@ -57,20 +57,23 @@ def v2(name: str, version: str, verb: str) -> ModelPath:
 
 def is_inference_protocol(path: str) -> bool:
     """Whether clients of this path expect `error` to be a string, as the inference protocols have it."""
-    return path == "/v2" or path.startswith("/v2/") or (path.startswith(_V1) and path.endswith(":predict"))
+    is_v2 = path == "/v2" or (path.startswith("/v2/") and path not in TEXT_PATHS)
+    return is_v2 or (path.startswith(_V1) and path.endswith(":predict"))
 
 
 def is_predict(path: str) -> bool:
     """Whether the path is one of classic models, whose responses have predictions and no generated text."""
     named = path.startswith(_NAMED) and path.endswith("/predict")
-    return path == PREDICT or named or is_inference_protocol(path)
+    return path == PREDICT or path in TEXT_PATHS or named or is_inference_protocol(path)
 
 
 def infers(path: str) -> bool:
     """Whether a request to the path runs a classic model. It stores nothing: its response depends on the body alone."""
     named = path.startswith(_NAMED) and path.endswith("/predict")
     tensors = path.startswith(_V2) and path.endswith("/infer")
-    return path == PREDICT or named or tensors or (path.startswith(_V1) and path.endswith(":predict"))
+    if path == PREDICT or path in TEXT_PATHS:
+        return True
+    return named or tensors or (path.startswith(_V1) and path.endswith(":predict"))
 
 
 def is_classic(path: str) -> bool:

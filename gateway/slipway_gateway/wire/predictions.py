@@ -1,7 +1,8 @@
 """What a response of a classic model predicts, row by row: the only reader of these responses (pure).
 
-It reads JSON of the Open Inference Protocol, of KServe's V1 and of /api/v1, tensors of the protocol's binary
-extension, and protobuf, which has the responses to gRPC. Long and compressed responses have no predictions here.
+It reads JSON of the Open Inference Protocol, of KServe's V1, of /api/v1, of rerankers and of classifiers of texts,
+tensors of the protocol's binary extension, and protobuf, which has the responses to gRPC. Long and compressed responses
+have no predictions here.
 """
 
 import math
@@ -59,6 +60,21 @@ class _PredictAnswer(msgspec.Struct):
     outputs: list[OutputTensor] | None = None
 
 
+class _TextRow(msgspec.Struct):
+    """A text or a pair: a label, or one of the scores. null is a score that is no finite number."""
+
+    index: int
+    label: str | None = None
+    score: float | msgspec.UnsetType | None = msgspec.UNSET
+    relevance_score: float | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _TextAnswer(msgspec.Struct):
+    data: list[_TextRow] | None = None
+    results: list[_TextRow] | None = None
+
+
+_TEXTS = msgspec.json.Decoder(_TextAnswer)
 _DECODER = msgspec.json.Decoder(_PredictAnswer | list[_PredictAnswer])
 
 
@@ -69,6 +85,8 @@ def read_predictions(path: str, headers: Mapping[str, str], body: bytes, most: i
     if headers.get("Content-Type", "").partition(";")[0].strip().lower() == inference.PROTOBUF:
         message = read_message(body)
         return _of_outputs(message.outputs, message.elements, most) if message else None
+    if path in inference.TEXT_PATHS:
+        return _of_texts(body, most)
     end = _json_bytes(headers, len(body))
     try:
         found = _DECODER.decode(body[:end])
@@ -101,6 +119,30 @@ def only_label(path: str, headers: Mapping[str, str], body: bytes) -> str | None
 def label_text(label: Value) -> str:
     """A label as a text: 2 and "2" are the same one."""
     return str(label).lower() if isinstance(label, bool) else str(label)
+
+
+def _of_texts(body: bytes, most: int) -> Predictions | None:
+    """The texts in the order of the request. Where only some are in the response, each is followed by its place."""
+    try:
+        found = _TEXTS.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    texts = sorted(found.results or found.data or (), key=lambda one: one.index)
+    if not texts:
+        return None
+    rows = [_of_text(one) for one in texts]
+    if any(one.index != place for place, one in enumerate(texts)):
+        rows = [row for one in texts for row in (_of_text(one), PredictedRow(one.index))]
+    return Predictions(tuple(rows[:most]), len(rows))
+
+
+def _of_text(text: _TextRow) -> PredictedRow | None:
+    if text.label is not None:
+        return PredictedRow(text.label, named=True)
+    score = text.relevance_score if text.score is msgspec.UNSET else text.score
+    if isinstance(score, msgspec.UnsetType):
+        return None
+    return PredictedRow(math.nan if score is None else score)
 
 
 def _json_bytes(headers: Mapping[str, str], whole: int) -> int:

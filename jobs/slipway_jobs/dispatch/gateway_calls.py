@@ -12,7 +12,7 @@ import msgspec
 
 from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, PassKeys
 
-from ..input_line import InvalidLine, read_line
+from ..input_line import InvalidLine, is_too_deep, read_line
 from ..settings import JobsSettings
 from ..states import COMPLETED, FAILED, QUEUED
 from ..store.line_store import LineClaim, LineResult, request_id, result_line
@@ -131,7 +131,9 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 
 
 def _body(data: bytes) -> Any:
-    """A response's body: JSON on one line with the values as they came; other bytes as a text."""
+    """A response's body: JSON on one line with the values as they came; other bytes, and too many levels, as a text."""
+    if is_too_deep(data):
+        return data.decode(errors="replace")
     try:
         msgspec.json.decode(data)
         # A second pass over the body, because a JSONL file needs it on one line.

@@ -9,6 +9,7 @@ from ..settings import JobsSettings
 from ..store.batch_store import BatchStore, Validation
 from ..store.database import Database
 from ..store.file_store import FileStore
+from ..store.usage import TooMuchKept
 
 MAX_ERRORS = 50  # that are shown
 _MAX_READS = 10  # of one file, if processes end while they validate it
@@ -53,6 +54,10 @@ class BatchReader:
         )
         self.errors.append({"code": "validation_failed", "line": None, "message": message, "param": "input_file_id"})
 
+    def has_no_room(self) -> None:
+        message = "The batches and results of this tenant are at their limit: delete files of results."
+        self.errors.append({"code": "storage_exhausted", "line": None, "message": message, "param": None})
+
     def _one(self, data: bytes) -> str:
         self.total += 1
         if self.total > self._max_lines:
@@ -83,25 +88,34 @@ class Validator:
             return False
         batch = validation.batch
         self._last_tenant = batch["tenant"]
-        file = {"id": batch["input_file_id"], "batch_id": None}
-        reader, after = BatchReader(batch["endpoint"], self._settings.max_lines), -1
+        reader = BatchReader(batch["endpoint"], self._settings.max_lines)
         if validation.epoch > _MAX_READS:
             reader.give_up()
             await self._end(validation, reader)
             return True
+        try:
+            is_mine = await self._read(validation, reader)
+        except TooMuchKept:
+            reader.has_no_room()
+            is_mine = True
+        if is_mine:
+            await self._end(validation, reader)
+        return True
+
+    async def _read(self, validation: Validation, reader: BatchReader) -> bool:
+        """Reads the file to its end, or as many errors as are shown; False when the claim has ended before."""
+        batch, after = validation.batch, -1
+        file = {"id": batch["input_file_id"], "batch_id": None}
         while rows := await self._database.call(self._files.page, file, after):
             after = rows[-1][0]
             found = reader.read(rows)
+            if reader.is_over:
+                return True
             if reader.errors:
                 found = []  # nothing of it will run
-            if reader.is_over or not await self._database.call(self._batches.add_lines, validation, found, lease_s):
-                break
-        else:
-            reader.end()
-            await self._end(validation, reader)
-            return True
-        if reader.is_over:
-            await self._end(validation, reader)
+            if not await self._database.call(self._batches.add_lines, validation, found, self._settings.lease_s):
+                return False
+        reader.end()
         return True
 
     async def _end(self, validation: Validation, reader: BatchReader) -> None:

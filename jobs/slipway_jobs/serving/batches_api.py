@@ -13,6 +13,7 @@ from ..store.database import Database
 from ..store.delivery_store import TooManyWebhooks
 from ..store.file_store import FileStore
 from ..store.key_store import KeyAnswer
+from ..store.usage import TooMuchKept
 from .callbacks import CALLBACK_URL, Callbacks
 from .fields import BODY_DIGEST, body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, text_of
 from .files_api import listing
@@ -36,7 +37,7 @@ async def make_batch(
     """Creates a batch. `answer`: called in the same transaction; makes the response.
 
     Raises:
-        JobsRefusal: the tenant has too many batches or webhooks, or the input file is gone.
+        JobsRefusal: the tenant has too many batches, webhooks or results, or the input file is gone.
         LostKey: raised by `answer`; no batch was created.
     """
 
@@ -50,6 +51,10 @@ async def make_batch(
     except TooManyBatches:
         message = f"This tenant has {settings.max_tenant_batches} batches that have not ended."
         raise JobsRefusal(429, "too_many_batches", message, retry_after_s=30) from None
+    except TooMuchKept:
+        limit = settings.max_tenant_result_bytes
+        message = f"The batches and results of this tenant have more than {limit} bytes: delete files of results."
+        raise JobsRefusal(413, "storage_exhausted", message) from None
     except TooManyWebhooks:
         message = f"This tenant has {settings.max_tenant_webhooks} webhooks that are not delivered."
         raise JobsRefusal(429, "too_many_webhooks", message, param=CALLBACK_URL, retry_after_s=300) from None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from ..input_line import is_endpoint
+from ..input_line import is_endpoint, is_too_deep
 from .refusal import JobsRefusal, invalid
 
 BODY_DIGEST: web.RequestKey[bytes] = web.RequestKey("body_digest", bytes)  # set by `body_of`
@@ -31,6 +31,8 @@ async def body_of(request: web.Request, known: Collection[str], limit_bytes: int
         if len(data) > limit_bytes:
             raise JobsRefusal(413, "request_too_large", f"The request body exceeds {limit_bytes} bytes.")
     request[BODY_DIGEST] = hashlib.sha256(data).digest()
+    if is_too_deep(data):
+        raise JobsRefusal(400, "invalid_json", "The body is nested too deeply.")
     try:
         fields = msgspec.json.decode(data)
         bytes(data).decode()

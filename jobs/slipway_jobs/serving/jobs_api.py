@@ -170,11 +170,13 @@ class JobsApi:
         failed = None if line else await self._database.call(self._store.result, row["id"])
         found = msgspec.json.decode(line or failed or b"{}")
         response, error = found.get("response") or {}, found.get("error")
-        if row["status"] == COMPLETED and line is None:
+        if row["status"] == COMPLETED and not row["output_file_id"]:
             shown["status"] = "failed"
         if failed and response:
             body = response.get("body")
             error = body.get("error", body) if isinstance(body, dict) else body
+        if row["status"] == COMPLETED and not (line or failed):
+            error = {"code": "result_deleted", "message": "The file with the result of this job was deleted."}
         if error is None and row["status"] in UNRUN:  # the job ended before its file was read
             error = dict(zip(("code", "message"), UNRUN[row["status"]], strict=True))
         shown["result"] = response.get("body") if line else None

@@ -1,6 +1,7 @@
 """Reads and writes of batches: made, validated, cancelled. `line_store` brings them to their end."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +26,11 @@ from ..states import (
 )
 from .database import Database
 from .delivery_store import add_delivery
+from .slices import OWNERS, ROWS, delete_slice
 from .tables import batches, deliveries, files, lines
+from .usage import BATCH_BYTES, BATCH_SIZE, LINE_BYTES, LINE_SIZE, TenantUsage
 
 Row = Mapping[str, Any]
-_PURGED_BATCHES, _PURGED_ROWS = 200, 2000
 
 
 class FileGone(Exception):
@@ -65,9 +67,15 @@ class BatchStore:
     """Calls take a connection in a transaction: run them with `Database.call`."""
 
     def __init__(
-        self, database: Database, max_tenant_batches: int, window_s: float, max_tenant_webhooks: int = 1000
+        self,
+        database: Database,
+        max_tenant_batches: int,
+        window_s: float,
+        max_tenant_webhooks: int = 1000,
+        *,
+        max_tenant_result_bytes: int = 1 << 30,
     ) -> None:
-        self._database = database
+        self._database, self._usage = database, TenantUsage(database, max_tenant_result_bytes)
         self._max_tenant_batches, self._max_tenant_webhooks = max_tenant_batches, max_tenant_webhooks
         self._window_s = window_s
 
@@ -78,8 +86,10 @@ class BatchStore:
             FileGone: its input file was deleted, or has expired.
             TooManyBatches: the tenant has as many as it may.
             TooManyWebhooks: likewise.
+            TooMuchKept: its batches and results are at their limit.
         """
         self._database.lock(connection, new.tenant)
+        self._usage.check(connection, new.tenant)
         own = select(func.count()).where(batches.c.tenant == new.tenant, batches.c.status.in_(OPEN_BATCHES))
         if connection.execute(own).scalar_one() >= self._max_tenant_batches:
             raise TooManyBatches
@@ -97,7 +107,9 @@ class BatchStore:
             # The client does not see this file and cannot delete it: it is purged when the batch has ended.
             connection.execute(update(files).where(files.c.id == new.input_file_id).values(state=DELETED))
         made = batches.insert().values(**row, **times, status=VALIDATING).returning(*batches.c)
-        return dict(connection.execute(made).mappings().one())
+        found = dict(connection.execute(made).mappings().one())
+        self._usage.add(connection, {new.tenant: BATCH_BYTES + len(new.metadata or "")})
+        return found
 
     def get(self, connection: Connection, tenant: str, batch_id: str, kind: str = BATCH) -> Row | None:
         query = select(batches).where(batches.c.id == batch_id, batches.c.tenant == tenant, batches.c.kind == kind)
@@ -142,13 +154,17 @@ class BatchStore:
         values = {"epoch": batches.c.epoch + 1, "owner": owner, "lease_until": now + lease_s}
         taken = update(batches).where(batches.c.id == batch_id).values(values).returning(*batches.c)
         row = connection.execute(taken).mappings().one()
-        connection.execute(delete(lines).where(lines.c.batch_id == batch_id))
+        self._drop_lines(connection, row)
         return Validation(dict(row), row["epoch"])
 
     def add_lines(
         self, connection: Connection, validation: Validation, found: Iterable[tuple[int, str]], lease_s: float
     ) -> bool:
-        """Adds lines by number and custom_id, and renews the lease; False when the claim has ended."""
+        """Adds lines by number and custom_id, and renews the lease; False when the claim has ended.
+
+        Raises:
+            TooMuchKept: the batches and results of the tenant are at their limit.
+        """
         values = {"lease_until": self._database.now + lease_s}
         if connection.execute(self._own(validation).values(values)).rowcount != 1:
             return False
@@ -157,7 +173,10 @@ class BatchStore:
             for n, custom_id in found
         ]
         if rows:
+            tenant = validation.batch["tenant"]
+            self._usage.check(connection, tenant)
             self._database.add(connection, lines, rows)
+            self._usage.add(connection, {tenant: sum(LINE_BYTES + len(row["custom_id"]) for row in rows)})
         return True
 
     def start(self, connection: Connection, validation: Validation, total: int) -> bool:
@@ -167,10 +186,11 @@ class BatchStore:
 
     def fail(self, connection: Connection, validation: Validation, errors: Sequence[Row]) -> bool:
         """Fails a batch whose file is invalid, and deletes its lines; False when the claim has ended."""
-        values = {"status": FAILED, "failed_at": self._database.now, "errors": json.dumps(list(errors))}
+        text = json.dumps(list(errors))
+        values = {"status": FAILED, "failed_at": self._database.now, "errors": text}
         if connection.execute(self._own(validation).values(values)).rowcount != 1:
             return False
-        connection.execute(delete(lines).where(lines.c.batch_id == validation.batch["id"]))
+        self._drop_lines(connection, validation.batch, len(text))
         return True
 
     def purge(self, connection: Connection, retention_s: float) -> int:
@@ -178,19 +198,30 @@ class BatchStore:
         ends = (batches.c[f"{status}_at"] for status in ENDED_BATCHES)
         # Retention counts from the batch's end, as it does for its files.
         old = func.coalesce(*ends, batches.c.created_at) + retention_s <= self._database.now
-        ended = select(batches.c.id).where(batches.c.status.in_(ENDED_BATCHES), old).limit(_PURGED_BATCHES)
-        if not (gone := connection.execute(ended).scalars().all()):
-            return 0
-        some = select(lines.c.batch_id, lines.c.n).where(lines.c.batch_id.in_(gone)).limit(_PURGED_ROWS)
-        found = connection.execute(some).all()
-        for batch_id in sorted({one for one, _ in found}):
-            numbers = [n for one, n in found if one == batch_id]
-            connection.execute(delete(lines).where(lines.c.batch_id == batch_id, lines.c.n.in_(numbers)))
-        if len(found) < _PURGED_ROWS:
-            connection.execute(delete(files).where(files.c.batch_id.in_(gone)))
-            connection.execute(delete(deliveries).where(deliveries.c.batch_id.in_(gone)))
-            connection.execute(delete(batches).where(batches.c.id.in_(gone)))
-        return len(found) + len(gone)
+        ended = select(batches.c.id, batches.c.tenant, BATCH_SIZE.label("size"))
+        rows = connection.execute(ended.where(batches.c.status.in_(ENDED_BATCHES), old).limit(OWNERS)).all()
+        tenants, freed = {row.id: row.tenant for row in rows}, Counter[str]()
+        deleted = delete_slice(connection, lines, lines.c.batch_id, list(tenants), LINE_SIZE)
+        for batch_id, _, size in deleted:
+            freed[tenants[batch_id]] -= size
+        if len(deleted) < ROWS:
+            for table, column in (
+                (files, files.c.batch_id),
+                (deliveries, deliveries.c.batch_id),
+                (batches, batches.c.id),
+            ):
+                connection.execute(delete(table).where(column.in_(tenants)))
+            for batch in rows:
+                freed[batch.tenant] -= batch.size
+        self._usage.add(connection, freed)
+        return len(deleted) + len(rows)
+
+    def _drop_lines(self, connection: Connection, batch: Mapping[Any, Any], errors_bytes: int = 0) -> None:
+        """Deletes the lines of a batch that has not started; counts its `errors_bytes`."""
+        own = lines.c.batch_id == batch["id"]
+        size = connection.execute(select(func.sum(LINE_SIZE)).where(own)).scalar() or 0
+        connection.execute(delete(lines).where(own))
+        self._usage.add(connection, {batch["tenant"]: errors_bytes - int(size)})
 
     def _own(self, validation: Validation) -> Any:
         own = (batches.c.id == validation.batch["id"], batches.c.epoch == validation.epoch)

@@ -1,5 +1,6 @@
 """Reads and writes of files. Input files have rows of lines; output and error files are the lines of a batch."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,14 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from ..states import COMPLETED, DELETED, ERROR_LINES, OPEN_BATCHES, OUTPUT, READY, UPLOADING
 from .database import Database
+from .slices import OWNERS, ROWS, delete_slice
 from .tables import batches, files, inputs, lines
+from .usage import TenantUsage
 
 INTERNAL = "internal"  # purpose of the input file of a job or batch that was created without an upload
 PAGE_LINES = 200
 PAGE_BYTES = 1 << 20
 UPLOAD_S = 3600.0  # time of an upload; later it is deleted as one whose process was killed
-_PURGED_FILES, _PURGED_ROWS = 200, 2000
 RESERVED_SHARE = 0.25  # of SQLite's file: for results, not for uploads
 
 Row = Mapping[str, Any]
@@ -48,7 +50,7 @@ class FileStore:
     """Calls take a connection in a transaction: run them with `Database.call`."""
 
     def __init__(self, database: Database, max_tenant_bytes: int) -> None:
-        self._database = database
+        self._database, self._usage = database, TenantUsage(database)
         self._max_tenant_bytes = max_tenant_bytes
 
     def begin(self, connection: Connection, new: NewFile) -> None:
@@ -139,7 +141,7 @@ class FileStore:
         rows = connection.execute(select(number, data).where(*which, number > after, number <= last).order_by(number))
         return [(n, bytes(found)) for n, found in rows]
 
-    def _content(self, file: Row) -> tuple[ColumnElement[int], ColumnElement[bytes], tuple[Any, ...]]:
+    def _content(self, file: Mapping[Any, Any]) -> tuple[ColumnElement[int], ColumnElement[bytes], tuple[Any, ...]]:
         """The columns of the number and the bytes of a line, and which rows are lines of the file."""
         if file["batch_id"] is None:
             return inputs.c.n, inputs.c.data, (inputs.c.file_id == file["id"],)
@@ -154,19 +156,27 @@ class FileStore:
         unfinished = or_(files.c.state == UPLOADING, files.c.purpose == INTERNAL)
         stale = and_(unfinished, files.c.created_at < now_s - UPLOAD_S)
         old = or_(files.c.state == DELETED, files.c.expires_at <= now_s, stale)
-        found_old = select(files.c.id).where(old, ~self._is_read()).limit(_PURGED_FILES)
+        found_old = select(files).where(old, ~self._is_read()).limit(OWNERS)
         # A file that is locked is about to be the input of a batch.
-        gone = connection.execute(found_old.with_for_update(skip_locked=True)).scalars().all()
-        if not gone:
-            return 0
-        rows = select(inputs.c.file_id, inputs.c.n).where(inputs.c.file_id.in_(gone)).limit(_PURGED_ROWS)
-        found = connection.execute(rows).all()
-        for file_id in sorted({one for one, _ in found}):
-            numbers = [n for one, n in found if one == file_id]
-            connection.execute(delete(inputs).where(inputs.c.file_id == file_id, inputs.c.n.in_(numbers)))
-        if len(found) < _PURGED_ROWS:
+        rows = connection.execute(found_old.with_for_update(skip_locked=True)).mappings().all()
+        gone = [row["id"] for row in rows]
+        deleted, freed = len(delete_slice(connection, inputs, inputs.c.file_id, gone)), Counter[str]()
+        for row in (row for row in rows if row["batch_id"] is not None):
+            sizes = self._drop_results(connection, row, ROWS - deleted)
+            deleted += len(sizes)
+            freed[row["tenant"]] -= sum(sizes)
+        if deleted < ROWS:
             connection.execute(delete(files).where(files.c.id.in_(gone)))
-        return len(found) + len(gone)
+        self._usage.add(connection, freed)
+        return deleted + len(gone)
+
+    def _drop_results(self, connection: Connection, file: Mapping[Any, Any], most: int) -> list[int]:
+        """Deletes results in a file, at most so many; returns their sizes. The lines stay, as parts of the batch."""
+        number, data, which = self._content(file)
+        found = connection.execute(select(number, func.length(data)).where(*which).limit(most)).all()
+        own = (lines.c.batch_id == file["batch_id"], lines.c.n.in_([n for n, _ in found]))
+        connection.execute(update(lines).where(*own).values(result=None))
+        return [size for _, size in found]
 
     def _uploading(self, file_id: str) -> tuple[Any, ...]:
         """Conditions: the file is being written, and `purge` does not delete it yet."""

@@ -4,6 +4,7 @@ A claim increments the line's epoch. A result is recorded only with the last epo
 answer, even if processes die or pause, or a response comes twice.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from ..states import (
 )
 from .database import Database
 from .tables import batches, files, inputs, lines
+from .usage import TenantUsage
 
 MAX_LISTED = 200  # batches that are looked at in one turn
 MAX_TENANTS = 100  # whose batches are looked at in one turn
@@ -94,12 +96,22 @@ class LineResult:
 class LineStore:
     """Calls take a connection in a transaction: run them with `Database.call`."""
 
-    def __init__(self, database: Database, owner: str, lease_s: float, file_s: float, *, max_attempts: int = 3) -> None:
+    def __init__(
+        self,
+        database: Database,
+        owner: str,
+        lease_s: float,
+        file_s: float,
+        *,
+        max_attempts: int = 3,
+        max_tenant_result_bytes: int = 1 << 30,
+    ) -> None:
         """`owner`: id of this process. `file_s`: seconds that results are kept.
 
         `max_attempts`: how often a line may end a process while it runs alone, before it fails.
+        `max_tenant_result_bytes`: of batches and results, above which lines of a tenant wait.
         """
-        self._database = database
+        self._database, self._usage = database, TenantUsage(database, max_tenant_result_bytes)
         self._owner = owner
         self._lease_s = lease_s
         self._file_s = file_s
@@ -108,7 +120,7 @@ class LineStore:
     def runnable(self, connection: Connection, after: str = "") -> Turn:
         """Batches with waiting lines: the oldest of each tenant, beginning behind `after`, then the second ones.
 
-        None while the database has no room for results.
+        None while the database has no room for results, and none of a tenant at its own limit.
         """
         if not self._has_room(connection):
             return Turn([], after, is_full=True)
@@ -118,7 +130,7 @@ class LineStore:
         ready = (lines.c.state == QUEUED, lines.c.ready_at <= self._database.now, lines.c.losses < ALONE_AFTER)
         waiting = exists().where(lines.c.batch_id == batches.c.id, *ready)
         place = func.row_number().over(partition_by=batches.c.tenant, order_by=batches.c.id).label("place")
-        own = (batches.c.status == IN_PROGRESS, batches.c.tenant.in_(names))
+        own = (batches.c.status == IN_PROGRESS, batches.c.tenant.in_(names), self._tenant_has_room())
         ranked = select(*_RUNNABLE, place).where(*own, waiting).subquery()
         query = select(ranked).where(ranked.c.place <= _BATCHES_OF_TENANT).order_by(ranked.c.place).limit(MAX_LISTED)
         turns = {name: turn for turn, name in enumerate(names)}
@@ -157,6 +169,9 @@ class LineStore:
         row = connection.execute(free.with_for_update(of=lines, skip_locked=True)).first()
         return self._claimed(connection, RunnableBatch(*row[:-1]), [row.n]) if row else []
 
+    def _tenant_has_room(self) -> Any:
+        return ~self._usage.is_full(batches.c.tenant)
+
     def _has_room(self, connection: Connection) -> bool:
         return self._database.free_share(connection) >= LEAST_SHARE
 
@@ -164,7 +179,8 @@ class LineStore:
         chosen = (lines.c.losses >= ALONE_AFTER, lines.c.losses < self._max_losses)
         ready = (lines.c.state == QUEUED, *chosen, lines.c.ready_at <= self._database.now)
         joined = lines.join(batches, lines.c.batch_id == batches.c.id)
-        return select(*_RUNNABLE, lines.c.n).select_from(joined).where(*ready, batches.c.status == IN_PROGRESS)
+        own = (batches.c.status == IN_PROGRESS, self._tenant_has_room())
+        return select(*_RUNNABLE, lines.c.n).select_from(joined).where(*ready, *own)
 
     def _claimed(self, connection: Connection, batch: RunnableBatch, numbers: Sequence[int]) -> list[LineClaim]:
         values = {
@@ -198,6 +214,7 @@ class LineStore:
     def record(self, connection: Connection, results: Sequence[LineResult]) -> list[bool]:
         """Records results; returns for each whether its claim was still the last one, else it is ignored."""
         taken: dict[int, bool] = {}
+        added = Counter[str]()
         for result in sorted(results, key=lambda one: (one.claim.batch.id, one.claim.n)):
             claim = result.claim
             own = (lines.c.batch_id == claim.batch.id, lines.c.n == claim.n, lines.c.epoch == claim.epoch)
@@ -205,6 +222,8 @@ class LineStore:
             values["ready_at"] = self._database.now + result.wait_s
             done = connection.execute(update(lines).where(*own, lines.c.state == CLAIMED).values(values))
             taken[id(result)] = done.rowcount == 1
+            added[claim.batch.tenant] += len(result.line or b"") if done.rowcount == 1 else 0
+        self._usage.add(connection, added)
         return [taken[id(result)] for result in results]
 
     # -- what follows from the time and from lines that ended
@@ -230,17 +249,20 @@ class LineStore:
     def fail_lost(self, connection: Connection) -> int:
         """Fails lines whose process ended each time, lastly while they ran alone; returns how many."""
         which = (lines.c.state == QUEUED, lines.c.losses >= self._max_losses)
-        query = select(lines.c.batch_id, lines.c.n, lines.c.custom_id, lines.c.losses).where(*which)
-        rows = connection.execute(query.limit(_RENDERED_ROWS)).all()
+        named = (lines.c.batch_id, lines.c.n, lines.c.custom_id, lines.c.losses, batches.c.tenant)
+        query = select(*named).join(batches, lines.c.batch_id == batches.c.id).where(*which)
+        rows, added = connection.execute(query.limit(_RENDERED_ROWS)).all(), Counter[str]()
         message = (
             "The process that sends requests ended each time this request was in flight, the last "
             f"{self._max_attempts} times with no other request beside it."
         )
-        for batch_id, n, custom_id, losses in rows:
+        for batch_id, n, custom_id, losses, tenant in rows:
             line = result_line(batch_id, n, custom_id, error={"code": "process_lost", "message": message})
             ended = {"state": FAILED, "result": line, "attempts": losses}
             own = (lines.c.batch_id == batch_id, lines.c.n == n, lines.c.state == QUEUED)
-            connection.execute(update(lines).where(*own).values(ended))
+            done = connection.execute(update(lines).where(*own).values(ended))
+            added[tenant] += len(line) * done.rowcount
+        self._usage.add(connection, added)
         return len(rows)
 
     def _end_open_lines(self, connection: Connection, which: Any) -> None:
@@ -252,14 +274,16 @@ class LineStore:
     def render(self, connection: Connection, batch_id: str) -> bool:
         """Writes the error of some lines that did not run; returns whether there were any."""
         unrun = (lines.c.batch_id == batch_id, lines.c.state.in_(tuple(UNRUN)), lines.c.result.is_(None))
-        rows = connection.execute(
-            select(lines.c.n, lines.c.custom_id, lines.c.state).where(*unrun).limit(_RENDERED_ROWS)
-        )
-        found = rows.all()
+        query = select(lines.c.n, lines.c.custom_id, lines.c.state).where(*unrun).limit(_RENDERED_ROWS)
+        found, size = connection.execute(query).all(), 0
         for n, custom_id, state in found:
             code, message = UNRUN[state]
             line = result_line(batch_id, n, custom_id, error={"code": code, "message": message})
-            connection.execute(update(lines).where(lines.c.batch_id == batch_id, lines.c.n == n).values(result=line))
+            own = (lines.c.batch_id == batch_id, lines.c.n == n, lines.c.result.is_(None))
+            size += len(line) * connection.execute(update(lines).where(*own).values(result=line)).rowcount
+        if found:
+            tenant = connection.execute(select(batches.c.tenant).where(batches.c.id == batch_id)).scalar_one()
+            self._usage.add(connection, {tenant: size})
         return bool(found)
 
     def finish(self, connection: Connection, batch_id: str) -> str | None:

@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 # Written by the first process that opens a database. A release that needs other tables has another number, and
 # `upgrades` changes the tables of an older one.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -107,6 +107,14 @@ lines = Table(
     Index("slipway_job_lines_by_state", "batch_id", "state", "n"),
     Index("slipway_job_lines_by_lease", "state", "lease_until"),
     Index("slipway_job_lines_by_losses", "state", "losses"),
+)
+
+# What the batches of each tenant take, as `usage.py` counts it.
+usage = Table(
+    "slipway_job_usage",
+    metadata,
+    Column("tenant", String(253), primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
 )
 
 # Webhooks, one of each batch with a callback_url. `next_at`: time of the next attempt, or when this one's lease ends.

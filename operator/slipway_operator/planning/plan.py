@@ -17,7 +17,7 @@ from slipway_operator.planning.children import creations, deletions, scalings
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import groups, needs, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.reporting import events, model_name, requeue, unknown_fields
+from slipway_operator.planning.reporting import certificate, events, model_name, requeue, unknown_fields
 from slipway_operator.planning.reporting.refused import refused
 from slipway_operator.planning.reporting.status import generation_of, status_of
 from slipway_operator.planning.rollout import argo, hook_calls
@@ -58,7 +58,8 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     scaler = scaling(owner, at, obj)
 
     # What users see of it
-    found = [*scaler.conditions, *engine_metrics.conditions(course, at), *unknown_fields.conditions(obj, now)]
+    found = [*scaler.conditions, *engine_metrics.conditions(course, at), *certificate.conditions(course, at)]
+    found += unknown_fields.conditions(obj, now)
     renewed = status_of(decided, at, found, obj, settings)
     settled = (course, at.sleep) == (before, status.sleep)
     return Plan(
@@ -81,6 +82,7 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
             *sleep.events(course, at),
             *events.troubles(status.conditions, renewed.conditions),
             *model_name.events(status.conditions, renewed.conditions),
+            *certificate.events(status.conditions, renewed.conditions),
             *unknown_fields.events(status.conditions, renewed.conditions),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
         ),

@@ -48,11 +48,11 @@ from slipway_operator.planning import pools as planning
 from slipway_operator.pools import refreshing, serving
 from slipway_operator.pools.members import Members, members
 from slipway_operator.pools.reports import PoolTarget, load, read_pod
+from slipway_operator.pools.writing import MemberNews, WriteRate
 
 LOOK_S, ABSENT_S = 2.0, 60.0
 APPLY_AGAIN_S = 240.0  # manual changes are reverted within this time
 NO_POD_AGAIN_S = 20.0  # a StatefulSet without a pod may have been deleted
-USE_EACH_S = 30.0  # between two writes of a status where only memory changed
 CONCURRENCY = 16
 OF_A_NAMESPACE = 8  # so that pods that hang in one namespace delay no other namespace
 REPORTS_S = 6.0  # for all pods of a pool; those that were not read by then count as silent in this look
@@ -88,7 +88,7 @@ class _Pool:
     applied: dict[Resource, tuple[str, float]] = field(default_factory=dict)  # digest of a manifest, and when
     uid: str = ""  # of the StatefulSet
     loaded: set[tuple[str, str]] = field(default_factory=set)  # uid of a pod and a revision that it had in memory
-    written_s: float = float("-inf")
+    writes: WriteRate = field(default_factory=WriteRate)
     marks: refreshing.Marks = field(default_factory=dict)
     late: str = ""  # why pods may see a change of their entries late
     present: int = 0  # pods that exist
@@ -128,7 +128,7 @@ class PoolRunner:
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._slots_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._trouble = ""
-        self._facts: dict[ObjectKey, set[Hashable]] = {}  # what members were reconciled for last
+        self._members = MemberNews()
         self.views: dict[ObjectKey, PoolView] | None = None  # None before the first look
 
     async def run(self) -> None:
@@ -195,17 +195,18 @@ class PoolRunner:
     def _know(self, views: dict[ObjectKey, PoolView], wanted: Members, named: Mapping[ObjectKey, set[str]]) -> None:
         """Keep the views, and queue the ModelDeployments for which something changed; no others, as a pool has many."""
         fresh: dict[ObjectKey, set[Hashable]] = {}
+        texts: dict[ObjectKey, set[Hashable]] = {}
         for pool, deployments in named.items():
             for name in deployments:
                 fresh.setdefault((pool[0], name), set()).add((pool, pool in views))
         for pool, listed in wanted.items():
             for one in listed:
-                known = fresh.setdefault((pool[0], one.deployment), set())
-                known.add((one.snapshot.revision, serving.facts(views.get(pool), one.snapshot.revision)))
-        former, self._facts, self.views = self._facts, fresh, views
-        for key in sorted(fresh):
-            if former.get(key) != fresh[key]:
-                self._changed(key)
+                key, revision = (pool[0], one.deployment), one.snapshot.revision
+                fresh.setdefault(key, set()).add((revision, serving.facts(views.get(pool), revision)))
+                texts.setdefault(key, set()).add((revision, serving.texts(views.get(pool), revision)))
+        self.views = views
+        for key in self._members.changed(fresh, texts, time.monotonic()):
+            self._changed(key)
 
     async def _write_files(
         self, files: dict[ObjectKey, str], pools: Sequence[Owner]
@@ -358,17 +359,14 @@ class PoolRunner:
         return PoolPod(found.name, states, found.loaded, found.memory_bytes, found.memory_limit_bytes)
 
     async def _write(self, known: _Pool, obj: Object, former: ModelPoolStatus, fresh: ModelPoolStatus) -> None:
-        """Write the status: at once where it has news, at a bounded rate where only memory or counts changed."""
-        if fresh == former:
-            return
-        news = _news(fresh) != _news(former)
-        if not news and time.monotonic() - known.written_s < USE_EACH_S:
+        """Write the status if it differs and a write is due."""
+        if fresh == former or not known.writes.is_due(former, fresh, time.monotonic()):
             return
         kind = {"apiVersion": MODEL_POOLS.api_version, "kind": MODEL_POOLS.kind}
         try:
             status = fitted(ModelPoolStatus, to_json(fresh))
             await self._client.put_status(MODEL_POOLS, {**kind, **obj, "status": status})
-            known.written_s = time.monotonic()
+            known.writes.wrote(time.monotonic())
         except (Stale, NotFound):
             return  # the next look reads it again
 
@@ -377,11 +375,6 @@ class PoolRunner:
         if trouble and trouble != self._trouble:
             log.warning("ModelPools are not kept: %s", trouble)
         self._trouble = trouble
-
-
-def _news(status: ModelPoolStatus) -> Hashable:
-    entries_ = tuple((one.model, one.revision, one.stable, one.reason) for one in status.entries)
-    return status.conditions, status.ready, status.models, status.loaded, status.observed_generation, entries_
 
 
 def _uid(pod: Object) -> str:

@@ -43,8 +43,13 @@ def facts(view: PoolView | None, revision: str) -> Hashable:
     """What `served` reads of a pool about one revision: when it changes, its ModelDeployment is reconciled."""
     if view is None:
         return None
-    states = [one and (one.was_loaded, one.trouble) for one in _states(view, revision)]
-    return view.uid, view.problem, tuple(zip((pod.name for pod in view.pods), states, strict=True))
+    states = [one and (one.was_loaded, bool(one.trouble)) for one in _states(view, revision)]
+    return view.uid, bool(view.problem), tuple(zip((pod.name for pod in view.pods), states, strict=True))
+
+
+def texts(view: PoolView | None, revision: str) -> Hashable:
+    """The reasons in it, which may differ in each look: they decide nothing, and the status of a member shows them."""
+    return view and (view.problem, tuple(one and one.trouble for one in _states(view, revision)))
 
 
 def _served(

@@ -47,7 +47,11 @@ def is_inference_protocol(path: str) -> bool:
     """Whether a path is of the Open Inference Protocol (v2), or of KServe's V1; also below a pool entry's prefix."""
     if path.startswith(f"{PREFIX}/"):
         path = "/" + path.removeprefix(f"{PREFIX}/").partition("/")[2]
-    return path == "/v2" or path.startswith("/v2/") or (path.startswith("/v1/models/") and path.endswith(":predict"))
+    return (
+        path == "/v2"
+        or (path.startswith("/v2/") and path != "/v2/rerank")
+        or (path.startswith("/v1/models/") and path.endswith(":predict"))
+    )
 
 
 def _printable(text: str) -> str:

@@ -99,6 +99,24 @@ async def test_a_response_is_charged_by_its_usage_on_every_path(path: str, token
         assert quota(edge).running == 0
 
 
+async def test_a_reranker_reserves_its_query_for_each_document() -> None:
+    """With the bytes of the body alone a tenant had a hundred times of its limit in progress at once."""
+    open_ = asyncio.Event()
+
+    async def waits(request: web.Request) -> web.StreamResponse:
+        await open_.wait()
+        return await whole(request)
+
+    async with running(tenant(replace(LIMITS, input_tokens_per_minute=1000)), waits) as (edge, server):
+        body = {"model": "chat", "query": "q" * 4000, "documents": ["a"] * 100}
+        running_ = asyncio.create_task(post(edge, "/v1/rerank", body))
+        await until_async(lambda: asyncio.sleep(0, server.seen), "the server has it")
+        assert taken(edge, "input_tokens") == pytest.approx(100_000, rel=0.02)
+        open_.set()
+        await (await running_).read()
+        assert taken(edge, "input_tokens") == 7
+
+
 async def test_of_100_requests_at_once_with_a_limit_of_one_one_is_served() -> None:
     async with running(tenant(Limits(requests_per_minute=1)), whole) as (edge, server):
         responses = await asyncio.gather(*(post(edge) for _ in range(100)))

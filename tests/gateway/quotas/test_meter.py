@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.quotas.estimate import Estimate, estimate
+from slipway_gateway.quotas.estimate import MAX_REPEATED_BYTES, Estimate, estimate, repeated_bytes
 from slipway_gateway.quotas.meter import Meter
 from slipway_gateway.quotas.prices import FREE, Price, micro, price_of, shown
 from slipway_gateway.quotas.tenant import INPUT, OUTPUT, REQUESTS
@@ -163,6 +163,30 @@ def test_without_a_response_nothing_is_charged() -> None:
 )
 def test_marks_are_read(events: bytes, position: int | None) -> None:
     assert marked_position(events) == position
+
+
+@pytest.mark.parametrize(
+    ("body", "repeated"),
+    [
+        ({"query": "q" * 98, "documents": ["a"] * 10}, 900),
+        ({"query": "q" * 98, "documents": [{"text": "a"}]}, 0),
+        ({"text_1": "q" * 98, "text_2": ["a", "b", "c"]}, 200),
+        ({"text_1": ["q" * 98, "r"], "text_2": ["a", "b"]}, 0),
+        ({"text_1": "q" * 98, "text_2": "a"}, 0),
+        ({"input": ["a", "b"]}, 0),
+        ({"query": "q" * 98, "documents": "a"}, 0),
+        ({"query": 7, "documents": {}}, 0),
+        ({"query": "q" * (8 << 20), "documents": ["a"] * 100}, MAX_REPEATED_BYTES),
+    ],
+)
+def test_a_query_counts_with_each_document(body: object, repeated: int) -> None:
+    """A model computes it with each of them; the usage that its server reports has it as often."""
+    assert repeated_bytes(msgspec.json.encode(body)) == repeated
+
+
+def test_what_is_no_json_repeats_nothing() -> None:
+    for body in (b"", b"[]", b"{", b'{"query": "a", "documents": ' + b"[" * 5000 + b"]" * 5000 + b"}"):
+        assert repeated_bytes(body) == 0
 
 
 def test_estimates_are_bounded() -> None:

@@ -294,7 +294,9 @@ async def test_a_certificate_that_is_not_ready_is_named_and_own_authorities_go_o
     kept_ = keeper(client, namespace, ISSUER, clock)
     await kept_.look()
     assert "is not usable" not in caplog.text
-    named = f"Certificate {namespace}/slipway-internal-pods-{namespace} of the issuer Issuer/internal is not usable for"
+    assert kept_.problem(namespace) is None
+    where = f"Certificate {namespace}/slipway-internal-pods-{namespace} of the issuer Issuer/internal"
+    named = f"{where} is not usable for"
 
     async def look():
         nonlocal offset
@@ -303,6 +305,11 @@ async def test_a_certificate_that_is_not_ready_is_named_and_own_authorities_go_o
         await kept_.keep(namespace)
         return caplog.text
 
+    async def problem():
+        await look()
+        return kept_.problem(namespace)
+
+    await until_async(problem, "the problem is shown", holds=lambda found: found == f"{where}: {controller.refuses}")
     await until_async(look, "the reason is logged", holds=lambda text: controller.refuses in text and named in text)
     assert (await secret(client, namespace, NAME))["data"] == before["data"]
     assert kept_.identity().certificate
@@ -314,6 +321,7 @@ async def test_a_certificate_that_is_not_ready_is_named_and_own_authorities_go_o
         return issuer_of(await secret(client, namespace, NAME))
 
     await until_async(signs, "the issuer signs", holds=lambda found: found == controller.ca.certificate.subject)
+    assert kept_.problem(namespace) == ""
 
 
 async def test_while_the_issuer_gives_nothing_new_the_former_certificate_stays(client, namespace, controller, quick):

@@ -12,6 +12,7 @@ from devcluster.places import places
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.errors import ApiError, NotFound, Stale
 from slipway_operator.kube.resources import (
+    EVENTS,
     LEADER_WORKER_SETS,
     MODEL_DEPLOYMENTS,
     PODS,
@@ -167,6 +168,33 @@ async def test_it_waits_for_the_installation_and_is_served_by_groups_then(cluste
     assert not await client.list(SERVICES, namespace, "slipway.dev/modeldeployment=chat"), "LeaderWorkerSet makes one"
     scale = await client.request("GET", MODEL_DEPLOYMENTS.path(namespace, "chat", "scale"))
     assert scale["status"]["selector"].endswith(",app.kubernetes.io/component=server")
+
+
+async def test_groups_that_cannot_be_created_have_the_reason_of_their_controller(cluster, client, kind):
+    """A quota, an admission policy: only Events of the StatefulSet have it."""
+    namespace = cluster.namespace
+    await kind()
+    await deploy(client, namespace)
+    await until_async(lambda: sets(client, namespace), "a set is made", 30)
+    [item] = (await sets(client, namespace)).values()
+    name = item["metadata"]["name"]
+    owner = {"apiVersion": item["apiVersion"], "kind": item["kind"], "name": name, "uid": item["metadata"]["uid"]}
+    leaders = await _stateful_set(client, namespace, name, owner)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = f'create Pod {name}-0 in StatefulSet {name} failed error: pods "{name}-0" is forbidden: exceeded quota: gpus'
+    event = {
+        "metadata": {"name": f"{name}.refused", "namespace": namespace},
+        "involvedObject": {**leaders, "namespace": namespace},
+        "reason": "FailedCreate",
+        "message": text,
+        "type": "Warning",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+    }
+    await client.create(EVENTS, event)
+    status = await cluster.reaches("the reason is shown", lambda found: found.get("reason") == "QuotaExceeded")
+    [available] = [one for one in status["conditions"] if one["type"] == "Available"]
+    assert text in available["message"]
 
 
 async def test_a_canary_of_groups_is_another_set_and_the_template_of_the_first_never_changes(

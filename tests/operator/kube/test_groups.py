@@ -8,6 +8,8 @@ from slipway_operator.kube.errors import NotFound, Refused, Unavailable
 from slipway_operator.kube.reading import groups
 from slipway_operator.kube.resources import LEADER_WORKER_SETS, STATEFUL_SETS
 from slipway_operator.model.cluster.observed import Workload
+from slipway_operator.model.inputs.pod_inputs import Resources
+from slipway_operator.planning.facts import causes
 
 SET = {
     "metadata": {
@@ -95,6 +97,32 @@ def test_the_end_of_a_container_is_read_while_its_group_is_deleted_for_it() -> N
         ("chat-r1-0", "container server: NCCL: no route (exit code 1)")
     ]
     assert seen(*two_groups(chat_r1_0={"deleted": True})).troubles == (), "it ends as it should"
+
+
+def test_what_cannot_be_created_is_looked_for_in_the_events_of_its_maker() -> None:
+    """The conditions of a LeaderWorkerSet do not say it, nor those of its StatefulSets."""
+    assert groups.missing([(SET, "leaders")], two_groups()) == {}
+    workers = "involvedObject.kind=StatefulSet,involvedObject.name=chat-r1-0"
+    cases = {
+        ("leaders",): ["involvedObject.uid=leaders"],
+        ("",): ["involvedObject.uid=set"],
+        ("leaders", "chat-r1-0"): ["involvedObject.uid=leaders", workers],
+        ("leaders", "chat-r1-0", "chat-r1-1"): [workers],
+    }
+    for (uid, *names), selectors in cases.items():
+        assert groups.missing([(SET, uid)], [pod(name) for name in names]) == {"set": selectors}
+    asleep = {**SET, "spec": {**SET["spec"], "replicas": 0}}
+    assert groups.missing([(asleep, "leaders")], []) == {}
+
+
+def test_why_pods_are_not_created_is_a_trouble_as_long_as_they_are_missing() -> None:
+    failures = {"set": ("FailedCreate", "create Pod chat-r1-0 failed: exceeded quota: gpus", None)}
+    found = groups.workload(SET, "leaders", [], (), failures)
+    [trouble] = found.troubles
+    assert (trouble.pod, trouble.reason, found.creating) == ("chat-r1", "FailedCreate", 4)
+    cause = causes.of_workload(found, Resources())
+    assert cause and cause.reason == "QuotaExceeded" and cause.message.startswith("LeaderWorkerSet chat-r1: ")
+    assert groups.workload(SET, "leaders", two_groups(), (), failures).troubles == ()
 
 
 class Cluster:

@@ -121,3 +121,20 @@ def test_a_flood_of_events_about_one_pod_is_not_read_to_its_end() -> None:
 def test_the_newest_event_decides(events: tuple[dict[str, Any], ...], reason: str | None) -> None:
     found = latest(events)
     assert (found[0] if found else None) == reason
+
+
+def test_why_groups_lack_pods_is_read_as_late_and_as_seldom() -> None:
+    refused = {"reason": "FailedCreate", "message": "exceeded quota", "lastTimestamp": "2026-01-01T00:00:05Z"}
+    client, clock = Client(refused), Clock()
+    events = KubeletEvents(client, clock)  # type: ignore[arg-type]
+
+    def read() -> dict[str, Any]:
+        return asyncio.run(events.refusals("team", {"set": ["involvedObject.uid=leaders"]}))
+
+    assert read() == {} and client.queries == []
+    clock.now = PATIENCE_S
+    assert read() == {"set": ("FailedCreate", "exceeded quota", None)} == read()
+    assert client.queries == ["involvedObject.uid=leaders"]
+    client.events.append({"reason": "SuccessfulCreate", "message": "made", "lastTimestamp": "2026-01-01T00:00:09Z"})
+    clock.now += READ_S
+    assert read() == {}

@@ -233,6 +233,43 @@ async def test_which_models_are_in_memory_is_written_at_a_bounded_rate_and_a_rea
     ]
 
 
+@pytest.mark.parametrize("who", ["kubelet", "pod"])
+async def test_a_reason_that_alternates_is_not_written_at_each_look(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """A container that crashes, and a pod that reports another text each time, had the status written every 2 s."""
+    server, cache, clock = Server("one"), ObjectCache(), [1000.0]
+    member(cache, "a", "one")
+    monkeypatch.setattr(looks.time, "monotonic", lambda: clock[0])
+    metadata = _metadata("p0", "p0", ownerReferences=[{"uid": "set-of-one-pool", "controller": True}])
+
+    async def report(*_: Any) -> PoolPod:
+        return PoolPod("p0", {"r-a": EntryState("UNAVAILABLE", f"text {clock[0]}")})
+
+    async def no_load(*_: Any) -> None:
+        return
+
+    monkeypatch.setattr(looks, "read_pod", report)
+    monkeypatch.setattr(looks, "load", no_load)
+    runner, changed = runner_of(server, cache)
+    written: list[int] = []
+    for turn in range(1000):
+        waiting = {"reason": "CrashLoopBackOff" if turn % 2 else "CreateContainerError"}
+        status: dict[str, Any] = {"containerStatuses": [{"name": "server", "state": {"waiting": waiting}}]}
+        if who == "pod":
+            status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+        server.pods = [{"metadata": metadata, "status": status}]
+        before = server.pools["one"].get("status")
+        await runner.look()
+        if server.pools["one"].get("status") != before:
+            written.append(turn)
+        clock[0] += looks.LOOK_S
+    assert 10 < len(written) < 200, written
+    assert 10 < len(changed) < 200, "members show the reason too, and there can be many"
+    assert written[:5] == list(range(5)), "the first changes are shown at once"
+    server.pools["one"]["metadata"]["generation"] = 7
+    await runner.look()
+    assert server.pools["one"]["status"]["observedGeneration"] == 7, "what a user changed is shown at once"
+
+
 async def test_pods_that_are_refused_are_the_reason_of_the_pool() -> None:
     server = Server("one")
     server.refuses = {STATEFUL_SETS: Refused(403, "exceeded quota")}

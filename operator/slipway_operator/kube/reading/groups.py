@@ -62,6 +62,27 @@ async def _leaders_uid(client: Client, group_set: Object) -> str:
     return str(found["metadata"]["uid"]) if is_controlled_by(found, metadata["uid"]) else ""
 
 
+def missing(held: Iterable[tuple[Object, str]], pods: Sequence[Object]) -> dict[str, list[str]]:
+    """Of LeaderWorkerSets that lack pods, by uid: field selectors of the objects whose Events say why.
+
+    Leaders come of a StatefulSet, which LeaderWorkerSet makes; the workers of a group of another one, with the name of
+    its leader.
+    """
+    found: dict[str, list[str]] = {}
+    for group_set, leaders_uid in held:
+        size, seen = (
+            int(group_set["spec"]["leaderWorkerTemplate"].get("size", 1)),
+            workload(group_set, leaders_uid, pods),
+        )
+        short = [lead.name for lead in seen.pods if sum(one.group == lead.group for one in seen.workers) < size - 1]
+        selectors = [f"involvedObject.kind={STATEFUL_SETS.kind},involvedObject.name={name}" for name in short[:1]]
+        if len(seen.pods) < seen.desired:
+            selectors.insert(0, f"involvedObject.uid={leaders_uid or group_set['metadata']['uid']}")
+        if selectors and seen.desired:
+            found[str(group_set["metadata"]["uid"])] = selectors
+    return found
+
+
 def workload(
     group_set: Object,
     leaders_uid: str,
@@ -69,9 +90,10 @@ def workload(
     leaving: Container[str] = (),
     failures: Mapping[str, Found] = NO_FAILURES,
 ) -> Workload:
-    """Parse a LeaderWorkerSet of ours with its pods; `leaving` and `failures` as for a ReplicaSet.
+    """Parse a LeaderWorkerSet of ours with its pods; `leaving` as for a ReplicaSet.
 
-    A group is ready when its leader and all its workers are.
+    `failures`: as for a ReplicaSet, and by the uid of the LeaderWorkerSet why it lacks pods. A group is ready when its
+    leader and all its workers are.
     """
     metadata, spec = group_set["metadata"], group_set["spec"]
     own = sorted(_own(metadata["name"], leaders_uid, pods), key=lambda pod: str(pod["metadata"]["name"]))
@@ -83,16 +105,19 @@ def workload(
     groups = tuple(
         _group(leader, [pod for pod in workers if _index(pod) == _index(leader)], size, leaving) for leader in leaders
     )
+    absent = max(0, int(spec.get("replicas", 1)) * size - len(present))
+    refusal = failures.get(str(metadata["uid"])) if absent else None
+    refused = [pod_trouble.of_group_set(group_set, refusal)] if refusal else []
     return Workload(
         revision=str(metadata["labels"][labels.REVISION]),
         desired=int(spec.get("replicas", 1)),
         # Pods that are terminating still use their nodes.
         replicas=len({_index(pod) for pod in living}),
         ready=sum(pod.ready for pod in groups),
-        creating=sum(pod_trouble.is_creating(pod) for pod in living),
+        creating=absent + sum(pod_trouble.is_creating(pod) for pod in living),
         unschedulable=sum(pod_trouble.is_unschedulable(pod) for pod in living),
         pods=groups,
-        troubles=tuple(dict.fromkeys(_troubles(living, own, failures)))[:MAX_TROUBLES],
+        troubles=tuple(dict.fromkeys([*refused, *_troubles(living, own, failures)]))[:MAX_TROUBLES],
         stuck_deleting=is_leaving(group_set),
         name=metadata["name"],
         scheduled=tuple(str(pod["metadata"]["name"]) for pod in living if pod_trouble.is_scheduled(pod)),

@@ -55,11 +55,12 @@ async def observe(
     namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
     records, records_spare = _one_each(children[CONTROLLER_REVISIONS], uid, _record_order)
     snapshots = {item.revision: item for item in (snapshot(it, name) for it in records) if item}
+    reader = kubelet or KubeletEvents(client)
     answers, templates, scalers, failures, group_sets, serves_claims = await asyncio.gather(
         gateways.answers(),
         analysis_templates(client, obj),
         (autoscalers or Autoscalers(client)).of(obj),
-        (kubelet or KubeletEvents(client)).failures(namespace, children[PODS]),
+        reader.failures(namespace, children[PODS]),
         _group_sets(client, obj, snapshots.values()),
         _serves_claims(client, obj),
     )
@@ -69,9 +70,10 @@ async def observe(
     leaving = nodes.leaving if nodes else frozenset()
     pods = children[PODS]
     held = [(it, of) for it, of in group_sets.items if it in grouped and not _is_lost(it)]
+    refusals = await reader.refusals(namespace, groups.missing(held, pods))
     found = (
         *(pool_entry(it) or workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
-        *(groups.workload(it, of, pods, leaving, failures) for it, of in held),
+        *(groups.workload(it, of, pods, leaving, failures | refusals) for it, of in held),
     )
     return Observed(
         snapshots=snapshots,

@@ -94,6 +94,11 @@ def of_replica_set(replica_set: Object) -> PodTrouble | None:
     return None
 
 
+def of_group_set(group_set: Object, refusal: Found) -> PodTrouble:
+    """Return why a LeaderWorkerSet lacks pods, as an Event of a controller has it."""
+    return _trouble(group_set["metadata"]["name"], *refusal)
+
+
 def _trouble(name: str, word: str, message: str, exit_code: int | None) -> PodTrouble:
     """Return a PodTrouble with reason and message cut to what a status has room for."""
     return PodTrouble(name, printable(word[:WORD_LIMIT]), printable(message[:MESSAGE_LIMIT]), exit_code)

@@ -20,6 +20,7 @@ from slipway_operator.model.issuing.trust import Offer
 from slipway_operator.model.text import printable
 
 AGAIN_AFTER_S = 1.0  # reconciles of many ModelDeployments share one look
+SHOWN_AFTER_S = 15.0  # most issuers are done by then
 SLOW_S = 120.0  # an issuer that takes longer than this for a certificate has a problem
 _SELECTOR = f"{labels.COMPONENT}={cert_manager.COMPONENT},{labels.MANAGED_BY}=slipway"
 _PRESENT = (
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 class _Progress:
     """Of one Certificate: what it gave last, and why there is nothing newer."""
 
-    since: float  # Unix seconds: when it was ready last, or seen first
+    since: float  # Unix seconds: when it was ready last, seen first, or began not to be ready
     version: tuple[str, ...] = ()  # changes with each issue
     candidate: Candidate | None = None
     trouble: str = ""
@@ -56,7 +57,7 @@ class CertManagerSource:
         self._terms, self._clock = terms, clock
         self._known: dict[Role, _Progress] = {}
         self._looked, self._lock = 0.0, asyncio.Lock()
-        self._trouble = ""
+        self._trouble, self._troubled = "", 0.0  # why none can be read, and since when
 
     @property
     def waits(self) -> bool:
@@ -68,6 +69,15 @@ class CertManagerSource:
         """Return the newest usable certificate; also one that is about to be replaced."""
         found = self._known.get(role)
         return found.candidate if found else None
+
+    def problem(self, role: Role) -> str | None:
+        """Return why a role's Certificate is not usable for a while; empty when it is, None while that is not known."""
+        now, found = self._clock(), self._known.get(role)
+        if self._trouble and now - self._troubled >= SHOWN_AFTER_S:
+            return self._trouble
+        if found is None or (found.trouble and now - found.since < SHOWN_AFTER_S):
+            return None
+        return found.trouble
 
     def offer(self) -> Offer:
         """Return the CAs of all of them, and whether each role has one of this issuer."""
@@ -109,6 +119,7 @@ class CertManagerSource:
 
     async def _follow(self, role: Role, name: str, found: Object | None) -> None:
         progress = self._known[role]
+        was_ready = not progress.trouble
         try:
             item = await self._write(role, name, found)
             progress.trouble = _not_ready(item)
@@ -120,6 +131,8 @@ class CertManagerSource:
             progress.trouble = str(error)
         except ApiError as error:
             progress.trouble = f"{type(error).__name__}: {error}"
+        if was_ready:
+            progress.since = self._clock()
         self._report(name, progress)
 
     async def _write(self, role: Role, name: str, found: Object | None) -> Object:
@@ -139,7 +152,7 @@ class CertManagerSource:
     def _report(self, name: str, progress: _Progress) -> None:
         now = self._clock()
         if not progress.trouble:
-            progress.since, progress.logged = now, ""
+            progress.logged = ""
         elif now - progress.since >= SLOW_S and progress.trouble != progress.logged:
             progress.logged = progress.trouble
             log.warning(
@@ -148,6 +161,7 @@ class CertManagerSource:
             )  # fmt: skip
 
     def _log_once(self, trouble: str) -> None:
+        self._troubled = self._troubled if self._trouble else self._clock()
         if trouble != self._trouble:
             self._trouble = trouble
             log.warning("%s", trouble)

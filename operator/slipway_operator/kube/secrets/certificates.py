@@ -72,6 +72,7 @@ class Certificates(KeptSecret[Anchor, Issued]):
         self._kept: set[str] = set()  # namespaces of pools need have no ModelDeployment
         self._shown: Candidate | None = None
         self._new = asyncio.Event()
+        self._issuer = issuer
         self._source = CertManagerSource(client, names.namespace, issuer, self._terms, clock) if issuer else None
 
     def identity(self) -> PemIdentity | None:
@@ -103,6 +104,17 @@ class Certificates(KeptSecret[Anchor, Issued]):
         """Forget what a namespace was given; the next `keep` writes it again."""
         super().forget(namespace)
         self._issued.pop(certificate.pods_of(namespace), None)
+
+    def problem(self, namespace: str) -> str | None:
+        """Return why the issuer gives pods of a namespace no certificate; empty when it does.
+
+        None: not known yet, or without an issuer.
+        """
+        role = certificate.pods_of(namespace)
+        why = self._source.problem(role) if self._source else None
+        if not why:
+            return why
+        return f"Certificate {self._namespace}/{self._roles()[role]} of the issuer {self._issuer}: {why}"
 
     def _roles(self) -> dict[Role, str]:
         namespaces = self._kept | {namespace for namespace, _ in self._served()}

@@ -212,6 +212,7 @@ class Observed:
     downloads: dict[str, PodDownload | None] = field(default_factory=dict)
     # States of the prefetch Jobs of the last plan, by revision and node.
     prefetches: dict[tuple[str, str], str] = field(default_factory=dict)
+    certificate: str | None = None  # why the issuer gives its pods none; empty: it does; None: unknown, or no issuer
     no_groups: str = ""  # condition reason why LeaderWorkerSets cannot be used, if needed; empty: they can
 
     def ready(self, revision: str | None) -> int:

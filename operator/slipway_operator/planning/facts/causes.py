@@ -15,6 +15,7 @@ from slipway_operator.model.cluster.observed import (
     Workload,
 )
 from slipway_operator.model.inputs.pod_inputs import Resources
+from slipway_operator.model.labels import LEADER_WORKER_SET
 from slipway_operator.model.pool_views import POOL_NOT_FOUND, POOL_NOT_READY
 from slipway_operator.planning.facts import scheduling
 
@@ -255,7 +256,8 @@ def of_workload(workload: Workload, resources: Resources) -> Cause | None:
     first = workload.troubles[0]
     if first.reason == UNSCHEDULABLE:
         return _cause(first, scheduling.sentence(first.message, max(1, workload.unschedulable), resources))
-    where = "ReplicaSet" if first.reason == CREATE_FAILED else "ModelPool" if first.reason in _POOL_TROUBLES else "pod"
+    maker = "ReplicaSet" if workload.kind != LEADER_WORKER_SET else LEADER_WORKER_SET
+    where = maker if first.reason == CREATE_FAILED else "ModelPool" if first.reason in _POOL_TROUBLES else "pod"
     words = f"{first.reason}: {first.message}" if first.message else first.reason
     return _cause(first, f"{where} {first.pod}: {words}")
 

@@ -8,6 +8,7 @@ from slipway_operator.api.v1alpha1.status import Condition
 
 NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD = "NameConflict", "ForeignObjects", "UnknownField"
 ENGINE_METRICS = "EngineMetricsAvailable"
+CERTIFICATE_READY = "CertificateReady"
 # All conditions except these are good when True.
 BAD_NEWS = frozenset({NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD})
 

@@ -10,6 +10,7 @@ from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.facts import serving, weights
 from slipway_operator.planning.facts.situation import Course, Situation, step_now
+from slipway_operator.planning.reporting import certificate
 from slipway_operator.planning.rollout import hook_calls
 from slipway_operator.planning.rollout.progress import pause_ends
 from slipway_operator.planning.rollout.row import IN_FLIGHT
@@ -24,6 +25,7 @@ DRAIN_POLL_S = 2.0
 # No event of ours reports why the kubelet creates no container: soon for young pods, and seldom after a minute.
 CREATING_POLL_S, STILL_CREATING_POLL_S, YOUNG = 5.0, 30.0, timedelta(minutes=1)
 FETCHING_POLL_S = 5.0  # no event reports how far a download is
+CERTIFICATE_POLL_S = 30.0  # no event reports that cert-manager issues a certificate
 RESTART_POLL_S = 5.0  # no event reports that a disruption budget allows an eviction again
 
 
@@ -44,10 +46,10 @@ def _polls(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None)
         yield CREATING_POLL_S if young else STILL_CREATING_POLL_S
     if downloads.fetching(at.observed):
         yield FETCHING_POLL_S
-    if replacement.extra_pods(course, at, course.stable or ""):
+    if replacement.extra_pods(course, at, course.stable or "") or weights.evictions(at.observed):
         yield RESTART_POLL_S
-    if weights.evictions(at.observed):
-        yield RESTART_POLL_S
+    if certificate.is_awaited(course, at):
+        yield CERTIFICATE_POLL_S
     if any(runs.ongoing(course, at)):
         yield runs.READ_S
     if (unserved_s := serving.look_again_s(course, at)) is not None:

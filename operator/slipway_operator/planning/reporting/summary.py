@@ -6,6 +6,7 @@ from slipway_operator.api.v1alpha1.status import Condition, Phase, Rollout, Slee
 from slipway_operator.planning.analysis import findings, runs
 from slipway_operator.planning.facts import causes, downloads, serving
 from slipway_operator.planning.facts.conditions import (
+    CERTIFICATE_READY,
     ENGINE_METRICS,
     FOREIGN_OBJECTS,
     NAME_CONFLICT,
@@ -64,8 +65,8 @@ def _doing(rollout: Rollout) -> str:
 
 # Conditions, the most specific first, and reasons that only mean that something is in progress.
 _OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
-_OF_SCALING = (ENGINE_METRICS, "Autoscaling")
-_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", *_OF_SCALING, FOREIGN_OBJECTS, UNKNOWN_FIELD)
+_OF_CHILDREN = (CERTIFICATE_READY, ENGINE_METRICS, "Autoscaling", FOREIGN_OBJECTS)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", *_OF_CHILDREN, UNKNOWN_FIELD)
 _AWAITS_PODS = frozenset({State.INITIALIZING, State.PROVISIONING, State.PROMOTING})
 _UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
 

@@ -1,4 +1,4 @@
-"""Routes of rerankers (`/v1/rerank`, `/v1/score`) and of classifiers of texts (`/classify`)."""
+"""Routes of rerankers (`/v1/rerank`, Cohere's `/v2/rerank`, `/v1/score`) and of classifiers of texts (`/classify`)."""
 
 import time
 import uuid
@@ -29,6 +29,7 @@ class TextApi:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.post("/v1/rerank", self.rerank),
+            web.post("/v2/rerank", self.rerank),
             web.post("/rerank", self.rerank),
             web.post("/v1/score", self.score),
             web.post("/score", self.score),

@@ -55,6 +55,15 @@ def test_documents_are_sorted_by_the_scores_of_transformers(folder: Path, rerank
         assert one["relevance_score"] == pytest.approx(float(logits[one["index"], 0]), abs=1e-4)
 
 
+def test_the_second_version_of_coheres_api_is_served_with_errors_of_its_shape(reranker: ServerProcess) -> None:
+    """`cohere.ClientV2` sends only there; it is no path of the Open Inference Protocol."""
+    body = {"model": "m", "query": QUERY, "documents": sentences(5, 4), "top_n": 2}
+    (_, _, one), (status, _, other) = (post(reranker.url + path, body) for path in ("/v1/rerank", "/v2/rerank"))
+    assert (status, other["results"]) == (200, one["results"])
+    status, _, refused = post(reranker.url + "/v2/rerank", body | {"documents": ["a", ""]})
+    assert (status, refused["error"]["param"]) == (400, "documents[1]")
+
+
 def test_pairs_have_their_score_in_order(folder: Path, reranker: ServerProcess) -> None:
     first, second = sentences(6, 5, 10), sentences(7, 5)
     logits, _ = of_transformers(folder, first, second)
