@@ -18,7 +18,7 @@ from slipway_server.predict.process.messages import (
     encode,
     from_model,
 )
-from slipway_server.predict.process.wire import FIRST_BYTES, HttpWire, Incoming, ModelWire, ServerHungUp
+from slipway_server.predict.process.wire import FIRST_BYTES, HttpWire, MessageBuffer, ModelWire, ServerHungUp
 
 SIZES_OF_DATA = (0, 1, 100, FIRST_BYTES - 100, FIRST_BYTES, FIRST_BYTES + 1, 3 * FIRST_BYTES, 5 << 20)
 
@@ -38,7 +38,7 @@ def fed(incoming, data, step):
 
 @pytest.mark.parametrize("step", [1000, 65536, 1 << 30])
 def test_messages_of_every_size_come_whole_in_pieces_of_every_size(step):
-    incoming, draw = Incoming(), random.Random(step)
+    incoming, draw = MessageBuffer(), random.Random(step)
     for size in SIZES_OF_DATA:
         data = draw.randbytes(size)
         [(head, found)] = fed(incoming, b"".join(encode(Computed([], 0.5), [data])), step)
@@ -46,12 +46,12 @@ def test_messages_of_every_size_come_whole_in_pieces_of_every_size(step):
 
 
 def test_bytes_that_come_one_by_one_are_a_message():
-    [(head, data)] = fed(Incoming(), b"".join(encode(BatchError("no"), [b"abc"])), 1)
+    [(head, data)] = fed(MessageBuffer(), b"".join(encode(BatchError("no"), [b"abc"])), 1)
     assert (from_model.decode(head), data) == (BatchError("no"), b"abc")
 
 
 def test_a_message_stays_as_it_is_when_the_next_one_comes():
-    incoming = Incoming()
+    incoming = MessageBuffer()
     [(_, first)] = fed(incoming, b"".join(encode(Computed([], 1.0), [b"first"])), 1 << 20)
     fed(incoming, b"".join(encode(Computed([], 1.0), [b"later"])), 1 << 20)
     assert first == b"first"
@@ -59,16 +59,16 @@ def test_a_message_stays_as_it_is_when_the_next_one_comes():
 
 def test_a_message_behind_another_one_is_an_error():
     with pytest.raises(ProtocolError, match="second message"):
-        fed(Incoming(), 2 * b"".join(encode(Computed([], 1.0))), 1 << 20)
+        fed(MessageBuffer(), 2 * b"".join(encode(Computed([], 1.0))), 1 << 20)
 
 
 def test_sizes_alone_take_no_memory():
-    incoming, before = Incoming(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    incoming, before = MessageBuffer(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert fed(incoming, SIZES.pack(8 << 20, MAX_DATA_BYTES) + bytes(FIRST_BYTES), 1 << 20) == []
     assert len(incoming.room()) < 1 << 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
     with pytest.raises(ProtocolError, match="bytes"):
-        fed(Incoming(), SIZES.pack(8, MAX_DATA_BYTES + 1), 1 << 20)
+        fed(MessageBuffer(), SIZES.pack(8, MAX_DATA_BYTES + 1), 1 << 20)
 
 
 async def connected():

@@ -66,7 +66,7 @@ class MirrorRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceLog:
+class InferenceLogSample:
     """Requests of a classic model that gateways with an inference log write to it."""
 
     percentage: Int32
@@ -113,7 +113,7 @@ class Traffic:
     """Whether responses have a token with which clients send feedback, because an analysis compares it."""
     predictions: bool | None = None
     """Whether gateways count what responses of classic models predict, because an analysis compares it."""
-    inference_log: InferenceLog | None = None
+    inference_log: InferenceLogSample | None = None
 
     def weight(self, revision: str | None) -> int:
         """Percent of new requests of a revision."""

@@ -16,7 +16,7 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     ModelDeploymentSpec,
     RolloutIntents,
 )
-from slipway_operator.api.v1alpha1.routes import InferenceLog
+from slipway_operator.api.v1alpha1.routes import InferenceLogSample
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.strategy import Strategy, strategy_of
@@ -63,7 +63,7 @@ class Spec:
     hooks: tuple[Hook, ...] = ()
     autoscaling: Autoscaling | None = None
     forward_headers: tuple[str, ...] = ()  # names of credential headers of clients that gateways pass on to pods
-    inference_log: InferenceLog | None = None  # which requests gateways log; None: none
+    inference_log: InferenceLogSample | None = None  # which requests gateways log; None: none
 
 
 def parse(obj: Json) -> Spec | Invalid:
@@ -103,10 +103,10 @@ def _spec_of(spec: ModelDeploymentSpec, name: str) -> Spec:
     )
 
 
-def _inference_log(written: InferenceLogSpec | None) -> InferenceLog | None:
+def _inference_log(written: InferenceLogSpec | None) -> InferenceLogSample | None:
     if written is None or not written.percentage:
         return None
-    return InferenceLog(written.percentage, True if written.contents == "Full" else None)
+    return InferenceLogSample(written.percentage, True if written.contents == "Full" else None)
 
 
 def _invalid(error: Exception) -> Invalid:

@@ -16,7 +16,7 @@ class ServerHungUp(Exception):
     """The HTTP process closed its end of the socket."""
 
 
-class Incoming:
+class MessageBuffer:
     """The bytes of one message at a time: sizes, head and data."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class HttpWire(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._incoming = Incoming()
+        self._incoming = MessageBuffer()
         self._answer: asyncio.Future[tuple[FromModel, memoryview]] | None = None
 
     async def exchange(self, message: Sequence[bytes], timeout_s: float) -> tuple[FromModel, memoryview]:
@@ -126,7 +126,7 @@ class ModelWire:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._incoming = Incoming()
+        self._incoming = MessageBuffer()
 
     def send(self, message: FromModel, data: Sequence[bytes] = ()) -> None:
         try:
