@@ -915,6 +915,18 @@ SCHEMA_CASES = (
         good=({"traffic": {"forwardHeaders": ["authorization", "cookie", "api-key", "x-api-key"]}}, {"traffic": {}}),
     ),
     Case(
+        "traffic.inferenceLog.contents",
+        "spec.traffic.inferenceLog.contents",
+        bad=tuple({"traffic": {"inferenceLog": {"contents": one}}} for one in ("full", "", True)),
+        good=({"traffic": {"inferenceLog": {}}}, {"traffic": {"inferenceLog": {"percentage": 0, "contents": "Full"}}}),
+    ),
+    Case(
+        "traffic.inferenceLog.percentage",
+        "spec.traffic.inferenceLog.percentage",
+        bad=tuple({"traffic": {"inferenceLog": {"percentage": one}}} for one in (-1, 101, "10", 1.5)),
+        good=({"traffic": {"inferenceLog": {"percentage": 100}}},),
+    ),
+    Case(
         "engine.env.unique",
         "Duplicate value",
         bad=({"engine": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},),

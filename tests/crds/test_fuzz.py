@@ -20,6 +20,7 @@ from testkit.cluster.api import GROUP_PATH, Answer, Api
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(18, 22)]
 
 EXAMPLES = 150
+LEAST_SHARE = 0.05  # of each ending: which values are drawn depends on every field of the schema
 UNREADABLE = re.compile(
     r"cannot (unmarshal|be handled|parse|convert)|invalid (character|UTF-8)|into Go|strict decoding", re.IGNORECASE
 )
@@ -77,7 +78,7 @@ def test_accepted_object_is_planned_or_refused_in_a_condition(api: Api, namespac
 
     found = count(operator.specs(), check, 20261123, examples=EXAMPLES)
     assert not found.failures, "\n".join(found.wrong)
-    assert found.endings["taken"] > 0.1 * EXAMPLES and found.endings["refused"] > 0.1 * EXAMPLES, found.endings
+    assert min(found.endings["taken"], found.endings["refused"]) > LEAST_SHARE * EXAMPLES, found.endings
 
 
 @pytest.mark.finding(26)
@@ -95,7 +96,7 @@ def test_accepted_template_is_parsed_or_refused_with_a_message(api: Api, namespa
 
     found = count(operator.templates(), check, 20261123, examples=EXAMPLES)
     assert not found.failures, "\n".join(found.wrong)
-    assert found.endings["taken"] > 0.05 * EXAMPLES and found.endings["refused"] > 0.1 * EXAMPLES, found.endings
+    assert found.endings["taken"] > 0.05 * EXAMPLES and found.endings["refused"] > LEAST_SHARE * EXAMPLES, found.endings
 
 
 @pytest.mark.finding(26)
@@ -117,4 +118,4 @@ def test_accepted_status_is_planned_from_and_overwritten(api: Api, namespace: st
 
     found = count(operator.statuses(), check, 20261123, examples=EXAMPLES)
     assert not found.failures, "\n".join(found.wrong)
-    assert found.endings["taken"] > 0.1 * EXAMPLES, found.endings
+    assert found.endings["taken"] > LEAST_SHARE * EXAMPLES, found.endings

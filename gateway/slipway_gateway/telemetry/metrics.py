@@ -108,12 +108,7 @@ class GatewayMetrics:
             "token_reviews_total", "Tokens of service accounts that the API server was to review", ("result",)
         )
         self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
-        self._access_log_dropped = self._counter(
-            "access_log_dropped_total", "Lines of the access log that were not written", ("reason",)
-        )
-        self._inference_log_dropped = self._counter(
-            "inference_log_dropped_total", "Lines of the inference log that were not written", ("reason",)
-        )
+        self._declare_logs()
         self._declare_certificates()
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
@@ -134,6 +129,12 @@ class GatewayMetrics:
         self._token_adders: dict[tuple[str, str], dict[str, Callable[[float], None]]] = {}
         self._measured: dict[Histogram, dict[tuple[str, str], _Measured]]
         self._measured = {family: {} for family in (self._ttft, self._seconds, self._itl)}
+
+    def _declare_logs(self) -> None:
+        dropped = ("access_log_dropped_total", "Lines of the access log that were not written")
+        self._access_log_dropped = self._counter(*dropped, ("reason",))
+        dropped = ("inference_log_dropped_total", "Rows of the inference log that were not written")
+        self._inference_log_dropped = self._counter(*dropped, ("reason",))
 
     def _declare_certificates(self) -> None:
         self.internal_certificate = self._gauge(
