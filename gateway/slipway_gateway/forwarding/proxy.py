@@ -25,7 +25,7 @@ from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
-from ..wire.inference import is_classic
+from ..wire.inference import infers
 from ..wire.predictions import only_label
 from .crashes import CrashTracker
 from .held_request import HeldRequest
@@ -136,7 +136,7 @@ class Proxy:
         self, outgoing: UpstreamRequest, response: UpstreamResponse, record: RequestRecord, token: str
     ) -> None:
         """Adds a request of a classic model, whose client has the whole response, to the inference log."""
-        if not (self.inference_log.is_on and record.code == 200 and is_classic(outgoing.path)):
+        if not (self.inference_log.is_on and record.code == 200 and infers(outgoing.path)):
             return
         table = self._balancer.published.current
         route = table.routes.get(outgoing.route) if table else None

@@ -76,11 +76,6 @@ def infers(path: str) -> bool:
     return named or tensors or (path.startswith(_V1) and path.endswith(":predict"))
 
 
-def is_classic(path: str) -> bool:
-    """Whether a POST to the path runs a classic model: one of tensors, a reranker or a classifier of texts."""
-    return infers(path) or path in TEXT_PATHS
-
-
 def error_body(code: str, message: str) -> bytes:
     """An error in the shape of the Open Inference Protocol, with the code beside it."""
     return msgspec.json.encode({"error": message, "code": code})
