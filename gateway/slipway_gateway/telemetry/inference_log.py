@@ -31,7 +31,7 @@ class LoggedInference(msgspec.Struct, tag="inference"):
     path: str
     status: int
     seconds: float
-    rows: int | None  # of the response; None where its predictions cannot be read
+    rows: int | None  # of the response; None where its predictions cannot be read, or may not be logged
     predictions: str | None  # a list in JSON
     input_bytes: int
     output_bytes: int
@@ -89,7 +89,9 @@ class InferenceLog:
         if self._writer is None:
             return
         identity = record.identity
-        read = read_predictions(found.path, found.headers, found.output) if found.output is not None else None
+        may_capture = _may_capture(identity)
+        has_output = may_capture and found.output is not None
+        read = read_predictions(found.path, found.headers, found.output or b"") if has_output else None
         row = LoggedInference(
             record.id,
             self._now(),
@@ -106,7 +108,7 @@ class InferenceLog:
             len(found.input),
             record.sent_bytes,
         )
-        if rule.contents and _may_capture(identity):
+        if rule.contents and may_capture:
             row.input, row.input_base64 = self._content(found.input)
             row.output, row.output_base64 = self._content(found.output)
         self._writer.put(self._encode(row))
@@ -137,7 +139,10 @@ class InferenceLog:
 
 
 def _may_capture(identity: RequestIdentity | None) -> bool:
-    """Whether the contents of the request may be logged. Without a tenant the ModelDeployment alone decides."""
+    """Whether contents of the request may be logged, predictions too.
+
+    Without a tenant the ModelDeployment alone decides.
+    """
     return identity is None or identity.tenant.content_capture in (INFERENCE_LOG, ALL)
 
 
