@@ -149,7 +149,7 @@ async def test_no_request_waits_for_a_database_that_is_away_and_the_log_goes_on_
             while len(rows(database.url)) < 4:
                 await ask(process.url("api"))
                 await asyncio.sleep(0.2)
-        assert process.log_entries("the inference log is written again")
+        await until_async(lambda: process.log_entries("the inference log is written again"))
 
 
 def test_an_unknown_database_is_refused_at_the_start() -> None:

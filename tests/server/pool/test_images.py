@@ -31,7 +31,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         entry = {"name": f"digits/{kind}", "version": f"r{number}", "path": f"r{number}"}
         entries.append(entry | {"task": "classify", "format": kind, "shown_version": "7"})
     write(root, *entries)
-    flags = ("--task", "predict", "--pool-config", str(root / "pool.json"), "--max-image-pixels", "1000000")
+    flags = (
+        "--task",
+        "predict",
+        "--pool-config",
+        str(root / "pool.json"),
+        "--max-image-pixels",
+        "1000000",
+        "--pool-load-timeout",
+        "120",
+    )
     with ServerProcess(root, *flags) as process:
         yield process.wait_ready()
 
