@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from slipway_gateway.feedback.tokens import FeedbackTokens, Statement
 from slipway_gateway.judging.outcome import AnswerOrigin
 from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
 from slipway_gateway.sharing.counters import CountersAway
+from slipway_gateway.telemetry.inference_log import InferenceLog
+from slipway_gateway.wire.inference import InferenceLogRule
 
 from .grpc_gateway import INFER, echo, grpc_gateway, infer
 from .harness import Gateway, Handler, gateway, table, upstream
@@ -368,16 +371,45 @@ def test_the_memory_is_bounded_and_forgets_the_oldest() -> None:
     assert memory.first(names[-1], CLAIMED)
 
 
+class Logged(InferenceLog):
+    """An inference log that keeps what would be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels: list[object] = []
+
+    def rated(self, feedback_id: str, correct: object, score: object, label: object) -> None:
+        self.labels.append(label if label is not None else correct)
+
+
+async def test_feedback_is_logged_only_of_routes_that_ask_for_it_and_tenants_that_allow_it(keys: str) -> None:
+    def sender(capture: str) -> Any:
+        return SimpleNamespace(name="", tenant=SimpleNamespace(content_capture=capture))
+
+    async with rated(keys) as gate:
+        log = gate.edge.feedback._inference_log = Logged()
+        bodies = [json.dumps({"id": (await predict(gate))[0], "correct": bool(n % 2)}).encode() for n in range(4)]
+        assert json.loads(await gate.edge.feedback.rate(bodies[0], None))["status"] == "accepted"
+        assert log.labels == [], "the route has no inference log"
+        table = gate.balancer.published.current
+        assert table
+        for route in table.routes.values():
+            object.__setattr__(route, "inference_log", InferenceLogRule(100))
+        for body, who in zip(bodies[1:], (sender("None"), sender("All"), None), strict=True):
+            assert json.loads(await gate.edge.feedback.rate(body, who))["status"] == "accepted"
+        assert log.labels == [False, True]
+
+
 async def test_a_client_that_leaves_during_the_claim_may_send_it_again(keys: str) -> None:
     async with rated(keys, weight=99) as gate:
         body = json.dumps({"id": (await predict(gate))[0], "correct": False}).encode()
         gate.edge.feedback.shared = Claims(asyncio.CancelledError())
         with pytest.raises(asyncio.CancelledError):
-            await gate.edge.feedback.rate(body, "")
+            await gate.edge.feedback.rate(body, None)
         gate.edge.feedback.shared = Claims(CountersAway())
-        assert json.loads(await gate.edge.feedback.rate(body, ""))["status"] == "accepted", "once at this gateway"
+        assert json.loads(await gate.edge.feedback.rate(body, None))["status"] == "accepted", "once at this gateway"
         gate.edge.feedback.shared = Claims()
-        assert json.loads(await gate.edge.feedback.rate(body, ""))["status"] == "duplicate"
+        assert json.loads(await gate.edge.feedback.rate(body, None))["status"] == "duplicate"
         assert counted(gate)["canary"] == (1, 1)
 
 

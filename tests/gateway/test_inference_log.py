@@ -2,7 +2,9 @@
 
 import base64
 import json
+import sqlite3
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import msgspec
@@ -14,6 +16,7 @@ from slipway_gateway.ledger.tables import open_engine
 from slipway_gateway.routing.table import parse_route
 from slipway_gateway.telemetry.inference_log import Exchanged, InferenceLog
 from slipway_gateway.telemetry.metrics import RequestRecord
+from slipway_gateway.telemetry.rotated_file import UnwrittenLines
 from slipway_gateway.wire.inference import InferenceLogRule
 from slipway_process.database_urls import parse_url
 from tests.support.postgres import postgres
@@ -190,3 +193,16 @@ def test_rows_past_their_retention_are_deleted(url):
     write(url, lines_of(1))
     assert [row["id"] for row in rows_of(url, inferences)] == [f"{0:032x}"]
     assert "ef" * 12 not in {row["feedback_id"] for row in rows_of(url, feedback)}
+
+
+def test_an_error_of_the_database_has_no_contents(tmp_path):
+    url = f"sqlite:///{tmp_path}/log.db"
+    written = InferenceTable(url, 3600)
+    written.write(lines_of(1))
+    with closing(sqlite3.connect(tmp_path / "log.db")) as other:
+        other.execute("DROP TABLE slipway_inferences")
+        other.commit()
+    with pytest.raises(UnwrittenLines) as error:
+        written.write(lines_of(1, input=b"a secret of the client"))
+    written.close()
+    assert "no such table" in str(error.value) and "secret" not in str(error.value)

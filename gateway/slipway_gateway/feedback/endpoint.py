@@ -7,10 +7,11 @@ from typing import Protocol
 import msgspec
 
 from ..balancing.load_balancer import LoadBalancer
+from ..identity.authenticate import RequestIdentity
 from ..judging.samples import GenerationSamples
 from ..settings import GatewaySettings
 from ..sharing.counters import CountersAway
-from ..telemetry.inference_log import InferenceLog
+from ..telemetry.inference_log import InferenceLog, may_capture
 from ..telemetry.metrics import GatewayMetrics
 from ..wire.errors import invalid
 from .entries import Entry, parse
@@ -57,14 +58,14 @@ class FeedbackApi:
         self.shared: SharedClaims | None = None
         self._inference_log = inference_log or InferenceLog()
 
-    async def rate(self, body: bytes, tenant: str) -> bytes:
-        """Counts the entries of a request body; returns the body of the response. `tenant`: the sender, or "".
+    async def rate(self, body: bytes, sender: RequestIdentity | None) -> bytes:
+        """Counts the entries of a request body; returns the body of the response.
 
         Raises:
             RequestError: the body is invalid (400), or it is a single entry whose token is unknown (404).
         """
         entries, listed = parse(body)
-        results = await self._rate(entries, tenant)
+        results = await self._rate(entries, sender)
         if not listed and results[0] == UNKNOWN:
             message = "No response to you has this id: send the header X-Slipway-Feedback of a response as it came."
             raise invalid("feedback_not_found", message, status=404, param="id")
@@ -73,7 +74,8 @@ class FeedbackApi:
         data = [{"index": place, "status": result} for place, result in enumerate(results)]
         return msgspec.json.encode({"object": "list", "data": data, ACCEPTED: results.count(ACCEPTED)})
 
-    async def _rate(self, entries: Sequence[Entry], tenant: str) -> list[str]:
+    async def _rate(self, entries: Sequence[Entry], sender: RequestIdentity | None) -> list[str]:
+        tenant = sender.name if sender else ""
         results, ratings = [UNKNOWN] * len(entries), []
         for place, entry in enumerate(entries):
             answer = self._tokens.read(entry.id, tenant)
@@ -91,8 +93,7 @@ class FeedbackApi:
             results[rating.place] = ACCEPTED if is_new else DUPLICATE
             self._count(rating.states, ("wrong" if rating.wrong else "correct") if is_new else DUPLICATE)
             if is_new:
-                entry = entries[rating.place]
-                self._inference_log.rated(rating.states.id.hex(), entry.correct, entry.score, entry.label)
+                self._log(rating.states, entries[rating.place], sender)
             if is_new and rating.states.counts:
                 self._add(rating)
         return results
@@ -127,6 +128,13 @@ class FeedbackApi:
             for id_ in ids:
                 self._memory.forget(id_)  # the client is gone and may send it again
             raise
+
+    def _log(self, states: Statement, entry: Entry, sender: RequestIdentity | None) -> None:
+        """Adds it to the inference log where the route's owner and the tenant want that, as for the request itself."""
+        table = self._balancer.published.current
+        route = table.routes.get(states.route) if table else None
+        if route and route.inference_log and may_capture(sender):
+            self._inference_log.rated(states.id.hex(), entry.correct, entry.score, entry.label)
 
     def _add(self, rating: _Rating) -> None:
         """Adds a rating to the samples. As in all counts of the judge, a session counts once, and once as wrong."""

@@ -74,13 +74,16 @@ hours = Table(
 
 
 def open_engine(url: URL) -> Engine:
+    """Its errors have no parameters of statements: these may be contents of requests, and errors are logged."""
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url)
     options: dict[str, Any] = {"timeout": _CONNECT_TIMEOUT_S, "application_name": "slipway-gateway"}
     if context := ssl_context(url):
         options["ssl_context"] = context
     bare = url.difference_update_query(["sslmode", "sslrootcert"])
-    engine = create_engine(bare, connect_args=options, pool_size=1, max_overflow=0, pool_pre_ping=True)
+    engine = create_engine(
+        bare, connect_args=options, pool_size=1, max_overflow=0, pool_pre_ping=True, hide_parameters=True
+    )
 
     @event.listens_for(engine, "connect")
     def limit_time(connection: Any, record: object) -> None:
@@ -98,7 +101,7 @@ def _open_sqlite(url: URL) -> Engine:
     options: dict[str, Any] = {"check_same_thread": False}
     in_memory = not url.database or url.database == ":memory:"
     pool: dict[str, Any] = {"poolclass": StaticPool} if in_memory else {"pool_size": 1, "max_overflow": 0}
-    engine = create_engine(url, connect_args=options, **pool)
+    engine = create_engine(url, connect_args=options, hide_parameters=True, **pool)
 
     @event.listens_for(engine, "connect")
     def be_durable_and_bounded(connection: Any, record: object) -> None:

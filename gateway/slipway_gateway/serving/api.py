@@ -372,7 +372,7 @@ class PublicApi:
     async def _rate(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         with self._proxy.budget.open(requester.client_of(request, record.identity, self._settings)) as account:
             body = await bodies.read(request, account, self._settings, MAX_BODY_BYTES)
-            answer = await self.feedback.rate(body, record.identity.name if record.identity else "")
+            answer = await self.feedback.rate(body, record.identity)
         record.end("ok", 200)
         return self._json(answer, record)
 

@@ -89,8 +89,8 @@ class InferenceLog:
         if self._writer is None:
             return
         identity = record.identity
-        may_capture = _may_capture(identity)
-        has_output = may_capture and found.output is not None
+        captures = may_capture(identity)
+        has_output = captures and found.output is not None
         read = read_predictions(found.path, found.headers, found.output or b"") if has_output else None
         row = LoggedInference(
             record.id,
@@ -108,7 +108,7 @@ class InferenceLog:
             len(found.input),
             record.sent_bytes,
         )
-        if rule.contents and may_capture:
+        if rule.contents and captures:
             row.input, row.input_base64 = self._content(found.input)
             row.output, row.output_base64 = self._content(found.output)
         self._writer.put(self._encode(row))
@@ -138,7 +138,7 @@ class InferenceLog:
         return (base64.b64encode(data).decode(), True) if "\0" in text else (text, False)
 
 
-def _may_capture(identity: RequestIdentity | None) -> bool:
+def may_capture(identity: RequestIdentity | None) -> bool:
     """Whether contents of the request may be logged, predictions too.
 
     Without a tenant the ModelDeployment alone decides.
