@@ -73,7 +73,11 @@ class ServerSettings(ProcessSettings):
     max_queue_delay_microseconds: Count = Field(
         0, description="time that an idle classic model waits for more rows; 0: never"
     )
-    max_queue_size: PositiveCount = Field(256, description="requests that may wait for a classic model; more get 429")
+    max_queue_size: Count = Field(
+        0,
+        description="requests that may wait for a classic model; more get 429; 0: at least 256, and up to 4096 while "
+        "the model computes all that wait within a second",
+    )
     request_timeout_ms: Count = Field(
         0,
         description="time of a request to a classic model, from arrival to response; one that would miss it gets 429; "

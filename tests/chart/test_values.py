@@ -78,6 +78,12 @@ OTHER: Values = {
     "gateway.accessLog.sample": 0.25,
     "gateway.accessLog.maxBytes": 7777777,
     "gateway.accessLog.maxFiles": 7,
+    "gateway.ledger.urlSecret.name": "ledger",
+    "gateway.ledger.urlSecret.key": "mine",
+    "gateway.inferenceLog.urlSecret.name": "inferences",
+    "gateway.inferenceLog.urlSecret.key": "mine",
+    "gateway.inferenceLog.retentionSeconds": 777,
+    "gateway.inferenceLog.maxContentBytes": 777,
     "gateway.stickyBy": ["key"],
     "gateway.limits.maxInflight": 7,
     "gateway.limits.maxBodyBytes": 7777777,
@@ -171,6 +177,11 @@ NEEDS: dict[str, Values] = {
     "gateway.tls.clientCASecretName": {"gateway.tls.secretName": "gateway-tls"},
     "gateway.tls.clientAuth": {"gateway.tls.secretName": "gateway-tls", "gateway.tls.clientCASecretName": "clients"},
     "operator.hooks.signingSecret.key": {"operator.hooks.signingSecret.name": "hooks"},
+    "gateway.ledger.urlSecret.key": {"gateway.ledger.urlSecret.name": "ledger"},
+    **{
+        f"gateway.inferenceLog.{leaf}": {"gateway.inferenceLog.urlSecret.name": "inferences"}
+        for leaf in ("urlSecret.key", "retentionSeconds", "maxContentBytes")
+    },
     "quotas.redis.urlSecret.key": {"quotas.redis.urlSecret.name": "redis"},
     "quotas.redis.timeoutSeconds": {"quotas.redis.urlSecret.name": "redis"},
     "metrics.serviceMonitor.labels": {"metrics.serviceMonitor.enabled": True},

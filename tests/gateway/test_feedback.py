@@ -19,7 +19,7 @@ from slipway_gateway.feedback.tokens import FeedbackTokens, Statement
 from slipway_gateway.judging.outcome import AnswerOrigin
 from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
 from slipway_gateway.sharing.counters import CountersAway
-from slipway_gateway.telemetry.inference_log import InferenceLog
+from slipway_gateway.telemetry.inference_log import Exchanged, InferenceLog
 from slipway_gateway.wire.inference import InferenceLogRule
 
 from .grpc_gateway import INFER, echo, grpc_gateway, infer
@@ -51,7 +51,7 @@ def predicting(value: object) -> Handler:
 def with_feedback(made: RouteTable, **changes: Any) -> RouteTable:
     """The table of one route, with feedback."""
     ((name, route),) = made.routes.items()
-    changed = replace(route, feedback=True, digest=f"{route.generation:064x}", **changes)
+    changed = replace(route, digest=f"{route.generation:064x}", **{"feedback": True} | changes)
     return replace(made, routes={name: changed}, models=dict.fromkeys(made.models, changed))
 
 
@@ -377,8 +377,17 @@ class Logged(InferenceLog):
     def __init__(self) -> None:
         super().__init__()
         self.labels: list[object] = []
+        self.ids: list[str] = []
+
+    @property
+    def is_on(self) -> bool:
+        return True
+
+    def inferred(self, found: Exchanged, *_: object) -> None:
+        self.ids.append(found.feedback_id)
 
     def rated(self, feedback_id: str, correct: object, score: object, label: object) -> None:
+        assert not self.ids or feedback_id in self.ids
         self.labels.append(label if label is not None else correct)
 
 
@@ -398,6 +407,44 @@ async def test_feedback_is_logged_only_of_routes_that_ask_for_it_and_tenants_tha
         for body, who in zip(bodies[1:], (sender("None"), sender("All"), None), strict=True):
             assert json.loads(await gate.edge.feedback.rate(body, who))["status"] == "accepted"
         assert log.labels == [False, True]
+
+
+@contextlib.asynccontextmanager
+async def logging_gateway(keys: str, percentage: int, **settings: Any) -> AsyncIterator[tuple[Gateway, Logged]]:
+    """A gateway with an inference log and without an analysis."""
+    async with upstream(predicting(0.25)) as stable, gateway(tenant_keys_file=keys, **settings) as gate:
+        made, rule = table(1, ("stable", 100, [stable.url])), InferenceLogRule(percentage)
+        gate.balancer.publish(with_feedback(made, feedback=False, inference_log=rule))
+        log = gate.edge._proxy.inference_log = gate.edge.feedback._inference_log = Logged()
+        yield gate, log
+
+
+async def test_feedback_on_a_logged_response_is_logged_while_no_analysis_compares_it(keys: str) -> None:
+    async with logging_gateway(keys, 100, feedback_max_age_s=100) as (gate, log):
+        tokens = [(await predict(gate))[0] for _ in range(3)]
+        assert all(tokens) and len(set(log.ids)) == 3
+        # The gateway knows no label of a prediction that is a number with decimals.
+        entries: list[dict[str, Any]] = [{"id": tokens[0], "label": "7"}, {"id": tokens[1], "correct": False}]
+        assert await statuses(gate, *entries, *entries) == ["accepted"] * 2 + ["duplicate"] * 2
+        assert log.labels == ["7", False]
+        labels = {"model": "chat", "revision": "stable"}
+        assert [sample(gate, "feedback_total", **labels, result=one) for one in ("no_label", "wrong")] == [1, 1]
+        gate.edge.feedback._tokens.clock = lambda: 4e9
+        assert await statuses(gate, {"id": tokens[2], "correct": True}) == ["expired"]
+        assert log.labels == ["7", False]
+
+
+async def test_what_the_inference_log_does_not_take_has_no_token(keys: str) -> None:
+    async with logging_gateway(keys, 0) as (gate, log):
+        assert await predict(gate) == ("", "stable") and log.ids == []
+    mine, other = make_key("mine01"), make_key("other1")
+    tenants = (tenant("team-a", mine), replace(tenant("team-b", other), content_capture="InferenceLog"))
+    async with logging_gateway(keys, 100, tenants=tenants, pepper=PEPPER, auth_mode="required") as (gate, log):
+        assert await predict(gate, headers=bearer(mine)) == ("", "stable")
+        token, _ = await predict(gate, headers=bearer(other))
+        assert log.ids == ["", FeedbackTokens(keys).id_of(token)]
+        assert (await rate(gate, {"id": token, "correct": True}, headers=bearer(other)))[1]["status"] == "accepted"
+        assert log.labels == [True]
 
 
 async def test_a_client_that_leaves_during_the_claim_may_send_it_again(keys: str) -> None:

@@ -146,3 +146,18 @@ httpGet: {path: {{ .path }}, port: admin}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
+
+{{/* Environment of gateways: URLs of databases, which have passwords in them, from Secrets. */}}
+{{- define "slipway.gatewayEnv" -}}
+{{- $gateway := .Values.gateway }}
+{{- $urls := dict "INFERENCE_LOG" $gateway.inferenceLog.urlSecret "LEDGER" $gateway.ledger.urlSecret "REDIS" .Values.quotas.redis.urlSecret }}
+{{- range $what, $secret := $urls }}
+{{- if $secret.name }}
+- name: SLIPWAY_GATEWAY_{{ $what }}_URL
+  valueFrom: {secretKeyRef: {name: {{ $secret.name }}, key: {{ $secret.key }}}}
+{{- end }}
+{{- end }}
+{{- with $gateway.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -84,9 +84,10 @@ class FirstAttempts:
         if route and route.predictions and here and attempt:
             bins = self.samples.bins(route)
             recorder.on_prediction = lambda prediction: here.predict(attempt, prediction, bins)
-        if route and route.feedback:
+        if route and (route.feedback or route.inference_log):
             assigned = own if here and counts else ""
-            recorder.origin = AnswerOrigin(route.name, route.generation, route.digest, assigned)
+            origin = AnswerOrigin(route.name, route.generation, route.digest, assigned, compared=route.feedback)
+            recorder.origin = origin
         return recorder
 
     def generation(self, route: Route) -> GenerationSamples | None:

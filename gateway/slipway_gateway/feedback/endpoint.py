@@ -20,6 +20,7 @@ from .tokens import FeedbackTokens, SignedAnswer, Statement, table_of
 
 PATH = "/v1/feedback"
 ACCEPTED, DUPLICATE, EXPIRED, UNKNOWN, NO_LABEL = "accepted", "duplicate", "expired", "unknown", "no_label"
+_COUNTED_AS = {True: "wrong", False: "correct", None: NO_LABEL}  # by whether the answer was wrong
 
 
 class SharedClaims(Protocol):
@@ -33,12 +34,17 @@ class SharedClaims(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Rating:
-    """An entry that counts unless its token was counted before. `place`: its index in the request."""
+    """An entry that counts unless its token was counted before.
+
+    `place`: its index in the request. `generation` None: no analysis compares it. `wrong` None: it is a label that
+    cannot be compared. Either one is for the inference log alone.
+    """
 
     place: int
     states: Statement
-    generation: GenerationSamples
-    wrong: bool
+    generation: GenerationSamples | None
+    wrong: bool | None
+    logged: bool
 
 
 class FeedbackApi:
@@ -82,7 +88,7 @@ class FeedbackApi:
             if answer is None:
                 self._metrics.rated("unknown", "", UNKNOWN)
                 continue
-            found = self._found(place, entry, answer)
+            found = self._found(place, entry, answer, sender)
             if isinstance(found, _Rating):
                 results[place] = ACCEPTED
                 ratings.append(found)
@@ -91,23 +97,21 @@ class FeedbackApi:
                 self._count(answer.states, found)
         for rating, is_new in zip(ratings, await self._claim([one.states.id for one in ratings]), strict=True):
             results[rating.place] = ACCEPTED if is_new else DUPLICATE
-            self._count(rating.states, ("wrong" if rating.wrong else "correct") if is_new else DUPLICATE)
+            self._count(rating.states, _COUNTED_AS[rating.wrong] if is_new else DUPLICATE)
             if is_new:
-                self._log(rating.states, entries[rating.place], sender)
-            if is_new and rating.states.counts:
-                self._add(rating)
+                self._add(rating, entries[rating.place])
         return results
 
-    def _found(self, place: int, entry: Entry, answer: SignedAnswer) -> _Rating | str:
+    def _found(self, place: int, entry: Entry, answer: SignedAnswer, sender: RequestIdentity | None) -> _Rating | str:
         states, wrong = answer.states, entry.is_wrong(answer)
-        generation = self._generation(states)
-        if generation is None or self._tokens.is_expired(states, self._max_age_s):
+        generation, logged = self._generation(states), self._is_logged(states, sender)
+        if self._tokens.is_expired(states, self._max_age_s) or (generation is None and not logged):
             return EXPIRED
-        if wrong is None:
+        if wrong is None and not logged:
             return NO_LABEL
         if not self._memory.first(states.id, CLAIMED):
             return DUPLICATE
-        return _Rating(place, states, generation, wrong)
+        return _Rating(place, states, generation, wrong, logged)
 
     def _generation(self, states: Statement) -> GenerationSamples | None:
         """The samples in which the answer counts; None where its generation is not reported, or has other weights."""
@@ -129,16 +133,23 @@ class FeedbackApi:
                 self._memory.forget(id_)  # the client is gone and may send it again
             raise
 
-    def _log(self, states: Statement, entry: Entry, sender: RequestIdentity | None) -> None:
-        """Adds it to the inference log where the route's owner and the tenant want that, as for the request itself."""
+    def _is_logged(self, states: Statement, sender: RequestIdentity | None) -> bool:
+        """Whether it belongs into the inference log: owner and tenant want that, as for the request itself."""
         table = self._balancer.published.current
         route = table.routes.get(states.route) if table else None
-        if route and route.inference_log and may_capture(sender):
-            self._inference_log.rated(states.id.hex(), entry.correct, entry.score, entry.label)
+        wanted = route is not None and route.inference_log is not None
+        return wanted and self._inference_log.is_on and may_capture(sender)
 
-    def _add(self, rating: _Rating) -> None:
-        """Adds a rating to the samples. As in all counts of the judge, a session counts once, and once as wrong."""
+    def _add(self, rating: _Rating, entry: Entry) -> None:
+        """Adds a rating to the inference log and the samples.
+
+        As in all counts of the judge, a session counts once, and once as wrong.
+        """
         states, session = rating.states, rating.states.table + rating.states.session
+        if rating.logged:
+            self._inference_log.rated(states.id.hex(), entry.correct, entry.score, entry.label)
+        if rating.generation is None or rating.wrong is None or not states.counts:
+            return
         first = not states.session or self._memory.first(session, RATED)
         wrong = rating.wrong and (not states.session or self._memory.first(session, WRONG))
         rating.generation.rate(states.revision, first=first, wrong=wrong)

@@ -19,13 +19,13 @@ from ..mirror.leg import LegSender
 from ..mirror.queue import MirrorQueue
 from ..mirror.twins import TwinShadows
 from ..settings import GatewaySettings
-from ..telemetry.inference_log import Exchanged, InferenceLog
+from ..telemetry.inference_log import Exchanged, InferenceLog, may_capture
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
-from ..wire.inference import infers
+from ..wire.inference import InferenceLogRule, infers
 from ..wire.predictions import only_label
 from .crashes import CrashTracker
 from .held_request import HeldRequest
@@ -122,9 +122,11 @@ class Proxy:
     def _feedback_token(
         self, outgoing: UpstreamRequest, response: UpstreamResponse, state: RetryState, record: RequestRecord
     ) -> str:
-        """The token with which the client can send feedback on this response; empty where feedback is not counted."""
+        """The token with which the client can send feedback on this response; empty where feedback has no use."""
         origin = state.recorder.origin if state.recorder else None
         if origin is None or response.status != 200 or not outgoing.computes:
+            return ""
+        if not origin.compared and not (self._log_rule(outgoing, record) and may_capture(record.identity)):
             return ""
         whole = response.rest is None
         label = only_label(outgoing.path, response.headers, response.start) if whole else None
@@ -136,17 +138,22 @@ class Proxy:
         self, outgoing: UpstreamRequest, response: UpstreamResponse, record: RequestRecord, token: str
     ) -> None:
         """Adds a request of a classic model, whose client has the whole response, to the inference log."""
-        if not (self.inference_log.is_on and record.code == 200 and infers(outgoing.path)):
-            return
-        table = self._balancer.published.current
-        route = table.routes.get(outgoing.route) if table else None
-        rule = route.inference_log if route else None
-        if route is None or rule is None or not self.inference_log.takes(rule, record):
+        rule = self._log_rule(outgoing, record) if record.code == 200 else None
+        if rule is None:
             return
         output = response.start if response.rest is None else None
         id_ = self.feedback.id_of(token)
-        found = Exchanged(route.name, outgoing.path, response.headers, outgoing.body, output, id_)
+        found = Exchanged(outgoing.route, outgoing.path, response.headers, outgoing.body, output, id_)
         self.inference_log.inferred(found, rule, record, self._clock() - record.started)
+
+    def _log_rule(self, outgoing: UpstreamRequest, record: RequestRecord) -> InferenceLogRule | None:
+        """The rule by which the inference log takes this request of a classic model; None where it does not."""
+        if not (self.inference_log.is_on and infers(outgoing.path)):
+            return None
+        table = self._balancer.published.current
+        route = table.routes.get(outgoing.route) if table else None
+        rule = route.inference_log if route else None
+        return rule if rule is not None and self.inference_log.takes(rule, record) else None
 
     def cut(self) -> None:
         """Ends running requests: a stream with an error event, any other one with an error response."""

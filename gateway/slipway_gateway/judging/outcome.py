@@ -39,15 +39,17 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class AnswerOrigin:
-    """The version of the route by which a request was routed; kept for routes with feedback only.
+    """The version of the route by which a request was routed; kept where feedback on it may come.
 
     `assigned`: the revision that the weights chose, where the judge may count the request's session; else empty.
+    `compared`: an analysis compares feedback; otherwise it is for the inference log alone.
     """
 
     route: str
     generation: int
     digest: str
     assigned: str = ""
+    compared: bool = True
 
 
 class OutcomeRecorder:
@@ -83,7 +85,7 @@ class OutcomeRecorder:
         self._first_s = self._last_s = 0.0
         self.outcome: RequestOutcome | None = None  # None until it is known, and where the client left before
         self.on_prediction: Callable[[Value | None], None] | None = None  # None: predictions are not compared
-        self.origin: AnswerOrigin | None = None  # None: feedback on its response is not counted
+        self.origin: AnswerOrigin | None = None  # None: there is no feedback on its response
         self._events = 0  # after those of the first chunk
         self._tail = bytearray()
         self._cut = False

@@ -77,7 +77,7 @@ class InferenceLog:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is logged."""
+        """Whether there is a database to log to."""
         return self._writer is not None
 
     def takes(self, rule: InferenceLogRule, record: RequestRecord) -> bool:

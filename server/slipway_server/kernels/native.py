@@ -35,7 +35,7 @@ class _Pack(Structure):
 
 
 class _Rows(Structure):
-    _fields_ = [*_fields(c_void_p, "w ids y"), *_fields(c_int64, "m k")]
+    _fields_ = [*_fields(c_void_p, "w w_scale ids y"), *_fields(c_int64, "m k"), ("is_int8", c_int)]
 
 
 class _Sample(Structure):
@@ -112,9 +112,8 @@ class NativeKernels:
         return lambda ids: table[ids]
 
     def tied(self, weight: torch.Tensor) -> tuple[Map, Map]:
-        product = self._head(weight)
-        rows, outputs = self.embedding(weight) if self._int8 else product.rows, len(weight)
-        return rows, lambda x: product(x)[:, :outputs]
+        product, outputs = self._head(weight), len(weight)
+        return product.rows, lambda x: product(x)[:, :outputs]
 
     def head(self, weight: torch.Tensor) -> Map:
         product, outputs = self._head(weight), len(weight)
@@ -217,10 +216,14 @@ class _Product:
         self.job.bias = None if self._bias is None else self._bias.data_ptr()
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows `ids` of a packed bfloat16 weight, [T, inputs]: an embedding that shares the head's memory."""
+        """The rows `ids` of the packed weight, [T, inputs]: an embedding that shares the head's memory.
+
+        With int8 it has the head's rounding too.
+        """
         ids = ids.to(torch.int64)
         y = torch.empty((len(ids), self.job.k), dtype=torch.bfloat16)
-        job = _Rows(self.job.w, ids.data_ptr(), y.data_ptr(), len(ids), self.job.k)
+        about = self.job
+        job = _Rows(about.w, about.w_scale, ids.data_ptr(), y.data_ptr(), len(ids), about.k, about.is_int8)
         self._library.slipway_rows(byref(job))
         return y
 

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from .fit import ServiceTime
 from .texts import BATCH_TOKENS
 
+# Where the rules have no limit so many requests may wait, and up to MAX_QUEUE while all rows that wait are computed in
+# QUEUE_S: a pause of the machine refuses no request of a fast model, and one to a slow model does not wait for minutes.
+MIN_QUEUE, MAX_QUEUE, QUEUE_S = 256, 4096, 1.0
+MAX_QUEUE_BYTES = 512 << 20  # of their inputs together; one request alone may have more
+
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
@@ -19,7 +24,7 @@ class BatchRules:
 
     max_size: int = 64  # rows of a batch
     max_delay_s: float = 0.0
-    max_queue: int = 256  # requests that wait
+    max_queue: int = 0  # requests that wait; 0: MIN_QUEUE to MAX_QUEUE of them
     timeout_s: float = math.inf  # from arrival to response; a request can only shorten it
     max_tokens: int = BATCH_TOKENS  # of a batch of texts, padded to the longest row, as estimated; one row always runs
 
@@ -39,6 +44,7 @@ class PredictJob:
     priority: int = 0  # lower runs earlier
     done_rows: int = 0
     row_tokens: int = 0
+    size_bytes: int = 0  # of its inputs
     queued: bool = False
 
     @property
@@ -89,6 +95,8 @@ class Batcher:
         default_factory=dict
     )  # by class and key, oldest first
     _waiting: int = 0
+    _waiting_rows: int = 0
+    _waiting_bytes: int = 0
     _running_rows: int = 0
 
     @property
@@ -97,7 +105,7 @@ class Batcher:
 
     @property
     def waiting_rows(self) -> int:
-        return sum(job.left for job in self._jobs())
+        return self._waiting_rows
 
     def submit(self, job: PredictJob, now_s: float) -> None:
         """Put a request into the queue.
@@ -106,16 +114,20 @@ class Batcher:
             BatchQueueFull: too many requests wait.
             DeadlineMissed: the request is refused at once, because it would be late.
         """
-        if self._waiting >= self.rules.max_queue:
+        if self._is_full():
             raise BatchQueueFull(f"{self._waiting} requests wait, which is the limit.")
+        if self._waiting and self._waiting_bytes + job.size_bytes > MAX_QUEUE_BYTES:
+            raise BatchQueueFull(f"{self._waiting_bytes} bytes of inputs wait, and there is no room for more.")
         if math.isfinite(job.deadline_s):
-            rows_ahead = self.waiting_rows + self._running_rows
+            rows_ahead = self._waiting_rows + self._running_rows
             batches = math.ceil(rows_ahead / self.rules.max_size)
             if self.fit.misses(max(1, job.rows), rows_ahead, batches, job.deadline_s - now_s):
                 raise DeadlineMissed("The request would miss its deadline: more work waits than is done until then.")
         self._queues.setdefault((job.priority, job.key), deque()).append(job)
         job.queued = True
         self._waiting += 1
+        self._waiting_rows += job.left
+        self._waiting_bytes += job.size_bytes
 
     def cancel(self, job: PredictJob) -> None:
         """Take a request out of the queue: its client left, or a part of it failed. Rows that run already go on."""
@@ -153,6 +165,14 @@ class Batcher:
             moments.append(queue[0].arrived_s + self.rules.max_delay_s)
         return min(moments, default=None)
 
+    def _is_full(self) -> bool:
+        """Whether too many requests wait."""
+        if self.rules.max_queue or self._waiting < MIN_QUEUE:
+            return self._waiting >= (self.rules.max_queue or MIN_QUEUE)
+        rows = self._waiting_rows
+        wait_s = self.fit.wait_s(rows, math.ceil(rows / self.rules.max_size))
+        return self._waiting >= MAX_QUEUE or not 0.0 < wait_s <= QUEUE_S
+
     def _jobs(self) -> Iterator[PredictJob]:
         return (job for queue in self._queues.values() for job in queue)
 
@@ -183,6 +203,7 @@ class Batcher:
             taken = min(job.left, room)
             part = Part(job, job.done_rows, job.done_rows + taken)
             job.done_rows += taken
+            self._waiting_rows -= taken
             if not job.left:
                 queue.popleft()
                 self._removed(job)
@@ -199,6 +220,8 @@ class Batcher:
     def _removed(self, job: PredictJob) -> None:
         job.queued = False
         self._waiting -= 1
+        self._waiting_rows -= job.left
+        self._waiting_bytes -= job.size_bytes
         key = (job.priority, job.key)
         if not self._queues.get(key, True):
             del self._queues[key]

@@ -100,7 +100,8 @@ class Executor:
         number = next(self._ids)
         rows = request.inputs[0].rows if description.batched else 0
         key = request.key() if description.batched else number
-        job = PredictJob(number, key, rows, now_s, now_s + timeout_s, request.priority, row_tokens=request.row_tokens)
+        job = PredictJob(number, key, rows, now_s, now_s + timeout_s, request.priority)
+        job.row_tokens, job.size_bytes = request.row_tokens, sum(one.size_bytes for one in request.inputs)
         pending = _Pending(request, loop.create_future())
         if description.batched and rows == 0:
             job.key = number  # no rows: it runs alone

@@ -59,6 +59,12 @@ class Tensor:
         """The size of the first dimension; 0 for a scalar."""
         return int(self.array.shape[0]) if self.array.ndim else 0
 
+    @property
+    def size_bytes(self) -> int:
+        """Its size in memory; of BYTES the lengths of their contents are a part."""
+        contents = sum(map(len, self.array.flat)) if self.datatype == BYTES else 0
+        return int(self.array.nbytes) + contents
+
     def part(self, start: int, stop: int) -> "Tensor":
         return Tensor(self.name, self.datatype, self.array[start:stop])
 

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_server.predict.batcher import Batcher, BatchQueueFull, BatchRules, DeadlineMissed, PredictJob, RowBatch
+from slipway_server.predict.batcher import (
+    MAX_QUEUE,
+    MAX_QUEUE_BYTES,
+    MIN_QUEUE,
+    Batcher,
+    BatchQueueFull,
+    BatchRules,
+    DeadlineMissed,
+    PredictJob,
+    RowBatch,
+)
 from slipway_server.predict.texts import BATCH_TOKENS, MAX_PADDING, groups
 
 
@@ -88,6 +98,48 @@ def test_a_full_queue_refuses() -> None:
         batcher.submit(job(3), 0.0)
 
 
+def taken(batch_s: float, rows: int = 1) -> int:
+    """Requests of so many rows that wait before one is refused; a batch of 64 rows takes `batch_s`."""
+    batcher = Batcher(BatchRules())
+    for size in (1, 64):
+        batcher.fit.observe(size, batch_s * size / 64)
+    for number in range(2 * MAX_QUEUE):
+        try:
+            batcher.submit(job(number, rows), 0.0)
+        except BatchQueueFull:
+            assert batcher.waiting == number and batcher.waiting_rows == number * rows
+            return number
+    raise AssertionError("nothing bounds the queue")
+
+
+def test_without_a_limit_of_its_own_a_queue_is_as_long_as_the_model_is_fast() -> None:
+    assert taken(batch_s=0.001) == MAX_QUEUE, "64,000 rows a second"
+    assert taken(batch_s=0.064) == pytest.approx(1000, abs=64), "1,000 rows a second"
+    assert taken(batch_s=0.032, rows=4) == pytest.approx(500, abs=16), "2,000 rows a second"
+    assert taken(batch_s=10.0) == MIN_QUEUE
+    batcher = Batcher(BatchRules())
+    for number in range(MIN_QUEUE):
+        batcher.submit(job(number), 0.0)
+    with pytest.raises(BatchQueueFull, match="256 requests wait"):
+        batcher.submit(job(MIN_QUEUE), 0.0)
+
+
+def test_inputs_that_wait_have_a_bound_in_bytes() -> None:
+    batcher = Batcher(BatchRules())
+    jobs = [job(number) for number in range(3)]
+    for one, size_bytes in zip(jobs, (2 * MAX_QUEUE_BYTES, 1, MAX_QUEUE_BYTES), strict=True):
+        one.size_bytes = size_bytes
+    batcher.submit(jobs[0], 0.0)
+    with pytest.raises(BatchQueueFull, match="no room for more"):
+        batcher.submit(jobs[1], 0.0)
+    batcher.cancel(jobs[0])
+    batcher.submit(jobs[2], 0.0)
+    with pytest.raises(BatchQueueFull):
+        batcher.submit(jobs[1], 0.0)
+    assert len(ids(batcher.take(0.0))) == 1
+    batcher.submit(jobs[1], 0.0)
+
+
 def test_a_request_that_must_be_late_is_refused_at_once() -> None:
     batcher = Batcher(BatchRules(max_size=10))
     for _ in range(20):
@@ -163,6 +215,7 @@ def test_over_any_history_each_row_runs_once_in_order_and_nothing_is_mixed(
             cancelled.add(one.id)
         elif event[0] == "take":
             take(now_s)
+        assert batcher.waiting_rows == sum(one.left for one in jobs if one.queued)
     while take(1000.0):
         pass
     assert all(done.get(one.id, -1) == one.rows for one in jobs if one.id not in cancelled)

@@ -38,6 +38,11 @@ def test_bytes_of_every_datatype_come_back(datatype: str) -> None:
     assert again.array.tolist() == tensor.array.tolist() and again.shape == (2, 2)
 
 
+def test_the_size_of_a_tensor_has_the_contents_of_bytes() -> None:
+    assert example("FP32").size_bytes == 16
+    assert example(BYTES).size_bytes == 4 * 8 + 2 + 2 + 300
+
+
 @pytest.mark.parametrize("datatype", sorted(set(NUMPY) - BINARY_ONLY - {BYTES}))
 @pytest.mark.parametrize("text", ["[0, 1, 1, 0]", "[[0, 1], [1, 0]]"])
 def test_json_of_every_datatype_flat_and_nested(datatype: str, text: str) -> None:

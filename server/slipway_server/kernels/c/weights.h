@@ -39,6 +39,12 @@ static int32_t quantize_weights(const bf16 *x, int8_t *q, i64 k, float *scale) {
     return whole_sum_of(sum);
 }
 
+// Four int8 numbers in the order of the kernels; the same again brings them back. Where low and high bytes of 16 bits are
+// widened apart, the first two numbers are the low ones.
+ALWAYS uint32_t as_read(uint32_t word) {
+    return FOUR_WORDS == 2 ? (word & 0xff0000ff) | (word & 0xff00) << 8 | (word & 0xff0000) >> 8 : word;
+}
+
 static void pack_weights_part(void *given, i64 panel) {
     const Pack *job = given;
     const i64 words = job->k / (job->is_int8 ? 4 : 2);
@@ -54,10 +60,7 @@ static void pack_weights_part(void *given, i64 panel) {
         for (i64 r = 0; r < PANEL; r++) {
             uint32_t word;
             memcpy(&word, from + (r * words + p) * 4, 4);
-            // Low and high bytes of 16 bits are widened apart: the first two numbers are the low ones.
-            if (job->is_int8 && FOUR_WORDS == 2)
-                word = (word & 0xff0000ff) | (word & 0xff00) << 8 | (word & 0xff0000) >> 8;
-            to[p * PANEL + r] = word;
+            to[p * PANEL + r] = job->is_int8 ? as_read(word) : word;
         }
 }
 
@@ -66,19 +69,36 @@ void slipway_pack(const Pack *job) { run(pack_weights_part, (void *)job, job->n 
 // --- rows of a weight in panels ----------------------------------------------------------------------------------------
 
 typedef struct {
-    const uint32_t *w;  // packed as in Linear, bf16
-    const int64_t *ids; // [m]
-    uint32_t *y;        // [m, k]
+    const uint32_t *w;    // packed as in Linear
+    const float *w_scale; // int8: [n]
+    const int64_t *ids;   // [m]
+    bf16 *y;              // [m, k]
     i64 m, k;
+    int is_int8;
 } Rows;
+
+// A part of a row, as long as a vector.
+ALWAYS void int8_numbers(const uint32_t *from, float scale, bf16 *y) {
+    float numbers[LANES];
+    for (int p = 0; p < LANES / 4; p++) {
+        const uint32_t word = as_read(from[p * PANEL]);
+        for (int i = 0; i < 4; i++) numbers[4 * p + i] = (int8_t)(word >> 8 * i);
+    }
+    store_bf16(y, load(numbers) * splat(scale));
+}
 
 static void rows_part(void *given, i64 row) {
     const Rows *job = given;
-    const i64 pairs = job->k / 2, id = job->ids[row];
-    const uint32_t *from = job->w + id / PANEL * pairs * PANEL + id % PANEL;
-    for (i64 p = 0; p < pairs; p++) {
+    const i64 numbers = job->is_int8 ? 4 : 2, words = job->k / numbers, id = job->ids[row];
+    const i64 at_once = job->is_int8 ? LANES / 4 : 1; // words
+    const uint32_t *from = job->w + id / PANEL * words * PANEL + id % PANEL;
+    bf16 *y = job->y + row * job->k;
+    for (i64 p = 0; p < words; p += at_once) {
         prefetch(from + (p + 16) * PANEL);
-        job->y[row * pairs + p] = from[p * PANEL];
+        if (job->is_int8)
+            int8_numbers(from + p * PANEL, job->w_scale[id], y + p * numbers);
+        else
+            memcpy(y + p * numbers, from + p * PANEL, sizeof *from);
     }
 }
 
