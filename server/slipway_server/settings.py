@@ -75,7 +75,7 @@ class ServerSettings(ProcessSettings):
     )
     max_queue_size: Count = Field(
         0,
-        description="requests that may wait for a classic model; more get 429; 0: at least 256, and up to 4096 while "
+        description="requests that may wait for a classic model; more get 429; 0: at least 256, and up to 1024 while "
         "the model computes all that wait within a second",
     )
     request_timeout_ms: Count = Field(

@@ -14,7 +14,7 @@ from .texts import BATCH_TOKENS
 
 # Where the rules have no limit so many requests may wait, and up to MAX_QUEUE while all rows that wait are computed in
 # QUEUE_S: a pause of the machine refuses no request of a fast model, and one to a slow model does not wait for minutes.
-MIN_QUEUE, MAX_QUEUE, QUEUE_S = 256, 4096, 1.0
+MIN_QUEUE, MAX_QUEUE, QUEUE_S = 256, 1024, 1.0
 MAX_QUEUE_BYTES = 512 << 20  # of their inputs together; one request alone may have more
 
 

@@ -114,7 +114,7 @@ def taken(batch_s: float, rows: int = 1) -> int:
 
 def test_without_a_limit_of_its_own_a_queue_is_as_long_as_the_model_is_fast() -> None:
     assert taken(batch_s=0.001) == MAX_QUEUE, "64,000 rows a second"
-    assert taken(batch_s=0.064) == pytest.approx(1000, abs=64), "1,000 rows a second"
+    assert taken(batch_s=0.1) == pytest.approx(640, abs=64), "640 rows a second"
     assert taken(batch_s=0.032, rows=4) == pytest.approx(500, abs=16), "2,000 rows a second"
     assert taken(batch_s=10.0) == MIN_QUEUE
     batcher = Batcher(BatchRules())

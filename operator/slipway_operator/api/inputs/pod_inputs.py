@@ -311,7 +311,7 @@ class BatchingSpec(ApiType):
     max_queue_delay_microseconds: Annotated[Int32, Field(ge=0, le=10000000)] | None = None
     """Time that an idle model waits for more rows. Default is 0: it never waits."""
     max_queue_size: Annotated[Int32, Field(ge=1, le=100000)] | None = None
-    """Maximum number of requests that wait in a pod; more get status 429. Default is at least 256, and up to 4096 while
+    """Maximum number of requests that wait in a pod; more get status 429. Default is at least 256, and up to 1024 while
     the model computes all that wait within a second."""
     timeout_milliseconds: Annotated[Int32, Field(ge=1, le=86400000)] | None = None
     """Maximum time from the arrival of a request to its response. A request that would take longer gets status 429 at
