@@ -59,11 +59,8 @@ class Spending:
 
     def of(self, tenant: str, hour: int) -> Spent:
         """What a tenant spent in the day and the month of this hour, with costs that are not written yet."""
-        found, unwritten = self._spent.get(tenant, _NOTHING), self._unwritten.get(tenant, 0)
-        if hour == self._hour:
-            return Spent(found.day_nano + unwritten, found.month_nano + unwritten) if unwritten else found
-        same_day, same_month = (begin(hour) == begin(self._hour) for begin in (day_begin, month_begin))
-        return Spent(found.day_nano * same_day + unwritten, found.month_nano * same_month + unwritten)
+        found, unwritten = self._written_at(tenant, hour), self._unwritten.get(tenant, 0)
+        return Spent(found.day_nano + unwritten, found.month_nano + unwritten) if unwritten else found
 
     def own(self, tenant: str, hour: int) -> OwnSpending:
         """What a tenant spent at this process alone, in the day and the month of this hour."""
@@ -73,9 +70,17 @@ class Spending:
 
     def exhausted(self, tenant: str, budget: Budget, hour: int) -> str:
         """The period whose budget a tenant has used up, `day` or `month`; empty when there is none."""
-        if not budget.any:
+        if budget.month_nano is None and budget.day_nano is None:
             return ""
-        spent = self.of(tenant, hour)
-        if budget.month_nano is not None and spent.month_nano >= budget.month_nano:
+        spent, unwritten = self._written_at(tenant, hour), self._unwritten.get(tenant, 0)
+        if budget.month_nano is not None and spent.month_nano + unwritten >= budget.month_nano:
             return "month"
-        return "day" if budget.day_nano is not None and spent.day_nano >= budget.day_nano else ""
+        return "day" if budget.day_nano is not None and spent.day_nano + unwritten >= budget.day_nano else ""
+
+    def _written_at(self, tenant: str, hour: int) -> Spent:
+        """What the ledger has of a tenant for the day and the month of this hour."""
+        found = self._spent.get(tenant, _NOTHING)
+        if hour == self._hour:
+            return found
+        same_day, same_month = (begin(hour) == begin(self._hour) for begin in (day_begin, month_begin))
+        return Spent(found.day_nano * same_day, found.month_nano * same_month)

@@ -75,7 +75,7 @@ class Ledger:
 
     def exhausted(self, tenant: str, budget: Budget) -> str:
         """The period whose budget a tenant has used up, `day` or `month`; empty when there is none."""
-        return self.spending.exhausted(tenant, budget, self.hour) if budget.any else ""
+        return self.spending.exhausted(tenant, budget, self.hour)
 
     def open(self, meter: Meter) -> None:
         """A request begins: until it ends, its expected costs count against the tenant's budget."""
@@ -158,7 +158,7 @@ class Ledger:
     def _written(self, batch: Sequence[Charge]) -> None:
         running = {meter.id: meter for meter in self._running}
         for charge in batch:
-            if self._waiting.get(charge.id) == charge:
+            if self._waiting.get(charge.id) is charge:
                 del self._waiting[charge.id]
                 self.spending.expect(charge.tenant, -self._unwritten.pop(charge.id))
             if meter := running.get(charge.id):

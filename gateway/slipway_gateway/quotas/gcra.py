@@ -12,16 +12,20 @@ class Rate:
     """`per_minute` units flow back each minute; at most `burst` units can be taken at once.
 
     `parts`: number of buckets that divide `per_minute` among them; `burst` is of this bucket alone. `interval_s`:
-    seconds until one unit has flowed back.
+    seconds until one unit has flowed back. `limit`: what this bucket gets back in a minute, also as a text.
     """
 
     per_minute: int
     burst: int
     parts: int = 1
     interval_s: float = field(init=False)
+    limit: int = field(init=False)
+    limit_text: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "interval_s", MINUTE_S * self.parts / self.per_minute)
+        object.__setattr__(self, "limit", self.per_minute // self.parts or 1)
+        object.__setattr__(self, "limit_text", str(self.limit))
 
 
 class Hold(msgspec.Struct):
@@ -73,15 +77,17 @@ class Bucket:
             return
         hold.settled = True
         if used >= hold.amount:
-            self.tat_s = max(self.tat_s, now_s) + (used - hold.amount) * self._interval_s
+            self.tat_s = (self.tat_s if self.tat_s > now_s else now_s) + (used - hold.amount) * self._interval_s
             return
         if hold.changes != self._changes:
             return  # the hold's seconds are those of another rate: the unused part flows back with time
         # Of the hold and everything before it, so much has not flowed back yet.
         left_s = hold.end_s - (self._refunded_s - hold.refunded_s) - now_s
-        refund_s = max(0.0, min((hold.amount - used) * self._interval_s, left_s))
-        self.tat_s -= refund_s
-        self._refunded_s += refund_s
+        if left_s > 0.0:
+            unused_s = (hold.amount - used) * self._interval_s
+            refund_s = unused_s if unused_s < left_s else left_s
+            self.tat_s -= refund_s
+            self._refunded_s += refund_s
 
     def full_in_s(self, now_s: float) -> float:
         return max(0.0, self.tat_s - now_s)

@@ -1,5 +1,6 @@
 """All limits of one tenant: a request takes from every bucket or from none."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -167,26 +168,22 @@ def headers(buckets: Mapping[str, tuple[Rate, float]]) -> dict[str, str]:
     `buckets`: by the name of the limit its rate, and the seconds until its bucket is full.
     """
     shown: dict[str, str] = {}
-    scarcer = None
+    scarcest = math.inf
     for name, (rate, full_in_s) in buckets.items():
-        limit = rate.per_minute // rate.parts or 1
-        remaining = int(rate.burst - full_in_s / rate.interval_s + 1e-6)
+        limit, remaining = rate.limit, int(rate.burst - full_in_s / rate.interval_s + 1e-6)
         if remaining < 0:
             remaining = 0  # more is owed than a bucket
         if name == REQUESTS:
-            _show(shown, _REQUEST_HEADERS, limit, remaining, full_in_s)
-        elif name in TOKENS and (scarcer is None or remaining / limit < scarcer[1] / scarcer[0]):
-            scarcer = limit, remaining, full_in_s
-    if scarcer:
-        _show(shown, _TOKEN_HEADERS, *scarcer)
+            of_limit, of_rest, of_reset = _REQUEST_HEADERS
+        elif name in TOKENS and remaining / limit < scarcest:
+            scarcest = remaining / limit
+            of_limit, of_rest, of_reset = _TOKEN_HEADERS
+        else:
+            continue
+        shown[of_limit] = rate.limit_text
+        shown[of_rest] = str(remaining) if remaining < limit else rate.limit_text
+        shown[of_reset] = duration(full_in_s)
     return shown
-
-
-def _show(shown: dict[str, str], names: tuple[str, str, str], limit: int, remaining: int, reset_s: float) -> None:
-    of_limit, of_rest, of_reset = names
-    shown[of_limit] = str(limit)
-    shown[of_rest] = str(remaining if remaining < limit else limit)
-    shown[of_reset] = duration(reset_s)
 
 
 def duration(seconds: float) -> str:

@@ -62,10 +62,11 @@ class Usage(msgspec.Struct, frozen=True):
 
 def last_usage(data: bytes) -> Usage | None:
     """The last usage object in these bytes: of a whole response, the end of one, or events of a stream."""
-    begin = -1
-    for found in _USAGE.finditer(data):
-        begin = found.end()
-    return None if begin < 0 else _decode(_object_at(data, begin))
+    at = len(data)
+    while (at := data.rfind(b'"usage"', 0, at)) >= 0:
+        if found := _USAGE.match(data, at):
+            return _decode(_object_at(data, found.end()))
+    return None
 
 
 def usage_of_response(body: bytes) -> Usage | None:
@@ -124,11 +125,11 @@ def _counted(found: _Usage) -> Usage:
     return Usage(input_tokens, _count(found.completion_tokens, found.output_tokens), min(cached, input_tokens))
 
 
-def _count(*values: Any) -> int:
-    for value in values:
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_TOKENS:
-            return value
-    return 0
+def _count(value: Any, other: Any = None) -> int:
+    """The first one that is a number of tokens; 0 without one."""
+    if type(value) is int and 0 <= value < _MAX_TOKENS:  # True is no number of tokens
+        return value
+    return other if type(other) is int and 0 <= other < _MAX_TOKENS else 0
 
 
 def marked_position(events: bytes) -> int | None:

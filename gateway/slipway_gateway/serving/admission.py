@@ -131,7 +131,7 @@ class Admission:
             RequestError: a limit is reached or the budget is spent.
         """
         if self._budgets is None:
-            period = self.ledger.exhausted(meter.tenant, self._part(policy.budget))
+            period = self.ledger.spending.exhausted(meter.tenant, self._part(policy.budget), meter.hour)
         else:
             period = await self._exhausted(self._budgets, meter.tenant, policy.budget)
         if period:

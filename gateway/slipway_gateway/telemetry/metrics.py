@@ -126,7 +126,6 @@ class GatewayMetrics:
         # Functions of children: looking a child up takes longer than counting. Kept until labels are forgotten.
         self._adders: dict[tuple[MetricWrapperBase, tuple[str, ...]], Callable[[float], None]] = {}
         self._ended: dict[tuple[tuple[str, str], int, str], Callable[[float], None]] = {}
-        self._token_adders: dict[tuple[str, str], dict[str, Callable[[float], None]]] = {}
         self._measured: dict[Histogram, dict[tuple[str, str], _Measured]]
         self._measured = {family: {} for family in (self._ttft, self._seconds, self._itl)}
 
@@ -258,14 +257,13 @@ class GatewayMetrics:
 
     def tokens_used(self, tenant: str, model: str, usage: Usage) -> None:
         self._touch_tenant(tenant)
-        adders = self._token_adders.setdefault((tenant, model), {})
         fresh = usage.input_tokens - usage.cached_tokens
-        for kind, tokens in ("input", fresh), ("cached_input", usage.cached_tokens), ("output", usage.output_tokens):
-            if tokens > 0:
-                add = adders.get(kind)
-                if add is None:
-                    add = adders[kind] = self._tokens.labels(tenant, model, kind)._value.inc
-                add(tokens)
+        if fresh > 0:
+            self._add(self._tokens, fresh, tenant, model, "input")
+        if usage.cached_tokens > 0:
+            self._add(self._tokens, usage.cached_tokens, tenant, model, "cached_input")
+        if usage.output_tokens > 0:
+            self._add(self._tokens, usage.output_tokens, tenant, model, "output")
 
     def routes_applied(self, generations: Mapping[str, int]) -> None:
         former, self._applied = self._applied, dict(generations)
