@@ -226,14 +226,14 @@ def _cpu_flags() -> str:
 # --- peers of other benches -------------------------------------------------------------------------------------------
 
 
-def of_packages(name: str, *pins: str, size_gb: float) -> Environment:
-    """Packages of an index in a virtual environment of their own."""
+def of_packages(name: str, *pins: str, size_gb: float, python: str = "") -> Environment:
+    """Packages of an index in a virtual environment of their own. `python`: versions of Python; "": ours."""
 
     def steps(folder: Path) -> list[Step]:
         install = lambda: _install(folder, *pins)  # noqa: E731 - a step's body
-        return [_venv(folder), _done_when(folder, "installed", f"install {', '.join(pins)}", install)]
+        return [_venv(folder, python), _done_when(folder, "installed", f"install {', '.join(pins)}", install)]
 
-    return Environment(name, pins, size_gb, steps)
+    return Environment(name, (*pins, python) if python else pins, size_gb, steps)
 
 
 def debian(name: str, *packages: str) -> Environment:
@@ -255,9 +255,9 @@ def debian(name: str, *packages: str) -> Environment:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _venv(folder: Path) -> Step:
+def _venv(folder: Path, python: str = "") -> Step:
     def make() -> None:
-        run([uv(), "venv", "--quiet", "--clear", "--seed", "--python", sys.executable, str(folder / "venv")])
+        run([uv(), "venv", "--quiet", "--clear", "--seed", "--python", python or sys.executable, str(folder / "venv")])
 
     return _done_when(folder, "venv-made", "make a virtual environment", make)
 

@@ -39,13 +39,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`pins`: packages of its own environment; none: ours. `protocol`: it takes the Open Inference Protocol; `grpc`: on
-    a port of its own too."""
+    """`pins`: packages of its own environment; none: ours. `python`: versions of Python that it runs on; "": as ours.
+    `protocol`: it takes the Open Inference Protocol; `grpc`: on a port of its own too."""
 
     name: str
     title: str
     command: Callable[[Start], Sequence[str | Path]]
     pins: tuple[str, ...] = ()
+    python: str = ""
     protocol: bool = False
     grpc: bool = False
     batches: bool = True
@@ -61,13 +62,16 @@ class Peer:
         return protocol_body(model) if self.protocol else plain_body(model)
 
 
-def _runtimes() -> tuple[str, ...]:
-    """The same in all environments, and what our server has."""
-    return tuple(f"{name}=={version(name)}" for name in ("onnxruntime", "xgboost-cpu", "numpy"))
+def _runtimes(pins: Sequence[str]) -> tuple[str, ...]:
+    """The same in all environments, and what our server has; but numpy where the pins have another one."""
+    names = ["onnxruntime", "xgboost-cpu", *(["numpy"] if not any(pin.startswith("numpy") for pin in pins) else [])]
+    return tuple(f"{name}=={version(name)}" for name in names)
 
 
 def _environment(peer: Peer) -> Environment:
-    return of_packages(f"predict-{peer.name}", *peer.pins, *_runtimes(), size_gb=peer.size_gb)
+    return of_packages(
+        f"predict-{peer.name}", *peer.pins, *_runtimes(peer.pins), size_gb=peer.size_gb, python=peer.python
+    )
 
 
 def _program(name: str) -> Path:
@@ -96,6 +100,10 @@ def _mlserver(start: Start) -> Sequence[str | Path]:
     return [_program("mlserver"), "start", start.folder]
 
 
+def _pytriton(start: Start) -> Sequence[str | Path]:
+    return [*_app("pytriton", "pytriton_app")(start), str(start.grpc_port)]
+
+
 def _bentoml(start: Start) -> Sequence[str | Path]:
     where = ["--host", "127.0.0.1", "--port", str(start.port), "--working-dir", str(ROOT)]
     return ["env", "BENTOML_DO_NOT_TRACK=True", _program("bentoml"), "serve", f"{APPS}.bentoml_app:Model", *where]
@@ -110,6 +118,9 @@ PEERS = {
         Peer("litserve", "LitServe", _app("litserve", "litserve_app"), (LITSERVE,)),
         Peer("bentoml", "BentoML", _bentoml, ("bentoml==1.4.40",)),
         Peer("ray", "Ray Serve", _app("ray", "ray_app"), ("ray[serve]==2.60.0",)),
+        # Triton's process has a Python inside that does not know the standard library of a later 3.11.
+        Peer("pytriton", "PyTriton", _pytriton, ("nvidia-pytriton==0.7.0", "numpy<2"), ">=3.11,<3.11.7", protocol=True,
+             grpc=True),
         Peer("fastapi", "FastAPI by hand, no batches, the model in its process", _app("fastapi", "fastapi_app"),
              ("fastapi==0.136.3", "uvicorn==0.54.0"), batches=False, size_gb=0.5, has_bar=False),
     )
@@ -135,7 +146,8 @@ def started(
     own.mkdir(exist_ok=True)
     url = f"http://127.0.0.1:{port}"
     target = Target(url + peer.path, peer.body(model))
-    variables = {"BENCH_MODEL": str(file), "BENCH_BATCH": str(batch)} | ({"PYTHONPATH": str(ROOT)} if peer.pins else {})
+    variables = {"BENCH_MODEL": str(file), "BENCH_BATCH": str(batch), "BENCH_INPUT": model.input_name}
+    variables |= {"PYTHONPATH": str(ROOT)} if peer.pins else {}
     command = peer.command(Start(own, port, grpc_port or free_port(), file, batch))
     ready = partial(is_ready, target)
     with processes.started(peer.name, command, url, core, own / "log", ready, environment=variables) as program:

@@ -68,6 +68,12 @@ def fallen(**changes: float) -> set[str]:
     return {bar.bar for bar in bars(rows(**changes), ["mlserver"]) if not bar.ok}
 
 
+def test_a_pause_in_one_round_of_three_is_in_the_rows_and_not_in_the_median() -> None:
+    row = latency_row("mlp", "slipway", "own", 100, [measured(100, 3), measured(100, 3, failed=50), measured(100, 4)])
+    assert row["p99_ms"] == pytest.approx(4) and row["failed"] == 50
+    assert row["rounds_p99_ms"] == pytest.approx([3, math.inf, 4])
+
+
 def test_each_bar_falls_by_its_own_figure() -> None:
     assert fallen() == set()
     assert fallen(rate=1600) == {"mlp: requests per second, times those of mlserver"}

@@ -127,7 +127,8 @@ async def test_a_request_that_ended_leaves_nothing_to_the_collector_of_cycles(an
                 async with await gate.post() as reply:
                     await reply.read()
             await gate.edge.idle()
-            left = [type(one).__name__ for one in gc.get_objects() if isinstance(one, Relay | RequestRecord)]
+            # By type: `isinstance` asks each object of this process for its class, and some of torch's then warn.
+            left = [type(one).__name__ for one in gc.get_objects() if type(one) in (Relay, RequestRecord)]
         finally:
             gc.enable()
         assert left == [] and gate.outcomes() == {"ok": 3}
