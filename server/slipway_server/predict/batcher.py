@@ -167,8 +167,10 @@ class Batcher:
 
     def _is_full(self) -> bool:
         """Whether too many requests wait."""
-        if self.rules.max_queue or self._waiting < MIN_QUEUE:
-            return self._waiting >= (self.rules.max_queue or MIN_QUEUE)
+        if self.rules.max_queue:
+            return self._waiting >= self.rules.max_queue
+        if self._waiting < MIN_QUEUE:
+            return False
         rows = self._waiting_rows
         wait_s = self.fit.wait_s(rows, math.ceil(rows / self.rules.max_size))
         return self._waiting >= MAX_QUEUE or not 0.0 < wait_s <= QUEUE_S

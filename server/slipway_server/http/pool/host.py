@@ -5,7 +5,6 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-from ...predict.batcher import MIN_QUEUE
 from ...predict.executor import Executor, Observer
 from ...predict.pool.catalog import PoolEntry
 from ...predict.process.image_decoders import DecoderRules, ImageDecoders
@@ -40,7 +39,7 @@ class PooledModel:
         if image and self.decoders is None:
             rules = DecoderRules(image.config, 1, self.settings.max_image_pixels, self.settings.log_level)
             self.decoders = ImageDecoders(rules, self.service.metrics.decoded)
-            self.service.images = ImageInputs(image, self.decoders, self.settings.max_queue_size or MIN_QUEUE)
+            self.service.images = ImageInputs(image, self.decoders, self.settings.max_queue_size)
             self.warm_up = asyncio.create_task(self.decoders.warm_up())
         self.service.health.engine_is_ready()
         seconds = round(time.monotonic() - self.started_s, 2)

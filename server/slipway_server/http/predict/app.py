@@ -11,7 +11,7 @@ from aiohttp import web
 from ... import machine
 from ...engine.client import EngineCrashed
 from ...engine.supervisor import Restarts, keep_running
-from ...predict.batcher import MIN_QUEUE, BatchRules
+from ...predict.batcher import BatchRules
 from ...predict.description import ImageInput
 from ...predict.executor import Executor, Observer
 from ...predict.model_file import ModelFile
@@ -76,7 +76,7 @@ class _Life:
             image.config, min(MAX_DECODERS, machine.cores()), settings.max_image_pixels, settings.log_level
         )
         decoders = ImageDecoders(rules, self.service.metrics.decoded)
-        self.service.images = ImageInputs(image, decoders, settings.max_queue_size or MIN_QUEUE)
+        self.service.images = ImageInputs(image, decoders, settings.max_queue_size)
         self.warm_up = asyncio.create_task(decoders.warm_up())
 
     async def end(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from ...predict.batcher import BatchQueueFull
+from ...predict.batcher import MIN_QUEUE, BatchQueueFull
 from ...predict.description import ImageInput, ModelDescription
 from ...predict.executor import InferRequest
 from ...predict.process.image_decoders import DecoderUnavailable, ImageDecoders, ImageRefused
@@ -31,8 +31,9 @@ class ImageInputs:
     """The images in requests of one model. `limit`: most images of all requests together at a time."""
 
     def __init__(self, image: ImageInput, decoders: ImageDecoders, most: int) -> None:
+        """`most`: images at a time, if their tensors are small; 0: MIN_QUEUE."""
         self._image, self._decoders = image, decoders
-        self.limit = max(1, min(most, MAX_DECODED_BYTES // (12 * image.height * image.width)))
+        self.limit = max(1, min(most or MIN_QUEUE, MAX_DECODED_BYTES // (12 * image.height * image.width)))
         self._here = 0
 
     def described(self) -> dict[str, Any]:
