@@ -20,12 +20,12 @@ REPORT = REPOSITORY / "build" / "reports" / "gpu.json"
 PROMPT_TOKENS, CONTEXT_TOKENS = 1024, 1408
 PEER_BATCH, PEER_PROMPT, PEER_NEW = 64, 128, 128
 SAMPLED = {"temperature": 0.8, "top_p": 0.95}
-# Sampling, and whether with `--async-scheduling`.
+# Sampling, and whether with async scheduling.
 LOADS: dict[str, tuple[dict[str, float], bool]] = {
-    "greedy": ({}, False),
-    "sampled": (SAMPLED, False),
-    "async_greedy": ({}, True),
-    "async_sampled": (SAMPLED, True),
+    "greedy": ({}, True),
+    "sampled": (SAMPLED, True),
+    "sync_greedy": ({}, False),
+    "sync_sampled": (SAMPLED, False),
 }
 ROUNDS = 3
 COPY_BYTES, COPIES = 4 << 30, 20
@@ -116,27 +116,27 @@ def _one_model(name: str, batches: list[int], bandwidth: float, report: Row, end
 
     shape = SHAPES[name]
     engine = engine_of(shape, "cuda:0", max(*batches, PEER_BATCH), CONTEXT_TOKENS)
-    print(f"\n{name}   batch    step ms   model ms      tok/s   share   async   model alone   prefill tok/s")
+    print(f"\n{name}   batch    step ms   model ms      tok/s   share    sync   model alone   prefill tok/s")
     for batch in batches:
         if time.monotonic() > end:
             report["missing"][f"{name}, batch {batch}"] = "no time was left"
             continue
         found = decodes(engine, batch, PROMPT_TOKENS)
-        with async_scheduling(engine):
-            ahead = decodes(engine, batch, PROMPT_TOKENS)
-        ahead_share = share(shape, batch, ahead.context_tokens, ahead.step_s, bandwidth)
+        with async_scheduling(engine, False):
+            sync = decodes(engine, batch, PROMPT_TOKENS)
+        sync_share = share(shape, batch, sync.context_tokens, sync.step_s, bandwidth)
         shares = [share(shape, batch, found.context_tokens, each, bandwidth) for each in (found.step_s, found.model_s)]
         row = {
             "kind": "decode", "model": name, "batch": batch, "context_tokens": found.context_tokens,
             "step_ms": round(found.step_s * 1e3, 4), "model_ms": round(found.model_s * 1e3, 4),
             "tokens_per_s": round(batch / found.step_s, 1), "share": round(shares[0], 4),
-            "async_step_ms": round(ahead.step_s * 1e3, 4), "async_share": round(ahead_share, 4),
+            "sync_step_ms": round(sync.step_s * 1e3, 4), "sync_share": round(sync_share, 4),
             "model_share": round(shares[1], 4), "prefill_tokens_per_s": round(found.prefill_tokens_per_s),
         }  # fmt: skip
         report["rows"].append(row)
         print(
             f"{name}   {batch:5} {row['step_ms']:10.3f} {row['model_ms']:10.3f} {row['tokens_per_s']:10.1f}"
-            f" {shares[0]:7.1%} {ahead_share:7.1%} {shares[1]:13.1%} {row['prefill_tokens_per_s']:15}",
+            f" {shares[0]:7.1%} {sync_share:7.1%} {shares[1]:13.1%} {row['prefill_tokens_per_s']:15}",
             flush=True,
         )
     ours = 0.0

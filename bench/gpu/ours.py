@@ -73,7 +73,7 @@ def engine_of(shape: Shape, device: str, slots: int, context_tokens: int) -> Eng
     blocks = slots * -(-context_tokens // BLOCK_TOKENS)
     limits = SchedulerConfig(slots, STEP_TOKENS, blocks * BLOCK_TOKENS, BLOCK_TOKENS, prefix_cache=False)
     runner = DecoderRunner(decoder, slots=slots, context_tokens=context_tokens, blocks=blocks)
-    return EngineCore(Scheduler(limits, hash_key=bytes(32)), runner)
+    return EngineCore(Scheduler(limits, hash_key=bytes(32)), runner, launches=runner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class Decodes:
 
 
 @contextmanager
-def async_scheduling(engine: EngineCore, on: bool = True) -> Iterator[None]:
-    """As the flag of the server: a step begins before the one before was read. The engine is idle around it."""
-    engine._launches = engine._runner if on else None  # type: ignore[assignment]
+def async_scheduling(engine: EngineCore, on: bool) -> Iterator[None]:
+    """`on` as the server does it on a GPU; off as with `--async-scheduling off`. The engine is idle around it."""
+    launches, engine._launches = engine._launches, engine._launches if on else None
     try:
         yield
     finally:
-        engine._launches = engine._in_flight = None
+        engine._launches, engine._in_flight = launches, None
 
 
 def decodes(engine: EngineCore, batch: int, prompt_tokens: int) -> Decodes:

@@ -152,10 +152,10 @@ class ServerSettings(ProcessSettings):
     enforce_eager: Switch = Field(
         False, description="on a GPU: no step is captured as a graph; slower, for drivers that refuse captures"
     )
-    async_scheduling: Switch = Field(
-        False,
-        description="a GPU computes a step while the host schedules the next one and publishes the one before; not "
-        "measured on a GPU yet; a CPU gains nothing",
+    async_scheduling: Annotated[Literal["auto", "on", "off"], Flag("auto|on|off", bare="on")] = Field(
+        "auto",
+        description="a GPU computes a step while the host schedules the next one and publishes the one before; auto: "
+        "on a GPU with its kernels; a CPU gains nothing",
     )
     max_model_len: Annotated[PositiveCount | None, Flag("N")] = Field(
         None, description="tokens of prompt and answer together; without it the model's own"

@@ -70,7 +70,9 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
     scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)
-    launches = runner if start.async_scheduling else None
+    # Where no operation waits for the device, which is where steps can be replayed, the host has something to do.
+    ahead = kernels.replays if start.async_scheduling == "auto" else start.async_scheduling == "on"
+    launches = runner if ahead else None
     return EngineCore(scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches), ready
 
 

@@ -30,7 +30,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     kernels: str = "auto"  # or native, torch, an instruction set
     allow_slow: bool = False  # a GPU may compute without the Triton kernels
     eager: bool = False  # no step is captured as a CUDA graph
-    async_scheduling: bool = False  # a step begins before the one before has ended
+    async_scheduling: str = "auto"  # or on, off: whether a step begins before the one before has ended
     log_level: str = "info"
     inter_token_s: float = 0.0  # target time of a step with answers of few requests; 0: what suits the device
     cpu_threads_bind: str = "nobind"  # or auto, a list of CPUs

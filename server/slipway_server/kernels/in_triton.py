@@ -3,20 +3,27 @@
 Nothing here waits for the device or reads from it, so that a whole step can be captured and replayed.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
 import numpy
 import torch
 from torch.nn import functional
 from triton.runtime.jit import JITFunction
 
-from . import paged, pointwise, sampling
-from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Linear, Map
+from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, in_sequence
 from .draws import GROUP, STRETCH, Draws, bound_of_top_k
 from .in_torch import TorchKernels
+from .triton import matvec, paged, pointwise, sampling
 
 MAX_HEAD = 256
 GATE_COLUMNS = 1024
+# Of a matrix-vector product: outputs and inputs that a program takes at once.
+MATVEC_OUTPUTS, MATVEC_COLUMNS, MATVEC_WARPS = 4, 1024, 4
 ROTARY_PARTS = 8  # heads that a program rotates: on an H100 as fast as any other number, or faster
-SAMPLED_STRETCHES = 8  # of the vocabulary, that a program of the sampler reads at once
+SAMPLED_AT_ONCE = 8192  # numbers of the vocabulary that a program of the sampler reads in one turn
+MOST_LANES = 256  # stretches of the vocabulary beside each other: their sums stay in registers
 # A sequence is split into at most this many parts, none of them shorter than this many tokens.
 MOST_SPLITS, LEAST_SPLIT_TOKENS = 32, 128
 LEAST_ROWS = 16  # the fewest rows of a matrix product on tensor cores
@@ -41,39 +48,23 @@ class TritonKernels(TorchKernels):
         self._caches: list[TritonAttention] = []
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        weight = self._here(weight)
-        bias = None if bias is None else self._here(bias)
-
-        def apply(x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-            if add is None:
-                return functional.linear(x, weight, bias)
-            y = add.addmm_(x, weight.t())  # the product adds in float32, before it rounds
-            return y if bias is None else y.add_(bias)
-
-        return apply
+        return TritonLinear(self._here(weight), None if bias is None else self._here(bias))
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
-        both, size = self._here(torch.cat((gate, up))), len(gate)
-        gelu = activation != "silu"
-
-        def apply(x: torch.Tensor) -> torch.Tensor:
-            y = x.new_empty(len(x), size)
-            grid = (len(x), -(-size // GATE_COLUMNS))
-            pointwise.gate[grid](functional.linear(x, both), y, SIZE=size, WIDTH=GATE_COLUMNS, GELU=gelu)
-            return y
-
-        return apply
+        return TritonGated(self._here(torch.cat((gate, up))), gelu=activation != "silu")
 
     def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
-        weight, size = weight.float().to(self.device).contiguous(), len(weight)
+        return TritonNorm(weight.float().to(self.device).contiguous(), epsilon)
 
-        def apply(x: torch.Tensor) -> torch.Tensor:
-            y = torch.empty_like(x)
-            width = _power_of_two(size)
-            pointwise.rms_norm[(len(x),)](x, weight, y, epsilon, SIZE=size, WIDTH=width)
-            return y
+    def head(self, weight: torch.Tensor) -> Map:
+        if self.device.type != "cuda" or self.dtype == torch.float32:
+            return super().head(weight)
+        transposed = self._here(weight).t()
+        # Not rounded in between, and no pass over all logits more.
+        return lambda x: torch.mm(x, transposed, out_dtype=torch.float32)
 
-        return apply
+    def layers(self, layers: Sequence[Layer]) -> Layers:
+        return in_sequence([_with_fused_norms(layer) for layer in layers])
 
     def sample(self, logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
         count, size = logits.shape
@@ -85,9 +76,11 @@ class TritonKernels(TorchKernels):
         bound = bound_of_top_k(logits, draws.rows["top_k"])
         ids = torch.empty(count, dtype=torch.int64, device=logits.device)
         finite = torch.empty(count, dtype=torch.uint8, device=logits.device)
+        stretches = _power_of_two(-(-size // STRETCH))
+        lanes = min(MOST_LANES, max(SAMPLED_AT_ONCE // STRETCH, stretches))
         sampling.draw[(count,)](
             logits, logits.stride(0), on_device, bound.values, bound.ids, ids, finite, size,
-            STRETCH=STRETCH, GROUP=GROUP, TILE=SAMPLED_STRETCHES, num_warps=8,
+            STRETCH=STRETCH, GROUP=GROUP, WIDTH=SAMPLED_AT_ONCE, LANES=lanes, num_warps=16,
         )  # fmt: skip
         return ids, finite.view(torch.bool)
 
@@ -107,6 +100,105 @@ class TritonKernels(TorchKernels):
     def reserve(self, blocks: int) -> None:
         for layer in self._caches:
             layer.reserve(blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonNorm:
+    weight: torch.Tensor  # [size] float32
+    epsilon: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y, size = torch.empty_like(x), x.shape[1]
+        pointwise.rms_norm[(len(x),)](
+            x, self.weight, y, self.epsilon, SIZE=size, WIDTH=_power_of_two(size), **_dependent_launch(x.device)
+        )
+        return y
+
+
+@dataclass(frozen=True, slots=True)
+class TritonLinear:
+    weight: torch.Tensor  # [outputs, inputs]
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        return self.of_normed(None, x, add)
+
+    def of_normed(self, norm: TritonNorm | None, x: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        """Like a call with norm(x), in one kernel where x is a single row."""
+        if len(x) == 1:
+            y = x.new_empty(1, len(self.weight)) if add is None else add
+            _matvec(x, norm, self.weight, y, bias=self.bias, add=add)
+            return y
+        x = norm(x) if norm else x
+        if add is None:
+            return functional.linear(x, self.weight, self.bias)
+        y = add.addmm_(x, self.weight.t())  # the product adds in float32, before it rounds
+        return y if self.bias is None else y.add_(self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonGated:
+    weight: torch.Tensor  # [2 * size, inputs], the gates in front
+    gelu: bool
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.of_normed(None, x)
+
+    def of_normed(self, norm: TritonNorm | None, x: torch.Tensor) -> torch.Tensor:
+        """Like a call with norm(x), in one kernel where x is a single row."""
+        size = len(self.weight) // 2
+        y = x.new_empty(len(x), size)
+        if len(x) == 1:
+            _matvec(x, norm, self.weight, y, gated=True, gelu=self.gelu)
+            return y
+        both = functional.linear(norm(x) if norm else x, self.weight)
+        pointwise.gate[(len(x), -(-size // GATE_COLUMNS))](both, y, SIZE=size, WIDTH=GATE_COLUMNS, GELU=self.gelu)
+        return y
+
+
+def _with_fused_norms(layer: Layer) -> Layer:
+    """The same layer, whose products norm their input themselves, so that a single row needs a kernel less for each."""
+    norm_in, qkv, norm_mlp, gated = layer.norm_in, layer.qkv, layer.norm_mlp, layer.gated
+    assert isinstance(norm_in, TritonNorm) and isinstance(qkv, TritonLinear)
+    assert isinstance(norm_mlp, TritonNorm) and isinstance(gated, TritonGated)
+    return replace(
+        layer,
+        norm_in=_unchanged,
+        qkv=partial(qkv.of_normed, norm_in),
+        norm_mlp=_unchanged,
+        gated=partial(gated.of_normed, norm_mlp),
+    )
+
+
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _matvec(
+    x: torch.Tensor,
+    norm: TritonNorm | None,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    add: torch.Tensor | None = None,
+    gated: bool = False,
+    gelu: bool = False,
+) -> None:
+    """Writes to y [1, size]; see `triton/matvec.py`."""
+    size, epsilon = y.shape[1], norm.epsilon if norm else 0.0
+    matvec.matvec[(-(-size // MATVEC_OUTPUTS),)](
+        x, norm.weight if norm else x, weight, x if bias is None else bias, x if add is None else add, y, size, epsilon,
+        INPUTS=weight.shape[1], N=MATVEC_OUTPUTS, K=MATVEC_COLUMNS, NORMED=norm is not None, GATED=gated, GELU=gelu,
+        BIASED=bias is not None, ADDED=add is not None, num_warps=MATVEC_WARPS, **_dependent_launch(x.device),
+    )  # fmt: skip
+
+
+@cache
+def _dependent_launch(device: torch.device) -> dict[str, bool]:
+    """Options of kernels that call `wait_for_inputs`: on GPUs since Hopper, their programs start early and wait."""
+    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return {"PDL": True, "launch_pdl": True} if hopper else {"PDL": False}
 
 
 class TritonAttention:
@@ -148,22 +240,24 @@ class TritonAttention:
             spec.epsilon,
             HEADS=spec.heads, KV_HEADS=spec.kv_heads, SIZE=spec.size, BLOCK=BLOCK_TOKENS, WIDTH=self._tiles["WIDTH"],
             HALF=self._cos.shape[1] if spec.rotary else 0, NORMED=len(self._norms) > 0, PARTS=ROTARY_PARTS, num_warps=4,
+            **_dependent_launch(qkv.device),
         )  # fmt: skip
 
     def _decode(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:
         """Attention of the first `num_decodes` spans, whose tokens are the first rows of `q`. Writes to `y`."""
         spec, spans, width = self.spec, batch.num_decodes, batch.block_tables.shape[1]
-        splits = -(-width * BLOCK_TOKENS // self._split)
+        splits, early = -(-width * BLOCK_TOKENS // self._split), _dependent_launch(q.device)
         partials = torch.empty((spans, spec.heads, splits, spec.size), dtype=torch.float32, device=q.device)
         weights = torch.empty((spans, spec.heads, splits), dtype=torch.float32, device=q.device)
         paged.decode[(spans, spec.kv_heads, splits)](
             q, self._keys, self._values, batch.block_tables, batch.starts, partials, weights, width, spec.scale,
             ROWS=max(LEAST_ROWS, _members(spec)), SPLIT=self._split, **self._tiles, **self._constants(),
+            num_stages=2, **early,
         )  # fmt: skip
         paged.combine[(spans, spec.heads)](
             partials, weights, batch.starts, y, splits,
             HEADS=spec.heads, SIZE=spec.size, WIDTH=self._tiles["WIDTH"], SPLIT=self._split, WINDOW=spec.window,
-            num_warps=1,
+            num_warps=1, **early,
         )  # fmt: skip
 
     def _chunk(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:

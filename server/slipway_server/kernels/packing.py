@@ -105,11 +105,12 @@ def _aligned(count: int) -> int:
 
 
 def sizes(most: int) -> tuple[int, ...]:
-    """Numbers of decodes that are captured, up to `most`: 1, 2, 4, 8, 16, 24, 32, then ever longer strides.
+    """Numbers of decodes that are captured, up to `most`: 1, 8, 16, 24, 32, then ever longer strides.
 
-    From 32 on, at most a quarter of a step's rows are padding, and there are few enough sizes to keep all graphs.
+    2 to 7 decodes take as long as 8 or longer. From 32 on, at most a quarter of a step's rows are padding, and there
+    are few enough sizes to keep all graphs.
     """
-    found, size = [1, 2, 4, 8], 16
+    found, size = [1, 8], 16
     while size < most:
         found.append(size)
         size += max(8, (1 << (size.bit_length() - 1)) // 4)

@@ -115,7 +115,7 @@ def answers(engine: EngineCore) -> dict[str, list[int]]:
     random = torch.Generator().manual_seed(2)
     for number, size in enumerate((3, 33, 1, 9, 2)):
         prompt = tuple(torch.randint(0, 64, (size,), generator=random).tolist())
-        sampling = SamplingParams(8 + number, temperature=float(number % 2), seed=number)
+        sampling = SamplingParams(8 + 3 * number, temperature=float(number % 2), seed=number)
         engine.submit(Request(str(number), prompt, sampling))
     while engine.scheduler.busy:
         for event in engine.step().events:
@@ -161,8 +161,8 @@ def test_replayed_steps_give_the_same_tokens_as_eager_steps(
     tape, found = captured(monkeypatch, async_scheduling=async_scheduling)
     assert found == expected
     assert len(set(map(tuple, found.values()))) == 5, "the answers must differ"
-    assert tape.replays > 5 and len(tape.captured) == len(set(tape.captured)) > 1
-    assert set(tape.captured) <= {1, 2, 4, 5}
+    assert tape.replays > 5 and len(tape.captured) == len(set(tape.captured))
+    assert set(tape.captured) == {1, 5}
 
 
 @pytest.mark.usefixtures("no_device")

@@ -92,7 +92,9 @@ def main() -> None:
         x = torch.zeros(2, 32, dtype=dtype)
         kernels.norm(torch.ones(32), 1e-6)(x)
         for activation in ("silu", "gelu_tanh"):
-            kernels.gated(torch.ones(48, 32), torch.ones(48, 32), activation)(x)
+            gated = kernels.gated(torch.ones(48, 32), torch.ones(48, 32), activation)
+            gated(x), gated(x[:1])
+        kernels.linear(torch.ones(8, 32), torch.ones(8))(x[:1], torch.zeros(1, 8, dtype=dtype))
         kernels.sample(torch.zeros(2, 2000), Draws([LIKELIEST] * 2, [0, 1]))
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 SHARED_BYTES = 227 * 1024  # that a block of threads may use on Hopper
 
 
-NAMES = {"decode", "combine", "chunk", "draw", "rotary_embedding_and_cache", "rms_norm", "gate"}
+NAMES = {"decode", "combine", "chunk", "draw", "rotary_embedding_and_cache", "rms_norm", "gate", "matvec"}
 
 
 @pytest.mark.integration

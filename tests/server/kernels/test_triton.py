@@ -12,9 +12,17 @@ import pytest
 import torch
 
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch, Rotary
-from slipway_server.kernels.draws import LIKELIEST, Draws, draw_by, sample
+from slipway_server.kernels.draws import LIKELIEST, STRETCH, Draws, draw_by, sample
 from slipway_server.kernels.in_torch import TorchKernels
-from slipway_server.kernels.in_triton import INTERPRETED, TritonKernels, split_tokens
+from slipway_server.kernels.in_triton import (
+    INTERPRETED,
+    MOST_LANES,
+    TritonGated,
+    TritonKernels,
+    TritonLinear,
+    TritonNorm,
+    split_tokens,
+)
 
 from .batches import POSITIONS, a_batch, made, width_of
 
@@ -75,11 +83,31 @@ def test_gated_products(activation: str) -> None:
     near(kernels().gated(gate, up, activation)(x), exact_kernels().gated(gate, up, activation)(x))
 
 
-def test_products_are_added_in_float32() -> None:
-    weight, bias, x, other = random(7, 8), random(7), random(3, 8), random(3, 7)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_products_are_added_in_float32(rows: int) -> None:
+    weight, bias, x, other = random(7, 8), random(7), random(rows, 8), random(rows, 7)
     ours, exact = (each.linear(weight, bias) for each in (kernels(), exact_kernels()))
     near(ours(x), exact(x))
     near(ours(x, other.clone()), exact(x, other))
+
+
+# Fewer inputs than a program takes at once, as many, and a few more; an odd number of outputs.
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 7), (1024, 6), (1030, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_single_row_is_normed_multiplied_and_gated_in_one_kernel(
+    inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    """What rows beside others get too, where the kernels are separate."""
+    weight, bias, gates = random(outputs, inputs), random(outputs), random(2 * outputs, inputs) * inputs**-0.5
+    x, other = random(1, inputs, dtype=dtype) * 30, random(1, outputs, dtype=dtype)
+    ours = kernels(dtype)
+    norm, linear = ours.norm(torch.rand(inputs) + 0.5, 1e-6), ours.linear(weight, bias)
+    gated = ours.gated(gates[:outputs], gates[outputs:], "silu")
+    assert isinstance(norm, TritonNorm) and isinstance(linear, TritonLinear) and isinstance(gated, TritonGated)
+    beside = torch.cat((x, x))
+    near(linear.of_normed(norm, x), linear.of_normed(norm, beside)[:1])
+    near(linear.of_normed(norm, x, other.clone()), linear.of_normed(norm, beside, torch.cat((other, other)))[:1])
+    near(gated.of_normed(norm, x), gated.of_normed(norm, beside)[:1])
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------------
@@ -98,6 +126,18 @@ def test_draws_are_those_of_torch(size: int) -> None:
     exact, all_finite = sample(wide[:, :size], draws)
     assert finite.tolist() == all_finite.tolist()
     assert sum(one != other for one, other in zip(ours.tolist(), exact.tolist(), strict=True)) <= 1  # by rounding
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero encountered in log")
+def test_draws_of_a_vocabulary_with_more_stretches_than_are_summed_beside_each_other() -> None:
+    size = MOST_LANES * STRETCH + 3000
+    logits = torch.randn(3, size)
+    logits[0, size - 5] = logits[1, size - 9] = 25.0
+    draws = Draws([draw_by(seed, 1.0, top_p=0.97) for seed in (3, 4)] + [LIKELIEST], [5, 6, 7])
+    ours, _ = kernels().sample(logits.to(DEVICE), draws)
+    exact, _ = sample(logits, draws)
+    assert ours.tolist() == exact.tolist()
+    assert ours[0] == size - 5 and ours[1] == size - 9
 
 
 @pytest.mark.parametrize(

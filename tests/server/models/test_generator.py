@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from slipway_server.kernels import pointwise
+from slipway_server.kernels.triton import pointwise
 from slipway_server.models import generator
 from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import _on_gpu, _Options, load_generator

@@ -9,6 +9,8 @@ Everything is summed in float32. Sums of exponentials are kept as logarithms to 
 import triton
 import triton.language as tl
 
+from .pointwise import wait_for_inputs
+
 LOG2E = tl.constexpr(1.4426950408889634)
 UNSEEN = tl.constexpr(float("-inf"))
 
@@ -62,13 +64,14 @@ def decode(
     q, keys, values, block_tables, starts, partials, weights, table_width, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (span, kv head, split): attention of a group's heads to SPLIT tokens of one sequence, read only once.
 
     Splits lie at fixed positions, so that a row's numbers depend on its own length only. Writes partials
     [spans, heads, splits, size] and the logarithm of their weights [spans, heads, splits], float32.
     """
+    wait_for_inputs(PDL)
     span, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     position = tl.load(starts + span)
     begin = split * SPLIT
@@ -99,8 +102,10 @@ def decode(
 def combine(
     partials, weights, starts, y, splits,
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (span, head): sums the parts of one head, each weighted by its share of the attention weights."""
+    wait_for_inputs(PDL)
     span, head = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, WIDTH)
     position = tl.load(starts + span)

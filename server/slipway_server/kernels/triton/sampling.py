@@ -32,13 +32,18 @@ def _weights(logits, places, size, top, inverse, value, token):
 
 @triton.jit
 def _mass(logits, size, top, inverse, value, token, WIDTH: tl.constexpr):
-    """The sum of the weights of all tokens before (`value`, `token`), float64 [1]."""
-    total = tl.zeros([1], tl.float64)
+    """The sum of the weights of all tokens before (`value`, `token`), float64."""
+    # Each lane adds some twenty numbers of its own, and threads meet once, at the end.
+    total = tl.zeros([WIDTH], tl.float32)
     for at in range(0, size, WIDTH):
-        places = at + tl.arange(0, WIDTH)
-        weights = _weights(logits, places, size, top, inverse, value, token)
-        total += tl.sum(weights.to(tl.float64), 0)
-    return total
+        total += _weights(logits, at + tl.arange(0, WIDTH), size, top, inverse, value, token)
+    return tl.sum(total.to(tl.float64), 0)
+
+
+@triton.jit
+def _first_of_best(scores, places):
+    """The lowest of the `places` [n] that have the largest score."""
+    return tl.min(tl.where(scores == tl.max(scores, 0), places, 2147483647), 0)
 
 
 @triton.jit
@@ -50,20 +55,27 @@ def _winner(masses, noise):
 @triton.jit
 def _draw(
     logits, size, top, inverse, value, token, seed, low, high, round_,
-    STRETCH: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
+    STRETCH: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Draws one of the tokens before (`value`, `token`), by three races: of stretches, of groups, of tokens."""
+    """Draws one of the tokens before (`value`, `token`), by three races: of stretches, of groups, of tokens.
+
+    LANES: stretches whose masses are summed beside each other.
+    """
     kind = round_ * 4
-    ahead = tl.full([1], -1.0, tl.float64)
-    stretch = tl.zeros([1], tl.int32)
-    inside = tl.arange(0, STRETCH)[None, :]
-    for at in range(0, tl.cdiv(size, STRETCH), TILE):
-        stretches = at + tl.arange(0, TILE)
-        weights = _weights(logits, stretches[:, None] * STRETCH + inside, size, top, inverse, value, token)
-        best, which = _winner(tl.sum(weights, 1), _noise(seed, low, high, stretches, kind + STRETCHES))
-        stretch = tl.where(best > ahead, at + which, stretch)
-        ahead = tl.maximum(ahead, best)
-    first_group = tl.sum(stretch, 0) * (STRETCH // GROUP)
+    ahead = tl.full([LANES], -1.0, tl.float64)
+    leaders = tl.zeros([LANES], tl.int32)
+    columns = tl.arange(0, WIDTH // LANES)[None, :]
+    for first in range(0, tl.cdiv(size, STRETCH), LANES):
+        stretches = first + tl.arange(0, LANES)
+        # A part of each stretch in every turn: noise and the sum over a stretch, which all threads share, come once.
+        masses = tl.zeros([LANES, WIDTH // LANES], tl.float32)
+        for at in range(0, STRETCH, WIDTH // LANES):
+            places = stretches[:, None] * STRETCH + at + columns
+            masses += _weights(logits, places, size, top, inverse, value, token)
+        scores = tl.sum(masses, 1).to(tl.float64) / _noise(seed, low, high, stretches, kind + STRETCHES)
+        leaders = tl.where(scores > ahead, stretches, leaders)
+        ahead = tl.maximum(ahead, scores)
+    first_group = _first_of_best(ahead, leaders) * (STRETCH // GROUP)
     groups = first_group + tl.arange(0, STRETCH // GROUP)
     places = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     weights = _weights(logits, places, size, top, inverse, value, token)
@@ -77,7 +89,7 @@ def _draw(
 @triton.jit(do_not_specialize=["stride", "size"])
 def draw(
     logits, stride, fields, bound_values, bound_ids, ids, finite, size,
-    STRETCH: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
+    STRETCH: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Program (row): the token of one row of float32 logits, and whether all of its numbers are finite.
 
@@ -87,19 +99,18 @@ def draw(
     """
     row = tl.program_id(0)
     logits += row.to(tl.int64) * stride
-    WIDTH: tl.constexpr = TILE * STRETCH
-    peak = tl.full([1], UNSEEN, tl.float32)
-    likeliest = tl.zeros([1], tl.int32)
-    total = tl.zeros([1], tl.float32)
+    # Lanes go on alone and meet once: to meet in every turn took most of the time.
+    peaks = tl.full([WIDTH], UNSEEN, tl.float32)
+    likeliest = tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], tl.float32)
     for at in range(0, size, WIDTH):
         places = at + tl.arange(0, WIDTH)
         there = places < size
         x = tl.load(logits + places, mask=there, other=UNSEEN)
-        best, which = tl.max(x, 0, return_indices=True)
-        likeliest = tl.where(best > peak, at + which, likeliest)
-        peak = tl.maximum(peak, best)
-        total += tl.sum(tl.where(there, x, 0.0), 0)
-    top, chosen = tl.max(peak, 0), tl.max(likeliest, 0)
+        likeliest = tl.where(x > peaks, places, likeliest)
+        peaks = tl.maximum(peaks, x)
+        total += tl.where(there, x, 0.0)
+    top, chosen = tl.max(peaks, 0), _first_of_best(peaks, likeliest)
     # A sum is finite only when no number is infinite or NaN.
     tl.store(finite + row, (tl.abs(tl.sum(total, 0)) < float("inf")).to(tl.uint8))
 
@@ -114,7 +125,7 @@ def draw(
     pending = (inverse > 0.0) & (tl.abs(top) < float("inf"))
     if pending:
         # top_p is a share of the mass that top_k leaves, before min_p removes tokens.
-        kept = tl.sum(_mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH), 0)
+        kept = _mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH)
         kept = kept * top_p.to(tl.float64)
         least = top + tl.log(min_p) / inverse
         token = tl.where(least > value, size, token)
@@ -122,11 +133,11 @@ def draw(
         round_ = 0
         while pending:
             chosen = _draw(
-                logits, size, top, inverse, value, token, seed, low, high, round_, STRETCH, GROUP, TILE
+                logits, size, top, inverse, value, token, seed, low, high, round_, STRETCH, GROUP, WIDTH, LANES
             )  # fmt: skip
             drawn = tl.load(logits + chosen)
             before = _mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, drawn, chosen, WIDTH)
             round_ += 1
-            pending = (top_p < 1.0) & (tl.sum(before, 0) > kept) & (round_ < size)
+            pending = (top_p < 1.0) & (before > kept) & (round_ < size)
             value, token = drawn, chosen
     tl.store(ids + row, tl.where(top == UNSEEN, -1, chosen).to(tl.int64))

@@ -5,8 +5,21 @@ import triton.language as tl
 
 
 @triton.jit
-def rms_norm(x, weight, y, epsilon, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def wait_for_inputs(PDL: tl.constexpr):
+    """To be called before a kernel reads what another one has written.
+
+    PDL: programmatic dependent launch, which GPUs have since Hopper. A kernel's programs start while the last ones of
+    the kernel in front of it still run, and wait here until all that it wrote can be read.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def rms_norm(x, weight, y, epsilon, SIZE: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr):
     """Program (row): RMSNorm (arXiv 1910.07467) of x [rows, SIZE] with a float32 weight [SIZE]."""
+    wait_for_inputs(PDL)
     columns = tl.arange(0, WIDTH)
     inside = columns < SIZE
     at = tl.program_id(0).to(tl.int64) * SIZE + columns
@@ -17,29 +30,35 @@ def rms_norm(x, weight, y, epsilon, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def activation(x, GELU: tl.constexpr):
+    """SiLU, or GELU by tanh, of float32."""
+    # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+    slope = 1.5957691216057308 * (x + 0.044715 * x * x * x) if GELU else x
+    return x * tl.sigmoid(slope)
+
+
+@triton.jit
 def gate(both, y, SIZE: tl.constexpr, WIDTH: tl.constexpr, GELU: tl.constexpr):
     """Program (row, part): activation(gate) * up, of [rows, 2 * SIZE] with the gates in front."""
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < SIZE
     g = tl.load(both + row * 2 * SIZE + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(both + row * 2 * SIZE + SIZE + columns, mask=inside, other=0.0).to(tl.float32)
-    # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
-    slope = 1.5957691216057308 * (g + 0.044715 * g * g * g) if GELU else g
-    g = g * tl.sigmoid(slope)
-    tl.store(y + row * SIZE + columns, (g * up).to(y.dtype.element_ty), mask=inside)
+    tl.store(y + row * SIZE + columns, (activation(g, GELU) * up).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def rotary_embedding_and_cache(
     qkv, norms, cos, sin, positions, slot_mapping, q, keys, values, epsilon,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
-    HALF: tl.constexpr, NORMED: tl.constexpr, PARTS: tl.constexpr,
+    HALF: tl.constexpr, NORMED: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Program (token, PARTS heads of q, k or v): norm, rotary embedding, and the write to q or to the paged KV cache.
 
     qkv [tokens, HEADS + 2 * KV_HEADS, SIZE]; norms [2, SIZE], of queries and of keys; cos and sin [positions, HALF].
     Rotary embedding (arXiv 2104.09864) of the first 2 * HALF numbers, in pairs (i, i + HALF).
     """
+    wait_for_inputs(PDL)
     token = tl.program_id(0)
     parts = (tl.program_id(1) * PARTS + tl.arange(0, PARTS))[:, None]
     columns = tl.arange(0, WIDTH)[None, :]

@@ -1,0 +1,1 @@
+"""The kernels for GPUs, written in Triton; `in_triton` launches them."""
