@@ -16,7 +16,7 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("operator", "gateway", "jobs", "server", "cli", "process")
-TRITON = {f"slipway_server.kernels.{name}" for name in ("paged", "pointwise", "sampling")}
+TRITON = {"slipway_server.kernels.triton.*"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from torch.nn import functional
 from triton.runtime.jit import JITFunction
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, in_sequence
-from .draws import GROUP, STRETCH, Draws, bound_of_top_k
+from .cuda import capability
+from .draws import GROUP, STRETCH, Bound, Draws, bound_of_top_k
 from .in_torch import TorchKernels
 from .triton import matvec, paged, pointwise, sampling
 
@@ -23,9 +24,9 @@ GATE_COLUMNS = 1024
 MATVEC_OUTPUTS, MATVEC_COLUMNS, MATVEC_WARPS = 4, 1024, 4
 ROTARY_PARTS = 8  # heads that a program rotates: on an H100 as fast as any other number, or faster
 SAMPLED_AT_ONCE = 8192  # numbers of the vocabulary that a program of the sampler reads in one turn
-MOST_LANES = 256  # stretches of the vocabulary beside each other: their sums stay in registers
 # A sequence is split into at most this many parts, none of them shorter than this many tokens.
 MOST_SPLITS, LEAST_SPLIT_TOKENS = 32, 128
+HOPPER = 9  # compute capability
 LEAST_ROWS = 16  # the fewest rows of a matrix product on tensor cores
 INTERPRETED = not isinstance(paged.decode, JITFunction)  # on the CPU, in tests: TRITON_INTERPRET=1
 
@@ -46,6 +47,7 @@ class TritonKernels(TorchKernels):
         super().__init__(dtype, device)
         self._split_tokens = split_tokens(context_tokens)
         self._caches: list[TritonAttention] = []
+        self._unbounded = Bound(torch.empty(0), torch.empty(0, dtype=torch.int64))
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         return TritonLinear(self._here(weight), None if bias is None else self._here(bias))
@@ -73,16 +75,23 @@ class TritonKernels(TorchKernels):
         rules = numpy.stack([draws.rows[name] for name in ("inverse_temperature", "top_p", "min_p")], axis=1)
         given = torch.from_numpy(numpy.concatenate((words, rules.view(numpy.int32)), axis=1).reshape(-1))
         on_device = given.to(logits.device, non_blocking=True)  # else the copy waits until the logits are computed
-        bound = bound_of_top_k(logits, draws.rows["top_k"])
+        top_k = draws.rows["top_k"]
+        bound = bound_of_top_k(logits, top_k) if top_k.any() else self._no_bound(count)
         ids = torch.empty(count, dtype=torch.int64, device=logits.device)
         finite = torch.empty(count, dtype=torch.uint8, device=logits.device)
-        stretches = _power_of_two(-(-size // STRETCH))
-        lanes = min(MOST_LANES, max(SAMPLED_AT_ONCE // STRETCH, stretches))
+        lanes = max(SAMPLED_AT_ONCE // STRETCH, _power_of_two(-(-size // STRETCH)))
         sampling.draw[(count,)](
             logits, logits.stride(0), on_device, bound.values, bound.ids, ids, finite, size,
             STRETCH=STRETCH, GROUP=GROUP, WIDTH=SAMPLED_AT_ONCE, LANES=lanes, num_warps=16,
         )  # fmt: skip
         return ids, finite.view(torch.bool)
+
+    def _no_bound(self, count: int) -> Bound:
+        """What `bound_of_top_k` returns where no row has a top_k. Kept: each operation costs the host as much here."""
+        if len(self._unbounded.values) < count:
+            values = torch.full((count,), -torch.inf, device=self.device)
+            self._unbounded = Bound(values, torch.zeros(count, dtype=torch.int64, device=self.device))
+        return self._unbounded
 
     def attention(self, spec: AttentionSpec) -> Attention:
         layer = TritonAttention(spec, self.dtype, self.device, self._split_tokens)
@@ -197,8 +206,7 @@ def _matvec(
 @cache
 def _dependent_launch(device: torch.device) -> dict[str, bool]:
     """Options of kernels that call `wait_for_inputs`: on GPUs since Hopper, their programs start early and wait."""
-    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return {"PDL": True, "launch_pdl": True} if hopper else {"PDL": False}
+    return {"PDL": True, "launch_pdl": True} if capability(device) >= HOPPER else {"PDL": False}
 
 
 class TritonAttention:

@@ -24,20 +24,26 @@ def _noise(seed, low, high, places, kind):
 
 @triton.jit
 def _weights(logits, places, size, top, inverse, value, token):
-    """Weights of the tokens at `places`; 0 unless they come before (`value`, `token`) by descending logit, then ID."""
+    """Weights of the tokens at `places`; 0 unless they come before (`value`, `token`) by descending logit, then ID.
+
+    A logit of minus infinity comes before nothing: where `value` is that low, `token` is 0.
+    """
     x = tl.load(logits + places, mask=places < size, other=UNSEEN)
-    allowed = (x > UNSEEN) & ((x > value) | ((x == value) & (places < token)))
+    allowed = (x > value) | ((x == value) & (places < token))
     return tl.where(allowed, tl.exp((x - top) * inverse), 0.0)
 
 
 @triton.jit
-def _mass(logits, size, top, inverse, value, token, WIDTH: tl.constexpr):
-    """The sum of the weights of all tokens before (`value`, `token`), float64."""
-    # Each lane adds some twenty numbers of its own, and threads meet once, at the end.
-    total = tl.zeros([WIDTH], tl.float32)
-    for at in range(0, size, WIDTH):
-        total += _weights(logits, at + tl.arange(0, WIDTH), size, top, inverse, value, token)
-    return tl.sum(total.to(tl.float64), 0)
+def _masses(
+    logits, size, top, inverse, value, token, end, STRETCH: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr
+):
+    """The sum of the weights of each stretch [LANES], of its first `end` tokens."""
+    stretches, columns = tl.arange(0, LANES)[:, None] * STRETCH, tl.arange(0, WIDTH // LANES)[None, :]
+    sums = tl.zeros([LANES, WIDTH // LANES], tl.float32)
+    # A part of each stretch in every turn: threads add numbers of their own, and meet once, at the end.
+    for at in range(0, end, WIDTH // LANES):
+        sums += _weights(logits, stretches + at + columns, size, top, inverse, value, token)
+    return tl.sum(sums, 1)
 
 
 @triton.jit
@@ -54,28 +60,16 @@ def _winner(masses, noise):
 
 @triton.jit
 def _draw(
-    logits, size, top, inverse, value, token, seed, low, high, round_,
-    STRETCH: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+    logits, masses, size, top, inverse, value, token, seed, low, high, round_,
+    STRETCH: tl.constexpr, GROUP: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Draws one of the tokens before (`value`, `token`), by three races: of stretches, of groups, of tokens.
 
-    LANES: stretches whose masses are summed beside each other.
+    `masses` [LANES]: of the stretches' tokens before (`value`, `token`).
     """
     kind = round_ * 4
-    ahead = tl.full([LANES], -1.0, tl.float64)
-    leaders = tl.zeros([LANES], tl.int32)
-    columns = tl.arange(0, WIDTH // LANES)[None, :]
-    for first in range(0, tl.cdiv(size, STRETCH), LANES):
-        stretches = first + tl.arange(0, LANES)
-        # A part of each stretch in every turn: noise and the sum over a stretch, which all threads share, come once.
-        masses = tl.zeros([LANES, WIDTH // LANES], tl.float32)
-        for at in range(0, STRETCH, WIDTH // LANES):
-            places = stretches[:, None] * STRETCH + at + columns
-            masses += _weights(logits, places, size, top, inverse, value, token)
-        scores = tl.sum(masses, 1).to(tl.float64) / _noise(seed, low, high, stretches, kind + STRETCHES)
-        leaders = tl.where(scores > ahead, stretches, leaders)
-        ahead = tl.maximum(ahead, scores)
-    first_group = _first_of_best(ahead, leaders) * (STRETCH // GROUP)
+    _, stretch = _winner(masses, _noise(seed, low, high, tl.arange(0, LANES), kind + STRETCHES))
+    first_group = stretch * (STRETCH // GROUP)
     groups = first_group + tl.arange(0, STRETCH // GROUP)
     places = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     weights = _weights(logits, places, size, top, inverse, value, token)
@@ -95,7 +89,8 @@ def draw(
 
     fields int32 [rows, 7]: seed and position, lower words first, then the bits of float32 inverse temperature (0: the
     likeliest token), top_p and min_p; bound_values and bound_ids [rows]: the token before which top_k ends. Writes ids
-    int64 [rows], -1 where no token is allowed, and finite uint8 [rows].
+    int64 [rows], -1 where no token is allowed, and finite uint8 [rows]. LANES: a power of two, at least the number of
+    stretches.
     """
     row = tl.program_id(0)
     logits += row.to(tl.int64) * stride
@@ -125,19 +120,21 @@ def draw(
     pending = (inverse > 0.0) & (tl.abs(top) < float("inf"))
     if pending:
         # top_p is a share of the mass that top_k leaves, before min_p removes tokens.
-        kept = _mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, value, token, WIDTH)
-        kept = kept * top_p.to(tl.float64)
+        masses = _masses(logits, size, top, inverse, value, token, STRETCH, STRETCH, WIDTH, LANES)
+        kept = tl.sum(masses.to(tl.float64), 0) * top_p.to(tl.float64)
         least = top + tl.log(min_p) / inverse
-        token = tl.where(least > value, size, token)
-        value = tl.maximum(value, least)
+        if least > value:
+            value, token = least, size
+            masses = _masses(logits, size, top, inverse, value, token, STRETCH, STRETCH, WIDTH, LANES)
+        again = tl.where(top_p < 1.0, STRETCH, 0)  # without top_p the first token that is drawn is accepted
         round_ = 0
         while pending:
             chosen = _draw(
-                logits, size, top, inverse, value, token, seed, low, high, round_, STRETCH, GROUP, WIDTH, LANES
+                logits, masses, size, top, inverse, value, token, seed, low, high, round_, STRETCH, GROUP, LANES
             )  # fmt: skip
-            drawn = tl.load(logits + chosen)
-            before = _mass(logits, tl.where(top_p < 1.0, size, 0), top, inverse, drawn, chosen, WIDTH)
+            value, token = tl.load(logits + chosen), chosen
+            # What comes before the token decides whether it is accepted, and is what the next round draws from.
+            masses = _masses(logits, size, top, inverse, value, token, again, STRETCH, WIDTH, LANES)
             round_ += 1
-            pending = (top_p < 1.0) & (before > kept) & (round_ < size)
-            value, token = drawn, chosen
+            pending = (top_p < 1.0) & (tl.sum(masses.to(tl.float64), 0) > kept) & (round_ < size)
     tl.store(ids + row, tl.where(top == UNSEEN, -1, chosen).to(tl.int64))
