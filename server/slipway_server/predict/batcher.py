@@ -15,7 +15,23 @@ from .texts import BATCH_TOKENS
 # Where the rules have no limit so many requests may wait, and up to MAX_QUEUE while all rows that wait are computed in
 # QUEUE_S: a pause of the machine refuses no request of a fast model, and one to a slow model does not wait for minutes.
 MIN_QUEUE, MAX_QUEUE, QUEUE_S = 256, 1024, 1.0
-MAX_QUEUE_BYTES = 512 << 20  # of their inputs together; one request alone may have more
+# Of inputs that wait, in all queues of a server together: a share of the memory that is free at its start, and a bound.
+QUEUE_MEMORY_SHARE, MAX_QUEUE_BYTES = 0.1, 512 << 20
+
+
+@dataclass(slots=True)
+class QueueMemory:
+    """Bytes of the inputs that wait in the queues that share this."""
+
+    limit_bytes: int = MAX_QUEUE_BYTES
+    used_bytes: int = 0
+
+    @classmethod
+    def of_free(cls, free_bytes: int) -> "QueueMemory":
+        return cls(min(MAX_QUEUE_BYTES, int(free_bytes * QUEUE_MEMORY_SHARE)))
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self.used_bytes + size_bytes <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +106,13 @@ class DeadlineMissed(Exception):
 @dataclass(slots=True)
 class Batcher:
     rules: BatchRules
+    memory: QueueMemory = field(default_factory=QueueMemory)
     fit: ServiceTime = field(default_factory=ServiceTime)
     _queues: dict[tuple[int, Hashable], deque[PredictJob]] = field(
         default_factory=dict
     )  # by class and key, oldest first
     _waiting: int = 0
     _waiting_rows: int = 0
-    _waiting_bytes: int = 0
     _running_rows: int = 0
 
     @property
@@ -116,8 +132,10 @@ class Batcher:
         """
         if self._is_full():
             raise BatchQueueFull(f"{self._waiting} requests wait, which is the limit.")
-        if self._waiting and self._waiting_bytes + job.size_bytes > MAX_QUEUE_BYTES:
-            raise BatchQueueFull(f"{self._waiting_bytes} bytes of inputs wait, and there is no room for more.")
+        # One request of each model may always wait: or large inputs were never computed, and a model had to wait for
+        # another one's queue.
+        if self._waiting and not self.memory.has_room(job.size_bytes):
+            raise BatchQueueFull(f"{self.memory.used_bytes} bytes of inputs wait, and there is no room for more.")
         if math.isfinite(job.deadline_s):
             rows_ahead = self._waiting_rows + self._running_rows
             batches = math.ceil(rows_ahead / self.rules.max_size)
@@ -127,7 +145,7 @@ class Batcher:
         job.queued = True
         self._waiting += 1
         self._waiting_rows += job.left
-        self._waiting_bytes += job.size_bytes
+        self.memory.used_bytes += job.size_bytes
 
     def cancel(self, job: PredictJob) -> None:
         """Take a request out of the queue: its client left, or a part of it failed. Rows that run already go on."""
@@ -223,7 +241,7 @@ class Batcher:
         job.queued = False
         self._waiting -= 1
         self._waiting_rows -= job.left
-        self._waiting_bytes -= job.size_bytes
+        self.memory.used_bytes -= job.size_bytes
         key = (job.priority, job.key)
         if not self._queues.get(key, True):
             del self._queues[key]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from ..engine.client import EngineCrashed
-from .batcher import Batcher, BatchRules, DeadlineMissed, Part, PredictJob, RowBatch
+from .batcher import Batcher, BatchRules, DeadlineMissed, Part, PredictJob, QueueMemory, RowBatch
 from .description import ModelDescription
 from .process.client import BatchFailed, ModelProcess
 from .process.messages import LoadModel, ModelLoaded
@@ -66,8 +66,15 @@ class Observer:
 
 
 class Executor:
-    def __init__(self, rules: BatchRules, batch_timeout_s: float, observer: Observer | None = None) -> None:
-        self.batcher = Batcher(rules)
+    def __init__(
+        self,
+        rules: BatchRules,
+        batch_timeout_s: float,
+        observer: Observer | None = None,
+        memory: QueueMemory | None = None,
+    ) -> None:
+        """`memory`: of the inputs that wait, which executors of one server share."""
+        self.batcher = Batcher(rules, memory or QueueMemory())
         self.description: ModelDescription | None = None
         self._process = ModelProcess(batch_timeout_s)
         self._observer = observer or Observer()

@@ -15,6 +15,7 @@ from slipway_server.predict.batcher import (
     BatchRules,
     DeadlineMissed,
     PredictJob,
+    QueueMemory,
     RowBatch,
 )
 from slipway_server.predict.texts import BATCH_TOKENS, MAX_PADDING, groups
@@ -138,6 +139,25 @@ def test_inputs_that_wait_have_a_bound_in_bytes() -> None:
         batcher.submit(jobs[1], 0.0)
     assert len(ids(batcher.take(0.0))) == 1
     batcher.submit(jobs[1], 0.0)
+
+
+def test_queues_of_one_server_share_their_memory() -> None:
+    memory = QueueMemory.of_free(1000)
+    one, other = Batcher(BatchRules(), memory), Batcher(BatchRules(), memory)
+    jobs = [job(number) for number in range(3)]
+    for each, size_bytes in zip(jobs, (60, 40, 1), strict=True):
+        each.size_bytes = size_bytes
+    one.submit(jobs[0], 0.0)
+    other.submit(jobs[1], 0.0)
+    with pytest.raises(BatchQueueFull, match="100 bytes of inputs wait"):
+        other.submit(jobs[2], 0.0)
+    one.take(0.0)
+    other.submit(jobs[2], 0.0)
+    assert memory.used_bytes == 41
+    third = Batcher(BatchRules(), memory)
+    jobs[0].size_bytes = 1000
+    third.submit(jobs[0], 0.0)  # a model with an empty queue takes a request
+    assert QueueMemory.of_free(1 << 40).limit_bytes == MAX_QUEUE_BYTES
 
 
 def test_a_request_that_must_be_late_is_refused_at_once() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import machine
+from ...predict.batcher import QueueMemory
 from ...predict.pool.eviction import PoolLimits
 from ...predict.pool.loading import PoolRules
 from ...predict.pool.pool import ProcessPool
@@ -83,11 +84,11 @@ async def serve(settings: ServerSettings) -> None:
     metrics = PoolMetrics()
     health = Health(Heartbeat.create(), settings.stall_timeout_s)
     spans = tracing(settings.spans_endpoint, settings.served_model_name, settings.spans_service)
-    rules = pool_rules(settings)
+    rules, memory = pool_rules(settings), QueueMemory.of_free(machine.free_memory_bytes())
     pool = ProcessPool(
         Path(settings.pool_config),
         rules,
-        lambda entry: host_model(settings, entry, metrics.model(entry.key), health, spans),
+        lambda entry: host_model(settings, entry, metrics.model(entry.key), health, spans, memory),
         metrics,
     )
     observe(pool, metrics, rules.limits.memory_bytes)

@@ -5,6 +5,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 
+from ...predict.batcher import QueueMemory
 from ...predict.executor import Executor, Observer
 from ...predict.pool.catalog import PoolEntry
 from ...predict.process.image_decoders import DecoderRules, ImageDecoders
@@ -68,9 +69,15 @@ class PooledModel:
 
 
 def host_model(
-    settings: ServerSettings, entry: PoolEntry, metrics: PredictMetrics, health: Health, tracing: Tracing
+    settings: ServerSettings,
+    entry: PoolEntry,
+    metrics: PredictMetrics,
+    health: Health,
+    tracing: Tracing,
+    memory: QueueMemory,
 ) -> PooledModel:
-    executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed))
+    """`memory`: of the inputs that wait, which all models share."""
+    executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed), memory)
     own = Health(health.heartbeat, settings.stall_timeout_s)
     service = PredictService(
         ModelIdentity(entry.name, entry.shown_version or entry.version, entry.version), executor, metrics, own, tracing

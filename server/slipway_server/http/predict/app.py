@@ -11,7 +11,7 @@ from aiohttp import web
 from ... import machine
 from ...engine.client import EngineCrashed
 from ...engine.supervisor import Restarts, keep_running
-from ...predict.batcher import BatchRules
+from ...predict.batcher import BatchRules, QueueMemory
 from ...predict.description import ImageInput
 from ...predict.executor import Executor, Observer
 from ...predict.model_file import ModelFile
@@ -120,7 +120,8 @@ async def serve(settings: ServerSettings, file: ModelFile) -> None:
     """Serve until SIGTERM and the end of the drain; raise EngineError when the model cannot be served (any more)."""
     hide_memory()
     metrics = PredictMetrics(settings.served_model_name)
-    executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed))
+    observer, memory = Observer(metrics.batch, metrics.failed), QueueMemory.of_free(machine.free_memory_bytes())
+    executor = Executor(rules_of(settings), settings.max_batch_s, observer, memory)
     metrics.observe_queue(lambda: executor.running, lambda: executor.batcher.waiting)
     health = Health(Heartbeat.create(), settings.stall_timeout_s)
     identity = ModelIdentity(settings.served_model_name, settings.model_version, settings.model_revision)
