@@ -20,6 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from slipway_server.kernels import in_triton
 from slipway_server.kernels.api import AttentionSpec, Rotary
 from slipway_server.kernels.draws import LIKELIEST, Draws
 from slipway_server.kernels.in_triton import TritonKernels
@@ -80,6 +81,7 @@ def usage(compiled: Any) -> dict[str, int]:
 
 def main() -> None:
     JITFunction.run = compile_only
+    in_triton._dependent_launch = lambda _: {"PDL": True, "launch_pdl": True}  # as on a Hopper GPU
     count = int(sys.argv[1]) if len(sys.argv) > 1 else len(LAYERS)
     for dtype, heads, kv_heads, size, window, cap in LAYERS[:count]:
         kernels = TritonKernels(dtype, "cpu", POSITIONS)
