@@ -70,10 +70,16 @@ def build_generator(start: Start, threads: int) -> tuple[EngineCore, Ready]:
     dtype, device, vocab_size = name_of(kernels.dtype), str(kernels.device), decoder.vocab_size
     ready = Ready(limits.kv_tokens, BLOCK_TOKENS, 0.0, dtype, device, kernels.name, vocab_size)
     scheduler = Scheduler(limits, hash_key=secrets.token_bytes(32), scope=scope)
-    # Where no operation waits for the device, which is where steps can be replayed, the host has something to do.
-    ahead = kernels.replays if start.async_scheduling == "auto" else start.async_scheduling == "on"
-    launches = runner if ahead else None
+    launches = runner if schedules_ahead(start.async_scheduling, replays=kernels.replays) else None
     return EngineCore(scheduler, runner, budget, vocab_size=vocab_size, masks=masks, launches=launches), ready
+
+
+def schedules_ahead(setting: str, *, replays: bool) -> bool:
+    """Whether a step begins before the one before has ended. `setting`: auto, on or off.
+
+    By itself where steps can be replayed: no operation waits for the device there, so the host gains that time.
+    """
+    return replays if setting == "auto" else setting == "on"
 
 
 def masks_for(start: Start, vocabulary: int, slots: int) -> Masks:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from slipway_server.engine.build import schedules_ahead
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import FinishReason, Request, RequestOutput, SamplingParams, ScheduledSequence
 
@@ -212,3 +213,11 @@ def test_when_all_were_cancelled_a_newcomer_is_not_disturbed_by_the_step_in_flig
     assert not engine.scheduler.busy
     engine.submit(greedy_of("a", 40))
     assert tokens(drain(engine)) == alone(greedy_of("a", 40))
+
+
+@pytest.mark.parametrize(
+    ("setting", "replays", "ahead"),
+    [("auto", True, True), ("auto", False, False), ("on", False, True), ("off", True, False)],
+)
+def test_by_itself_it_is_on_where_steps_can_be_replayed(setting: str, *, replays: bool, ahead: bool) -> None:
+    assert schedules_ahead(setting, replays=replays) is ahead
