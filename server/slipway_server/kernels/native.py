@@ -11,7 +11,7 @@ import torch
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Linear, Map
 from .c.library import KernelsUnavailable, Library, library
 from .draws import STRETCH, Draws, TokenMasks, mask
-from .pages import in_large_pages, populate
+from .pages import LargePages, aligned, populate
 
 TILE_ROWS, MAX_HEAD = 32, 256
 POPULATE_S = 1.0  # by which allocating the caches' pages may delay the start
@@ -94,9 +94,10 @@ class NativeKernels:
         self._kind, self._threads, self._int8, self._kv_int8 = library(threads), threads, int8, kv_int8
         self._library, self.instruction_set = self._kind.functions, self._kind.instruction_set
         self._layers: list[_NativeAttention] = []
+        self._memory = LargePages()  # of the weights
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        return _Product(self._kind, weight, bias, int8=self._int8)
+        return _Product(self._kind, self._memory, weight, bias, int8=self._int8)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, activation: str) -> Map:
         # Half a panel of gate beside the same half of up: one product has both in registers at its end.
@@ -104,7 +105,7 @@ class NativeKernels:
         _divisible("the inner size", len(gate), half)
         both = torch.stack((gate.view(-1, half, inputs), up.view(-1, half, inputs)), dim=1).view(-1, inputs)
         after = SILU_GATED if activation == "silu" else GELU_GATED
-        return _Product(self._kind, both, None, int8=self._int8, after=after)
+        return _Product(self._kind, self._memory, both, None, int8=self._int8, after=after)
 
     def embedding(self, weight: torch.Tensor) -> Map:
         # A copy: a tensor that lies in a mapped file would keep the whole file in this process's memory.
@@ -122,7 +123,7 @@ class NativeKernels:
     def _head(self, weight: torch.Tensor) -> "_Product":
         missing = -len(weight) % self._kind.panel
         padded = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
-        return _Product(self._kind, padded, None, int8=self._int8, as_float=True)
+        return _Product(self._kind, self._memory, padded, None, int8=self._int8, as_float=True)
 
     def norm(self, weight: torch.Tensor, epsilon: float) -> Map:
         return _NativeNorm(self._library, weight, epsilon)
@@ -169,8 +170,9 @@ class NativeKernels:
         return sum(layer.bytes_per_block for layer in self._layers)
 
     def reserve(self, blocks: int) -> None:
+        memory = LargePages(sum(layer.cache_bytes(blocks) for layer in self._layers))
         for layer in self._layers:
-            layer.reserve(blocks)
+            layer.reserve(blocks, memory)
 
     def populate(self) -> None:
         populate((numbers for layer in self._layers for numbers in layer.caches), self._threads, POPULATE_S)
@@ -186,6 +188,7 @@ class _Product:
     def __init__(
         self,
         kind: Library,
+        memory: LargePages,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         *,
@@ -205,7 +208,7 @@ class _Product:
         self.job = _Linear(k=inputs, n=outputs, after=after, y_float=as_float, is_int8=int8)
         weight = weight.to(torch.bfloat16).contiguous()
         panels = (outputs // kind.panel, inputs // together, kind.panel, together)
-        self._packed = in_large_pages(panels, torch.int8 if int8 else torch.bfloat16)
+        self._packed = memory.zeros(panels, torch.int8 if int8 else torch.bfloat16)
         pack = _Pack(x=weight.data_ptr(), w=self._packed.data_ptr(), n=outputs, k=inputs, is_int8=int8)
         if int8:
             self._scale, self._sum = torch.empty(outputs), torch.empty(outputs, dtype=torch.int32)
@@ -278,15 +281,22 @@ class _NativeAttention:
         each = self.spec.size + 4 if self._int8 else 2 * self.spec.size
         return 2 * self.spec.kv_heads * BLOCK_TOKENS * each
 
-    def reserve(self, blocks: int) -> None:
+    def cache_bytes(self, blocks: int) -> int:
+        """What `reserve` takes, where each tensor begins at a cache line."""
+        vectors = blocks * self.spec.kv_heads * BLOCK_TOKENS
+        if self._int8:
+            return 2 * (aligned(vectors * self.spec.size) + aligned(4 * vectors))
+        return 2 * aligned(2 * vectors * self.spec.size)
+
+    def reserve(self, blocks: int, memory: LargePages) -> None:
         heads, numbers = self.spec.kv_heads, BLOCK_TOKENS * self.spec.size
         kind = torch.int8 if self._int8 else torch.bfloat16
-        keys, values = (in_large_pages((blocks, heads, numbers), kind) for _ in range(2))
+        keys, values = (memory.zeros((blocks, heads, numbers), kind) for _ in range(2))
         self.caches = (keys, values)
         self.rope.keys = self.attend.keys = keys.data_ptr()
         self.rope.values = self.attend.values = values.data_ptr()
         if self._int8:
-            of_keys, of_values = (in_large_pages((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2))
+            of_keys, of_values = (memory.zeros((blocks, heads, BLOCK_TOKENS), torch.float32) for _ in range(2))
             self.caches += (of_keys, of_values)
             self.rope.key_scales = self.attend.key_scales = of_keys.data_ptr()
             self.rope.value_scales = self.attend.value_scales = of_values.data_ptr()

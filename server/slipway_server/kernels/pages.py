@@ -13,25 +13,51 @@ from itertools import zip_longest
 
 import torch
 
-LARGE_PAGE_BYTES = 2 << 20
+LARGE_PAGE_BYTES, CACHE_LINE_BYTES = 2 << 20, 64
+# Of one mapping for weights. What is not used of it is address space and no memory.
+MAPPING_BYTES = 256 << 20
 MADV_HUGEPAGE, MADV_POPULATE_WRITE = 14, 23  # of sys/mman.h; the latter since Linux 5.14
 
 Piece = tuple[int, int]  # address, bytes
 
 
-def in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of zeros, in pages of 2 MiB where Linux has them: steps that read all of it have fewer TLB misses.
+class LargePages:
+    """Memory for tensors that live as long as the model, in pages of 2 MiB where Linux has them.
 
-    Zeros, because an attention weight of 0 times a NaN in unused memory would be NaN. Linux allocates a page at its
-    first write, so large caches cost nothing until they are used.
+    Tensors lie side by side in few mappings. With a mapping for each of them, each would end within a page whose rest
+    nothing uses: 6 MiB in each layer of a small model.
     """
-    size = math.prod(shape) * dtype.itemsize
+
+    def __init__(self, mapping_bytes: int = MAPPING_BYTES) -> None:
+        self._mapping_bytes = mapping_bytes
+        self._rest = torch.empty(0, dtype=torch.uint8)
+
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of zeros that begins at a cache line.
+
+        Zeros, because an attention weight of 0 times a NaN in unused memory would be NaN. Linux allocates a page at its
+        first write, so large caches cost nothing until they are used.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if size > len(self._rest):
+            self._rest = _mapping(max(size, self._mapping_bytes))
+        numbers, self._rest = self._rest[:size], self._rest[aligned(size) :]
+        return numbers.view(dtype).view(tuple(shape))
+
+
+def aligned(size: int) -> int:
+    """`size`, in bytes, up to the end of its last cache line."""
+    return -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+
+
+def _mapping(size: int) -> torch.Tensor:
+    """`size` bytes from the start of a large page. The mapping lives as long as a tensor in it does."""
     memory = mmap.mmap(-1, size + LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):
         memory.madvise(MADV_HUGEPAGE)
     raw = torch.frombuffer(memory, dtype=torch.uint8)
     start = -raw.data_ptr() % LARGE_PAGE_BYTES
-    return raw[start : start + size].view(dtype).view(tuple(shape))
+    return raw[start : start + size]
 
 
 def populate(
@@ -40,7 +66,7 @@ def populate(
     at_once_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> threading.Thread | None:
-    """Has Linux allocate the pages of tensors from `in_large_pages`, whose content does not change.
+    """Has Linux allocate the pages of tensors in LargePages, whose content does not change.
 
     Otherwise the first write to a page waits while Linux clears it, or while a hypervisor provides it: up to a tenth of
     a busy step. `threads` threads do it for `at_once_s` seconds; then one thread with idle priority does the rest.
@@ -79,7 +105,13 @@ def in_order_of_use(caches: Iterable[torch.Tensor]) -> Iterator[Piece]:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[Piece]:
-    """The large pages of a tensor, one by one: while Linux allocates one, this process can map no other memory."""
-    start, size = tensor.data_ptr(), tensor.nbytes
-    for offset in range(0, size, LARGE_PAGE_BYTES):
-        yield start + offset, min(LARGE_PAGE_BYTES, size - offset)
+    """A tensor's parts of large pages, one by one: while Linux allocates one, this process can map no other memory.
+
+    They begin at pages, as madvise requires: the first one with the end of what lies before the tensor.
+    """
+    end = tensor.data_ptr() + tensor.nbytes
+    start = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    while start < end:
+        stop = min(end, (start // LARGE_PAGE_BYTES + 1) * LARGE_PAGE_BYTES)
+        yield start, stop - start
+        start = stop

@@ -18,16 +18,19 @@ from slipway_server.kernels.c.library import KernelsUnavailable, cpu_flags, inst
 ROOT = Path(__file__).parents[3]
 HASWELL = "avx avx2 fma f16c bmi1 bmi2"
 SKYLAKE = f"{HASWELL} avx512f avx512bw avx512vl avx512dq avx512cd"
+SAPPHIRE_RAPIDS = f"GenuineIntel {SKYLAKE} avx_vnni avx512_vnni avx512_bf16 avx512_fp16"
 CPUS = {
     "x86_64": {
         "Haswell, Zen 1 to 3": (HASWELL, "avx2"),
         "Alder Lake, Sierra Forest": (f"{HASWELL} avx_vnni", "avx_vnni"),
         "Skylake-SP": (SKYLAKE, "avx512"),
         "Cascade Lake, Ice Lake": (f"{SKYLAKE} avx512_vnni", "avx512_vnni"),
-        "Zen 4": (f"{SKYLAKE} avx512_vnni avx512_bf16", "avx512_bf16"),
-        "Cooper Lake": (f"{SKYLAKE} avx512_vnni avx512_bf16", "avx512_bf16"),
-        "Sapphire Rapids": (f"{SKYLAKE} avx_vnni avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8", "amx"),
-        "the same in a process without tiles": (f"{SKYLAKE} avx512_vnni avx512_bf16 amx_bf16 amx_int8", "avx512_bf16"),
+        "Zen 4": (f"AuthenticAMD {SKYLAKE} avx512_vnni avx512_bf16", "avx512_bf16"),
+        "Cooper Lake": (f"GenuineIntel {SKYLAKE} avx512_vnni avx512_bf16", "avx512_bf16"),
+        "Sapphire Rapids": (f"{SAPPHIRE_RAPIDS} amx_tile amx_bf16 amx_int8", "amx"),
+        "the same in a process without tiles": (f"{SAPPHIRE_RAPIDS} amx_bf16 amx_int8", "avx512_vnni"),
+        "the same where a hypervisor hides AMX": (SAPPHIRE_RAPIDS, "avx512_vnni"),
+        "Intel's flags by another vendor": (SAPPHIRE_RAPIDS.replace("GenuineIntel", "AuthenticAMD"), "avx512_bf16"),
     },
     "aarch64": {"Graviton2": ("fp asimd atomics asimdhp asimdrdm asimddp", "neon")},
 }
@@ -57,12 +60,17 @@ def test_why_a_cpu_gets_none(chosen: str, machine: str, flags: str, message: str
 
 def test_a_named_set_masks_better_ones() -> None:
     assert instruction_set("avx2", "x86_64", set(SKYLAKE.split())).name == "avx2"
+    assert instruction_set("avx512_bf16", "x86_64", set(SAPPHIRE_RAPIDS.split())).name == "avx512_bf16", (
+        "slow, but named"
+    )
 
 
 def test_flags_are_read_on_both_machines(tmp_path: Path) -> None:
-    (tmp_path / "x86").write_text("processor : 0\nflags\t\t: fpu avx2\n\nprocessor : 1\nflags\t\t: fpu\n")
+    (tmp_path / "x86").write_text(
+        "processor : 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu avx2\n\nprocessor : 1\nflags\t\t: fpu sse\n"
+    )
     (tmp_path / "arm").write_text("processor : 0\nFeatures\t: fp asimd asimddp\n")
-    assert cpu_flags(tmp_path / "x86") == {"fpu", "avx2"}
+    assert cpu_flags(tmp_path / "x86") == {"GenuineIntel", "fpu", "avx2"}
     assert cpu_flags(tmp_path / "arm") == {"fp", "asimd", "asimddp"}
     assert cpu_flags(tmp_path / "none") == set()
 

@@ -11,6 +11,7 @@ from .build import AMX, INSTRUCTION_SETS, InstructionSet
 
 # "native": these kernels or an error; "torch": never these kernels. A name: this instruction set or an error.
 CHOICES = ("auto", "native", "torch", *(each.name for each in INSTRUCTION_SETS))
+ABOUT_FLAGS = ("vendor_id", "flags", "Features")  # of /proc/cpuinfo
 
 
 class KernelsUnavailable(Exception):
@@ -48,7 +49,7 @@ def library(threads: int) -> Library:
 
 
 def instruction_set(chosen: str, machine: str, flags: set[str]) -> InstructionSet:
-    """The instruction set named `chosen`; for auto and native the best one that `flags` allow.
+    """The instruction set named `chosen`, slow or not; for auto and native the best one for a CPU with `flags`.
 
     Raises:
         KernelsUnavailable: the machine has no C kernels, or the CPU lacks a flag.
@@ -57,7 +58,7 @@ def instruction_set(chosen: str, machine: str, flags: set[str]) -> InstructionSe
     if not mine:
         raise KernelsUnavailable(f"the C kernels are for x86-64 and aarch64, not for {machine}")
     if chosen in ("auto", "native"):
-        found = next((each for each in mine if each.needs <= flags), None)
+        found = next((each for each in mine if each.is_for(flags)), None)
         if found is None:
             raise KernelsUnavailable(f"this CPU lacks {', '.join(sorted(mine[-1].needs - flags))}")
         return found
@@ -84,7 +85,7 @@ def load(kind: InstructionSet, threads: int, path: Path | None = None) -> Librar
 
 
 def usable_flags() -> set[str]:
-    """The CPU's flags, without AMX if Linux does not let this process use it."""
+    """As `cpu_flags`, without AMX if Linux does not let this process use it."""
     flags = cpu_flags()
     return flags - {AMX} if AMX in flags and not _amx_permitted() else flags
 
@@ -99,10 +100,13 @@ def _amx_permitted() -> bool:
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """The flags of the CPU in /proc/cpuinfo: `flags` on x86-64, `Features` on aarch64; empty if it is not readable."""
+    """What /proc/cpuinfo says of the first CPU; empty if it is not readable.
+
+    On x86-64 its `flags` and its `vendor_id`, such as GenuineIntel, on aarch64 its `Features`.
+    """
     try:
-        lines = cpuinfo.read_text().splitlines()
+        first, *_ = cpuinfo.read_text().split("\n\n")
     except OSError:
         return set()
-    found = (line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features")))
-    return set(next(found, []))
+    lines = (line.partition(":") for line in first.splitlines())
+    return {word for name, _, words in lines if name.strip() in ABOUT_FLAGS for word in words.split()}
