@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from bench.engine import machine, report
-from bench.engine.bars import bars
+from bench.engine.bars import bars, concurrencies_with_bars
 from bench.engine.ceilings import measured_apart
 from bench.engine.environments import Unavailable
 from bench.engine.figures import Row
@@ -67,6 +67,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 )
 @click.option("--model", type=click.Choice(list(SHAPES)), default="qwen06", show_default=True)
 @click.option("--open/--no-open", "with_open", default=not QUICK, show_default=True, help="The open loop, once.")
+@click.option("--bars-only", is_flag=True, help="Peers run only the loads that a bar compares: half the time.")
 @click.option("--prepare", is_flag=True, help="Install the peers and make the models, measure nothing.")
 @click.option("--busy-ok", is_flag=True, help="Measure on a busy machine; the report notes it.")
 @click.option("--results/--no-results", default=None, help="Write bench/RESULTS.md; as given: a full run does.")
@@ -78,13 +79,14 @@ def main(
     limit: float,
     model: str,
     with_open: bool,
+    bars_only: bool,
     prepare: bool,
     busy_ok: bool,
     results: bool | None,
 ) -> None:
     """Our engine and its peers on this machine: the same weights, workload and run; QUICK=1 takes five minutes."""
     sampled = tuple(at for at in sampled if at in concurrency)
-    wish = Wish(peers, concurrency, rounds, SHAPES[model], with_open, busy_ok, sampled, limit)
+    wish = Wish(peers, concurrency, rounds, SHAPES[model], with_open, busy_ok, sampled, limit, bars_only)
     bench = Bench(wish, Console(soft_wrap=True))
     try:
         places = bench.prepare()
@@ -111,6 +113,7 @@ class Wish:
     busy_ok: bool
     sampled: tuple[int, ...]
     limit_s: float
+    bars_only: bool
 
 
 class Busy(Exception):
@@ -190,6 +193,9 @@ class Bench:
 
     def _turn(self, name: str, place: Place, plan: Plan, number: int) -> None:
         began = time.monotonic()
+        if self.wish.bars_only and not PEERS[name].ours:
+            compared = concurrencies_with_bars(name)
+            plan = replace(plan, sampled=(), concurrencies=tuple(at for at in plan.concurrencies if at in compared))
         if QUICK:
             plan = replace(plan, level_limit_s=QUICK_OURS_LIMIT_S if PEERS[name].ours else QUICK_OTHERS_LIMIT_S)
         log = REPOSITORY / "build" / "bench-engine" / f"{name}-{number}.log"

@@ -44,6 +44,12 @@ def bars(result: Result) -> list[Bar]:
     ]
 
 
+def concurrencies_with_bars(peer: str) -> frozenset[int]:
+    """The greedy loads of a peer that a promise compares ours with; 8 too, because memory is compared under load."""
+    compared = {at for _, theirs, at, _ in (*RATIOS, *AVX2_RATIOS, *LARGE_RATIOS) if theirs == peer}
+    return frozenset(compared | {8}) if compared else frozenset()
+
+
 def unmeasured(result: Result) -> list[str]:
     """Promises that this run did not measure."""
     return [bar.bar for bar in _promises(result) if math.isnan(bar.value)]

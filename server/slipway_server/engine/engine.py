@@ -148,7 +148,7 @@ class EngineCore:
             self.masks.begin(item for item in batch if item.sequence.slot >= 0)
         tokens, seconds = sum(scheduled.tokens for scheduled in batch), self._clock() - started_s
         if batch and not self._errors:  # after errors, the seconds include repeated tries
-            self._budget.observe(tokens, seconds)
+            self._budget.observe(tokens, sum(scheduled.pairs for scheduled in batch), seconds)
         return self._report(started, events, tokens, seconds)
 
     def _step_alone(self, now_s: float) -> _StepParts:
@@ -185,7 +185,7 @@ class EngineCore:
     def _schedule(self, now_s: float) -> tuple[list[ScheduledSequence], dict[str, int]]:
         """The next batch, and the requests that run for the first time; {} if `announce` has reported them."""
         scheduler = self.scheduler
-        batch = scheduler.schedule(now_s, self._budget.tokens(scheduler.decodes, scheduler.requests))
+        batch = scheduler.schedule(now_s, self._budget.tokens(scheduler.load))
         started = self._announce_started(scheduler.take_started())
         # This batch may write to these blocks already: they are cleared first.
         if invalid := scheduler.block_manager.take_blocks_to_clear():

@@ -168,6 +168,11 @@ class ScheduledSequence:
         return self.end - self.start
 
     @property
+    def pairs(self) -> int:
+        """How many pairs of tokens its attention computes: each token with itself and all before it."""
+        return self.tokens * (self.start + self.end + 1) // 2
+
+    @property
     def draws_only(self) -> bool:
         """Whether its step yields nothing for it, or only a drawn token: see `SamplingParams.draws_only`."""
         sampling = self.sequence.request.sampling

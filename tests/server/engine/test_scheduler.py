@@ -19,6 +19,7 @@ from slipway_server.engine.request import (
 )
 from slipway_server.engine.scheduling.background import PRIORITY
 from slipway_server.engine.scheduling.block_hash import BlockHasher
+from slipway_server.engine.scheduling.budget import StepLoad
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import AGEING_S, MAX_PROMPT_LOGPROBS, Scheduler
 
@@ -514,12 +515,25 @@ def test_background_computes_where_others_find_no_block() -> None:
     assert sorted(ended) == ["chat", "line"] and ended[0] == "chat"
 
 
+def test_load_says_what_decodes_and_prompts_attend_to() -> None:
+    scheduler = Scheduler(limits(), hash_key=bytes(32))
+    assert scheduler.load == StepLoad()
+    scheduler.submit(request("answer", prompt=6, tokens=9))
+    complete(scheduler, scheduler.schedule())
+    scheduler.submit(request("prompt", prompt=40, tokens=9, first=50))
+    (_, chunk) = scheduler.schedule(step_tokens=6)
+    complete(scheduler, [chunk])
+    scheduler.submit(request("waits", prompt=9, tokens=9, first=99))
+    assert (chunk.tokens, chunk.pairs) == (5, 1 + 2 + 3 + 4 + 5)
+    assert scheduler.load == StepLoad(decodes=1, requests=3, decode_context=7, prefill_context=5.0)
+
+
 def test_step_is_short_for_a_request_that_may_arrive_while_the_background_has_a_prompt() -> None:
     scheduler = Scheduler(limits(), hash_key=bytes(32))
-    assert scheduler.decodes == 0
+    assert scheduler.load.decodes == 0
     scheduler.submit(request("line", prompt=40, tokens=9, priority=PRIORITY))
     complete(scheduler, scheduler.schedule())
-    assert scheduler.decodes == 1  # in the middle of its prompt
+    assert scheduler.load.decodes == 1  # in the middle of its prompt
     scheduler.submit(request("chat", prompt=40, tokens=9, first=50))
     complete(scheduler, scheduler.schedule())
-    assert scheduler.decodes == 0  # a prompt of others is computed as fast as without it
+    assert scheduler.load.decodes == 0  # a prompt of others is computed as fast as without it

@@ -1,12 +1,12 @@
 """How many tokens a step may take, so that the time between two tokens of an answer stays within its target."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from .step_fit import StepFit
 
 # Up to this many requests in the server, a decoding step takes `decode_s`. With more requests, steps get longer: the
 # fixed cost of a step is spread over more tokens, and the requests wait less for their first tokens.
 FEW_REQUESTS = 8
-# Factor of older measurements at each new one: the fit follows a change of load within some tens of steps.
-FADE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,45 +23,51 @@ class StepTimes:
         return min(self.prefill_s, self.decode_s * max(1.0, requests / FEW_REQUESTS))
 
 
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """What the next step is made of.
+
+    decodes: answers that it should be short for, and that take a token each.
+    requests: that run or wait.
+    decode_context: tokens that the decodes attend to, all together.
+    prefill_context: computed tokens of the running prefill that has the most. Which prompts get the step's tokens is
+        not known yet.
+    """
+
+    decodes: int = 0
+    requests: int = 0
+    decode_context: int = 0
+    prefill_context: int = 0
+
+
 @dataclass(slots=True)
 class TokenBudget:
-    """Fits seconds = a + b * tokens to recent steps and solves for the tokens of a step that takes its target time."""
+    """Solves for the tokens of a step that takes its target time, by a fit to the steps before."""
 
     least: int  # prompt tokens beside the decodes of a step: prompts progress, however slow the machine is
     most: int
     times: StepTimes
     _shrunk: int = 0  # how many tokens fewer than `most` a step has memory for
-    _weight: float = 0.0
-    _tokens: float = 0.0
-    _seconds: float = 0.0
-    _tokens_squared: float = 0.0
-    _tokens_seconds: float = 0.0
+    _fit: StepFit = field(default_factory=StepFit)
 
-    def tokens(self, decodes: int = 0, requests: int = 0) -> int:
-        """The tokens of the next step, at most `most`. It has `decodes` answers; `requests` requests run or wait."""
-        target_s, least = self.times.target_s(decodes, requests), decodes + self.least
+    def tokens(self, load: StepLoad) -> int:
+        """The tokens of the next step, its decodes among them; at most `most`."""
+        target_s, least = self.times.target_s(load.decodes, load.requests), load.decodes + self.least
         most = max(self.least, self.most - self._shrunk)
         if target_s == 0.0:
             return most
-        if self._weight == 0.0:
+        cost = self._fit.cost()
+        if cost is None:
             return min(most, 4 * least)
-        mean_tokens, mean_seconds = self._tokens / self._weight, self._seconds / self._weight
-        variance = self._tokens_squared / self._weight - mean_tokens**2
-        covariance = self._tokens_seconds / self._weight - mean_tokens * mean_seconds
-        # Steps of equal size do not determine the slope: time is then assumed proportional to tokens.
-        slope = covariance / variance if variance > 1.0 and covariance > 0.0 else mean_seconds / mean_tokens
-        fitting = mean_tokens + (target_s - mean_seconds) / max(slope, 1e-9)
+        decoding_s = cost.fixed + cost.each * load.decodes + cost.pair * load.decode_context
+        fitting = load.decodes + cost.tokens_within(target_s - decoding_s, load.prefill_context)
         return int(min(most, max(least, fitting)))
 
     def shrink(self, tokens: int) -> None:
         """Limits the next step to `tokens`, as more did not fit in memory. Each later step may have one more."""
         self._shrunk = max(self._shrunk, self.most - tokens)
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Adds a measured step to the fit. Steps without a prefill count, too."""
+    def observe(self, tokens: int, pairs: int, seconds: float) -> None:
+        """Adds a measured step to the fit; `pairs` as in StepCost. Steps without a prefill count, too."""
         self._shrunk = max(0, self._shrunk - 1)
-        self._weight = self._weight * FADE + 1.0
-        self._tokens = self._tokens * FADE + tokens
-        self._seconds = self._seconds * FADE + seconds
-        self._tokens_squared = self._tokens_squared * FADE + tokens * tokens
-        self._tokens_seconds = self._tokens_seconds * FADE + tokens * seconds
+        self._fit.observe(tokens, pairs, seconds)

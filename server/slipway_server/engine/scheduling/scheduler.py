@@ -11,6 +11,7 @@ from ..request import PENDING, FinishReason, Request, RequestOutput, Sampled, Sc
 from .background import BackgroundTurns, num_decodes
 from .block_hash import BlockHasher
 from .block_manager import BlockManager
+from .budget import StepLoad
 from .config import SchedulerConfig
 from .fairness import Fairness
 from .outputs import advance
@@ -56,14 +57,16 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def requests(self) -> int:
-        """The number of requests that run or wait."""
-        return len(self.running) + len(self._waiting)
-
-    @property
-    def decodes(self) -> int:
-        """The number of answers that the next step should be short for: see `num_decodes`."""
-        return num_decodes(self.running.values())
+    def load(self) -> StepLoad:
+        """What the next step is made of, as far as it is known before requests are admitted."""
+        running = self.running.values()
+        prefilled = [item.num_computed_tokens for item in running if not item.decoding]
+        return StepLoad(
+            decodes=num_decodes(running),
+            requests=len(self.running) + len(self._waiting),
+            decode_context=sum(item.length for item in running if item.decoding),
+            prefill_context=max(prefilled, default=0),
+        )
 
     @property
     def busy(self) -> bool:
