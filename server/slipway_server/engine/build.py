@@ -20,7 +20,7 @@ from .messages import Ready, Start
 from .scheduling.budget import StepTimes, TokenBudget
 from .scheduling.scheduler import Scheduler
 
-CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.15), StepTimes(0.05, 0.05)
+CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.135), StepTimes(0.05, 0.05)
 LEAST_PREFILL_TOKENS = 16  # prompt tokens in a step beside its decodes, however slow the machine is
 
 
