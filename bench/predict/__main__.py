@@ -18,7 +18,7 @@ from bench.engine.environments import Unavailable
 from bench.engine.machine import BUSY_SHARE, foreign_share
 from bench.page import publish
 from bench.predict import grpc_load, report
-from bench.predict.load import Measured, Target, closed_loop, highest_sustained, open_loop
+from bench.predict.load import Measured, Target, closed_loop, highest_sustained, open_loop, repeated_until_on_time
 from bench.predict.models import MODELS, ModelFile, protocol_body
 from bench.predict.programs import BATCH_ROWS, PEERS, Peer, gateway, prepare, started
 from bench.predict.report import Json
@@ -140,15 +140,17 @@ def _round(run: Run, peer: Peer, model: ModelFile, file: Path, found: Found, num
         )
         found.sustained_per_s.append(sustained_per_s)
         if sustained_per_s:
-            found.own.append(
-                asyncio.run(open_loop(target, report.OWN_SHARE * sustained_per_s, 2 * run.seconds, number))
-            )
+            found.own.append(_latency(target, report.OWN_SHARE * sustained_per_s, 2 * run.seconds, number))
         if common_per_s < 0.95 * done.per_s:
-            found.common.append(asyncio.run(open_loop(target, common_per_s, 2 * run.seconds, number)))
+            found.common.append(_latency(target, common_per_s, 2 * run.seconds, number))
     run.note(
         f"{model.name}, round {number + 1}, {peer.name}: {done.per_s:,.0f}/s in a closed loop, "
         f"{sustained_per_s:,.0f}/s of random arrivals"
     )
+
+
+def _latency(target: Target, per_s: float, seconds: float, number: int) -> Measured:
+    return repeated_until_on_time(lambda: asyncio.run(open_loop(target, per_s, seconds, number)))
 
 
 def _through_gateway(run: Run, model: ModelFile) -> None:

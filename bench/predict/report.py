@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.page import bars_table, missing_list, table
-from bench.predict.load import Measured
+from bench.predict.load import LATE_CLIENT_S, Measured
 from testkit.report import Bar, quantile
 
 Json = dict[str, Any]
@@ -15,7 +15,7 @@ LEAST_RATIO, LEAST_GRPC = 2.0, 0.7
 OWN_SHARE, OWN_P99_MS = 0.8, 50.0
 COMMON_SHARE, MOST_OF_BEST_P99 = 0.5, 0.5
 IDLE_MS = 1.5
-LAG_MS = 1.0  # of the client: what it sends later than this says nothing of a server
+LAG_MS = 1e3 * LATE_CLIENT_S  # of the client: what it sends later than this says nothing of a server
 
 
 def saturation_row(model: str, peer: str, batch: int, rounds: Sequence[Measured]) -> Json:
@@ -42,7 +42,7 @@ def latency_row(model: str, peer: str, at: str, per_s: float, rounds: Sequence[M
         "kind": "latency", "model": model, "peer": peer, "at": at, "per_s": per_s,
         "requests": sum(len(one.took_s) for one in rounds), "p50_ms": statistics.median(p50),
         "p99_ms": statistics.median(p99), "rounds_p99_ms": p99, "lag_p99_ms": quantile(lag_s, 0.99) * 1e3,
-        "failed": sum(one.failed for one in rounds),
+        "failed": sum(one.failed for one in rounds), "late_runs": sum(one.late_runs for one in rounds),
     }  # fmt: skip
 
 
@@ -159,6 +159,11 @@ def _sections(here: Sequence[Json], about: Mapping[str, Any], titles: Mapping[st
     own = f"{OWN_SHARE:.0%} of those"
     header = ["", "batches", "requests/s", "rounds", "failed", "random arrivals/s", "idle p50", own]
     yield table([*header, f"at {common}/s"], lines)
+    if late := sum(row["late_runs"] for row in latency.values()):
+        yield (
+            f"{late} runs of random arrivals were thrown away and repeated: the client sent later than {LAG_MS:g} ms "
+            "(p99), as where the machine pauses, which no server can help."
+        )
     if routed := [row for row in here if row["kind"] in ("gateway", "grpc")]:
         names = {"http": "HTTP, JSON", "grpc": "gRPC"} | {name: f"gRPC of {titles[name]} itself" for name in titles}
         yield "Through the gateway, on the same core as the server. A peer that serves gRPC has no gateway before it:"

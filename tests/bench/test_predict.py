@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from bench.predict.load import Measured, Target, answer_end, closed_loop, highest_sustained, open_loop
+from bench.predict.load import (
+    Measured,
+    Target,
+    answer_end,
+    closed_loop,
+    highest_sustained,
+    open_loop,
+    repeated_until_on_time,
+)
 from bench.predict.models import MODELS
 from bench.predict.programs import PEERS
 from bench.predict.report import (
@@ -42,6 +50,19 @@ def measured(per_s: float, took_ms: float = 2.0, *, lag_ms: float = 0.1, failed:
     count = round(per_s)
     took_s = [took_ms / 1e3] * (count - failed) + [math.inf] * failed
     return Measured(took_s, [lag_ms / 1e3] * count, 1.0)
+
+
+def test_a_run_with_a_late_client_is_repeated_whatever_it_measured() -> None:
+    late, slow, fast = measured(100, lag_ms=1.2), measured(100, took_ms=900.0), measured(100)
+    runs = iter([late, late, slow, fast])
+    found = repeated_until_on_time(lambda: next(runs))
+    assert (found, found.late_runs, next(runs)) == (slow, 2, fast), "a slow server is no reason"
+    runs = itertools.repeat(late)
+    assert repeated_until_on_time(lambda: next(runs)).late_runs == 3, "the last one counts"
+    row = latency_row("mlp", "slipway", "own", 100, [slow, fast])
+    assert row["late_runs"] == 2
+    page = markdown([*rows(), row], [], ABOUT, TITLES)
+    assert "2 runs of random arrivals were thrown away" in page
 
 
 def rows(**changes: float) -> list[dict[str, Any]]:

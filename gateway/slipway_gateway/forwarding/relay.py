@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
-from aiohttp import HttpVersion11, hdrs, web
-from aiohttp.helpers import must_be_empty_body, rfc822_formatted_time
-from aiohttp.http import SERVER_SOFTWARE
-from aiohttp.http_writer import StreamWriter, _serialize_headers
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
+
+from slipway_process.network.http_server import may_send_whole, send_whole
 
 from ..mirror.queue import MirrorQueue
 from ..quotas.meter import Meter
@@ -367,28 +366,11 @@ class WholeResponse(web.StreamResponse):
             writer.take_whole(self._status, headers, body)
             self._eof_sent, self._body_length = True, len(body)
             return
-        if (
-            request.version != HttpVersion11
-            or must_be_empty_body(request.method, self._status)
-            or not isinstance(writer, StreamWriter)
-        ):
+        if not may_send_whole(request, self._status):
             await self.prepare(request)
             await self.write_eof(body)
             return
-        self._keep_alive = request.keep_alive
-        if body and hdrs.CONTENT_TYPE not in headers:
-            headers[hdrs.CONTENT_TYPE] = "application/octet-stream"
-        if hdrs.DATE not in headers:
-            headers[hdrs.DATE] = rfc822_formatted_time()
-        if hdrs.SERVER not in headers:
-            headers[hdrs.SERVER] = SERVER_SOFTWARE
-        if not self._keep_alive:
-            headers[hdrs.CONNECTION] = "close"
-        await request._prepare_hook(self)
-        writer._write(_serialize_headers(f"HTTP/1.1 {self._status} {self._reason}", headers) + body)
-        self._eof_sent = True
-        self._body_length = writer.output_size
-        await writer.drain()
+        await send_whole(self, request, body)
 
 
 class _StalledClient(Exception):

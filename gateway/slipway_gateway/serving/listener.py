@@ -1,17 +1,14 @@
 """HTTP ports: bounded connections and heads, refusals in the shape of the API, timeouts for idle connections."""
 
 import asyncio
-import contextlib
-import itertools
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-from aiohttp import hdrs, http_exceptions, web
-from aiohttp.http_writer import StreamWriter
-from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import ERROR, _ErrInfo
+from aiohttp import http_exceptions, web
+
+from slipway_process.network.http_server import HttpRunner, ServerConnection
 
 from ..limits.connections import ADDRESS, ConnectionCounts, address_owner
 from ..limits.transports import bound_buffers
@@ -21,7 +18,6 @@ from .tls import Handshake, ServerTls
 
 Refuse = Callable[[errors.RequestError, web.BaseRequest], web.Response]
 ConnectionHook = Callable[[int], None]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
 _IDLE_S = 5.0
@@ -111,10 +107,15 @@ async def listen(
     # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
     quiet = logging.getLogger("slipway_gateway.http")
     quiet.setLevel(logging.CRITICAL)
-    runner = _Runner(
+    door = door or ConnectionLimiter(settings)
+
+    def connection(server: web.Server, **options: Any) -> _Connection | Handshake:
+        made = _Connection(server, door, **options)
+        return Handshake(tls, door, made) if tls else made
+
+    runner = HttpRunner(
         app,
-        door or ConnectionLimiter(settings),
-        tls,
+        connection,
         access_log=None,
         logger=quiet,
         handler_cancellation=True,
@@ -130,7 +131,7 @@ async def listen(
     return runner
 
 
-class _Connection(web.RequestHandler):
+class _Connection(ServerConnection):
     """One client's connection."""
 
     __slots__ = ("_door", "_head_timer", "_idle_since_s", "_owner", "_shut")
@@ -168,87 +169,6 @@ class _Connection(web.RequestHandler):
             self._stop_timer()
         elif self._head_timer is None and not self._force_close:
             self._head_timer = self._loop.call_later(self._door.header_timeout_s, self._head_is_late)
-
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        if self._reading_paused:  # readers of bodies call it after each read
-            super().resume_reading(resume_parser)
-
-    async def start(self) -> None:
-        """Serves the requests of the connection, one after the other, in its own task.
-
-        aiohttp's own makes a task for each request, which starts and ends in further turns of the event loop.
-        """
-        while not self._force_close:
-            if not self._messages:
-                self._waiter = self._loop.create_future()
-                try:
-                    await self._waiter
-                finally:
-                    self._waiter = None
-            message, payload = self._messages.popleft()
-            self._took_message()
-            try:
-                goes_on = await self._serve(message, payload)
-            except ConnectionError:
-                break
-            except asyncio.CancelledError:
-                self.force_close()
-                raise
-            except Exception as error:
-                self.log_exception("the connection ends", exc_info=error)
-                self.force_close()
-                break
-            if not goes_on or not self._keepalive or self._close or self._force_close:
-                break
-            self._next_keepalive_close_time = close_s = self._loop.time() + self._keepalive_timeout
-            if self._keepalive_handle is None:
-                self._keepalive_handle = self._loop.call_at(close_s, self._process_keepalive)
-        self._end()
-
-    def _took_message(self) -> None:
-        """Goes on reading where messages that waited held it up."""
-        if self._parser is not None:
-            self._parser.message_consumed()
-        if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
-            self._resume_reading_if_drained()
-
-    def _end(self) -> None:
-        if not self._force_close:
-            self._task_handler = None
-            if self.transport is not None:
-                self.transport.close()
-
-    async def _serve(self, message: Any, payload: StreamReader) -> bool:
-        """Serves one request; returns whether another one may follow."""
-        assert self._request_factory is not None
-        assert self._request_handler is not None
-        assert self._task_handler is not None
-        handler = self._request_handler
-        if isinstance(message, _ErrInfo):
-            handler, message = self._make_error_handler(message), ERROR
-        writer = StreamWriter(self, self._loop)
-        request = self._request_factory(message, payload, self, writer, self._task_handler)
-        response, is_lost = await self._handle_request(request, None, handler)
-        self._keepalive = bool(response.keep_alive)
-        if not (is_lost or payload.is_eof() or self._force_close):
-            await self._linger(payload)
-        return not is_lost
-
-    async def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
-        if resp._eof_sent and not self._upgraded:
-            return resp, False  # most responses were sent to their end: nothing is left to do
-        return await super().finish_response(request, resp, start_time)
-
-    async def _linger(self, payload: StreamReader) -> None:
-        """Reads the rest of a body that no handler read, for a while; the connection ends if more of it is left."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._lingering_time):
-                while not payload.is_eof():
-                    await payload.readany()
-        if not payload.is_eof():
-            self.close()
 
     def _pipelines_too_much(self) -> bool:
         """Whether more came behind the running request than the gateway reads."""
@@ -309,56 +229,3 @@ def _without_request(refusal: errors.RequestError) -> bytes:
     body = refusal.body()
     head = f"HTTP/1.1 {refusal.status} Refused\r\nRetry-After: {refusal.retry_after_s}\r\nConnection: close\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-class _PlainPaths:
-    """Finds handlers of paths without parameters in a dict; other requests go to the application's slower router."""
-
-    def __init__(self, app: web.Application, otherwise: Handler) -> None:
-        self._otherwise = otherwise
-        self._found: dict[tuple[str, str], tuple[web.UrlMappingMatchInfo, Handler]] = {}
-        resources = app.router.resources() if not app.middlewares else ()
-        plain = [resource for resource in resources if isinstance(resource, web.PlainResource)]
-        for route in itertools.chain.from_iterable(plain):
-            if route.resource and route.method != hdrs.METH_ANY:
-                found = web.UrlMappingMatchInfo({}, route)
-                found.add_app(app)
-                found.freeze()
-                self._found.setdefault((route.method, route.resource.canonical), (found, found.handler))
-
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        assert isinstance(request, web.Request)
-        found = self._found.get((request.method, request.raw_path))
-        if found is None or hdrs.EXPECT in request.headers:
-            return await self._otherwise(request)
-        request._match_info, handler = found
-        return await handler(request)
-
-
-class _Server(web.Server):
-    """Makes a `_Connection` or a `Handshake` where aiohttp's server makes a `RequestHandler`."""
-
-    def __init__(
-        self, made: web.Server, app: web.Application, door: ConnectionLimiter, tls: ServerTls | None, **options: Any
-    ) -> None:
-        handler = _PlainPaths(app, made.request_handler).handle
-        super().__init__(handler, request_factory=made.request_factory, **options)
-        self._door = door
-        self._tls = tls
-        self._options = {name: value for name, value in options.items() if name not in ("handler_cancellation", "loop")}
-
-    def __call__(self) -> Any:
-        connection = _Connection(self, self._door, loop=asyncio.get_running_loop(), **self._options)
-        return Handshake(self._tls, self._door, connection) if self._tls else connection
-
-
-class _Runner(web.AppRunner):
-    __slots__ = ("_door", "_tls")
-
-    def __init__(self, app: web.Application, door: ConnectionLimiter, tls: ServerTls | None, **options: Any) -> None:
-        super().__init__(app, **options)
-        self._door = door
-        self._tls = tls
-
-    async def _make_server(self) -> web.Server:
-        return _Server(await super()._make_server(), self.app, self._door, self._tls, **self._kwargs)

@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from slipway_process import collector, logs
+from slipway_process.network.http_server import HttpRunner
 
 from ..engine.client import EngineError
 from ..settings import ServerSettings
@@ -210,7 +211,7 @@ async def run_server(
     """Serve until SIGTERM and the end of the drain; raise EngineError when `life`, the backend's task, ends first."""
     health = guard.health
     # By default aiohttp does not cancel handlers of clients that disconnected.
-    runner = web.AppRunner(
+    runner = HttpRunner(
         app,
         handler_cancellation=True,
         access_log=None,
