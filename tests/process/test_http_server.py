@@ -196,6 +196,9 @@ async def test_paths_that_clients_choose_take_bounded_memory(
     for number in range(11):
         assert await client.ask("GET", f"/models/{number}") == (200, b"%d" % number)
         assert len(known()) <= 4
+    kept = dict(known())
+    assert await client.ask("GET", "/models/query?a=b") == (200, b"query")
+    assert known() == kept, "a query is no path"
     long = "x" * http_server.MAX_KNOWN_PATH_CHARACTERS
     assert await client.ask("GET", f"/models/{long}") == (200, long.encode())
     assert all(len(path) < 20 for _, path in known())

@@ -181,7 +181,8 @@ class KnownPaths:
 
     def _keep(self, request: web.Request) -> None:
         matched, path = request.match_info, request.raw_path
-        if len(path) > MAX_KNOWN_PATH_CHARACTERS:
+        # With a query a client would fill the dict with one path.
+        if len(path) > MAX_KNOWN_PATH_CHARACTERS or "?" in path:
             return
         if len(self._known) >= MAX_KNOWN_PATHS:
             self._known.clear()

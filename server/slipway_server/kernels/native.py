@@ -11,7 +11,7 @@ import torch
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Linear, Map
 from .c.library import KernelsUnavailable, Library, library
 from .draws import STRETCH, Draws, TokenMasks, mask
-from .pages import LargePages, aligned, populate
+from .pages import LargePages, populate
 
 TILE_ROWS, MAX_HEAD = 32, 256
 POPULATE_S = 1.0  # by which allocating the caches' pages may delay the start
@@ -170,7 +170,7 @@ class NativeKernels:
         return sum(layer.bytes_per_block for layer in self._layers)
 
     def reserve(self, blocks: int) -> None:
-        memory = LargePages(sum(layer.cache_bytes(blocks) for layer in self._layers))
+        memory = LargePages(blocks * self.bytes_per_block)  # a block's part of each tensor is whole cache lines
         for layer in self._layers:
             layer.reserve(blocks, memory)
 
@@ -280,13 +280,6 @@ class _NativeAttention:
         """With int8, each number takes a byte, and each key and value of a token and head a float32 scale."""
         each = self.spec.size + 4 if self._int8 else 2 * self.spec.size
         return 2 * self.spec.kv_heads * BLOCK_TOKENS * each
-
-    def cache_bytes(self, blocks: int) -> int:
-        """What `reserve` takes, where each tensor begins at a cache line."""
-        vectors = blocks * self.spec.kv_heads * BLOCK_TOKENS
-        if self._int8:
-            return 2 * (aligned(vectors * self.spec.size) + aligned(4 * vectors))
-        return 2 * aligned(2 * vectors * self.spec.size)
 
     def reserve(self, blocks: int, memory: LargePages) -> None:
         heads, numbers = self.spec.kv_heads, BLOCK_TOKENS * self.spec.size

@@ -525,7 +525,7 @@ def test_load_says_what_decodes_and_prompts_attend_to() -> None:
     complete(scheduler, [chunk])
     scheduler.submit(request("waits", prompt=9, tokens=9, first=99))
     assert (chunk.tokens, chunk.pairs) == (5, 1 + 2 + 3 + 4 + 5)
-    assert scheduler.load == StepLoad(decodes=1, requests=3, decode_context=7, prefill_context=5.0)
+    assert scheduler.load == StepLoad(decodes=1, requests=3, decode_context=7, prefill_context=5)
 
 
 def test_step_is_short_for_a_request_that_may_arrive_while_the_background_has_a_prompt() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 # Factor of older measurements at each new one: the fit follows a change of load within some tens of steps.
 FADE = 0.95
-# Two quantities that are as correlated as this cannot be told apart: the time is attributed to the tokens.
+# Where tokens and pairs are as correlated as this, the fit cannot separate them: all time is attributed to the tokens.
 MOST_CORRELATED = 0.98
 
 
