@@ -181,7 +181,7 @@ soak: setup ## random, broken and abandoned requests against the model server: n
 fuzz: setup ## hostile requests against a live engine, directly and through a gateway (MINUTES=10)
 	$(PY) -m bench.fuzz $(if $(SECONDS),--seconds $(SECONDS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
 
-bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (45 minutes; QUICK=1: five; ARGS=--help)
+bench-engine: setup ## our engine beside vLLM, llama.cpp, transformers on the CPU (two to three hours; an hour with ARGS="--bars-only --no-open"; QUICK=1: five minutes)
 	UV=$(UV) $(PY) -m bench.engine $(ARGS)
 
 bench-sampling: setup ## what sampling and grammars cost the engine at batch 32, in turns with and without (5 minutes; ARGS=--help)
