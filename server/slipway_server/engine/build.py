@@ -17,10 +17,9 @@ from .execution.sizing import limits_for, num_blocks_that_fit
 from .grammars.client import GrammarProcess, GrammarSource
 from .grammars.masks import Masks
 from .messages import Ready, Start
-from .scheduling.budget import StepTimes, TokenBudget
+from .scheduling.budget import CPU_TIMES, GPU_TIMES, StepTimes, TokenBudget
 from .scheduling.scheduler import Scheduler
 
-CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.135), StepTimes(0.05, 0.05)
 LEAST_PREFILL_TOKENS = 16  # prompt tokens in a step beside its decodes, however slow the machine is
 
 

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from slipway_server.engine.build import CPU_TIMES
 from slipway_server.engine.request import Request, Sampled, SamplingParams
-from slipway_server.engine.scheduling.budget import StepLoad, StepTimes, TokenBudget
+from slipway_server.engine.scheduling.budget import CPU_TIMES, StepLoad, StepTimes, TokenBudget
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.engine.scheduling.step_fit import StepCost, StepFit

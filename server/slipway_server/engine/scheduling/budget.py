@@ -23,6 +23,9 @@ class StepTimes:
         return min(self.prefill_s, self.decode_s * max(1.0, requests / FEW_REQUESTS))
 
 
+CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.135), StepTimes(0.05, 0.05)  # where settings name none
+
+
 @dataclass(frozen=True, slots=True)
 class StepLoad:
     """What the next step is made of.
