@@ -68,7 +68,7 @@ def decoder_of(config: dict[str, Any], kernels: Kernels, context_tokens: int) ->
 
 
 def engine_of(shape: Shape, device: str, slots: int, context_tokens: int) -> EngineCore:
-    kernels = TritonKernels(torch.bfloat16, device, context_tokens)
+    kernels = TritonKernels(torch.bfloat16, device)
     decoder = decoder_of(config_of(shape), kernels, context_tokens)
     blocks = slots * -(-context_tokens // BLOCK_TOKENS)
     limits = SchedulerConfig(slots, STEP_TOKENS, blocks * BLOCK_TOKENS, BLOCK_TOKENS, prefix_cache=False)

@@ -204,8 +204,8 @@ class ServerSettings(ProcessSettings):
     )
     max_inter_token_s: Seconds = Field(
         0.0,
-        description="the same while answers wait for their next token and up to eight requests are there; with more "
-        "of them it grows in proportion, up to --max-step-s; 0: 0.135 on a CPU, 0.05 on a GPU",
+        description="the same while answers wait for their next token and up to eight requests are there, for 98 of "
+        "100 steps; with more requests it grows in proportion, up to --max-step-s; 0: 0.18 on a CPU, 0.05 on a GPU",
     )
     prefix_caching: OnOff = Field(True, description="off: equal beginnings of prompts are computed each time")
     max_kv_tokens: Count = Field(

@@ -27,7 +27,7 @@ class Batch:
     counts: torch.Tensor  # [S] int32, tokens of each span
     starts: torch.Tensor  # [S] int32, position of each span's first token
     block_tables: torch.Tensor  # [S, W] int32, block table of each sequence
-    rows: torch.Tensor  # [R] int64 or int32, tokens whose logits are needed
+    rows: torch.Tensor  # [R] int64 or int32, ascending: tokens whose logits are needed
     num_decodes: int = 0  # spans at the front with one token each: kernels may treat them differently
 
 
@@ -82,7 +82,7 @@ class Layer:
     def __call__(self, x: torch.Tensor, batch: Batch, rows: torch.Tensor | None = None) -> torch.Tensor:
         """[T, hidden] to [T, hidden], or to `rows` of it: later tokens need only the KV cache of the other rows."""
         attended = self.attention(self.qkv(self.norm_in(x)), batch)
-        if rows is not None:
+        if rows is not None and len(rows) < len(x):
             x, attended = x[rows], attended[rows]
         x = _add(x, attended, self.out, self.norm_attended)
         return _add(x, self.gated(self.norm_mlp(x)), self.down, self.norm_mixed)

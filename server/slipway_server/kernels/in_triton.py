@@ -7,47 +7,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import numpy
 import torch
 from torch.nn import functional
 from triton.runtime.jit import JITFunction
 
 from .api import BLOCK_TOKENS, Attention, AttentionSpec, Batch, Layer, Layers, Linear, Map, in_sequence
 from .cuda import capability
-from .draws import GROUP, STRETCH, Bound, Draws, bound_of_top_k
+from .draws import Draws
 from .in_torch import TorchKernels
-from .triton import matvec, paged, pointwise, sampling
+from .triton import matvec, paged, pointwise
+from .triton.draw_rows import draw_rows
 
 MAX_HEAD = 256
 GATE_COLUMNS = 1024
 # Of a matrix-vector product: outputs and inputs that a program takes at once.
 MATVEC_OUTPUTS, MATVEC_COLUMNS, MATVEC_WARPS = 4, 1024, 4
 ROTARY_PARTS = 8  # heads that a program rotates: on an H100 as fast as any other number, or faster
-SAMPLED_AT_ONCE = 8192  # numbers of the vocabulary that a program of the sampler reads in one turn
-# A sequence is split into at most this many parts, none of them shorter than this many tokens.
-MOST_SPLITS, LEAST_SPLIT_TOKENS = 32, 128
+LEAST_PART_TOKENS = 128  # of a sequence that several programs attend to
 HOPPER = 9  # compute capability
 LEAST_ROWS = 16  # the fewest rows of a matrix product on tensor cores
 INTERPRETED = not isinstance(paged.decode, JITFunction)  # on the CPU, in tests: TRITON_INTERPRET=1
 
 
-def split_tokens(context_tokens: int) -> int:
-    """Tokens of each part that the decode of a sequence is split into. Depends on the longest context alone.
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a decode divides its sequences for the processors of a GPU: by the size of the step, which is captured.
 
-    So a row's results are the same in any batch, and the number of parts is fixed when a step is captured.
+    `parts`: at most so many of each sequence, none of them shorter than `least` tokens. `combines`: the last part of a
+    sequence combines all, in place of a kernel of its own, which costs less where few sequences have several parts.
     """
-    return max(LEAST_SPLIT_TOKENS, _power_of_two(-(-context_tokens // MOST_SPLITS)))
+
+    parts: int
+    least: int
+    combines: bool
+
+    @staticmethod
+    def of(programs: int) -> "Division":
+        """programs: one for each sequence and head of keys and values. The steps are what was fastest on an H200."""
+        if programs < 256:
+            return Division(32, LEAST_PART_TOKENS, combines=False)
+        # All processors have work. A sequence that is much longer than others is divided all the same.
+        return Division(8, 512 if programs < 512 else 2048, combines=True)
 
 
 class TritonKernels(TorchKernels):
     name = "triton"
     replays = True
 
-    def __init__(self, dtype: torch.dtype, device: str, context_tokens: int) -> None:
+    def __init__(self, dtype: torch.dtype, device: str) -> None:
         super().__init__(dtype, device)
-        self._split_tokens = split_tokens(context_tokens)
+        self._arrived = Counters(self.device)
         self._caches: list[TritonAttention] = []
-        self._unbounded = Bound(torch.empty(0), torch.empty(0, dtype=torch.int64))
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         return TritonLinear(self._here(weight), None if bias is None else self._here(bias))
@@ -61,40 +71,16 @@ class TritonKernels(TorchKernels):
     def head(self, weight: torch.Tensor) -> Map:
         if self.device.type != "cuda" or self.dtype == torch.float32:
             return super().head(weight)
-        transposed = self._here(weight).t()
-        # Not rounded in between, and no pass over all logits more.
-        return lambda x: torch.mm(x, transposed, out_dtype=torch.float32)
+        return TritonHead(self._here(weight))
 
     def layers(self, layers: Sequence[Layer]) -> Layers:
         return in_sequence([_with_fused_norms(layer) for layer in layers])
 
     def sample(self, logits: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-        count, size = logits.shape
-        numbers = draws.rows["seed"].view(numpy.int64), draws.positions
-        words = numpy.stack(numbers, axis=1).view(numpy.int32)
-        rules = numpy.stack([draws.rows[name] for name in ("inverse_temperature", "top_p", "min_p")], axis=1)
-        given = torch.from_numpy(numpy.concatenate((words, rules.view(numpy.int32)), axis=1).reshape(-1))
-        on_device = given.to(logits.device, non_blocking=True)  # else the copy waits until the logits are computed
-        top_k = draws.rows["top_k"]
-        bound = bound_of_top_k(logits, top_k) if top_k.any() else self._no_bound(count)
-        ids = torch.empty(count, dtype=torch.int64, device=logits.device)
-        finite = torch.empty(count, dtype=torch.uint8, device=logits.device)
-        lanes = max(SAMPLED_AT_ONCE // STRETCH, _power_of_two(-(-size // STRETCH)))
-        sampling.draw[(count,)](
-            logits, logits.stride(0), on_device, bound.values, bound.ids, ids, finite, size,
-            STRETCH=STRETCH, GROUP=GROUP, WIDTH=SAMPLED_AT_ONCE, LANES=lanes, num_warps=16,
-        )  # fmt: skip
-        return ids, finite.view(torch.bool)
-
-    def _no_bound(self, count: int) -> Bound:
-        """What `bound_of_top_k` returns where no row has a top_k. Kept: each operation costs the host as much here."""
-        if len(self._unbounded.values) < count:
-            values = torch.full((count,), -torch.inf, device=self.device)
-            self._unbounded = Bound(values, torch.zeros(count, dtype=torch.int64, device=self.device))
-        return self._unbounded
+        return draw_rows(logits, draws, _dependent_launch(self.device))
 
     def attention(self, spec: AttentionSpec) -> Attention:
-        layer = TritonAttention(spec, self.dtype, self.device, self._split_tokens)
+        layer = TritonAttention(spec, self.dtype, self.device, self._arrived)
         self._caches.append(layer)
         return layer
 
@@ -143,6 +129,20 @@ class TritonLinear:
             return functional.linear(x, self.weight, self.bias)
         y = add.addmm_(x, self.weight.t())  # the product adds in float32, before it rounds
         return y if self.bias is None else y.add_(self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonHead:
+    """Logits are not rounded to half precision, and there is no pass over all of them more."""
+
+    weight: torch.Tensor  # [vocabulary, inputs]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 1:
+            return torch.mm(x, self.weight.t(), out_dtype=torch.float32)
+        y = x.new_empty(1, len(self.weight), dtype=torch.float32)
+        _matvec(x, None, self.weight, y)
+        return y
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +209,32 @@ def _dependent_launch(device: torch.device) -> dict[str, bool]:
     return {"PDL": True, "launch_pdl": True} if capability(device) >= HOPPER else {"PDL": False}
 
 
+class Counters(dict[int, torch.Tensor]):
+    """int32 zeros [number] on the device, for kernels that count in them and leave them at 0.
+
+    They are kept, because graphs refer to them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __missing__(self, number: int) -> torch.Tensor:
+        self[number] = torch.zeros(number, dtype=torch.int32, device=self._device)
+        return self[number]
+
+
 class TritonAttention:
     """A layer's attention and its KV cache: keys and values are [blocks, kv_heads, BLOCK_TOKENS, size] each.
 
     So one block of a head is contiguous.
     """
 
-    def __init__(self, spec: AttentionSpec, dtype: torch.dtype, device: torch.device, split: int) -> None:
+    def __init__(self, spec: AttentionSpec, dtype: torch.dtype, device: torch.device, arrived: "Counters") -> None:
         if spec.size > MAX_HEAD:
             raise ValueError(f"heads of {spec.size} numbers; these kernels take up to {MAX_HEAD}")
         self.spec = spec
-        self._dtype, self._device, self._split = dtype, device, split
+        self._dtype, self._device, self._arrived = dtype, device, arrived
         self._keys = self._values = torch.empty(0)
         self._tiles = _tiles(spec, dtype)
         nothing = torch.empty(0, device=device)
@@ -254,19 +269,26 @@ class TritonAttention:
     def _decode(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:
         """Attention of the first `num_decodes` spans, whose tokens are the first rows of `q`. Writes to `y`."""
         spec, spans, width = self.spec, batch.num_decodes, batch.block_tables.shape[1]
-        splits, early = -(-width * BLOCK_TOKENS // self._split), _dependent_launch(q.device)
-        partials = torch.empty((spans, spec.heads, splits, spec.size), dtype=torch.float32, device=q.device)
-        weights = torch.empty((spans, spec.heads, splits), dtype=torch.float32, device=q.device)
-        paged.decode[(spans, spec.kv_heads, splits)](
-            q, self._keys, self._values, batch.block_tables, batch.starts, partials, weights, width, spec.scale,
-            ROWS=max(LEAST_ROWS, _members(spec)), SPLIT=self._split, **self._tiles, **self._constants(),
-            num_stages=2, **early,
+        programs = spans * spec.kv_heads
+        division = Division.of(programs)
+        parts, early = min(division.parts, -(-width * BLOCK_TOKENS // division.least)), _dependent_launch(q.device)
+        partials = torch.empty((spans, spec.heads, parts, spec.size), dtype=torch.float32, device=q.device)
+        weights = torch.empty((spans, spec.heads, parts), dtype=torch.float32, device=q.device)
+        tiles = self._tiles
+        if spans == 1 and tiles["TILE"] == 64:  # there are processors for all parts: each reads its own at once
+            tiles = tiles | {"TILE": LEAST_PART_TOKENS}
+        dividing = {"LEAST": division.least, "PARTS": _power_of_two(parts), "WINDOW": spec.window}
+        paged.decode[(spans, spec.kv_heads, parts)](
+            q, self._keys, self._values, batch.block_tables, batch.starts, partials, weights, self._arrived[programs],
+            y, width, spec.scale,
+            ROWS=max(LEAST_ROWS, _members(spec)), COMBINES=division.combines, **dividing, **tiles,
+            **self._constants(), num_stages=3 if division.combines else 2, **early,
         )  # fmt: skip
-        paged.combine[(spans, spec.heads)](
-            partials, weights, batch.starts, y, splits,
-            HEADS=spec.heads, SIZE=spec.size, WIDTH=self._tiles["WIDTH"], SPLIT=self._split, WINDOW=spec.window,
-            num_warps=1, **early,
-        )  # fmt: skip
+        if not division.combines:
+            paged.combine[(spans, spec.heads)](
+                partials, weights, batch.starts, y, parts,
+                HEADS=spec.heads, SIZE=spec.size, WIDTH=self._tiles["WIDTH"], **dividing, **early,
+            )  # fmt: skip
 
     def _chunk(self, q: torch.Tensor, y: torch.Tensor, batch: Batch) -> None:
         spec, spans, members = self.spec, len(batch.counts), _members(self.spec)
@@ -275,7 +297,7 @@ class TritonAttention:
         paged.chunk[(tiles, spec.kv_heads)](
             q, self._keys, self._values, batch.block_tables, batch.first, batch.counts, batch.starts, y,
             batch.num_decodes, spans, batch.block_tables.shape[1], spec.scale,
-            ROWS=rows, MEMBERS=members, **self._tiles, **self._constants(),
+            ROWS=rows, MEMBERS=members, WINDOW=spec.window, **self._tiles, **self._constants(),
         )  # fmt: skip
 
     def _constants(self) -> dict[str, object]:
@@ -285,7 +307,6 @@ class TritonAttention:
             "KV_HEADS": spec.kv_heads,
             "SIZE": spec.size,
             "BLOCK": BLOCK_TOKENS,
-            "WINDOW": spec.window,
             "CAP": spec.cap,
             # Triton's interpreter knows no products of bfloat16.
             "WIDE": INTERPRETED and self._dtype == torch.bfloat16,

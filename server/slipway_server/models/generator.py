@@ -129,7 +129,7 @@ def _on_gpu(options: _Options) -> Kernels:
         # Imported here: Triton takes a second to import, and CPUs do not need it.
         from ..kernels.in_triton import TritonKernels
 
-        kernels = TritonKernels(options.dtype, options.device, options.context_tokens)
+        kernels = TritonKernels(options.dtype, options.device)
         kernels.norm(torch.ones(16), 1e-6)(torch.ones(1, 16, dtype=options.dtype, device=options.device))
     # Any exception: Triton compiles its launcher at the first kernel, and reports missing parts in many ways.
     except Exception as error:

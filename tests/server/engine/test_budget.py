@@ -87,12 +87,26 @@ def test_decodes_take_their_part_of_the_time() -> None:
     assert cost.tokens_within(0.1, 1000.0) == pytest.approx(49.4, rel=0.01)
     assert cost.tokens_within(-0.1, 1000.0) == 0.0
     budget, dice = budget_of(least=1, most=4096, target_s=0.2), random.Random(2)
-    for _ in range(100):
+    for _ in range(400):
         tokens, pairs = dice.randint(8, 200), dice.randint(1000, 90_000)
         budget.observe(tokens, pairs, 0.02 + 0.001 * tokens + 1e-6 * pairs)
     without, beside = budget.tokens(StepLoad()), budget.tokens(StepLoad(decodes=8, requests=8, decode_context=60_000))
     assert without == pytest.approx(166, abs=3)
     assert beside == pytest.approx(8 + 106, abs=3), "60 ms of attention and 8 of tokens"
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.25])
+def test_steps_with_answers_are_on_time_on_a_busy_machine_too(noise: float) -> None:
+    """Their size is found for 98 of 100 of them, so that a quiet machine has longer ones."""
+    budget, dice, late = budget_of(least=1, most=4096, target_s=0.2), random.Random(3), 0
+    load, tokens = StepLoad(decodes=8, requests=8), 0
+    for step in range(3000):
+        tokens = budget.tokens(load)
+        seconds = (0.02 + 0.001 * tokens) * dice.lognormvariate(0.0, noise)
+        late += seconds > 0.2 and step >= 500
+        budget.observe(tokens, 0, seconds)
+    assert 0.005 < late / 2500 < 0.04
+    assert tokens > (150 if noise < 0.05 else 60)
 
 
 def test_what_cannot_be_told_apart_is_attributed_to_tokens() -> None:
@@ -148,7 +162,7 @@ def test_answers_of_eight_requests_do_not_stall_and_a_crowd_loses_no_throughput(
     """The defaults of CPUs, against steps of 0.4 s whatever they hold."""
     long = StepTimes(0.4, 0.4)
     (rate, gap_ms), (rate_before, gap_before_ms) = load(machine, CPU_TIMES, 8), load(machine, long, 8)
-    assert gap_ms < 170 < 380 < gap_before_ms
+    assert gap_ms < 185 < 300 < gap_before_ms
     assert rate > 0.85 * rate_before
     assert load(machine, CPU_TIMES, 32)[0] > 0.97 * load(machine, long, 32)[0]
 

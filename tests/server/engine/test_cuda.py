@@ -138,7 +138,7 @@ def captured(
     captures: bool = True,
     async_scheduling: bool = False,
 ) -> tuple[Tape, dict[str, list[int]]]:
-    tape = Tape(decoder(TritonKernels(torch.float32, "cpu", CONTEXT)), refuses=refuses)
+    tape = Tape(decoder(TritonKernels(torch.float32, "cpu")), refuses=refuses)
     monkeypatch.setattr(torch.cuda, "graph", tape.graph)
     steps = cuda.CudaSteps(tape, slots=SLOTS, table_width=CONTEXT // BLOCK_TOKENS, scratch=BLOCKS, captures=captures)
     keep = cuda._Decodes._capture
@@ -189,6 +189,6 @@ def test_nothing_is_captured_where_steps_must_be_eager(
 
 
 def test_the_self_test_compares_prefill_with_decode() -> None:
-    model = decoder(TritonKernels(torch.float32, "cpu", CONTEXT))
+    model = decoder(TritonKernels(torch.float32, "cpu"))
     model.kernels.reserve(4)
     self_test(model, 64)

@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from slipway_server.kernels import in_triton
 from slipway_server.kernels.api import AttentionSpec, Rotary
-from slipway_server.kernels.draws import LIKELIEST, Draws
+from slipway_server.kernels.draws import Draws, draw_by
 from slipway_server.kernels.in_triton import TritonKernels
 
 from .batches import POSITIONS, a_batch, made, width_of
@@ -84,20 +84,22 @@ def main() -> None:
     in_triton._dependent_launch = lambda _: {"PDL": True, "launch_pdl": True}  # as on a Hopper GPU
     count = int(sys.argv[1]) if len(sys.argv) > 1 else len(LAYERS)
     for dtype, heads, kv_heads, size, window, cap in LAYERS[:count]:
-        kernels = TritonKernels(dtype, "cpu", POSITIONS)
+        kernels = TritonKernels(dtype, "cpu")
         norm, angles = torch.ones(size), torch.zeros(POSITIONS, size // 2)
         normed = {"q_norm": norm, "k_norm": norm} if heads == 16 else {}
         spec = AttentionSpec(heads, kv_heads, size, 1.0, Rotary(angles, angles), window=window, cap=cap, **normed)
         layer = made(kernels, spec, blocks=40)
         batch = a_batch([(40, 1), (3, 2)])
         layer(torch.zeros(3, width_of(spec), dtype=dtype), batch)
+        many = a_batch([(9, 1)] * 256, width=1)  # where the last part of a sequence combines all
+        made(kernels, spec, blocks=256)(torch.zeros(256, width_of(spec), dtype=dtype), many)
         x = torch.zeros(2, 32, dtype=dtype)
         kernels.norm(torch.ones(32), 1e-6)(x)
         for activation in ("silu", "gelu_tanh"):
             gated = kernels.gated(torch.ones(48, 32), torch.ones(48, 32), activation)
             gated(x), gated(x[:1])
         kernels.linear(torch.ones(8, 32), torch.ones(8))(x[:1], torch.zeros(1, 8, dtype=dtype))
-        kernels.sample(torch.zeros(2, 2000), Draws([LIKELIEST] * 2, [0, 1]))
+        kernels.sample(torch.zeros(2, 2000), Draws([draw_by(1, 1.0, top_p=0.9, top_k=20)] * 2, [0, 1]))
 
 
 if __name__ == "__main__":

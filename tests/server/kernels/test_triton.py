@@ -16,11 +16,11 @@ from slipway_server.kernels.draws import LIKELIEST, STRETCH, Draws, draw_by, sam
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.in_triton import (
     INTERPRETED,
+    Division,
     TritonGated,
     TritonKernels,
     TritonLinear,
     TritonNorm,
-    split_tokens,
 )
 
 from .batches import POSITIONS, a_batch, made, width_of
@@ -33,7 +33,7 @@ BLOCKS = 100
 # hardware rounds.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 RULES: list[dict[str, float]] = [{}, {"top_p": 0.9}, {"top_p": 0.2}, {"top_k": 40}, {"min_p": 0.1}]
-RULES += [{"top_k": 60, "top_p": 0.8, "min_p": 0.2}]
+RULES += [{"top_k": 60, "top_p": 0.8, "min_p": 0.2}, {"top_k": 20}, {"top_k": 20, "top_p": 0.8, "min_p": 0.1}]
 SPECS_RANDOM = torch.Generator().manual_seed(0)
 
 
@@ -43,7 +43,7 @@ def _seed() -> None:
 
 
 def kernels(dtype: torch.dtype = torch.float32) -> TritonKernels:
-    return TritonKernels(dtype, DEVICE, POSITIONS)
+    return TritonKernels(dtype, DEVICE)
 
 
 def exact_kernels() -> TorchKernels:
@@ -263,19 +263,33 @@ def test_attention_is_that_of_torch_in_all_shapes(name: str, dtype: torch.dtype)
         compare(spec, spans, dtype)
 
 
-def test_a_decode_is_bitwise_the_same_in_any_batch_and_any_width_of_tables() -> None:
+def test_a_decode_is_bitwise_the_same_beside_few_or_fewer_others_and_in_any_width_of_tables() -> None:
     spec = SMALL["grouped"]
     together = there(a_batch([(5, 1), (140, 1), (260, 1)]))
     ours, _ = filled(torch.float32, spec, together)
     qkv = random(3, width_of(spec))
     answer = ours(qkv, together)
-    for row, blocks in ((1, 5), (2, 9)):
-        alone = there(a_batch([(int(together.starts[row]), 1)]))
-        block_table, slot = together.block_tables[row : row + 1, :blocks].contiguous(), together.slot_mapping[row, None]
-        alone = replace(alone, block_tables=block_table, slot_mapping=slot)
-        assert torch.equal(ours(qkv[row, None], alone)[0], answer[row])
+    for rows, blocks in (([0, 1], 5), ([1, 2], 9)):
+        fewer = there(a_batch([(int(together.starts[row]), 1) for row in rows]))
+        block_tables = together.block_tables[rows, :blocks].contiguous()
+        fewer = replace(fewer, block_tables=block_tables, slot_mapping=together.slot_mapping[rows])
+        assert torch.equal(ours(qkv[rows], fewer), answer[rows])
 
 
-@pytest.mark.parametrize(("context", "tokens"), [(1, 128), (4096, 128), (4097, 256), (131072, 4096)])
-def test_long_contexts_have_longer_splits_and_never_more_than_32(context: int, tokens: int) -> None:
-    assert split_tokens(context) == tokens and -(-context // tokens) <= 32
+def test_few_sequences_are_divided_most() -> None:
+    divisions = [Division.of(programs) for programs in (1, 255, 256, 511, 512, 4096)]
+    assert [each.least for each in divisions] == [128, 128, 512, 512, 2048, 2048]
+    assert [each.combines for each in divisions] == [False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["grouped", "windowed", "three to a group, normed"])
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_the_last_part_of_a_sequence_combines_all(name: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there are many sequences, whatever the number of parts is; twice, with what the first step left."""
+    monkeypatch.setattr(Division, "of", lambda programs: Division(parts, 128, combines=True))
+    spec, batch = SMALL[name], there(a_batch([(0, 1), (127, 1), (128, 1), (298, 1)]))
+    ours, exact = filled(torch.float32, spec, batch)
+    for _ in range(2):
+        qkv = random(len(batch.ids), width_of(spec))
+        near(ours(qkv, batch), exact(qkv, batch))
+    assert not any(counts.any() for counts in ours._arrived.values())

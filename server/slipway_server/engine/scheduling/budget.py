@@ -7,14 +7,17 @@ from .step_fit import StepFit
 # Up to this many requests in the server, a decoding step takes `decode_s`. With more requests, steps get longer: the
 # fixed cost of a step is spread over more tokens, and the requests wait less for their first tokens.
 FEW_REQUESTS = 8
+# Of the steps with answers, this share shall stay within their target, whatever slows the machine down for moments.
+ON_TIME = 0.98
+SLOWNESS, SLOWNESS_STEP = 1.25, 0.05  # before the first step; how fast it is corrected
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
     """How long a step may take."""
 
-    prefill_s: float  # while no answer waits for its next token; 0: no limit
-    decode_s: float  # while answers wait for their next token, with up to FEW_REQUESTS requests
+    prefill_s: float  # while no answer waits for its next token, on average; 0: no limit
+    decode_s: float  # while answers wait for their next token, with up to FEW_REQUESTS requests: ON_TIME of the steps
 
     def target_s(self, decodes: int, requests: int) -> float:
         """The target of a step with `decodes` answers while `requests` requests run or wait; 0: no limit."""
@@ -23,7 +26,7 @@ class StepTimes:
         return min(self.prefill_s, self.decode_s * max(1.0, requests / FEW_REQUESTS))
 
 
-CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.135), StepTimes(0.05, 0.05)  # where settings name none
+CPU_TIMES, GPU_TIMES = StepTimes(0.4, 0.18), StepTimes(0.05, 0.05)  # where settings name none
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class TokenBudget:
     times: StepTimes
     _shrunk: int = 0  # how many tokens fewer than `most` a step has memory for
     _fit: StepFit = field(default_factory=StepFit)
+    # How many times its estimate a step takes, exceeded by 1 - ON_TIME of them: 1.05 on a quiet machine, 1.5 on others.
+    _slowness: float = SLOWNESS
 
     def tokens(self, load: StepLoad) -> int:
         """The tokens of the next step, its decodes among them; at most `most`."""
@@ -62,7 +67,9 @@ class TokenBudget:
         cost = self._fit.cost()
         if cost is None:
             return min(most, 4 * least)
-        decoding_s = cost.fixed + cost.each * load.decodes + cost.pair * load.decode_context
+        if load.decodes:
+            target_s /= self._slowness
+        decoding_s = cost.seconds(load.decodes, load.decode_context)
         fitting = load.decodes + cost.tokens_within(target_s - decoding_s, load.prefill_context)
         return int(min(most, max(least, fitting)))
 
@@ -73,4 +80,8 @@ class TokenBudget:
     def observe(self, tokens: int, pairs: int, seconds: float) -> None:
         """Adds a measured step to the fit; `pairs` as in StepCost. Steps without a prefill count, too."""
         self._shrunk = max(0, self._shrunk - 1)
+        if cost := self._fit.cost():
+            late = seconds > self._slowness * cost.seconds(tokens, pairs)
+            # Up and down balance where 1 - ON_TIME of the steps are late (a Robbins-Monro estimate of the quantile).
+            self._slowness = max(1.0, self._slowness + SLOWNESS_STEP * (late - (1.0 - ON_TIME)))
         self._fit.observe(tokens, pairs, seconds)

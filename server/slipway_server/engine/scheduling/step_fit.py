@@ -20,6 +20,9 @@ class StepCost:
     each: float
     pair: float
 
+    def seconds(self, tokens: float, pairs: float) -> float:
+        return self.fixed + self.each * tokens + self.pair * pairs
+
     def tokens_within(self, seconds: float, context: float) -> float:
         """How many tokens of a sequence after `context` others take `seconds`, which do not include `fixed`; 0 or more.
 

@@ -1,4 +1,4 @@
-"""Attention over the paged KV cache, in Triton: for decodes, split over the sequence's length, and for prefill chunks.
+"""Attention over the paged KV cache, in Triton: for decodes, in parts of a sequence, and for prefill chunks.
 
 Sources: online softmax (arXiv 1805.02867), FlashAttention-2 (2307.08691), splitting by length (Flash-Decoding).
 Shapes: q and y [tokens, heads, size]; keys and values [blocks, kv_heads, BLOCK, size];
@@ -59,33 +59,60 @@ def _attend(
     return sums, total, peak
 
 
+@triton.jit
+def _parts(position, parts, LEAST: tl.constexpr, WINDOW: tl.constexpr):
+    """How a sequence is divided: the first token that is seen, the tokens of each part, the parts that have any.
+
+    Parts have at least LEAST tokens, and whole tiles of 128 where there are more than `parts` of these.
+    """
+    seen = position + 1
+    if WINDOW > 0:
+        seen = tl.minimum(seen, WINDOW)
+    tokens = tl.maximum(LEAST, tl.cdiv(tl.cdiv(seen, parts), 128) * 128)
+    return position + 1 - seen, tokens, tl.cdiv(seen, tokens)
+
+
+@triton.jit
+def _combined(partials, weights, row, parts, used, SIZE: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr):
+    """Attention [WIDTH] of one head from its first `used` parts, each weighted by its share of the weights."""
+    columns, numbers = tl.arange(0, WIDTH), tl.arange(0, PARTS)
+    there = numbers < used
+    logs = tl.load(weights + row * parts + numbers, mask=there, other=UNSEEN)
+    shares = tl.exp2(logs - tl.max(logs, 0))
+    inside = there[:, None] & (columns < SIZE)[None, :]
+    sums = tl.load(partials + (row * parts + numbers)[:, None] * SIZE + columns[None, :], mask=inside, other=0.0)
+    return tl.sum(sums * shares[:, None], 0) / tl.sum(shares, 0)
+
+
 @triton.jit(do_not_specialize=["table_width"])
 def decode(
-    q, keys, values, block_tables, starts, partials, weights, table_width, scale,
+    q, keys, values, block_tables, starts, partials, weights, arrived, y, table_width, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
-    WIDE: tl.constexpr, PDL: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr, WINDOW: tl.constexpr,
+    CAP: tl.constexpr, WIDE: tl.constexpr, COMBINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (span, kv head, split): attention of a group's heads to SPLIT tokens of one sequence, read only once.
+    """Program (span, kv head, part): attention of a group's heads to a part of one sequence, which is read only once.
 
-    Splits lie at fixed positions, so that a row's numbers depend on its own length only. Writes partials
-    [spans, heads, splits, size] and the logarithm of their weights [spans, heads, splits], float32.
+    Writes partials [spans, heads, parts, size] and the logarithm of their weights [spans, heads, parts], float32.
+    COMBINES: y too, at once where a sequence has one part, else by the last program of a span and head: it finds in
+    `arrived` int32 [spans, kv_heads], which is 0 before and afterwards, that all others are done. PARTS: a power of
+    two, at least the number of parts.
     """
     wait_for_inputs(PDL)
-    span, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    span, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    parts = tl.num_programs(2)
     position = tl.load(starts + span)
-    begin = split * SPLIT
-    if WINDOW > 0:
-        begin = tl.maximum(begin, position + 1 - WINDOW)
-    end = tl.minimum(split * SPLIT + SPLIT, position + 1)
+    first, tokens, count = _parts(position, parts, LEAST, WINDOW)
+    begin = first + part * tokens
+    end = tl.minimum(begin + tokens, position + 1)
     if begin >= end:
         return
     GROUP: tl.constexpr = HEADS // KV_HEADS
     members, columns = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    heads = head * GROUP + members
     used = (members < GROUP)[:, None] & (columns < SIZE)[None, :]
-    queries = (span * HEADS + heads).to(tl.int64)
-    group_q = tl.load(q + queries[:, None] * SIZE + columns[None, :], mask=used, other=0.0)
+    queries = (span * HEADS + head * GROUP + members).to(tl.int64)
+    at = queries[:, None] * SIZE + columns[None, :]
+    group_q = tl.load(q + at, mask=used, other=0.0)
     if WIDE:
         group_q = group_q.to(tl.float32)
     positions = tl.zeros([ROWS], tl.int32) + position
@@ -93,38 +120,37 @@ def decode(
         group_q, positions, keys, values, block_tables + span.to(tl.int64) * table_width, head, begin, end, scale,
         KV_HEADS, SIZE, BLOCK, WIDTH, TILE, ROWS, WINDOW, CAP, WIDE,
     )  # fmt: skip
-    parts = queries * tl.num_programs(2) + split
-    tl.store(partials + parts[:, None] * SIZE + columns[None, :], sums / total[:, None], mask=used)
-    tl.store(weights + parts, peak + tl.log2(total), mask=members < GROUP)
+    sums = sums / total[:, None]
+    if COMBINES and count == 1:
+        tl.store(y + at, sums.to(y.dtype.element_ty), mask=used)
+    else:
+        rows = queries * parts + part
+        tl.store(partials + rows[:, None] * SIZE + columns[None, :], sums, mask=used)
+        tl.store(weights + rows, peak + tl.log2(total), mask=members < GROUP)
+        if COMBINES:
+            tl.debug_barrier()  # what all threads wrote is there before the program counts itself
+            counter = arrived + span * KV_HEADS + head
+            if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == count - 1:
+                tl.store(counter, 0)
+                for member in range(GROUP):
+                    row = (span * HEADS + head * GROUP + member).to(tl.int64)
+                    whole = _combined(partials, weights, row, parts, count, SIZE, WIDTH, PARTS)
+                    tl.store(y + row * SIZE + columns, whole.to(y.dtype.element_ty), mask=columns < SIZE)
 
 
-@triton.jit(do_not_specialize=["splits"])
+@triton.jit(do_not_specialize=["parts"])
 def combine(
-    partials, weights, starts, y, splits,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
-    PDL: tl.constexpr,
+    partials, weights, starts, y, parts,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, LEAST: tl.constexpr, PARTS: tl.constexpr,
+    WINDOW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Program (span, head): sums the parts of one head, each weighted by its share of the attention weights."""
+    """Program (span, head): y of one head from the parts of its sequence, after `decode` without COMBINES."""
     wait_for_inputs(PDL)
-    span, head = tl.program_id(0), tl.program_id(1)
-    columns = tl.arange(0, WIDTH)
-    position = tl.load(starts + span)
-    first = 0
-    if WINDOW > 0:
-        first = tl.maximum(0, position + 1 - WINDOW) // SPLIT
-    row = (span * HEADS + head).to(tl.int64)
-    peak = tl.full([1], UNSEEN, tl.float32)
-    total = tl.zeros([1], tl.float32)
-    sums = tl.zeros([WIDTH], tl.float32)
-    for split in range(first, position // SPLIT + 1):
-        weight = tl.load(weights + row * splits + split + tl.arange(0, 1))
-        part = tl.load(partials + (row * splits + split) * SIZE + columns, mask=columns < SIZE, other=0.0)
-        higher = tl.maximum(peak, weight)
-        fade, share = tl.exp2(peak - higher), tl.exp2(weight - higher)
-        sums = sums * fade + part * share
-        total = total * fade + share
-        peak = higher
-    tl.store(y + row * SIZE + columns, (sums / total).to(y.dtype.element_ty), mask=columns < SIZE)
+    span, columns = tl.program_id(0), tl.arange(0, WIDTH)
+    _, _, count = _parts(tl.load(starts + span), parts, LEAST, WINDOW)
+    row = (span * HEADS + tl.program_id(1)).to(tl.int64)
+    whole = _combined(partials, weights, row, parts, count, SIZE, WIDTH, PARTS)
+    tl.store(y + row * SIZE + columns, whole.to(y.dtype.element_ty), mask=columns < SIZE)
 
 
 @triton.jit(do_not_specialize=["skip", "spans", "table_width"])
