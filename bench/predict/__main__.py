@@ -135,7 +135,10 @@ def _round(run: Run, peer: Peer, model: ModelFile, file: Path, found: Found, num
         found.idle_s += asyncio.run(closed_loop(target, 1, IDLE_S)).took_s
         sustained_per_s = asyncio.run(
             highest_sustained(
-                lambda per_s: open_loop(target, per_s, run.seconds / 2, number), 1.1 * done.per_s, SEARCH_STEPS
+                lambda per_s, seconds: open_loop(target, per_s, seconds, number),
+                1.1 * done.per_s,
+                SEARCH_STEPS,
+                2 * run.seconds,
             )
         )
         found.sustained_per_s.append(sustained_per_s)

@@ -23,7 +23,8 @@ SPIN_S = 0.002  # a sleep of asyncio may be a millisecond late; the last part of
 LATE_S = 30.0  # an answer that takes longer has failed
 # A rate is sustained when no more than this part of the requests fails, and the open requests grow in the second half
 # by no more than this part of its requests; by a few they always do.
-MOST_FAILED, MOST_GROWTH, FEW = 0.001, 0.05, 8
+MOST_FAILED, MOST_GROWTH, FEW = 0.001, 0.02, 8
+LOWER = 0.93  # a rate that was not sustained, for the next try
 # The 99th percentile of how late the client may send. A later one was paused by the machine, and its server with it.
 LATE_CLIENT_S, TRIES = 0.001, 4
 
@@ -210,15 +211,23 @@ def repeated_until_on_time(measure: Callable[[], Measured]) -> Measured:
     return measured
 
 
-async def highest_sustained(measure: Callable[[float], Awaitable[Measured]], most_per_s: float, steps: int) -> float:
-    """By bisection: the highest rate of an open loop that is sustained; 0 when none is."""
+async def highest_sustained(
+    measure: Callable[[float, float], Awaitable[Measured]], most_per_s: float, steps: int, seconds: float
+) -> float:
+    """The highest rate of an open loop that is sustained for `seconds`; 0 when none is.
+
+    It is found by bisection with runs of a quarter of that time, because many are needed, and lowered until it holds
+    for the whole of it: a short run may have been in a fast moment of the machine.
+    """
     low_per_s, high_per_s = 0.0, most_per_s
     for _ in range(steps):
         middle_per_s = (low_per_s + high_per_s) / 2
-        if (await measure(middle_per_s)).is_sustained:
+        if (await measure(middle_per_s, seconds / 4)).is_sustained:
             low_per_s = middle_per_s
         else:
             high_per_s = middle_per_s
+    while low_per_s > most_per_s / 2**steps and not (await measure(low_per_s, seconds)).is_sustained:
+        low_per_s *= LOWER
     return low_per_s
 
 

@@ -191,21 +191,24 @@ async def test_an_open_loop_sends_at_its_times_while_nothing_is_answered() -> No
 def test_a_rate_is_sustained_when_all_is_answered_and_no_queue_grows() -> None:
     assert measured(1000, failed=1).is_sustained
     assert not measured(1000, failed=2).is_sustained
-    assert replace(measured(1000), open=(40, 65)).is_sustained
-    assert not replace(measured(1000), open=(40, 66)).is_sustained
+    assert replace(measured(1000), open=(40, 50)).is_sustained
+    assert not replace(measured(1000), open=(40, 51)).is_sustained
 
 
-async def test_the_highest_rate_that_is_sustained_is_found_by_bisection() -> None:
-    tried: list[float] = []
+async def test_the_highest_rate_that_is_sustained_is_found_by_bisection_and_holds_for_longer() -> None:
+    tried: list[tuple[float, float]] = []
 
-    async def measure(per_s: float, limit_per_s: float) -> Measured:
-        tried.append(per_s)
+    async def measure(per_s: float, seconds: float, limit_per_s: float) -> Measured:
+        tried.append((per_s, seconds))
         return measured(1000, failed=0 if per_s <= limit_per_s else 500)
 
-    found = await highest_sustained(lambda per_s: measure(per_s, 730), 1000, 6)
+    found = await highest_sustained(lambda per_s, seconds: measure(per_s, seconds, 730), 1000, 6, 8.0)
     assert 730 - 1000 / 2**6 <= found <= 730
-    assert len(tried) == 6
-    assert await highest_sustained(lambda per_s: measure(per_s, 0), 1000, 6) == 0
+    assert [seconds for _, seconds in tried] == [2.0] * 6 + [8.0]
+    # In a short run, a fast moment allows more than the whole time does.
+    found = await highest_sustained(lambda per_s, seconds: measure(per_s, seconds, 730 - 10 * seconds), 1000, 6, 8.0)
+    assert 0.93 * 650 < found <= 650 and tried[-1] == (found, 8.0)
+    assert await highest_sustained(lambda per_s, seconds: measure(per_s, seconds, 0), 1000, 6, 8.0) == 0
 
 
 @pytest.mark.integration
