@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from .fit import ServiceTime
 from .texts import BATCH_TOKENS
 
@@ -45,8 +47,7 @@ class BatchRules:
     max_tokens: int = BATCH_TOKENS  # of a batch of texts, padded to the longest row, as estimated; one row always runs
 
 
-@dataclass(slots=True, eq=False)
-class PredictJob:
+class PredictJob(Struct, eq=False):
     """A request for `rows` rows; 0: it runs alone. `done_rows`: how many of them were put into a batch already.
 
     `row_tokens`: estimated tokens of its longest row; 0: its rows are no texts.
@@ -68,8 +69,7 @@ class PredictJob:
         return self.rows - self.done_rows
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Rows of one request in one batch."""
 
     job: PredictJob

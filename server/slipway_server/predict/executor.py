@@ -6,14 +6,16 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct, field
 
 from ..engine.client import EngineCrashed
 from .batcher import Batcher, BatchRules, DeadlineMissed, Part, PredictJob, QueueMemory, RowBatch
 from .description import ModelDescription
 from .process.client import BatchFailed, ModelProcess
 from .process.messages import LoadModel, ModelLoaded
-from .tensors import Tensor, concatenate
+from .tensors import Tensor, concatenate, finite
 
 log = logging.getLogger("slipway.predict")
 
@@ -30,8 +32,7 @@ class ModelCrashed(Exception):
     """The process of the model ended while it computed a batch with this request."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
+class InferRequest(Struct, frozen=True):
     """Inputs, and names of the outputs to compute. Only requests with equal `parameters` share a batch."""
 
     inputs: tuple[Tensor, ...]
@@ -46,15 +47,14 @@ class InferRequest:
         return shapes, self.outputs, self.parameters
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
+class _Pending(Struct, eq=False):
     """A request without its answer yet, with the outputs of its rows so far, by the first row of each part."""
 
     request: InferRequest
     done: "asyncio.Future[list[Tensor]]"
     parts: dict[int, list[Tensor]] = field(default_factory=dict)
     rows_done: int = 0
-    wait_s: float = 0.0
+    finite: bool = True  # all numbers of its outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class Observer:
 
     batch: Callable[[int, float, float], None] = lambda rows, wait_s, seconds: None
     failed: Callable[[], None] = lambda: None
+    non_finite: Callable[[], None] = lambda: None  # for each request with such an output
 
 
 class Executor:
@@ -117,7 +118,10 @@ class Executor:
         self._wake()
         timer = loop.call_at(job.deadline_s, _late, pending, timeout_s) if math.isfinite(timeout_s) else None
         try:
-            return await pending.done
+            outputs = await pending.done
+            if not pending.finite:
+                self._observer.non_finite()
+            return outputs
         finally:
             if timer:
                 timer.cancel()
@@ -241,11 +245,12 @@ class Executor:
             await self._compute(half)
 
     def _deliver(self, batch: RowBatch, outputs: Sequence[Tensor]) -> None:
-        at = 0
+        at, all_finite = 0, all(map(finite, outputs))
         for part in batch.parts:
             found = list(outputs) if len(batch.parts) == 1 else [one.part(at, at + part.rows) for one in outputs]
             at += part.rows
             if pending := self._pending.get(part.job.id):
+                pending.finite = pending.finite and (all_finite or all(map(finite, found)))
                 _take(pending, part, found)
 
     def _fail(self, job: PredictJob, error: Exception) -> None:

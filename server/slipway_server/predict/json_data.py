@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -84,13 +85,19 @@ def _array(name: str, datatype: str, values: Any) -> Any:
     try:
         with numpy.errstate(over="ignore"):
             array = numpy.array(values, NUMPY[datatype])
+            infinite = datatype in FLOATS and _has_infinity(array)
     except OverflowError:
         raise TensorError(f"input {name!r}: a number is out of the range of {datatype}") from None
     except (ValueError, TypeError):
         raise TensorError(f"input {name!r}: its lists have different lengths") from None
-    if datatype in FLOATS and numpy.isinf(array).any():  # JSON has no infinity
+    if infinite:  # JSON has no infinity
         raise TensorError(f"input {name!r}: a number is out of the range of {datatype}")
     return array
+
+
+def _has_infinity(array: Any) -> bool:
+    # A sum is not finite where a number is not. It may overflow too: then each number is looked at.
+    return not math.isfinite(array.sum()) and bool(numpy.isinf(array).any())
 
 
 def _texts(name: str, values: Any) -> Any:

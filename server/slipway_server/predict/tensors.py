@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy
+from msgspec import Struct
 
 Array: TypeAlias = "numpy.ndarray[Any, Any]"
 
@@ -42,8 +43,7 @@ class TensorError(ValueError):
     """What is wrong with a tensor, in one sentence that names it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class Tensor(Struct, frozen=True, eq=False):
     """A named array. `array` has the tensor's shape, and for BF16 its bits as unsigned 16-bit numbers."""
 
     name: str
@@ -66,6 +66,8 @@ class Tensor:
         return int(self.array.nbytes) + contents
 
     def part(self, start: int, stop: int) -> "Tensor":
+        if start == 0 and stop == len(self.array):
+            return self
         return Tensor(self.name, self.datatype, self.array[start:stop])
 
 
@@ -115,6 +117,19 @@ def concatenate(parts: Sequence[Tensor]) -> Tensor:
 
 def elements_of(shape: Sequence[int], name: str) -> int:
     """The number of elements; raises TensorError for a shape that no tensor can have."""
+    return _elements(tuple(shape)) or _checked_elements(shape, name)
+
+
+@lru_cache(maxsize=256)
+def _elements(shape: tuple[int, ...]) -> int:
+    """As `elements_of`, which is computed for each request; 0 for a shape that no tensor can have."""
+    try:
+        return _checked_elements(shape, "")
+    except TensorError:
+        return 0
+
+
+def _checked_elements(shape: Sequence[int], name: str) -> int:
     if len(shape) > MAX_DIMENSIONS:
         raise TensorError(f"tensor {name!r} has {len(shape)} dimensions; {MAX_DIMENSIONS} is the limit")
     if any(size < 0 for size in shape):

@@ -77,7 +77,9 @@ def host_model(
     memory: QueueMemory,
 ) -> PooledModel:
     """`memory`: of the inputs that wait, which all models share."""
-    executor = Executor(rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed), memory)
+    executor = Executor(
+        rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed, metrics.non_finite), memory
+    )
     own = Health(health.heartbeat, settings.stall_timeout_s)
     service = PredictService(
         ModelIdentity(entry.name, entry.shown_version or entry.version, entry.version), executor, metrics, own, tracing

@@ -120,7 +120,8 @@ async def serve(settings: ServerSettings, file: ModelFile) -> None:
     """Serve until SIGTERM and the end of the drain; raise EngineError when the model cannot be served (any more)."""
     hide_memory()
     metrics = PredictMetrics(settings.served_model_name)
-    observer, memory = Observer(metrics.batch, metrics.failed), QueueMemory.of_free(machine.free_memory_bytes())
+    observer = Observer(metrics.batch, metrics.failed, metrics.non_finite)
+    memory = QueueMemory.of_free(machine.free_memory_bytes())
     executor = Executor(rules_of(settings), settings.max_batch_s, observer, memory)
     metrics.observe_queue(lambda: executor.running, lambda: executor.batcher.waiting)
     health = Health(Heartbeat.create(), settings.stall_timeout_s)

@@ -5,10 +5,10 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy
+from msgspec.structs import replace
 
 from ...predict.batcher import MIN_QUEUE, BatchQueueFull
 from ...predict.description import ImageInput, ModelDescription

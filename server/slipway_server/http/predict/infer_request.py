@@ -3,7 +3,6 @@
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -58,8 +57,7 @@ class InferBody(Struct, forbid_unknown_fields=True):
     model_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(Struct, frozen=True):
     """A request, and whether its client wants outputs as bytes: `binary` for all, `named` overrides it for some."""
 
     request: InferRequest

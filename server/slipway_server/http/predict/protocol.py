@@ -2,10 +2,10 @@
 
 import math
 import time
-from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from slipway_server import __name__ as server_name
 

@@ -3,12 +3,14 @@
 import asyncio
 import math
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from ...predict.batcher import BatchQueueFull, DeadlineMissed
 from ...predict.description import ModelDescription
 from ...predict.executor import Executor, InferRequest, ModelCrashed, ModelFailed, ModelLost
-from ...predict.tensors import Tensor, TensorError, TensorSpec, finite
+from ...predict.tensors import Tensor, TensorError, TensorSpec
 from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import Tracing
 from ..errors import HttpError, engine_crashed, invalid, lost, queue_full, too_late, unavailable
@@ -79,8 +81,6 @@ class PredictService:
             raise engine_crashed(str(error)) from None
         except ModelLost as error:
             raise lost(str(error)) from None
-        if not all(map(finite, outputs)):
-            self.metrics.non_finite()
         return outputs
 
     async def _infer_images(self, images: ImageInputs, request: InferRequest, where: Where | None) -> list[Tensor]:
@@ -128,7 +128,9 @@ def checked(description: ModelDescription, request: InferRequest) -> InferReques
             known = ", ".join(spec.name for spec in description.outputs)
             raise invalid(f"The model has no output {name!r}; its outputs are {known}.", name)
     tokens = row_tokens(description.text, ordered) if description.text else 0
-    return replace(request, inputs=tuple(ordered), outputs=outputs, row_tokens=tokens)
+    return InferRequest(
+        tuple(ordered), outputs, request.parameters, request.priority, request.timeout_s, row_tokens=tokens
+    )
 
 
 def _check_input(description: ModelDescription, spec: TensorSpec, tensor: Tensor) -> None:
