@@ -194,7 +194,7 @@ bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers a
 bench-gateway: setup ## the gateway beside nginx, aiohttp, LiteLLM, vLLM's router: CPU, latency, streams (8 minutes; QUICK=1; ARGS=--help)
 	UV=$(UV) $(PY) -m bench.gateway $(ARGS)
 
-bench-predict: setup ## classic models beside MLServer, LitServe, BentoML, Ray Serve, PyTriton (30 minutes; QUICK=1: ours alone; ARGS=--help)
+bench-predict: setup ## classic models beside MLServer, LitServe, BentoML, Ray Serve, PyTriton (an hour; QUICK=1: ours alone; ARGS=--help)
 	UV=$(UV) $(PY) -m bench.predict $(ARGS)
 
 bench-gateway-memory: setup ## a gateway at its memory limit among hostile clients: sheds, is never killed (10 minutes; QUICK=1)

@@ -24,7 +24,7 @@ LATE_S = 30.0  # an answer that takes longer has failed
 # A rate is sustained when no more than this part of the requests fails, and the open requests grow in the second half
 # by no more than this part of its requests; by a few they always do.
 MOST_FAILED, MOST_GROWTH, FEW = 0.001, 0.02, 8
-LOWER = 0.93  # a rate that was not sustained, for the next try
+LOWER, LOWERED = 0.9, 8  # a rate that was not sustained, for the next try; so many times
 # The 99th percentile of how late the client may send. A later one was paused by the machine, and its server with it.
 LATE_CLIENT_S, TRIES = 0.001, 4
 
@@ -226,9 +226,11 @@ async def highest_sustained(
             low_per_s = middle_per_s
         else:
             high_per_s = middle_per_s
-    while low_per_s > most_per_s / 2**steps and not (await measure(low_per_s, seconds)).is_sustained:
+    for _ in range(LOWERED if low_per_s else 0):
+        if (await measure(low_per_s, seconds)).is_sustained:
+            return low_per_s
         low_per_s *= LOWER
-    return low_per_s
+    return 0.0
 
 
 class _OpenLoop:

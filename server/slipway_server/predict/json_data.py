@@ -83,7 +83,7 @@ def _array(name: str, datatype: str, values: Any) -> Any:
     if datatype == BYTES:
         return _texts(name, values)
     try:
-        with numpy.errstate(over="ignore"):
+        with numpy.errstate(over="ignore", invalid="ignore"):  # infinity less infinity
             array = numpy.array(values, NUMPY[datatype])
             infinite = datatype in FLOATS and _has_infinity(array)
     except OverflowError:

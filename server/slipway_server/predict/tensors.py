@@ -117,7 +117,9 @@ def concatenate(parts: Sequence[Tensor]) -> Tensor:
 
 def elements_of(shape: Sequence[int], name: str) -> int:
     """The number of elements; raises TensorError for a shape that no tensor can have."""
-    return _elements(tuple(shape)) or _checked_elements(shape, name)
+    # A longer shape, which a stranger may send, is not kept.
+    known = _elements(tuple(shape)) if len(shape) <= MAX_DIMENSIONS else 0
+    return known or _checked_elements(shape, name)
 
 
 @lru_cache(maxsize=256)

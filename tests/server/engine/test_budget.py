@@ -109,6 +109,15 @@ def test_steps_with_answers_are_on_time_on_a_busy_machine_too(noise: float) -> N
     assert tokens > (150 if noise < 0.05 else 60)
 
 
+def test_long_pauses_shorten_steps_to_half_of_their_target_and_no_further() -> None:
+    budget, dice, load = budget_of(least=1, most=4096, target_s=0.2), random.Random(4), StepLoad(decodes=8, requests=8)
+    tokens = []
+    for _ in range(2000):
+        tokens.append(budget.tokens(load))
+        budget.observe(tokens[-1], 0, (0.02 + 0.001 * tokens[-1]) * (4.0 if dice.random() < 0.1 else 1.0))
+    assert sum(tokens[1000:]) / 1000 > 45
+
+
 def test_what_cannot_be_told_apart_is_attributed_to_tokens() -> None:
     fit = StepFit()
     assert fit.cost() is None

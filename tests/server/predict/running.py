@@ -21,12 +21,15 @@ class Running:
     def __init__(self, executor: Executor, batches: list[int]) -> None:
         self.executor, self.batches = executor, batches
         self.ready: list[ModelLoaded] = []
-        self.crashes = 0
+        self.crashes = self.non_finite = 0
         self.loaded = asyncio.Event()
 
     def on_ready(self, ready: ModelLoaded) -> None:
         self.ready.append(ready)
         self.loaded.set()
+
+    def on_non_finite(self) -> None:
+        self.non_finite += 1
 
     def on_crash(self) -> None:
         self.crashes += 1
@@ -45,7 +48,9 @@ async def running(
 ) -> AsyncIterator[Running]:
     """With the model loaded."""
     file, batches = model_file.find(folder), list[int]()
-    observer = Observer(batch=lambda rows, wait_s, seconds: batches.append(rows))
+    observer = Observer(
+        batch=lambda rows, wait_s, seconds: batches.append(rows), non_finite=lambda: found.on_non_finite()
+    )
     executor = Executor(rules or BatchRules(), batch_timeout_s, observer)
     found = Running(executor, batches)
     start = LoadModel(str(file.path), file.format, 1, memory_bytes, executor.batcher.rules.max_size, "error")

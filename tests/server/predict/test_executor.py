@@ -62,6 +62,15 @@ async def test_bfloat16_passes_as_its_bits(tmp_path: Path) -> None:
             ]  # fmt: skip
 
 
+async def test_requests_with_a_number_that_is_not_finite_are_counted_once_each(tmp_path: Path) -> None:
+    """Beside others in one batch, and where such a request is split over batches."""
+    onnx_models.identity(tmp_path, ("FP32",))
+    async with running(tmp_path, BatchRules(max_size=8)) as model:
+        rows = [[[1, 2]], [[1, numpy.nan]], [[3, 4]], [[numpy.inf, 1]] * 20, [[5, 6]] * 20]
+        await asyncio.gather(*(model.executor.infer(request("x_FP32", "FP32", one, "y_FP32")) for one in rows))
+        assert model.non_finite == 2
+
+
 async def test_an_oversize_request_is_split_in_order(tmp_path: Path) -> None:
     onnx_models.table(tmp_path)
     async with running(tmp_path, BatchRules(max_size=8)) as model:

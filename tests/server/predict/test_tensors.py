@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_server.predict import json_data
+from slipway_server.predict import json_data, tensors
 from slipway_server.predict.tensors import (
     BINARY_ONLY,
     BYTES,
@@ -84,6 +84,7 @@ def test_empty_tensors_and_scalars(shape: tuple[int, ...], text: str) -> None:
         ("FP32", (2, 2), "[[1, 2, 3, 4]]", "nested as"),
         ("FP32", (4,), "[[[1]]]", "nested 3 deep"),
         ("FP32", (1,), "[1e39]", "out of the range"),
+        ("FP32", (2,), "[1e39, -1e39]", "out of the range"),
         ("FP32", (1,), '["a"]', "Expected"),
         ("INT8", (1,), "[1.5]", "Expected"),
         ("INT32", (1,), "[true]", "Expected"),
@@ -98,6 +99,18 @@ def test_empty_tensors_and_scalars(shape: tuple[int, ...], text: str) -> None:
 def test_json_that_is_no_such_tensor_is_named(datatype: str, shape: tuple[int, ...], text: str, why: str) -> None:
     with pytest.raises(TensorError, match=why):
         json_data.read("x", datatype, shape, text.encode())
+
+
+def test_large_numbers_whose_sum_is_not_finite_are_in_range() -> None:
+    assert json_data.read("x", "FP32", (2,), b"[3e38, 3e38]").array.max() < numpy.inf
+    assert json_data.read("x", "FP64", (3,), b"[1e308, 1e308, null]").array[0] == 1e308
+
+
+def test_a_shape_of_a_stranger_is_not_kept() -> None:
+    kept = tensors._elements.cache_info().currsize
+    with pytest.raises(TensorError, match="dimensions"):
+        tensors.elements_of((1,) * 100_000, "x")
+    assert tensors._elements.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize(

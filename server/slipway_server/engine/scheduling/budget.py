@@ -10,6 +10,7 @@ FEW_REQUESTS = 8
 # Of the steps with answers, this share shall stay within their target, whatever slows the machine down for moments.
 ON_TIME = 0.98
 SLOWNESS, SLOWNESS_STEP = 1.25, 0.05  # before the first step; how fast it is corrected
+MOST_SLOWNESS = 2.0  # a machine with long pauses gets no shorter steps than this: its prompts would never end
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,11 @@ class TokenBudget:
     def observe(self, tokens: int, pairs: int, seconds: float) -> None:
         """Adds a measured step to the fit; `pairs` as in StepCost. Steps without a prefill count, too."""
         self._shrunk = max(0, self._shrunk - 1)
-        if cost := self._fit.cost():
-            late = seconds > self._slowness * cost.seconds(tokens, pairs)
+        cost = self._fit.cost()
+        # After a change of load, the fit may estimate no time at all for a small step.
+        if cost and (estimate_s := cost.seconds(tokens, pairs)) > 0.0:
+            late = seconds > self._slowness * estimate_s
             # Up and down balance where 1 - ON_TIME of the steps are late (a Robbins-Monro estimate of the quantile).
-            self._slowness = max(1.0, self._slowness + SLOWNESS_STEP * (late - (1.0 - ON_TIME)))
+            slowness = self._slowness + SLOWNESS_STEP * (late - (1.0 - ON_TIME))
+            self._slowness = min(MOST_SLOWNESS, max(1.0, slowness))
         self._fit.observe(tokens, pairs, seconds)
