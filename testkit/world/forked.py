@@ -50,6 +50,7 @@ class ForkedProgram:
         self._process: ForkServerProcess | None = None
 
     async def start(self) -> None:
+        self._log.touch()  # the child opens it some time later, and the test may read it at once
         self._process = _parent().Process(target=become, args=self._order, daemon=True)
         await asyncio.to_thread(self._process.start)
 
