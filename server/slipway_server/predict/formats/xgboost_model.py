@@ -1,25 +1,70 @@
-"""XGBoost's .ubj and .json, by inplace_predict on one pool of threads."""
+"""XGBoost's .ubj and .json, by what inplace_predict calls, on one pool of threads."""
 
+import ctypes
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy
 import xgboost
+from xgboost.libpath import find_lib_path
 
 from ..description import CLASSIFICATION, REGRESSION, Matrix, ModelDescription
 from ..tensors import Tensor, TensorSpec
 from . import ModelError
 
+_SIZE, _NUMBERS = ctypes.c_uint64, ctypes.POINTER(ctypes.c_float)
+_SETTINGS = (
+    b'{"type": 0, "training": false, "iteration_begin": 0, "iteration_end": 0, "missing": NaN, "strict_shape": false, '
+    b'"cache_id": 0}'
+)
+
+
+class DensePrediction:
+    """`Booster.inplace_predict` for rows of float32, with the same bits.
+
+    It calls XGBoosterPredictFromDense of XGBoost's C API as that does: what the method of Python has around the call
+    takes a third of the time of a small batch.
+    """
+
+    def __init__(self, booster: Any) -> None:
+        self._booster = booster
+        library = ctypes.CDLL(find_lib_path()[0])  # the one that the booster is of
+        self._call, self._last_error = library.XGBoosterPredictFromDense, library.XGBGetLastError
+        sizes = ctypes.POINTER(_SIZE)
+        self._call.argtypes = (
+            *(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p),
+            *(ctypes.POINTER(sizes), sizes, ctypes.POINTER(_NUMBERS)),
+        )
+        self._last_error.restype = ctypes.c_char_p
+        self._shape, self._dimensions, self._numbers = sizes(), _SIZE(), _NUMBERS()
+
+    def __call__(self, rows: Any) -> Any:
+        """The predictions for one row or more, [n, features] of aligned float32 in order: [n], or [n, outputs].
+
+        Raises:
+            XGBoostError: with XGBoost's own message.
+        """
+        address = rows.__array_interface__["data"][0]
+        given = b'{"data": [%d, true], "shape": [%d, %d], "typestr": "<f4", "version": 3}' % (address, *rows.shape)
+        found = (ctypes.byref(self._shape), ctypes.byref(self._dimensions), ctypes.byref(self._numbers))
+        if self._call(self._booster.handle, given, _SETTINGS, None, *found):
+            raise xgboost.core.XGBoostError(self._last_error().decode())
+        shape = self._shape[: self._dimensions.value]
+        # A copy: the next call writes over the booster's own.
+        return numpy.frombuffer(ctypes.string_at(self._numbers, 4 * math.prod(shape)), "<f4").reshape(shape)
+
 
 class XgboostModel:
     def __init__(self, booster: Any) -> None:
-        self._booster = booster
+        self._predict = DensePrediction(booster)
         self.description = _describe(booster)
 
     def run(self, inputs: list[Tensor], outputs: list[str]) -> list[Tensor]:
-        rows = numpy.ascontiguousarray(inputs[0].array)
-        values = numpy.asarray(self._booster.inplace_predict(rows, validate_features=False), "<f4")
+        rows = numpy.require(inputs[0].array, "<f4", ["C", "ALIGNED"])  # their bytes may begin anywhere in a message
+        # XGBoost gives no predictions no width.
+        values = self._predict(rows) if len(rows) else numpy.zeros((0, *self.description.outputs[0].shape[1:]), "<f4")
         found = {Matrix.OUTPUT: values}
         if Matrix.PREDICTION in outputs:
             found[Matrix.PREDICTION] = _labels(values)
