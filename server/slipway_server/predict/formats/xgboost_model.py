@@ -63,7 +63,7 @@ class XgboostModel:
 
     def run(self, inputs: list[Tensor], outputs: list[str]) -> list[Tensor]:
         rows = numpy.require(inputs[0].array, "<f4", ["C", "ALIGNED"])  # their bytes may begin anywhere in a message
-        # XGBoost gives no predictions no width.
+        # Of no rows XGBoost returns the shape (0, 0), however many outputs the model has.
         values = self._predict(rows) if len(rows) else numpy.zeros((0, *self.description.outputs[0].shape[1:]), "<f4")
         found = {Matrix.OUTPUT: values}
         if Matrix.PREDICTION in outputs:
