@@ -3,8 +3,10 @@
 python -m bench.engine.ceilings
 """
 
+import contextlib
 import ctypes
 import json
+import mmap
 import shutil
 import sys
 import tempfile
@@ -55,26 +57,39 @@ def measured_apart() -> Ceilings:
     return Ceilings(**json.loads(output.splitlines()[-1]))
 
 
+class Reader:
+    """Memory that threads read: more than any cache holds, in large pages where Linux has them."""
+
+    def __init__(self, threads: int) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self._library = _compiled(Path(folder))
+        self._memory = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = (ctypes.c_uint64 * (READ_BYTES // 8)).from_buffer(self._memory)
+        ctypes.memset(whole, 1, READ_BYTES)  # each page must be real: the kernel shares one of zeros
+        self._part = len(whole) // threads
+        self._starts = [ctypes.byref(whole, number * self._part * 8) for number in range(threads)]
+
+    def read_s(self) -> float:
+        """Seconds to read READ_BYTES.
+
+        ctypes lets go of the interpreter's lock during a call: the threads do run side by side.
+        """
+        part = ctypes.c_size_t(self._part)
+        readers = [threading.Thread(target=self._library.read_all, args=(start, part)) for start in self._starts]
+        began = time.perf_counter()
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        return time.perf_counter() - began
+
+
 def _read_gb_per_s(threads: int) -> tuple[float, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        library = _compiled(Path(folder))
-        numbers = (ctypes.c_uint64 * (READ_BYTES // 8))()
-        ctypes.memset(numbers, 1, READ_BYTES)  # each page must be real: the kernel shares one of zeros
-        times = [_read_s(library, numbers, threads) for _ in range(READ_TRIES)]
+    reader = Reader(threads)
+    times = [reader.read_s() for _ in range(READ_TRIES)]
     return READ_BYTES / quantile(times, 0.5) / 1e9, READ_BYTES / min(times) / 1e9
-
-
-def _read_s(library: ctypes.CDLL, numbers: ctypes.Array[ctypes.c_uint64], threads: int) -> float:
-    """ctypes lets go of the interpreter's lock during a call: the threads do run side by side."""
-    part = len(numbers) // threads
-    starts = [ctypes.byref(numbers, number * part * 8) for number in range(threads)]
-    readers = [threading.Thread(target=library.read_all, args=(start, ctypes.c_size_t(part))) for start in starts]
-    began = time.perf_counter()
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join()
-    return time.perf_counter() - began
 
 
 def _compiled(folder: Path) -> ctypes.CDLL:

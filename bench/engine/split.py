@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import torch
 
+from bench.engine.ceilings import READ_BYTES, Reader
 from bench.engine.peers import KV_DTYPES, KV_TOKENS, SLOTS, cores
 from slipway_server.engine.build import build_generator
 from slipway_server.engine.engine import EngineCore
@@ -126,10 +127,12 @@ def measure(model: Path, quantization: str) -> list[dict[str, Any]]:
     with clocked(clocks):
         engine = _engine(model, quantization)
         measured = [_one_batch(engine, clocks, batch) for batch in BATCHES]
+        share = _bandwidth_share(engine, clocks, weight_bytes(model, quantization))
     decodes = [
         {"step": f"decode, batch {batch}", **_medians(steps)}
         for batch, (_, steps) in zip(BATCHES, measured, strict=True)
     ]
+    decodes[0]["bandwidth_share"] = round(share, 3)
     return [*decodes, {"step": "prefill beside others", **_medians(measured[-1][0])}]
 
 
@@ -144,7 +147,28 @@ def _engine(model: Path, quantization: str) -> EngineCore:
     return engine
 
 
-def _one_batch(engine: EngineCore, clocks: Clocks, batch: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+def weight_bytes(model: Path, quantization: str) -> float:
+    """Bytes of the weights in memory; the files have them in bfloat16."""
+    stored = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    return stored / 2 if quantization == "int8" else stored
+
+
+def _bandwidth_share(engine: EngineCore, clocks: Clocks, weights: float) -> float:
+    """Share of the memory's bandwidth that decoding one sequence takes: the median over steps.
+
+    Before and after each step the same cores read memory. Other virtual machines leave this one half of the bandwidth or
+    all of it, and that changes every few seconds.
+    """
+    reads = [(reader := Reader(cores())).read_s()]
+    _, steps = _one_batch(engine, clocks, 1, after_step=lambda: reads.append(reader.read_s()))
+    reads = reads[-len(steps) - 1 :]
+    pairs = zip(steps, reads, reads[1:], strict=False)
+    return median(weights / READ_BYTES * (before + after) / 2 / step["total"] for step, before, after in pairs)
+
+
+def _one_batch(
+    engine: EngineCore, clocks: Clocks, batch: int, after_step: Callable[[], None] = lambda: None
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
     """Steps until all prompts are in, then steps in which all decode."""
     for number in range(batch):
         # The first answers go on until the last prompt is in.
@@ -156,6 +180,7 @@ def _one_batch(engine: EngineCore, clocks: Clocks, batch: int) -> tuple[list[dic
     while len(decodes) < DECODES + 2:
         row, tokens = _step(engine, clocks)
         (decodes if tokens == batch and len(engine.scheduler.running) == batch else prefills).append(row)
+        after_step()
     for number in range(batch):
         engine.cancel(f"{batch}-{number}")
     while engine.scheduler.busy:

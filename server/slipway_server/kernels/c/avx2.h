@@ -9,8 +9,9 @@
 #define PAUSE _mm_pause
 
 #if defined __AVXVNNI__ || defined __AVX512VNNI__
-#define FOUR_PRODUCTS // vpdpbusd: fours of uint8 and int8 to each of 8 whole numbers
-#define OFFSET 128    // what is added to int8 inputs, so that they are uint8
+#define OFFSET 128 // what is added to int8 inputs, so that they are uint8: vpdpbusd takes fours of uint8 and int8
+#else
+#define OFFSET 0
 #endif
 
 typedef float vf __attribute__((vector_size(32)));
@@ -53,9 +54,11 @@ ALWAYS vi add_fours(vi sum, vi x, vi w) { return (vi)_mm256_dpbusd_avx_epi32((__
 #elif defined __AVX512VNNI__ // the same instruction in the other encoding: tests run it where AVX-VNNI is not
 ALWAYS vi add_fours(vi sum, vi x, vi w) { return (vi)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)x, (__m256i)w); }
 #else
-ALWAYS vi int16_pairs(vi x, vi w) { return (vi)_mm256_madd_epi16((__m256i)x, (__m256i)w); }
-ALWAYS vi low_bytes(vi w) { return (vi)_mm256_srai_epi16(_mm256_slli_epi16((__m256i)w, 8), 8); }
-ALWAYS vi high_bytes(vi w) { return (vi)_mm256_srai_epi16((__m256i)w, 8); }
+// |w| times x with the sign of w. Both are at most 127, so that a pair of products fits into an int16.
+ALWAYS vi add_fours(vi sum, vi x, vi w) {
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)x, (__m256i)w));
+    return sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
 #endif
 
 // Rows to columns: word i of row r becomes word r of row i.

@@ -17,8 +17,9 @@
 #define PAIR_PRODUCTS // vdpbf16ps: a0*b0 + a1*b1 to each of 16 floats
 #endif
 #ifdef __AVX512VNNI__
-#define FOUR_PRODUCTS // vpdpbusd: the same with fours of uint8 and int8
-#define OFFSET 128    // what is added to int8 inputs, so that they are uint8
+#define OFFSET 128 // what is added to int8 inputs, so that they are uint8: vpdpbusd takes fours of uint8 and int8
+#else
+#define OFFSET 0
 #endif
 
 typedef float vf __attribute__((vector_size(64)));
@@ -81,12 +82,15 @@ ALWAYS vf add_pairs(vf sum, vi x, vi w) {
 }
 #endif
 
-#ifdef FOUR_PRODUCTS
+#ifdef __AVX512VNNI__
 ALWAYS vi add_fours(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
 #else
-ALWAYS vi int16_pairs(vi x, vi w) { return (vi)_mm512_madd_epi16((__m512i)x, (__m512i)w); }
-ALWAYS vi low_bytes(vi w) { return (vi)_mm512_srai_epi16(_mm512_slli_epi16((__m512i)w, 8), 8); }
-ALWAYS vi high_bytes(vi w) { return (vi)_mm512_srai_epi16((__m512i)w, 8); }
+// |w| times x with the sign of w. Both are at most 127, so that a pair of products fits into an int16.
+ALWAYS vi add_fours(vi sum, vi x, vi w) {
+    __m512i all = (__m512i)x, minus = _mm512_mask_sub_epi8(all, _mm512_movepi8_mask((__m512i)w), _mm512_setzero_si512(), all);
+    __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8((__m512i)w), minus);
+    return sum + (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+}
 #endif
 
 // Rows to columns: word i of row r becomes word r of row i.

@@ -40,18 +40,9 @@ ALWAYS vi some_words(const Linear *job, const bf16 *x, i64 word, i64 count, floa
         memcpy(room, x + 2 * word, (size_t)count * 4);
         return load_words(room);
     }
-    // OFFSET is for bytes: int16 are signed.
-    const int numbers = 4 / FOUR_WORDS; // of a word
-    union {
-        int8_t bytes[4 * LANES];
-        int16_t shorts[2 * LANES];
-    } room = {{0}};
-    for (i64 i = 0; i < count * numbers; i += LANES) {
-        vi whole = rounded(load_bf16(x + word * numbers + i) * splat(inverse)) + OFFSET;
-        if (FOUR_WORDS == 1) store_bytes(room.bytes + i, whole);
-        else store_shorts(room.shorts + i, whole);
-    }
-    return load_words(&room);
+    int8_t room[4 * LANES] = {0};
+    for (i64 i = 0; i < count * 4; i += LANES) store_bytes(room + i, rounded(load_bf16(x + word * 4 + i) * splat(inverse)) + OFFSET);
+    return load_words(room);
 }
 
 // The first `rows` words; what is after them may be written over while there is `room`.
@@ -106,7 +97,10 @@ static void pack_part(void *given, i64 part) {
 // compute: a part is a chunk of them with a strip of panels. Its sums are taken in blocks of the steps, so that what is read
 // again stays in the caches: the block of a panel for all groups of the chunk, and that of the chunk for all panels.
 
-#define STREAM 4       // panels of a part where there is a lone group
+// Panels of a part where there is a lone group: at least so many, at most so many, and as many parts for each thread.
+#define STREAM 4
+#define LONGEST_STREAM 16
+#define STREAMS_OF_THREAD 2
 #ifdef TILE_PRODUCTS // so fast that weights would be read too slowly for each 120 rows
 #define CHUNK_ROWS 256 // at most
 #define STRIP 4        // panels, at most
@@ -127,7 +121,11 @@ typedef struct {
 static Plan plan_of(const Linear *job) {
     const i64 groups = groups_of(job), panels = job->n / PANEL, most = CHUNK_ROWS / ROWS;
     const i64 chunks = (groups + most - 1) / most;
-    if (groups == 1) return (Plan){job, 1, 1, STREAM, (panels + STREAM - 1) / STREAM};
+    if (groups == 1) {
+        i64 stream = panels / (STREAMS_OF_THREAD * pool.threads) / STREAM * STREAM;
+        stream = stream < STREAM ? STREAM : stream > LONGEST_STREAM ? LONGEST_STREAM : stream;
+        return (Plan){job, 1, 1, stream, (panels + stream - 1) / stream};
+    }
     i64 strip = panels * chunks / (PARTS_OF_THREAD * pool.threads);
     strip = strip < 1 ? 1 : strip > STRIP ? STRIP : strip;
     return (Plan){job, groups, chunks, strip, (panels + strip - 1) / strip};
@@ -174,7 +172,8 @@ static void linear_part(void *given, i64 part) {
     const i64 block = widened ? WIDENED_STEPS : plan->groups == 1 ? steps : BLOCK_BYTES / STEP_BYTES;
     for (i64 from = 0; from < steps; from += block) {
         const i64 count = steps - from < block ? steps - from : block;
-        for (i64 panel = share.panel; panel < share.end_panel; panel++) {
+        for (i64 panel = share.panel, panels; panel < share.end_panel; panel += panels) {
+            panels = plan->groups == 1 ? panels_together(job->m, share.end_panel - panel) : 1;
             const char *w = (const char *)job->w + (panel * steps + from) * STEP_BYTES, *after = w + steps * STEP_BYTES;
             const int fetch_next = groups > 1 && panel + 1 < share.end_panel;
 #ifndef PAIR_PRODUCTS
@@ -184,7 +183,7 @@ static void linear_part(void *given, i64 part) {
                 const i64 here = first_row(job, group), at = group - share.group;
                 const int rows = (int)(first_row(job, group + 1) - here);
                 Tile tile = {
-                    job, here, panel, packed.words + (here * steps + from * rows) * step_words, w, count,
+                    job, here, panel, (int)panels, packed.words + (here * steps + from * rows) * step_words, w, count,
                     sums + ((here - row) * step_panels + (panel - share.panel) * rows) * PANEL, from == 0, from + count == steps,
                     {w, 0}, packed.scales + here,
                 };

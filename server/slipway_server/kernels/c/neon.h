@@ -7,8 +7,7 @@
 #define ROWS 6    // input rows of a micro kernel: 6 x 4 accumulators of 32 registers
 #define ACCUMULATORS 24
 #define PAUSE() __asm__ volatile("yield")
-#define FOUR_PRODUCTS // sdot: fours of int8 to each of 4 whole numbers
-#define OFFSET 0
+#define OFFSET 0 // sdot takes fours of int8
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));

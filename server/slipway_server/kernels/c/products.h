@@ -3,8 +3,7 @@
 // A step of a sum is a word of each column: a pair of bf16, or four int8. The input is packed as the products take it:
 //   bf16, PAIR_PRODUCTS   a word for each step: the pair
 //   bf16, else            two words: both numbers as floats. Weights are widened in registers, or a block of them before
-//   int8, FOUR_PRODUCTS   a word: the four, plus OFFSET
-//   int8, else            two words: two pairs of int16. Weights are widened in registers
+//   int8                  a word: the four, plus OFFSET
 
 enum After {
     NOTHING,
@@ -33,15 +32,9 @@ typedef struct {
 #else
 #define PAIR_WORDS 2
 #endif
-#ifdef FOUR_PRODUCTS
-#define FOUR_WORDS 1
-#else
-#define FOUR_WORDS 2
-#define OFFSET 0
-#endif
 
 ALWAYS i64 steps_of(const Linear *job) { return job->k / (job->is_int8 ? 4 : 2); }
-ALWAYS i64 words_of(const Linear *job) { return steps_of(job) * (job->is_int8 ? FOUR_WORDS : PAIR_WORDS); }
+ALWAYS i64 words_of(const Linear *job) { return steps_of(job) * (job->is_int8 ? 1 : PAIR_WORDS); }
 
 typedef struct {
     const char *at;
@@ -52,6 +45,7 @@ typedef struct {
 typedef struct {
     const Linear *job;
     i64 row, panel;
+    int panels; // neighbours; more than one only where the tile has all steps of the sum
     const uint32_t *x; // packed
     const char *w;
     i64 steps;
@@ -63,8 +57,7 @@ typedef struct {
 
 #define AHEAD 2048 // bytes of weights that are fetched before they are needed
 
-ALWAYS void fetch(const char *w, Next *next) {
-    for (int line = 0; line < STEP_BYTES; line += 64) prefetch(w + AHEAD + line);
+ALWAYS void fetch_next(Next *next) {
     prefetch_far(next->at);
     next->at += next->step;
 }
@@ -144,27 +137,23 @@ ALWAYS void end_int8(const Tile *tile, vi sums[][COLUMNS], const int rows) {
 }
 
 #ifndef TILE_PRODUCTS
-// `rows` is a constant where these are inlined, so that the sums are registers.
+// `rows` and `panels` are constants where these are inlined, so that the sums are registers. Neighbouring panels are taken
+// together where there are few rows: each addition to a sum waits for the one before it, so it takes many sums to keep the
+// units busy.
+ALWAYS void load_step(const char *w, i64 ahead, vi each[COLUMNS]) {
+    for (int line = 0; line < STEP_BYTES; line += 64) prefetch(w + ahead + line);
+    UNROLLED
+    for (int c = 0; c < COLUMNS; c++) each[c] = load_words(w + c * LANES * 4);
+}
+
 #ifdef PAIR_PRODUCTS
-ALWAYS void micro_bf16(const Tile *tile, const int rows) {
-    const uint32_t *x = tile->x;
-    const char *w = tile->w;
-    Next next = tile->next;
-    vf sums[ROWS][COLUMNS];
-    begin(tile, (vi(*)[COLUMNS])sums, rows);
-    for (i64 step = 0; step < tile->steps; step++, w += STEP_BYTES, x += rows) {
-        fetch(w, &next);
-        vi each[COLUMNS];
+ALWAYS void add_step_bf16(vf sums[][COLUMNS], const uint32_t *x, const vi w[COLUMNS], const int rows) {
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
+        vi pair = splat_word(x[r]);
         UNROLLED
-        for (int c = 0; c < COLUMNS; c++) each[c] = load_words(w + c * LANES * 4);
-        UNROLLED
-        for (int r = 0; r < rows; r++) {
-            vi pair = splat_word(x[r]);
-            UNROLLED
-            for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_pairs(sums[r][c], pair, each[c]);
-        }
+        for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_pairs(sums[r][c], pair, w[c]);
     }
-    end_bf16(tile, sums, rows);
 }
 #else
 ALWAYS void add_products(vf sums[][COLUMNS], const float *x, const vf w[COLUMNS], const int rows) {
@@ -176,34 +165,25 @@ ALWAYS void add_products(vf sums[][COLUMNS], const float *x, const vf w[COLUMNS]
     }
 }
 
-ALWAYS void micro_bf16(const Tile *tile, const int rows) {
-    const float *x = (const float *)tile->x;
-    const char *w = tile->w;
-    Next next = tile->next;
-    vf sums[ROWS][COLUMNS];
-    begin(tile, (vi(*)[COLUMNS])sums, rows);
-    for (i64 step = 0; step < tile->steps; step++, w += STEP_BYTES, x += 2 * rows) {
-        fetch(w, &next);
-        vf even[COLUMNS], odd[COLUMNS];
-        UNROLLED
-        for (int c = 0; c < COLUMNS; c++) even[c] = even_of(load_words(w + c * LANES * 4));
-        add_products(sums, x, even, rows);
-        UNROLLED
-        for (int c = 0; c < COLUMNS; c++) odd[c] = odd_of(load_words(w + c * LANES * 4));
-        add_products(sums, x + rows, odd, rows);
-    }
-    end_bf16(tile, sums, rows);
+ALWAYS void add_step_bf16(vf sums[][COLUMNS], const uint32_t *words, const vi w[COLUMNS], const int rows) {
+    const float *x = (const float *)words;
+    vf even[COLUMNS], odd[COLUMNS];
+    UNROLLED
+    for (int c = 0; c < COLUMNS; c++) even[c] = even_of(w[c]);
+    add_products(sums, x, even, rows);
+    UNROLLED
+    for (int c = 0; c < COLUMNS; c++) odd[c] = odd_of(w[c]);
+    add_products(sums, x + rows, odd, rows);
 }
 
-// The same, over weights that were widened before: floats [2 * steps, PANEL].
+// Over weights that were widened before: floats [2 * steps, PANEL].
 ALWAYS void micro_widened(const Tile *tile, const int rows) {
     const float *x = (const float *)tile->x, *w = (const float *)tile->w;
     Next next = tile->next;
     vf sums[ROWS][COLUMNS];
     begin(tile, (vi(*)[COLUMNS])sums, rows);
     for (i64 step = 0; step < tile->steps; step++) {
-        prefetch_far(next.at);
-        next.at += next.step;
+        fetch_next(&next);
         UNROLLED
         for (int i = 0; i < 2; i++, w += PANEL, x += rows) {
             vf each[COLUMNS];
@@ -216,71 +196,92 @@ ALWAYS void micro_widened(const Tile *tile, const int rows) {
 }
 #endif
 
-ALWAYS void micro_int8(const Tile *tile, const int rows) {
+ALWAYS void add_step_int8(vi sums[][COLUMNS], const uint32_t *x, const vi w[COLUMNS], const int rows) {
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
+        vi four = splat_word(x[r]);
+        UNROLLED
+        for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_fours(sums[r][c], four, w[c]);
+    }
+}
+
+ALWAYS void micro(const Tile *tile, const int rows, const int panels, const int is_int8) {
+    const i64 panel_bytes = tile->steps * STEP_BYTES, step_words = (is_int8 ? 1 : PAIR_WORDS) * rows;
     const uint32_t *x = tile->x;
     const char *w = tile->w;
     Next next = tile->next;
-    vi sums[ROWS][COLUMNS];
-    begin(tile, sums, rows);
-    for (i64 step = 0; step < tile->steps; step++, w += STEP_BYTES, x += FOUR_WORDS * rows) {
-        fetch(w, &next);
-        vi each[COLUMNS];
+    vi sums[ROWS][COLUMNS]; // floats for bf16
+    begin(tile, sums, rows * panels);
+    const i64 turn = tile->steps - AHEAD / STEP_BYTES; // from there on what comes is in the panels after these
+    for (i64 step = 0; step < tile->steps; step++, w += STEP_BYTES, x += step_words) {
+        const i64 ahead = panels > 1 && step >= turn ? AHEAD + (panels - 1) * panel_bytes : AHEAD;
+        if (panels == 1) fetch_next(&next);
         UNROLLED
-        for (int c = 0; c < COLUMNS; c++) each[c] = load_words(w + c * LANES * 4);
-#ifdef FOUR_PRODUCTS
-        UNROLLED
-        for (int r = 0; r < rows; r++) {
-            vi four = splat_word(x[r]);
-            UNROLLED
-            for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_fours(sums[r][c], four, each[c]);
+        for (int panel = 0; panel < panels; panel++) {
+            vi each[COLUMNS];
+            load_step(w + panel * panel_bytes, ahead, each);
+            if (is_int8) add_step_int8(sums + panel * rows, x, each, rows);
+            else add_step_bf16((vf(*)[COLUMNS])sums + panel * rows, x, each, rows);
         }
-#else
-        vi low[COLUMNS], high[COLUMNS];
-        UNROLLED
-        for (int c = 0; c < COLUMNS; c++) low[c] = low_bytes(each[c]), high[c] = high_bytes(each[c]);
-        UNROLLED
-        for (int r = 0; r < rows; r++) {
-            vi pair = splat_word(x[r]), other = splat_word(x[rows + r]);
-            UNROLLED
-            for (int c = 0; c < COLUMNS; c++) sums[r][c] += int16_pairs(pair, low[c]) + int16_pairs(other, high[c]);
-        }
-#endif
     }
-    end_int8(tile, sums, rows);
+    Tile done = *tile;
+    UNROLLED
+    for (int panel = 0; panel < panels; panel++, done.panel++) {
+        if (is_int8) end_int8(&done, sums + panel * rows, rows);
+        else end_bf16(&done, (const vf(*)[COLUMNS])sums + panel * rows, rows);
+    }
 }
 
 #if ROWS == 12
-#define EACH_COUNT(micro) \
+#define EACH_COUNT(call) \
     switch (rows) { \
-    case 1: micro(tile, 1); break; \
-    case 2: micro(tile, 2); break; \
-    case 3: micro(tile, 3); break; \
-    case 4: micro(tile, 4); break; \
-    case 5: micro(tile, 5); break; \
-    case 6: micro(tile, 6); break; \
-    case 7: micro(tile, 7); break; \
-    case 8: micro(tile, 8); break; \
-    case 9: micro(tile, 9); break; \
-    case 10: micro(tile, 10); break; \
-    case 11: micro(tile, 11); break; \
-    default: micro(tile, 12); break; \
+    case 1: call(1); break; \
+    case 2: call(2); break; \
+    case 3: call(3); break; \
+    case 4: call(4); break; \
+    case 5: call(5); break; \
+    case 6: call(6); break; \
+    case 7: call(7); break; \
+    case 8: call(8); break; \
+    case 9: call(9); break; \
+    case 10: call(10); break; \
+    case 11: call(11); break; \
+    default: call(12); break; \
     }
 #else
-#define EACH_COUNT(micro) \
+#define EACH_COUNT(call) \
     switch (rows) { \
-    case 1: micro(tile, 1); break; \
-    case 2: micro(tile, 2); break; \
-    case 3: micro(tile, 3); break; \
-    case 4: micro(tile, 4); break; \
-    case 5: micro(tile, 5); break; \
-    default: micro(tile, 6); break; \
+    case 1: call(1); break; \
+    case 2: call(2); break; \
+    case 3: call(3); break; \
+    case 4: call(4); break; \
+    case 5: call(5); break; \
+    default: call(6); break; \
     }
 #endif
 
-static void tile_bf16(const Tile *tile, int rows) { EACH_COUNT(micro_bf16) }
-static void tile_int8(const Tile *tile, int rows) { EACH_COUNT(micro_int8) }
+// How many of `panels` a lone group of rows takes together: as many as there are registers for.
+static int panels_together(i64 rows, i64 panels) {
+    const int most = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+    return panels < most ? 1 : most;
+}
+
+#define ONE_PANEL(rows) micro(tile, rows, 1, is_int8)
+
+ALWAYS void tile_of(const Tile *tile, int rows, const int is_int8) {
+    if (tile->panels == 4) micro(tile, 1, 4, is_int8);
+    else if (tile->panels == 2 && rows == 2) micro(tile, 2, 2, is_int8);
+    else if (tile->panels == 2) micro(tile, 3, 2, is_int8);
+    else EACH_COUNT(ONE_PANEL)
+}
+
+static void tile_bf16(const Tile *tile, int rows) { tile_of(tile, rows, 0); }
+static void tile_int8(const Tile *tile, int rows) { tile_of(tile, rows, 1); }
+
 #ifndef PAIR_PRODUCTS
-static void tile_widened(const Tile *tile, int rows) { EACH_COUNT(micro_widened) }
+#define WIDENED(rows) micro_widened(tile, rows)
+
+static void tile_widened(const Tile *tile, int rows) { EACH_COUNT(WIDENED) }
 #endif
 ALWAYS void end_of_tiles(void) {}
 #endif

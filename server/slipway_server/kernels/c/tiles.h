@@ -141,6 +141,8 @@ ALWAYS void tile_of(const Tile *tile, int rows, const int both, const int is_int
     }
 }
 
+static int panels_together(i64 rows, i64 panels) { return rows && panels ? 1 : 1; }
+
 static void tile_bf16(const Tile *tile, int rows) {
     if (rows > TILE_ROWS) tile_of(tile, rows, 1, 0);
     else tile_of(tile, rows, 0, 0);

@@ -18,12 +18,10 @@ ALWAYS vf load(const float *from) { return *(const vf_anywhere *)from; }
 ALWAYS void store(float *to, vf x) { *(vf_anywhere *)to = x; }
 ALWAYS vi load_words(const void *from) { return *(const vi_anywhere *)from; }
 ALWAYS void store_words(void *to, vi x) { *(vi_anywhere *)to = x; }
-// The low bytes, or the low halves, of words.
+// The low bytes of words.
 typedef int8_t bytes_anywhere __attribute__((vector_size(LANES), aligned(1), may_alias));
-typedef int16_t shorts_anywhere __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
 
 ALWAYS void store_bytes(int8_t *to, vi x) { *(bytes_anywhere *)to = __builtin_convertvector(x, bytes_anywhere); }
-ALWAYS void store_shorts(int16_t *to, vi x) { *(shorts_anywhere *)to = __builtin_convertvector(x, shorts_anywhere); }
 
 ALWAYS vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 ALWAYS vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }

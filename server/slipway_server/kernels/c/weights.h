@@ -39,12 +39,6 @@ static int32_t quantize_weights(const bf16 *x, int8_t *q, i64 k, float *scale) {
     return whole_sum_of(sum);
 }
 
-// Four int8 numbers in the order of the kernels; the same again brings them back. Where low and high bytes of 16 bits are
-// widened apart, the first two numbers are the low ones.
-ALWAYS uint32_t as_read(uint32_t word) {
-    return FOUR_WORDS == 2 ? (word & 0xff0000ff) | (word & 0xff00) << 8 | (word & 0xff0000) >> 8 : word;
-}
-
 static void pack_weights_part(void *given, i64 panel) {
     const Pack *job = given;
     const i64 words = job->k / (job->is_int8 ? 4 : 2);
@@ -58,9 +52,7 @@ static void pack_weights_part(void *given, i64 panel) {
     const char *from = job->is_int8 ? (const char *)q : (const char *)x;
     for (i64 p = 0; p < words; p++)
         for (i64 r = 0; r < PANEL; r++) {
-            uint32_t word;
-            memcpy(&word, from + (r * words + p) * 4, 4);
-            to[p * PANEL + r] = job->is_int8 ? as_read(word) : word;
+            memcpy(to + p * PANEL + r, from + (r * words + p) * 4, 4);
         }
 }
 
@@ -81,7 +73,7 @@ typedef struct {
 ALWAYS void int8_numbers(const uint32_t *from, float scale, bf16 *y) {
     float numbers[LANES];
     for (int p = 0; p < LANES / 4; p++) {
-        const uint32_t word = as_read(from[p * PANEL]);
+        const uint32_t word = from[p * PANEL];
         for (int i = 0; i < 4; i++) numbers[4 * p + i] = (int8_t)(word >> 8 * i);
     }
     store_bf16(y, load(numbers) * splat(scale));
