@@ -24,6 +24,11 @@ def engine_threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 
+def cuda_stubs() -> bool:
+    """Whether stubs may stand in for CUDA's libraries on a machine without a driver."""
+    return os.environ.get("SLIPWAY_CUDA_STUBS", "auto") != "off"
+
+
 def kernels() -> str:
     return os.environ.get(KERNELS) or "auto"
 

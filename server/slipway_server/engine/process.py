@@ -14,11 +14,14 @@ import time
 from pathlib import Path
 
 import msgspec
-import torch
 
 from slipway_process import logs
 
-from .. import environment, machine, placement
+from .. import cuda_stubs, environment, machine, placement
+
+with cuda_stubs.for_torch():
+    import torch
+
 from ..models.devices import LoadError
 from ..telemetry.heartbeat import Heartbeat
 from .build import build_engine
