@@ -108,9 +108,7 @@ static void pack_part(void *given, i64 part) {
 #define CHUNK_ROWS 120
 #define STRIP 8
 #endif
-#define BLOCK_BYTES (STEP_BYTES * 1024) // of a panel that is read as it is
-#define WIDENED_STEPS 128               // of one that is widened before: 16 KiB of floats in a core's first cache
-#define WIDENED_GROUPS 3                // that it is widened for, at least
+#define BLOCK_STEPS 1024
 #define PARTS_OF_THREAD 6
 
 typedef struct {
@@ -144,18 +142,6 @@ static Share share_of(const Plan *plan, i64 part) {
     };
 }
 
-#ifndef PAIR_PRODUCTS
-static void widen_block(const char *w, i64 steps, float *to) {
-    for (i64 step = 0; step < steps; step++, w += STEP_BYTES, to += 2 * PANEL)
-        UNROLLED
-        for (int c = 0; c < COLUMNS; c++) {
-            vi pairs = load_words(w + c * LANES * 4);
-            store(to + c * LANES, even_of(pairs));
-            store(to + PANEL + c * LANES, odd_of(pairs));
-        }
-}
-#endif
-
 static void linear_part(void *given, i64 part) {
     const Plan *plan = given;
     const Linear *job = plan->job;
@@ -163,22 +149,13 @@ static void linear_part(void *given, i64 part) {
     const i64 steps = steps_of(job), row = first_row(job, share.group), groups = share.end_group - share.group;
     const i64 step_words = words_of(job) / steps, step_panels = share.end_panel - share.panel;
     uint32_t sums[CHUNK_ROWS * PANEL * STRIP] __attribute__((aligned(64)));
-#ifdef PAIR_PRODUCTS
-    const int widened = 0;
-#else
-    float wide[2 * WIDENED_STEPS * PANEL] __attribute__((aligned(64)));
-    const int widened = !job->is_int8 && groups >= WIDENED_GROUPS;
-#endif
-    const i64 block = widened ? WIDENED_STEPS : plan->groups == 1 ? steps : BLOCK_BYTES / STEP_BYTES;
+    const i64 block = plan->groups == 1 ? steps : BLOCK_STEPS;
     for (i64 from = 0; from < steps; from += block) {
         const i64 count = steps - from < block ? steps - from : block;
         for (i64 panel = share.panel, panels; panel < share.end_panel; panel += panels) {
             panels = plan->groups == 1 ? panels_together(job->m, share.end_panel - panel) : 1;
             const char *w = (const char *)job->w + (panel * steps + from) * STEP_BYTES, *after = w + steps * STEP_BYTES;
             const int fetch_next = groups > 1 && panel + 1 < share.end_panel;
-#ifndef PAIR_PRODUCTS
-            if (widened) widen_block(w, count, wide);
-#endif
             for (i64 group = share.group; group < share.end_group; group++) {
                 const i64 here = first_row(job, group), at = group - share.group;
                 const int rows = (int)(first_row(job, group + 1) - here);
@@ -188,13 +165,6 @@ static void linear_part(void *given, i64 part) {
                     {w, 0}, packed.scales + here,
                 };
                 if (fetch_next) tile.next = (Next){after + count * STEP_BYTES * at / groups, (STEP_BYTES + groups - 1) / groups};
-#ifndef PAIR_PRODUCTS
-                if (widened) {
-                    tile.w = (const char *)wide;
-                    tile_widened(&tile, rows);
-                    continue;
-                }
-#endif
                 if (job->is_int8) tile_int8(&tile, rows);
                 else tile_bf16(&tile, rows);
             }

@@ -2,7 +2,7 @@
 //
 // A step of a sum is a word of each column: a pair of bf16, or four int8. The input is packed as the products take it:
 //   bf16, PAIR_PRODUCTS   a word for each step: the pair
-//   bf16, else            two words: both numbers as floats. Weights are widened in registers, or a block of them before
+//   bf16, else            two words: both numbers as floats. Weights are widened in registers
 //   int8                  a word: the four, plus OFFSET
 
 enum After {
@@ -137,22 +137,19 @@ ALWAYS void end_int8(const Tile *tile, vi sums[][COLUMNS], const int rows) {
 }
 
 #ifndef TILE_PRODUCTS
-// `rows` and `panels` are constants where these are inlined, so that the sums are registers. Neighbouring panels are taken
-// together where there are few rows: each addition to a sum waits for the one before it, so it takes many sums to keep the
-// units busy.
-ALWAYS void load_step(const char *w, i64 ahead, vi each[COLUMNS]) {
-    for (int line = 0; line < STEP_BYTES; line += 64) prefetch(w + ahead + line);
-    UNROLLED
-    for (int c = 0; c < COLUMNS; c++) each[c] = load_words(w + c * LANES * 4);
-}
+// `rows` is a constant where these are inlined, so that the sums are registers.
+ALWAYS vi words_at(const char *w, int column) { return load_words(w + column * LANES * 4); }
 
 #ifdef PAIR_PRODUCTS
-ALWAYS void add_step_bf16(vf sums[][COLUMNS], const uint32_t *x, const vi w[COLUMNS], const int rows) {
+ALWAYS void add_step_bf16(vf sums[][COLUMNS], const uint32_t *x, const char *w, const int rows) {
+    vi each[COLUMNS];
+    UNROLLED
+    for (int c = 0; c < COLUMNS; c++) each[c] = words_at(w, c);
     UNROLLED
     for (int r = 0; r < rows; r++) {
         vi pair = splat_word(x[r]);
         UNROLLED
-        for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_pairs(sums[r][c], pair, w[c]);
+        for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_pairs(sums[r][c], pair, each[c]);
     }
 }
 #else
@@ -165,46 +162,35 @@ ALWAYS void add_products(vf sums[][COLUMNS], const float *x, const vf w[COLUMNS]
     }
 }
 
-ALWAYS void add_step_bf16(vf sums[][COLUMNS], const uint32_t *words, const vi w[COLUMNS], const int rows) {
+// The words are loaded twice, because no register is left to keep them: `w` is hidden from the compiler, which would keep
+// them on the stack.
+ALWAYS void add_step_bf16(vf sums[][COLUMNS], const uint32_t *words, const char *w, const int rows) {
     const float *x = (const float *)words;
-    vf even[COLUMNS], odd[COLUMNS];
+    vf each[COLUMNS];
     UNROLLED
-    for (int c = 0; c < COLUMNS; c++) even[c] = even_of(w[c]);
-    add_products(sums, x, even, rows);
+    for (int c = 0; c < COLUMNS; c++) each[c] = even_of(words_at(w, c));
+    add_products(sums, x, each, rows);
+    __asm__("" : "+r"(w));
     UNROLLED
-    for (int c = 0; c < COLUMNS; c++) odd[c] = odd_of(w[c]);
-    add_products(sums, x + rows, odd, rows);
-}
-
-// Over weights that were widened before: floats [2 * steps, PANEL].
-ALWAYS void micro_widened(const Tile *tile, const int rows) {
-    const float *x = (const float *)tile->x, *w = (const float *)tile->w;
-    Next next = tile->next;
-    vf sums[ROWS][COLUMNS];
-    begin(tile, (vi(*)[COLUMNS])sums, rows);
-    for (i64 step = 0; step < tile->steps; step++) {
-        fetch_next(&next);
-        UNROLLED
-        for (int i = 0; i < 2; i++, w += PANEL, x += rows) {
-            vf each[COLUMNS];
-            UNROLLED
-            for (int c = 0; c < COLUMNS; c++) each[c] = load(w + c * LANES);
-            add_products(sums, x, each, rows);
-        }
-    }
-    end_bf16(tile, sums, rows);
+    for (int c = 0; c < COLUMNS; c++) each[c] = odd_of(words_at(w, c));
+    add_products(sums, x + rows, each, rows);
 }
 #endif
 
-ALWAYS void add_step_int8(vi sums[][COLUMNS], const uint32_t *x, const vi w[COLUMNS], const int rows) {
+ALWAYS void add_step_int8(vi sums[][COLUMNS], const uint32_t *x, const char *w, const int rows) {
+    vi each[COLUMNS];
+    UNROLLED
+    for (int c = 0; c < COLUMNS; c++) each[c] = words_at(w, c);
     UNROLLED
     for (int r = 0; r < rows; r++) {
         vi four = splat_word(x[r]);
         UNROLLED
-        for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_fours(sums[r][c], four, w[c]);
+        for (int c = 0; c < COLUMNS; c++) sums[r][c] = add_fours(sums[r][c], four, each[c]);
     }
 }
 
+// `panels` is a constant too. Neighbouring panels are taken together where there are few rows: each addition to a sum waits
+// for the one before it, so only many sums keep the units busy.
 ALWAYS void micro(const Tile *tile, const int rows, const int panels, const int is_int8) {
     const i64 panel_bytes = tile->steps * STEP_BYTES, step_words = (is_int8 ? 1 : PAIR_WORDS) * rows;
     const uint32_t *x = tile->x;
@@ -218,10 +204,10 @@ ALWAYS void micro(const Tile *tile, const int rows, const int panels, const int 
         if (panels == 1) fetch_next(&next);
         UNROLLED
         for (int panel = 0; panel < panels; panel++) {
-            vi each[COLUMNS];
-            load_step(w + panel * panel_bytes, ahead, each);
-            if (is_int8) add_step_int8(sums + panel * rows, x, each, rows);
-            else add_step_bf16((vf(*)[COLUMNS])sums + panel * rows, x, each, rows);
+            const char *here = w + panel * panel_bytes;
+            for (int line = 0; line < STEP_BYTES; line += 64) prefetch(here + ahead + line);
+            if (is_int8) add_step_int8(sums + panel * rows, x, here, rows);
+            else add_step_bf16((vf(*)[COLUMNS])sums + panel * rows, x, here, rows);
         }
     }
     Tile done = *tile;
@@ -261,8 +247,8 @@ ALWAYS void micro(const Tile *tile, const int rows, const int panels, const int 
 #endif
 
 // How many of `panels` a lone group of rows takes together: as many as there are registers for.
-static int panels_together(i64 rows, i64 panels) {
-    const int most = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+static i64 panels_together(i64 rows, i64 panels) {
+    const i64 most = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
     return panels < most ? 1 : most;
 }
 
@@ -277,11 +263,5 @@ ALWAYS void tile_of(const Tile *tile, int rows, const int is_int8) {
 
 static void tile_bf16(const Tile *tile, int rows) { tile_of(tile, rows, 0); }
 static void tile_int8(const Tile *tile, int rows) { tile_of(tile, rows, 1); }
-
-#ifndef PAIR_PRODUCTS
-#define WIDENED(rows) micro_widened(tile, rows)
-
-static void tile_widened(const Tile *tile, int rows) { EACH_COUNT(WIDENED) }
-#endif
 ALWAYS void end_of_tiles(void) {}
 #endif
