@@ -137,9 +137,7 @@ ALWAYS void end_int8(const Tile *tile, vi sums[][COLUMNS], const int rows) {
 }
 
 #ifndef TILE_PRODUCTS
-// `rows` and `panels` are constants where these are inlined, so that the sums are registers. Neighbouring panels are taken
-// together where there are few rows: each addition to a sum waits for the one before it, so it takes many sums to keep the
-// units busy.
+// `rows` is a constant where these are inlined, so that the sums are registers.
 ALWAYS void load_step(const char *w, i64 ahead, vi each[COLUMNS]) {
     for (int line = 0; line < STEP_BYTES; line += 64) prefetch(w + ahead + line);
     UNROLLED
@@ -205,6 +203,8 @@ ALWAYS void add_step_int8(vi sums[][COLUMNS], const uint32_t *x, const vi w[COLU
     }
 }
 
+// `panels` is a constant too. Neighbouring panels are taken together where there are few rows: each addition to a sum waits
+// for the one before it, so only many sums keep the units busy.
 ALWAYS void micro(const Tile *tile, const int rows, const int panels, const int is_int8) {
     const i64 panel_bytes = tile->steps * STEP_BYTES, step_words = (is_int8 ? 1 : PAIR_WORDS) * rows;
     const uint32_t *x = tile->x;
@@ -261,8 +261,8 @@ ALWAYS void micro(const Tile *tile, const int rows, const int panels, const int 
 #endif
 
 // How many of `panels` a lone group of rows takes together: as many as there are registers for.
-static int panels_together(i64 rows, i64 panels) {
-    const int most = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+static i64 panels_together(i64 rows, i64 panels) {
+    const i64 most = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
     return panels < most ? 1 : most;
 }
 
