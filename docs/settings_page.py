@@ -31,7 +31,8 @@ fetcher take an empty variable as absent; the server takes it as an empty value.
 
 Server and fetcher also read `SLIPWAY_TERMINATION_LOG`, the file for the sentence with which they fail (default
 `/dev/termination-log`). The engine uses as many threads as the container has cores, by affinity and cgroup quota;
-`OMP_NUM_THREADS` overrides that. [The command line](cli.md) has its own page.
+`OMP_NUM_THREADS` overrides that. `SLIPWAY_CUDA_STUBS=off` has the engine load CUDA's own libraries
+[without a GPU](server.md#the-engine) too. [The command line](cli.md) has its own page.
 
 ## Logs
 All processes write one JSON object per line on stderr: `ts` (UTC), `level`, `logger`, `msg`, for an exception `exc`,

@@ -17,7 +17,7 @@ from bench.engine.environments import Unavailable
 from bench.engine.figures import Row
 from bench.engine.measure import Plan, order, turn
 from bench.engine.models import ensure_model
-from bench.engine.peers import PEERS, PEERS_OF_A_FULL_RUN, QUICK_PEERS, Place
+from bench.engine.peers import PEERS, PEERS_OF_A_FULL_RUN, QUANTIZATION_OF, QUICK_PEERS, Place
 from bench.engine.result import Result
 from bench.engine.shapes import SHAPES, Shape, ceiling_tokens_per_s
 from bench.engine.workload import mean_open_lengths
@@ -34,7 +34,6 @@ OPEN_LOAD = 0.4  # of what the bf16 ceiling of the machine would let through
 # Of one load. A peer that is slower is cut off there; a quick run gives others less time than ours.
 LEVEL_LIMIT_S, QUICK_OURS_LIMIT_S, QUICK_OTHERS_LIMIT_S = 150.0, 60.0, 25.0
 OPEN_S = 60.0
-QUANTIZATIONS = {"slipway": "none", "slipway-int8": "int8"}
 
 
 def _names(_: click.Context, __: click.Parameter, text: str) -> list[str]:
@@ -211,7 +210,7 @@ class Bench:
     def _look_inside(self, places: dict[str, Place]) -> None:
         """The split of a step and the second look at the ceilings; without them the rest is a result still."""
         try:
-            for name, quantization in QUANTIZATIONS.items():
+            for name, quantization in QUANTIZATION_OF.items():
                 if name in places:
                     self.result.split[quantization] = split(places[name].model, quantization)
             self.result.ceilings.append(measured_apart())

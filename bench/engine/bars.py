@@ -11,7 +11,7 @@ from testkit.report import Bar
 
 READY_LIMIT_S, GAP_LIMIT_MS, PYTHON_LIMIT_MS = 6.0, 1000.0, 2.0
 GAP_AT_8_LIMIT_MS, SAMPLED_SHARE, GEMM_SHARE, MEMORY_RATIO = 200.0, 0.97, 0.85, 1.15
-ROOFLINE_SHARE, AVX2_ROOFLINE_SHARE = 0.8, 0.7
+BANDWIDTH_SHARE, AVX2_BANDWIDTH_SHARE = 0.8, 0.7
 # Ours, the peer of the same types, concurrency, how many times as fast.
 RATIOS = (
     (OURS, "vllm", 8, 1.15),
@@ -107,15 +107,15 @@ def _memory(result: Result) -> Iterable[Bar]:
 
 
 def _share(result: Result) -> Iterable[Bar]:
-    least = AVX2_ROOFLINE_SHARE if _is_avx2(result) else ROOFLINE_SHARE
+    least = AVX2_BANDWIDTH_SHARE if _is_avx2(result) else BANDWIDTH_SHARE
     for peer in (OURS, INT8):
-        share = round(result.roofline_share(peer), 2)
-        yield Bar(f"{peer}: share of the decode roofline at 1", share, f">= {least}", share >= least)
+        share = round(result.bandwidth_share(peer), 2)
+        yield Bar(f"{peer}: share of the memory's bandwidth at 1", share, f">= {least}", share >= least)
 
 
 def _sane(result: Result) -> Iterable[Bar]:
     """More than all of a ceiling: then the ceiling is wrong, and no share of it says anything."""
-    shares = [result.roofline_share(peer) for peer in (OURS, INT8)]
+    shares = [result.bandwidth_share(peer) for peer in (OURS, INT8)]
     shares += [result.rate(OURS, at) / result.ceiling(at, int8=False) for at in result.concurrencies]
     shares += [result.rate(INT8, at) / result.ceiling(at, int8=True) for at in result.concurrencies]
     most = max((share for share in shares if not math.isnan(share)), default=math.nan)

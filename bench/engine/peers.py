@@ -22,6 +22,7 @@ CONTEXT_TOKENS = 1024  # of one request; llama.cpp divides its cache into as man
 KV_TOKENS = SLOTS * CONTEXT_TOKENS
 TRANSFORMERS_PAGE = 256
 OURS, INT8 = "slipway", "slipway-int8"
+QUANTIZATION_OF = {OURS: "none", INT8: "int8"}
 KV_DTYPES = {"none": "auto", "int8": "int8"}  # of ours: who wants whole numbers wants them in the cache too
 USAGE = {"ignore_eos": True, "stream_options": {"include_usage": True}}
 # Some cut the tokens to a few dozen before top_p, unless a request says otherwise.

@@ -135,7 +135,8 @@ def _ceiling_parts(result: Result) -> list[str]:
         "requests tokens through the layers and a row of the head for each output token, two operations for each "
         "weight, at the measured rate of torch's products; those of bf16 by its own instructions or in float32, what "
         "is faster on this CPU. Attention comes on top. The one at batch 1: every weight is read once for each token, "
-        "at the measured bandwidth. Of the looks before, between and after the rounds the highest median counts."
+        "at the measured bandwidth. Of the looks before, between and after the rounds the highest median counts. The "
+        "share at batch 1 is measured apart: before and after each step of the engine the same cores read memory."
     )
     return [" ".join(looks), formula, tables.ceilings(result)]
 

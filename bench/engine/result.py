@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from bench.engine.ceilings import Ceilings
 from bench.engine.figures import Objective, Row, middle, ratio
 from bench.engine.machine import BUSY_SHARE
-from bench.engine.peers import PEERS
+from bench.engine.peers import QUANTIZATION_OF
 from bench.engine.shapes import Shape, ceiling_tokens_per_s, decode_roofline_tokens_per_s
 from bench.engine.workload import closed, requests_at, totals
 from testkit.report import Json
@@ -70,13 +70,10 @@ class Result:
     def roofline(self, weight_bytes: float) -> float:
         return decode_roofline_tokens_per_s(self.shape, self.best("read_gb_per_s"), weight_bytes)
 
-    def decode_rate(self, peer: str) -> float:
-        """Tokens per second of one sequence once its prompt is in."""
-        return 1e3 / self.value(peer, "closed", "itl_p50_ms", 1)
-
-    def roofline_share(self, peer: str) -> float:
-        """Of the bandwidth, while one sequence decodes."""
-        return self.decode_rate(peer) / self.roofline(PEERS[peer].weight_bytes)
+    def bandwidth_share(self, peer: str) -> float:
+        """Of the memory's bandwidth, while our engine decodes one sequence: of reads before and after each step."""
+        rows = self.split.get(QUANTIZATION_OF[peer], [])
+        return next((float(row["bandwidth_share"]) for row in rows if "bandwidth_share" in row), math.nan)
 
     def disturbed(self) -> list[Row]:
         """Runs in which others, or the host, took more of the cores than figures bear."""

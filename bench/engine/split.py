@@ -156,8 +156,8 @@ def weight_bytes(model: Path, quantization: str) -> float:
 def _bandwidth_share(engine: EngineCore, clocks: Clocks, weights: float) -> float:
     """Share of the memory's bandwidth that decoding one sequence takes: the median over steps.
 
-    Before and after each step the same cores read memory. Other virtual machines leave this one half of the bandwidth or
-    all of it, and that changes every few seconds.
+    Before and after each step the same cores read memory: other virtual machines leave this one half of the bandwidth
+    or all of it, which changes every few seconds.
     """
     reads = [(reader := Reader(cores())).read_s()]
     _, steps = _one_batch(engine, clocks, 1, after_step=lambda: reads.append(reader.read_s()))

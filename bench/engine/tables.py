@@ -139,7 +139,7 @@ def ceilings(result: Result) -> str:
         rows.append([f"ceiling {label}, tok/s", *map(number, limits), number(roof)])
         if peer in result.peers:
             shares = [result.rate(peer, at) / limit for at, limit in zip(result.concurrencies, limits, strict=True)]
-            rows.append([f"{PEERS[peer].title}, share", *map(_percent, [*shares, result.roofline_share(peer)])])
+            rows.append([f"{PEERS[peer].title}, share", *map(_percent, [*shares, result.bandwidth_share(peer)])])
     return table(head, rows)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 KERNELS = "SLIPWAY_KERNELS"  # as --kernels; the HTTP process sets it for the engine process
 LOG_LEVEL = "SLIPWAY_LOG_LEVEL"  # as --log-level; likewise
+CUDA_STUBS = "SLIPWAY_CUDA_STUBS"  # auto or off
 
 
 def termination_log() -> str:
@@ -26,7 +27,7 @@ def engine_threads() -> int:
 
 def cuda_stubs() -> bool:
     """Whether stubs may stand in for CUDA's libraries on a machine without a driver."""
-    return os.environ.get("SLIPWAY_CUDA_STUBS", "auto") != "off"
+    return os.environ.get(CUDA_STUBS, "auto") != "off"
 
 
 def kernels() -> str:
@@ -53,7 +54,7 @@ def for_grammars() -> dict[str, str]:
 
 # --- the process of a classic model ----------------------------------------------------------------------------------
 
-_OF_MODELS = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+_OF_MODELS = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", CUDA_STUBS)
 
 
 def for_model(threads: int) -> dict[str, str]:

@@ -58,5 +58,6 @@ def perfect() -> Result:
         "step": "decode, batch 32", "steps": 24, "tokens": 32, "total_ms": 100.0, "linears_ms": 80.0,
         "attention_ms": 15.0, "norms_ms": 2.0, "sampling_ms": 2.0, "python_ms": 1.0,
     }  # fmt: skip
-    result.split = {"none": [step], "int8": [step]}
+    alone = step | {"step": "decode, batch 1", "tokens": 1, "bandwidth_share": 0.9}
+    result.split = {"none": [alone, step], "int8": [alone, step]}
     return result

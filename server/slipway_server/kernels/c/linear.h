@@ -97,7 +97,8 @@ static void pack_part(void *given, i64 part) {
 // compute: a part is a chunk of them with a strip of panels. Its sums are taken in blocks of the steps, so that what is read
 // again stays in the caches: the block of a panel for all groups of the chunk, and that of the chunk for all panels.
 
-// Panels of a part where there is a lone group: at least so many, at most so many, and as many parts for each thread.
+// Panels of a part where there is a lone group: the least, and the most where threads get as many parts each. At each start
+// of a part memory is waited for.
 #define STREAM 4
 #define LONGEST_STREAM 16
 #define STREAMS_OF_THREAD 2

@@ -3,11 +3,13 @@
 Only the process of a model imports them, and only the one that it needs.
 """
 
+import contextlib
 import importlib
 import importlib.util
 from pathlib import Path
 from typing import Protocol
 
+from ... import cuda_stubs
 from ...installed import needs_torch
 from ..description import ModelDescription
 from ..model_file import LIGHTGBM, ONNX, PAIRS, SKOPS, TEXTS, TRANSFORMERS, XGBOOST
@@ -49,7 +51,8 @@ class Loader(Protocol):
 def loader(name: str) -> Loader:
     """Import the module of a format. Raises ModelError where its runtime is not installed."""
     try:
-        module: Loader = importlib.import_module(f"{__name__}.{MODULES[name]}")
+        with contextlib.nullcontext() if name in RUNTIMES else cuda_stubs.for_torch():
+            module: Loader = importlib.import_module(f"{__name__}.{MODULES[name]}")
     except ImportError as error:
         if name not in RUNTIMES:
             raise ModelError(needs_torch(f"The format {TRANSFORMERS}", "server,predict", str(error))) from None
