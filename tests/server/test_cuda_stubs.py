@@ -97,7 +97,7 @@ IMPORT = """
         import torch
     assert sys.path == paths
     maps = open("/proc/self/maps").read()
-    libraries = {line.split()[-1] for line in maps.splitlines() if "libcublasLt.so" in line}
+    libraries = {line.split(maxsplit=5)[5] for line in maps.splitlines() if "libcublasLt.so" in line}
     torch.manual_seed(0)
     x = torch.randn(64, 64)
     dirty = sum(int(line.split()[1]) for line in open("/proc/self/smaps") if line.startswith("Private_Dirty"))
