@@ -225,19 +225,12 @@ def test_a_short_run_measures_ours_and_the_gateway_without_a_failed_request() ->
     )
     assert done.returncode in (0, 1), done.stderr
     made: dict[str, Any] = json.loads((ROOT / "build" / "reports" / "predict.json").read_text())
-    # On a busy machine the server may not reach the common rate, which an earlier look at it decides.
-    measured_at = {(row["kind"], row.get("at") or row.get("protocol")) for row in made["rows"]} - {
-        ("latency", "common")
-    }
-    kinds = {
-        ("alone", None),
-        ("saturation", None),
-        ("sustained", None),
-        ("idle", None),
-        ("latency", "own"),
-        ("gateway", "http"),
-    }
-    assert measured_at == {*kinds, ("gateway", "grpc")}
+    measured = {(row["kind"], row.get("protocol")) for row in made["rows"]}
+    # On a busy machine the server may sustain no rate of random arrivals: then there is none to take latencies at.
+    kinds = {("alone", None), ("saturation", None), ("sustained", None), ("idle", None)}
+    assert measured - {("latency", None)} == {*kinds, ("gateway", "http"), ("gateway", "grpc")}
+    sustained = sum(row["per_s"] for row in made["rows"] if row["kind"] == "sustained")
+    assert any(row.get("at") == "own" for row in made["rows"]) == (sustained > 0), made["rows"]
     # Random arrivals may find a full queue, where other tests take the cores from the server.
     assert not any(row.get("failed") for row in made["rows"] if row["kind"] != "latency"), made["rows"]
     assert all(row["requests"] > row["failed"] for row in made["rows"] if row["kind"] == "latency"), made["rows"]
