@@ -137,9 +137,9 @@ ALWAYS void end_int8(const Tile *tile, vi sums[][COLUMNS], const int rows) {
 }
 
 #ifndef TILE_PRODUCTS
-// `rows` is a constant where these are inlined, so that the sums are registers.
 ALWAYS vi words_at(const char *w, int column) { return load_words(w + column * LANES * 4); }
 
+// `rows` is a constant where these are inlined, so that the sums are registers.
 #ifdef PAIR_PRODUCTS
 ALWAYS void add_step_bf16(vf sums[][COLUMNS], const uint32_t *x, const char *w, const int rows) {
     vi each[COLUMNS];

@@ -51,9 +51,7 @@ static void pack_weights_part(void *given, i64 panel) {
     }
     const char *from = job->is_int8 ? (const char *)q : (const char *)x;
     for (i64 p = 0; p < words; p++)
-        for (i64 r = 0; r < PANEL; r++) {
-            memcpy(to + p * PANEL + r, from + (r * words + p) * 4, 4);
-        }
+        for (i64 r = 0; r < PANEL; r++) memcpy(to + p * PANEL + r, from + (r * words + p) * 4, 4);
 }
 
 void slipway_pack(const Pack *job) { run(pack_weights_part, (void *)job, job->n / PANEL); }
