@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/slipway
 PYTHON ?= python3
-UV_VERSION := 0.13.8
+UV_VERSION := $(shell sed -nE 's/^uv==([^ ]*).*/\1/p' requirements/uv.txt)
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv)
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -44,7 +44,7 @@ $(UV):
 	@echo "installing uv $(UV_VERSION) into the cache"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=python3.12")'
 	@$(PYTHON) -m venv $(CACHE)/uv-$(UV_VERSION) || { echo "python3 -m venv does not work: on Debian install python3-venv"; exit 1; }
-	@$(CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet uv==$(UV_VERSION)
+	@$(CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --require-hashes -r requirements/uv.txt
 
 wheel: setup ## dist/slipway-*.whl, with the engine's kernels compiled for this architecture
 	$(PY) -m hatchling build -t wheel -d dist
@@ -139,9 +139,9 @@ scarce: setup ## rollouts with 0, 1 and N spare GPUs (simulated) on a real clust
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_scarce_gpus.py -s
 
-hostile: setup ## on a real cluster: a hostile namespace beside two victims, measured with and without it (six minutes; QUICK=1: three)
+hostile: setup ## on a real cluster: a hostile namespace beside two victims, then one whose engines and hooks do harm, measured with and without it (twenty minutes; QUICK=1: ten)
 	$(PY) -m devcluster up
-	$(VENV)/bin/pytest e2e/test_hostile.py -s
+	$(VENV)/bin/pytest e2e/test_hostile.py e2e/test_hostile_engine.py -s
 
 engines: setup ## other engines on a real cluster, vLLM, llama.cpp, a simulated fleet: canaries, judge, scaling, drain (an hour, 20 GB)
 	$(PY) -m devcluster up

@@ -18,7 +18,7 @@ KIND_NODE_IMAGE = os.environ.get(
     "SLIPWAY_NODE_IMAGE",
     "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5",
 )
-PYTHON_BASE_IMAGE = "python:3.11-slim-bookworm"
+PYTHON_BASE_IMAGE = "python:3.11-slim-bookworm@sha256:fe556eaffd0d96abd8685b83bb8a69addd0dc730fa193669a7df0d49ddcfac02"
 
 _VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 

@@ -136,7 +136,7 @@ def _verb(verb: click.Command, group: str = "") -> Iterator[str]:
 
 
 def _argument(argument: click.Argument) -> str:
-    name = argument.metavar or (argument.name or "").upper()
+    name = (argument.metavar or (argument.name or "").upper()).strip("[]")
     name = "|".join(argument.type.choices) if isinstance(argument.type, click.Choice) else name
     name = f"{name}..." if argument.nargs == -1 else name
     return name if argument.required else f"[{name}]"

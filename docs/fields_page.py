@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from slipway_server.http.requests.bodies import UNSUPPORTED
+from slipway_server.http.requests.bodies import UNSUPPORTED, WITHOUT_EFFECT
 from slipway_server.http.requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest
 
 PAGE = Path(__file__).with_name("server.md")
@@ -33,7 +33,7 @@ def _table() -> Iterator[str]:
 
 def _verdict(name: str, kind: type[Struct]) -> str:
     if name in kind.__struct_fields__:
-        return "yes"
+        return "no effect" if name in WITHOUT_EFFECT else "yes"
     neutral = " or ".join(f"`{_json(value)}`" for value in UNSUPPORTED[name])
     return f"400, except {neutral}" if neutral else "400"
 

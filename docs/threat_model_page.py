@@ -1,9 +1,10 @@
-"""The page docs/threat-model.md: its prose, and the attack classes with the tests that carry their markers."""
+"""The page docs/threat-model.md: prose, bounds, and the attack classes with the tests that carry their markers."""
 
 from pathlib import Path
 from typing import Any
 
-import markers  # beside this file
+import bounds_page  # beside this file
+import markers
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +26,7 @@ def page() -> str:
         raise LookupError(f"tests are marked with attack classes that are not listed: {sorted(unknown)}")
     rows = [_row(row, found.get(row["n"], [])) for row in listed]
     table = ["| # | class | seen elsewhere | status | tests |", "|---|---|---|---|---|", *rows]
-    return WORDS.read_text().replace("{{classes}}", "\n".join(table))
+    return WORDS.read_text().replace("{{classes}}", "\n".join(table)).replace("{{bounds}}", bounds_page.table())
 
 
 def _row(row: dict[str, Any], named: list[str]) -> str:

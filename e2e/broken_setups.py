@@ -218,10 +218,15 @@ _RUN = {
 TOGETHER = 6  # that run a container: two cores are busy with their starts
 
 
+def runs(setup: Setup) -> bool:
+    """Whether a container has to run, or to end, until the mistake shows."""
+    return setup.reason in _RUN
+
+
 def groups(setups: list[Setup]) -> list[list[Setup]]:
     """Those that run no container, which can be made at once, and then a few others at a time."""
-    still = [setup for setup in setups if setup.reason not in _RUN]
-    running = [setup for setup in setups if setup.reason in _RUN]
+    still = [setup for setup in setups if not runs(setup)]
+    running = [setup for setup in setups if runs(setup)]
     return [still, *(running[at : at + TOGETHER] for at in range(0, len(running), TOGETHER))]
 
 

@@ -53,11 +53,11 @@ class Hostile:
 
     def settle(self) -> None:
         """Pods that listen and a squatter for each victim; ready when this returns."""
-        self._as_admin(*_rights(self.namespace), *_limits(), _script())
+        self._as_admin(*_rights(self.namespace), *limits(), _script())
         for number, victim in enumerate(self.victims):
             self.apply(squatter(number, self.namespace, victim))
             self.apply(receiver(number, self.image, victim))
-        self.apply(_pod(CLIENT, self.image, ["sleep", "3600"], {}, script=True))
+        self.apply(bare_pod(CLIENT, self.image, ["sleep", "3600"], {}, script=True))
         names = [f"pod/{CLIENT}", *(f"pod/receiver-{number}" for number in range(len(self.victims)))]
         self.kube.kubectl("wait", *names, "-n", self.namespace, "--for=condition=Ready", f"--timeout={READY_S}s",
                           timeout_s=READY_S + 10)  # fmt: skip
@@ -186,7 +186,7 @@ def _is_powerful(spec: Json) -> bool:
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 
-def _of(api_version: str, kind: str, name: str, **content: Any) -> Json:
+def object_of(api_version: str, kind: str, name: str, **content: Any) -> Json:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **content}
 
 
@@ -195,32 +195,32 @@ def _rights(namespace: str) -> list[Json]:
     rbac = "rbac.authorization.k8s.io"
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
     return [
-        _of("v1", "ServiceAccount", ACCOUNT),
-        _of(f"{rbac}/v1", "Role", ACCOUNT, rules=[{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
-        _of(f"{rbac}/v1", "RoleBinding", ACCOUNT, subjects=[subject],
+        object_of("v1", "ServiceAccount", ACCOUNT),
+        object_of(f"{rbac}/v1", "Role", ACCOUNT, rules=[{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
+        object_of(f"{rbac}/v1", "RoleBinding", ACCOUNT, subjects=[subject],
             roleRef={"apiGroup": rbac, "kind": "Role", "name": ACCOUNT}),
     ]  # fmt: skip
 
 
-def _limits() -> list[Json]:
+def limits(pods: int = 12) -> list[Json]:
     """What a cluster gives strangers: a share of the node. Without one its processors are shared without limit."""
     limit = {"type": "Container", "default": {"cpu": "250m", "memory": "1Gi"},
              "defaultRequest": {"cpu": "10m", "memory": "64Mi"}}  # fmt: skip
     return [
-        _of("v1", "LimitRange", "share", spec={"limits": [limit]}),
-        _of("v1", "ResourceQuota", "share", spec={"hard": {"pods": "12", "limits.cpu": "2"}}),
+        object_of("v1", "LimitRange", "share", spec={"limits": [limit]}),
+        object_of("v1", "ResourceQuota", "share", spec={"hard": {"pods": str(pods), "limits.cpu": str(pods / 6)}}),
     ]
 
 
 def _script() -> Json:
     source = Path(hostile_client.__file__).read_text()
-    return _of("v1", "ConfigMap", "script", data={"hostile_client.py": source})
+    return object_of("v1", "ConfigMap", "script", data={"hostile_client.py": source})
 
 
 def squatter(number: int, namespace: str, victim: Deployment) -> Json:
     """A model of its own under a victim's name."""
     model = {"uri": f"{MODELS}/tiny-v1", "version": "squat", "name": victim.model}
-    made = _of(_GROUP, "ModelDeployment", f"{SQUATTER}-{number}", spec={"model": model})
+    made = object_of(_GROUP, "ModelDeployment", f"{SQUATTER}-{number}", spec={"model": model})
     made["metadata"]["labels"] = {LABEL: victim.name}
     return made
 
@@ -229,10 +229,10 @@ def receiver(number: int, image: str, victim: Deployment) -> Json:
     """A pod that looks like the victim's, down to the revision."""
     labels = {LABEL: victim.name, REVISION_LABEL: str(victim.status["stableRevision"]),
               "app.kubernetes.io/managed-by": "slipway"}  # fmt: skip
-    return _pod(f"receiver-{number}", image, ["python3", "-c", _RECEIVER], labels)
+    return bare_pod(f"receiver-{number}", image, ["python3", "-c", _RECEIVER], labels)
 
 
-def _pod(name: str, image: str, command: list[str], labels: Json, *, script: bool = False) -> Json:
+def bare_pod(name: str, image: str, command: list[str], labels: Json, *, script: bool = False) -> Json:
     user = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
     mounts = [{"name": "script", "mountPath": str(Path(SCRIPT).parent)}] if script else []
     container = {
@@ -246,7 +246,7 @@ def _pod(name: str, image: str, command: list[str], labels: Json, *, script: boo
     }
     volumes = [{"name": "script", "configMap": {"name": "script"}}] if script else []
     spec = {"terminationGracePeriodSeconds": 0, "securityContext": user, "containers": [container], "volumes": volumes}
-    made = _of("v1", "Pod", name, spec=spec)
+    made = object_of("v1", "Pod", name, spec=spec)
     made["metadata"]["labels"] = labels
     return made
 
@@ -276,7 +276,7 @@ def deputies(image: str) -> list[Json]:
 def _template(name: str, provider: Json) -> Json:
     """One measurement. A Job succeeds by itself; what else answers needs a condition."""
     condition = {"successCondition": "true"} if "web" in provider else {}
-    return _of(
+    return object_of(
         _GROUP,
         "AnalysisTemplate",
         name,
@@ -297,12 +297,12 @@ def _decoys(namespace: str, victims: list[Deployment]) -> list[Json]:
     for number, victim in enumerate(victims):
         labels = {LABEL: victim.name, REVISION_LABEL: str(victim.status["stableRevision"]),
                   "kubernetes.io/service-name": f"{RELEASE}-gateway-admin"}  # fmt: skip
-        one = _of("discovery.k8s.io/v1", "EndpointSlice", f"decoy-{number}", addressType="IPv4",
+        one = object_of("discovery.k8s.io/v1", "EndpointSlice", f"decoy-{number}", addressType="IPv4",
                   endpoints=[{"addresses": ["192.0.2.1"], "conditions": {"ready": True}}],
                   ports=[{"name": "http", "port": 8000}, {"name": "admin", "port": 8001}])  # fmt: skip
         one["metadata"]["labels"] = labels
         slices.append(one)
-    service = _of("v1", "Service", f"{RELEASE}-gateway", spec={"ports": [{"port": 80, "targetPort": 8000}],
+    service = object_of("v1", "Service", f"{RELEASE}-gateway", spec={"ports": [{"port": 80, "targetPort": 8000}],
                   "selector": {"app.kubernetes.io/component": "gateway"}})  # fmt: skip
     return [*slices, service]
 
@@ -311,6 +311,6 @@ def _policies() -> list[Json]:
     """One that shuts all pods of its namespace off, and one that opens them."""
     policy = "networking.k8s.io/v1"
     return [
-        _of(policy, "NetworkPolicy", "shut", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
-        _of(policy, "NetworkPolicy", "open", spec={"podSelector": {}, "ingress": [{}], "egress": [{}]}),
+        object_of(policy, "NetworkPolicy", "shut", spec={"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
+        object_of(policy, "NetworkPolicy", "open", spec={"podSelector": {}, "ingress": [{}], "egress": [{}]}),
     ]

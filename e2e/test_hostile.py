@@ -11,8 +11,6 @@ LimitRanges, as a cluster's administrator sets them: the victims' pods ask for a
 Without them processors are shared without limit. The stranger's idle pods stand in all windows.
 """
 
-import math
-import os
 import secrets
 import threading
 import time
@@ -26,28 +24,31 @@ from e2e.faults import ROOT
 from e2e.hostile import CRASHES, Hostile, counted
 from e2e.impersonation import Impersonation
 from e2e.test_analysis import STRATEGY, TEMPLATE
+from e2e.windows import (
+    ALONE,
+    BEFORE,
+    BESIDE,
+    ROUNDS,
+    SHARE,
+    WINDOW_S,
+    Window,
+    bar,
+    by_turns,
+    comparison,
+    none,
+    row,
+    table,
+    within,
+)
 from testkit.cluster.deployment import START_S, Deployment, Json
 from testkit.cluster.installation import Installation
 from testkit.cluster.kube import SYSTEM
 from testkit.load.flow import Ended, Flow, Shape
-from testkit.report import Bar, quantile, report, write
+from testkit.report import report, write
 
-ROUNDS, WINDOW_S = 1 if os.environ.get("QUICK") else 6, 10.0
-BEFORE = 20  # requests that are answered before anything is measured
 PROMOTED_S = 240
 FORGED_EVERY_S = 5.0
-MOST_RATIO = 1.2
 RATE = 10
-LEAST = int(ROUNDS * WINDOW_S * RATE * 0.9)
-ALONE, BESIDE = "alone", "beside the stranger"
-Window = tuple[float, float]
-# Of the node, for each pod of a victim. Pods that ask for nothing get what is left by all others, the stranger's too.
-SHARE: Json = {
-    "apiVersion": "v1",
-    "kind": "LimitRange",
-    "metadata": {"name": "share"},
-    "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "200m"}}]},
-}
 
 
 @dataclass(slots=True)
@@ -126,13 +127,11 @@ def steady(a: Victim, b: Victim, stranger: Hostile, seen: Seen) -> None:
     """Victim A under a steady load, in windows without and with the stranger by turns."""
     a.flow.start().wait_for(lambda ended: len(ended) >= BEFORE, 60, "answers of victim A")
     stranger.intrude()
-    began = time.time() + 5
-    marks = [(began + number * WINDOW_S, began + (number + 1) * WINDOW_S) for number in range(2 * ROUNDS)]
-    windows = {ALONE: marks[::2], BESIDE: marks[1::2]}
+    windows = by_turns()
     with Attacked(stranger, [b.chat], windows[BESIDE], seen):
-        time.sleep(max(0.0, marks[-1][1] + 2 - time.time()))
+        time.sleep(max(0.0, windows[BESIDE][-1][1] + 2 - time.time()))
     ended = a.flow.seen()
-    seen.requests = {kind: [item for item in ended if _within(item, found)] for kind, found in windows.items()}
+    seen.requests = {kind: within(ended, found) for kind, found in windows.items()}
     print(*(row(kind, found) for kind, found in seen.requests.items()), *seen.answered, sep="\n")
 
 
@@ -203,7 +202,6 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
     """For build/reports/hostile.json."""
     rows = [row(kind, found) for kind, found in seen.requests.items()]
     alone, beside = rows
-    least = min(alone["requests"], beside["requests"])
     reached = stranger.everything()
     ours = "\n".join(
         slipway.kube.kubectl("logs", pod["metadata"]["name"], "-n", SYSTEM, "--tail=-1")
@@ -218,12 +216,8 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
         for status, count in counted.get(kind, {}).items() if status in ("500", "502", "504")
     )  # fmt: skip
     bars = [
-        bar("requests in each kind of window", least, f">= {LEAST}", least >= LEAST),
-        bar("failed requests of victims beside the stranger", failed, "0", failed == 0),
-        bar("success rate, beside / alone", beside["success"] / alone["success"], f">= {1 / MOST_RATIO:.3f}",
-            beside["success"] * MOST_RATIO >= alone["success"]),
-        bar("p99, beside / alone", beside["p99_s"] / alone["p99_s"], f"<= {MOST_RATIO}",
-            beside["p99_s"] <= MOST_RATIO * alone["p99_s"]),
+        *comparison(alone, beside, RATE),
+        none("failed requests of victims beside the stranger", failed),
         none("secrets of victims that reached the stranger", sum(reached.count(one.secret) for one in victims)),
         none("secrets of victims in logs of operator and gateways", sum(ours.count(one.secret) for one in victims)),
         none("requests that the squatters' pods had", stranger.received()),
@@ -239,13 +233,6 @@ def report_of(slipway: Installation, victims: list[Victim], stranger: Hostile, s
     return report("hostile", all_rows, bars)
 
 
-def row(kind: str, ended: list[Ended]) -> Json:
-    """Of one kind of windows."""
-    good = sorted(item.seconds for item in ended if not item.trouble)
-    quantiles = {f"p{int(q * 100)}_s": round(quantile(good, q, math.inf), 4) for q in (0.5, 0.9, 0.99)}
-    return {"windows": kind, "requests": len(ended), "success": len(good) / max(1, len(ended)), **quantiles}
-
-
 def ends_of_engines(chat: Deployment) -> int:
     """Restarts of containers, and engines that died within them."""
     ended = 0
@@ -253,22 +240,3 @@ def ends_of_engines(chat: Deployment) -> int:
         ended += sum(int(one["restartCount"]) for one in pod["status"].get("containerStatuses", ()))
         ended += counted(chat.kube, pod, CRASHES)
     return ended
-
-
-def bar(name: str, value: float, limit: str, ok: bool) -> Bar:
-    return Bar(name, round(value, 4), limit, ok)
-
-
-def none(name: str, count: int) -> Bar:
-    return bar(name, count, "0", count == 0)
-
-
-def table(report: Json) -> str:
-    lines = [str(one) for one in report["rows"]]
-    return "\n".join(
-        [*lines, *(f"{one['bar']}: {one['value']} ({one['limit']}) {one['ok']}" for one in report["bars"])]
-    )
-
-
-def _within(item: Ended, windows: list[Window]) -> bool:
-    return any(begins <= item.at < ends for begins, ends in windows)

@@ -4,6 +4,7 @@ A field is left out, drawn from its own schema, or replaced by something extreme
 with values that no person would choose, and the others try every refusal.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from .schema import strategy
-from .values import encode, extreme
+from .values import Literal, encode, extreme
 
 Json = dict[str, Any]
+# One request in so many is large: what reads bodies must bound its work and its memory by more than their length.
+LARGE_EVERY = 40
+LARGE_BYTES = (100_000, 1 << 20, 8 << 20)  # the last is just beyond what the server takes, with the rest of the body
+LARGE_PIECES = ("a", " ", "a ", "[", '"', "\\", "\n", "é", "🚢", "the way of ", "<|im_end|>", "{% a %}")
 LONGEST_ANSWER = 24  # tokens: a fuzzer wants many requests, not long ones
 TEXT = st.one_of(
     st.text(max_size=40), st.sampled_from(("And it came to pass", "漢字🚢漢字漢字", "a\u0000b", " " * 300))
@@ -88,6 +93,24 @@ class Request:
     leaves_after_s: float | None = None
 
 
+@st.composite
+def large(draw: st.DrawFn) -> Literal:
+    """A JSON value of up to some megabytes, of few draws."""
+    size, piece = draw(st.sampled_from(LARGE_BYTES)) - 400, json.dumps(draw(st.sampled_from(LARGE_PIECES)))
+    items = {
+        "texts": json.dumps("a" * 1000), "numbers": "7", "lists": "[]", "objects": '{"":0}', "pieces": piece,
+        "messages": f'{{"role":"user","content":{piece}}}',
+    }  # fmt: skip
+    kind = draw(st.sampled_from(("text", "members", "deep", *items)))
+    if kind == "text":
+        return Literal(f'"{piece[1:-1] * (size // len(piece.encode()))}"')
+    if kind == "members":
+        return Literal("{" + ",".join(f'"{number:x}":1' for number in range(size // 10)) + "}")
+    if kind == "deep":
+        return Literal("[" * (size // 2) + "]" * (size // 2))
+    return Literal("[" + ",".join([items[kind]] * (size // (len(items[kind].encode()) + 1))) + "]")
+
+
 class Schemas:
     """The bodies of an OpenAPI document, with strategies for each of their fields."""
 
@@ -110,6 +133,8 @@ class Schemas:
             path, name = draw(st.sampled_from(sorted(self.bodies.items())))
             body = self._valid(draw, name)
             kind = draw(st.sampled_from(("valid", "valid", "mutated", "damaged")))
+            if not draw(st.integers(0, LARGE_EVERY - 1)):
+                kind, body[draw(st.sampled_from(self._names(name)))] = "large", draw(large())
             if kind == "mutated":
                 for field in draw(st.lists(st.sampled_from(self._names(name)), min_size=1, max_size=3)):
                     body[field] = draw(extreme)

@@ -15,8 +15,10 @@ from typing import Any, cast
 from bench.soak import GAUGES
 from bench.soak import launch as server_launch
 from devcluster.ports import reserve_port
+from slipway_server.http.reading.reader import READERS
 from testkit.report import Bar, Json, report
-from testkit.world.program import Launch, Server, running
+from testkit.world import proc
+from testkit.world.program import MIB, Launch, Server, running
 
 from . import parts
 from .requests import Schemas
@@ -124,8 +126,20 @@ def rest(url: str) -> dict[str, float]:
     return left
 
 
-def bars(found: Found, exits: int, left: dict[str, float], growth: dict[str, float], alive: bool) -> list[Bar]:
-    most = max(growth.values())
+def memory_mib(process: Server) -> dict[int, float]:
+    """Resident memory by process ID, of a process and all that come from it."""
+    return {pid: proc.rss_bytes(pid) / MIB for pid in process.pids()}
+
+
+def growth_mib(before: dict[int, float], after: dict[int, float]) -> float:
+    """Of the processes that were there before: one that came since has all its memory from its start."""
+    return round(sum(mib - before[pid] for pid, mib in after.items() if pid in before), 1)
+
+
+def bars(
+    found: Found, exits: int, left: dict[str, float], growth: dict[str, float], came: dict[str, int], alive: bool
+) -> list[Bar]:
+    most, more = max(growth.values()), max(came.values())
     return [
         Bar("engine exits", exits, "0", exits == 0 and alive),
         Bar("answers of 500", found.internal, "0", found.internal == 0),
@@ -134,6 +148,7 @@ def bars(found: Found, exits: int, left: dict[str, float], growth: dict[str, flo
         Bar("sound requests that got another answer", found.disturbed, "0", found.disturbed == 0),
         Bar("gauges that are not back to 0", len(left), "0", not left),
         Bar("growth of memory, MiB", most, f"<= {RSS_TOLERANCE_MIB:.0f}", most <= RSS_TOLERANCE_MIB),
+        Bar("processes that came and stay", more, f"<= {READERS.queue.slots}", more <= READERS.queue.slots),
     ]
 
 
@@ -147,13 +162,13 @@ def fuzz(seconds: float, seed: int) -> Json:
         start_grammars(urls[0])
         found = storm(urls, document, seed, warm_s, "warm-up")
         rest(urls[0])
-        before = {"server": server.rss_mib(), "gateway": door.rss_mib()}
+        watched = {"server": server, "gateway": door}
+        before = {name: memory_mib(process) for name, process in watched.items()}
         found.add(storm(urls, document, seed + 500_000, max(5.0, seconds - warm_s), "fuzz"))
         left = rest(urls[0])
-        growth = {
-            name: round(process.rss_mib() - before[name], 1)
-            for name, process in (("server", server), ("gateway", door))
-        }
+        after = {name: memory_mib(process) for name, process in watched.items()}
+        growth = {name: growth_mib(before[name], after[name]) for name in watched}
+        came = {name: len(after[name].keys() - before[name].keys()) for name in watched}
         exits = restarts(get(f"{urls[0]}/metrics"))
         alive = len(server.pids()) > 1
     fields = Schemas(document, "m").fields()
@@ -165,10 +180,11 @@ def fuzz(seconds: float, seed: int) -> Json:
         "fields": len(fields),
         "endings": dict(found.endings),
         "memory_growth_mib": growth,
+        "processes_that_came": came,
         "gauges_left": left,
         "wrong": found.wrong,
         "not_covered": sorted(fields - known),
     }
     settings = {"seconds": seconds, "seed": seed, "workers": WORKERS}
-    made = [*bars(found, exits, left, growth, alive), *part_bars]
+    made = [*bars(found, exits, left, growth, came, alive), *part_bars]
     return report("fuzz", [row, *rows], made, settings=settings)

@@ -25,7 +25,7 @@ from devcluster.places import REPOSITORY, Places, appears_whole, exclusive
 from devcluster.steps.progress import run_steps
 from devcluster.steps.schedule import Step
 
-_SHARED = (".dockerignore", "pyproject.toml", "uv.lock", "README.md", "LICENSE")
+_SHARED = (".dockerignore", "pyproject.toml", "uv.lock", "requirements", "README.md", "LICENSE")
 _KEEP = 4  # older images of ours in the engine's store
 
 

@@ -59,7 +59,7 @@ def test_vllm_is_released_scaled_drained_and_rolled_back(
         chat.edit(model=in_image("tiny-v1", "vllm-1"), engine=vllm(image))
         status = until_promoted(chat, "vllm-1")
         [shown] = [item for item in status["revisions"] if item["revision"] == status["stableRevision"]]
-        assert shown["engine"] == {"type": "vllm", "capabilities": ["Drain", "Metrics"]}
+        assert shown["engine"] == {"type": "vllm", "capabilities": ["Drain", "Metrics", "TenantCache"]}
         chat.until_alone()
 
     with stages.stage("canary from vllm to vllm, other weights: promoted"):

@@ -18,6 +18,7 @@ from testkit.cluster.api import KubeError
 from testkit.cluster.diagnosis import diagnosis
 from testkit.cluster.kube import RELEASE, SYSTEM, Kube
 from testkit.cluster.release import gateway, is_devcluster
+from testkit.cluster.tools import tool
 from testkit.report import Json, write
 from testkit.until import WaitFailed
 
@@ -93,19 +94,25 @@ def _play_on(kube: Kube, url: str) -> str:
     """Commands that work right now."""
     if is_devcluster(kube):
         base, away = url.removesuffix("/v1"), "make down                       # takes the cluster away"
-        reach = ""
+        reach, path = (
+            "",
+            f"  export PATH={Path(tool('kubectl')).parent}:$PATH  # kubectl and helm, as devcluster has them\n",
+        )
     else:
         base, away = "http://127.0.0.1:8080", f"helm uninstall {RELEASE} -n {SYSTEM}"
-        reach = f"  kubectl -n {SYSTEM} port-forward svc/{RELEASE}-gateway 8080:80 &\n"
+        path, reach = "", f"  kubectl -n {SYSTEM} port-forward svc/{RELEASE}-gateway 8080:80 &\n"
     message = '{"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "stream": true}'
+    python = f"""from openai import OpenAI; client = OpenAI(base_url='{base}/v1', api_key='none')
+print(client.completions.create(model='{NAME}', prompt='In the beginning', max_tokens=40).choices[0].text)"""
     return f"""
 to play on:
-  export KUBECONFIG={kube.kubeconfig}
+{path}  export KUBECONFIG={kube.kubeconfig}
   kubectl get mdep -n {NAMESPACE} -o wide -w
   kubectl describe mdep {NAME} -n {NAMESPACE}
-{reach}  curl -N {base}/v1/chat/completions -H 'content-type: application/json' -d '{message}'
-  python -c 'from openai import OpenAI; print(OpenAI(base_url="{base}/v1", api_key="none").completions.create(model="{NAME}", prompt="In the beginning", max_tokens=40).choices[0].text)'
-  {away}"""  # noqa: E501
+{reach}  curl -N {base}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{message}'
+  python -c "{python}"
+  {away}"""
 
 
 def _leave(kube: Kube) -> None:

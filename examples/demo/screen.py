@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from examples.demo.view import headline, rows
+from examples.demo.view import folded, headline, message_of, rows
 from testkit.load.closed import Report
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ class Lines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._last, self._at = "", 0.0
+        self._last, self._message, self._at = "", "", 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -79,8 +79,12 @@ class Lines:
         if headlined == self._last and now - self._at < QUIET_S:
             return
         under_load = f" | {load_line(report)}" if report.requests else ""
-        self._line((headlined if headlined != self._last else "...") + under_load)
-        self._last, self._at = headlined, now
+        shown_now = headline(deployment, self._message) if headlined != self._last else "..."
+        first, *others = folded(shown_now + under_load)
+        self._line(first)
+        for line in others:
+            self._print(" " * 10 + line)
+        self._last, self._message, self._at = headlined, message_of(deployment), now
 
     def _line(self, text: str) -> None:
         self._print(f"{time.strftime('%H:%M:%S')}  {text}")

@@ -1,10 +1,14 @@
 """What the demo reads out of a ModelDeployment: pure, so that it is tested without a cluster."""
 
+import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
+WIDTH = 180  # characters of a printed line, after its time
+LONG, SHORT = 60, 40  # a part of a message that is longer is printed once, and then its beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,37 @@ def rows(deployment: Json, requests: dict[str, int], failures: dict[str, int]) -
     return sorted(found, key=lambda row: (-row.weight, row.version))
 
 
-def headline(deployment: Json) -> str:
-    """One line of where it is: for lines that are printed when it changes."""
+def headline(deployment: Json, former: str = "") -> str:
+    """One line of where it is: for lines that are printed when it changes. `former`: the message of the last one."""
     status = deployment.get("status") or {}
     step = f" step {status['step']}" if status.get("step") else ""
     shares = ", ".join(f"{row.version} {row.weight}% {row.ready}" for row in rows(deployment, {}, {}))
-    return f"{status.get('phase', 'Pending')}{step} [{shares or 'no pods'}] {status.get('message', '')}".rstrip()
+    message = news(message_of(deployment), former)
+    return f"{status.get('phase', 'Pending')}{step} [{shares or 'no pods'}] {message}".rstrip()
+
+
+def message_of(deployment: Json) -> str:
+    """What the operator says about it."""
+    return str((deployment.get("status") or {}).get("message") or "")
+
+
+def news(message: str, former: str) -> str:
+    """The message, with the beginning alone of each long part that the former message had too."""
+    before = set(former.split("; "))
+    return "; ".join(
+        f"{part[:SHORT]} …" if part in before and len(part) > LONG else part for part in message.split("; ")
+    )
+
+
+def folded(text: str) -> list[str]:
+    """The text in lines of at most WIDTH characters, broken between its parts where that is possible."""
+    lines = [""]
+    for part in re.split(r"(?<=; )|(?= \| )", text):
+        for piece in textwrap.wrap(part, WIDTH, drop_whitespace=False) or [""]:
+            if len(lines[-1]) + len(piece.rstrip()) > WIDTH:
+                lines.append("")
+            lines[-1] += piece.lstrip() if not lines[-1] else piece
+    return [line.rstrip() for line in lines]
 
 
 def versions(deployments: Iterable[Json]) -> dict[str, str]:

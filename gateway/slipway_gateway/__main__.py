@@ -11,15 +11,18 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import fields
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import ClientSession, http_parser, web
 
 from slipway_process import collector, logs
 from slipway_process.passes import PassKeys
+from slipway_process.supervisor import OnFailure, Supervisor
 
 from .authentication.authenticator import Authenticator
 from .authentication.issuers import IssuerKeys
@@ -60,7 +63,7 @@ from .upstream.session import open_direct, open_session
 from .upstream.warmup import Warmup
 
 log = logging.getLogger("slipway_gateway")
-Run = Callable[[], Coroutine[None, None, None]]
+Run = Callable[[], Awaitable[None]]
 # For error events to reach clients after the drain's time is over.
 _FAREWELL_S = 2.0
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10  # of mallopt
@@ -154,8 +157,8 @@ def _claims(settings: GatewaySettings) -> SharedClaims | None:
 
 
 def _admission(
-    settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger
-) -> tuple[Admission, ReadyGateways, list[SharedCounters | SharedBudgets]]:
+    settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger, balancer: LoadBalancer
+) -> tuple[Admission, ReadyGateways, dict[str, SharedCounters | SharedBudgets]]:
     clock = time.monotonic
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
     try:
@@ -163,7 +166,9 @@ def _admission(
     except ValueError as error:
         sys.exit(f"slipway-gateway: {error}")
     admission = Admission(ledger, metrics, clock, Limiter(clock, gateways, counters), budgets)
-    return admission, gateways, [one for one in (counters, budgets) if one is not None]
+    admission.on_implausible = balancer.usage_implausible
+    found = {"limits": counters, "budgets": budgets}
+    return admission, gateways, {name: one for name, one in found.items() if one is not None}
 
 
 def _watch_tenants(settings: GatewaySettings, known: KnownTenants, metrics: GatewayMetrics) -> Run | None:
@@ -195,18 +200,15 @@ async def _accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> Async
         await review.close()
 
 
-async def _follow(*runs: Run | None) -> None:
-    """Runs all of them; when one ends, so does this."""
-    async with asyncio.TaskGroup() as group:
-        for run in runs:
-            if run is not None:
-                group.create_task(run())
-
-
 def _ledger_url(settings: GatewaySettings) -> str:
     if given := settings.ledger_url.get_secret_value():
         return given
     return f"sqlite:///{Path(settings.state_dir).absolute()}/ledger.db" if settings.state_dir else "sqlite://"
+
+
+def _ledger(settings: GatewaySettings, store: LedgerStore, metrics: GatewayMetrics) -> Ledger:
+    quarantine = Path(settings.state_dir) / "ledger-quarantine.jsonl" if settings.state_dir else None
+    return Ledger(store, metrics, quarantine=quarantine)
 
 
 def _balancer(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: str) -> LoadBalancer:
@@ -255,7 +257,8 @@ def _inference_log(settings: GatewaySettings, metrics: GatewayMetrics) -> Infere
         table = InferenceTable(url, settings.inference_log_retention_s)
     except ValueError as error:
         raise ValueError(f"--inference-log-url: {error}") from None
-    writer = LineWriter(table, metrics.inference_log_dropped, name="inference log")
+    restarted = metrics.task_restarted
+    writer = LineWriter(table, metrics.inference_log_dropped, name="inference log", on_restart=restarted)
     return InferenceLog(writer, settings.inference_log_max_content_bytes)
 
 
@@ -274,23 +277,36 @@ def _jobs(settings: GatewaySettings, session: ClientSession, balancer: LoadBalan
     return JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
 
 
-async def run(settings: GatewaySettings, store: LedgerStore) -> int:
-    metrics = GatewayMetrics(_version())
+def _supervise(tasks: Supervisor, runs: dict[str, tuple[Run | None, OnFailure]]) -> None:
+    """Starts what runs as long as the process; None: it has nothing to do here."""
+    for name, (run_, on_failure) in runs.items():
+        if run_ is not None:
+            tasks.start(name, run_, on_failure)
+
+
+def _open_files(
+    settings: GatewaySettings, metrics: GatewayMetrics
+) -> tuple[ServerTls | None, InternalTls | None, AccessLog, InferenceLog]:
+    """Certificates and logs. The process ends with a sentence where one cannot be used."""
     try:
-        tls, access_log = server_tls(settings, metrics), _access_log(settings, metrics)
-        internal, inference_log = internal_tls(settings, metrics), _inference_log(settings, metrics)
+        tls, internal = server_tls(settings, metrics), internal_tls(settings, metrics)
+        return tls, internal, _access_log(settings, metrics), _inference_log(settings, metrics)
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
-    incarnation = uuid.uuid4().hex
+
+
+async def run(settings: GatewaySettings, store: LedgerStore) -> int:
+    metrics = GatewayMetrics(_version())
+    tls, internal, access_log, inference_log = _open_files(settings, metrics)
+    incarnation, clock = uuid.uuid4().hex, time.monotonic
     balancer = _balancer(settings, metrics, incarnation)
     async with open_session(settings, internal) as session, _accounts(settings, metrics) as accounts:
-        clock = time.monotonic
         known = KnownTenants(PepperFile(settings.key_pepper_file, clock).read)
         issuers = IssuerKeys(clock, settings.oidc_ca_file)
-        authenticator = Authenticator(
-            settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=bool(settings.tls_client_ca_file)
-        )
-        admission, gateways, shared = _admission(settings, metrics, ledger := Ledger(store, metrics))
+        verifies = bool(settings.tls_client_ca_file)
+        authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, accounts, verifies_clients=verifies)
+        ledger = _ledger(settings, store, metrics)
+        admission, gateways, shared = _admission(settings, metrics, ledger, balancer)
         known.on_publish = admission.tenants_changed
         proxy = Proxy(settings, balancer, metrics, session, inference_log)
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
@@ -300,48 +316,78 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         last = LastTable(remembered, settings.state_max_age_s, balancer.publish, metrics)
         source = _source(settings, balancer, metrics, last)
         tenants = _watch_tenants(settings, known, metrics)
+        stop = asyncio.Event()
+        tasks = Supervisor(metrics.task_restarted, stop.set)
         operator = OperatorToken(settings.operator_token_file)
-        admin = AdminApi(edge, balancer, metrics, source, incarnation, operator, last)
+        admin = AdminApi(edge, balancer, metrics, source, incarnation, operator, last, tasks=tasks)
         admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
         runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
         grpc_port = await _listen_grpc(edge, balancer, settings, tls)
         collector.spare()
-        ports = dict(zip(("api", "admin", "internal"), (runner, *admin_runners), strict=False))
-        log.info("listening", extra={"tls": tls is not None, **{name: one.addresses for name, one in ports.items()}})
-        others = _watch_gateways(settings, gateways, metrics)
-        routing = asyncio.create_task(_follow(source.run, tenants, others, *(one.run for one in shared)))
-        warming = asyncio.create_task(Warmup(open_direct(session), settings.warm_connections, clock).run(balancer))
-        keeping = asyncio.create_task(last.run())
-        folder = settings.state_dir if tenants is not None else ""
-        keeping_tenants = asyncio.create_task(LastTenants(folder, settings.state_max_age_s, known).run())
-        charging = asyncio.create_task(ledger.run())
+        _log_ports(runner, *admin_runners, tls=tls is not None)
+        warmup = Warmup(open_direct(session), settings.warm_connections, clock)
+        last_tenants = LastTenants(settings.state_dir, settings.state_max_age_s, known)
+        _supervise(
+            tasks,
+            {
+                "routes": (source.run, OnFailure.EXIT),
+                "tenants": (tenants, OnFailure.EXIT),
+                "ledger": (ledger.run, OnFailure.UNREADY),
+                **{name: (one.run, OnFailure.UNREADY) for name, one in shared.items()},
+                # Without these a gateway serves all the same.
+                "gateways": (_watch_gateways(settings, gateways, metrics), OnFailure.SHOW),
+                "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
+                "last-table": (last.run if remembered else None, OnFailure.SHOW),
+                "last-tenants": (last_tenants.run if settings.state_dir and tenants else None, OnFailure.SHOW),
+                "probes": (proxy.twins.run if settings.twin_max_inflight else None, OnFailure.SHOW),
+                "grpc-connections": (grpc_port.run if grpc_port else None, OnFailure.SHOW),
+            },
+        )
         try:
-            return await Shutdown(settings, edge, door, grpc_port).wait(runner, routing)
+            await Shutdown(settings, edge, door, grpc_port, stop).wait(runner)
+            return int(bool(tasks.gave_up))
         finally:
-            tasks = (routing, warming, keeping, keeping_tenants, charging)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.close()
             await issuers.close()
             await ledger.close_down()
-            for one in (*shared, *([claims] if claims else [])):
-                await one.close()
-            await asyncio.gather(access_log.close(), inference_log.close())
+            await _close(*shared.values(), *([claims] if claims else []), access_log, inference_log)
             await asyncio.gather(*(one.cleanup() for one in admin_runners))
 
 
+def _log_ports(*runners: web.AppRunner, tls: bool) -> None:
+    ports = zip(("api", "admin", "internal"), runners, strict=False)
+    log.info("listening", extra={"tls": tls, **{name: runner.addresses for name, runner in ports}})
+
+
+class Closable(Protocol):
+    """What is ended with the process."""
+
+    async def close(self) -> None: ...
+
+
+async def _close(*parts: Closable) -> None:
+    """Ends the connections and the files of the parts, one after the other."""
+    for part in parts:
+        await part.close()
+
+
 class Shutdown:
-    """The end of the process: the first signal drains, the second one exits now."""
+    """The end of the process: the first signal drains, or `stop`; the second signal exits now."""
 
     def __init__(
-        self, settings: GatewaySettings, edge: PublicApi, door: ConnectionLimiter, grpc_port: GrpcServer | None = None
+        self,
+        settings: GatewaySettings,
+        edge: PublicApi,
+        door: ConnectionLimiter,
+        grpc_port: GrpcServer | None,
+        stop: asyncio.Event,
     ) -> None:
         self._settings = settings
         self._edge = edge
         self._door = door
         self._grpc_port = grpc_port
-        self._stop_signal = asyncio.Event()
+        self._stop = stop
         self._delay_s = settings.drain_delay_s
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._signalled, settings.drain_delay_s)
@@ -349,22 +395,17 @@ class Shutdown:
         loop.add_signal_handler(signal.SIGINT, self._signalled, 0.0)
 
     def _signalled(self, delay_s: float) -> None:
-        if self._stop_signal.is_set():
+        if self._edge.draining:
             log.warning("second signal: exiting now")
             os._exit(1)
         self._delay_s = delay_s
         self._edge.draining = True
-        self._stop_signal.set()
+        self._stop.set()
 
-    async def wait(self, runner: web.AppRunner, routing: asyncio.Task[None]) -> int:
-        signalled = asyncio.create_task(self._stop_signal.wait())
-        await asyncio.wait({signalled, routing}, return_when=asyncio.FIRST_COMPLETED)
-        if routing.done():
-            signalled.cancel()
-            log.critical("the source of routes ended", exc_info=routing.exception())
-            self._edge.draining = True
+    async def wait(self, runner: web.AppRunner) -> None:
+        await self._stop.wait()
+        self._edge.draining = True
         await self._drain(runner)
-        return int(routing.done())
 
     async def _drain(self, runner: web.AppRunner) -> None:
         log.info("draining", extra={"running": self._edge.running, "delay_s": self._delay_s})

@@ -1,5 +1,6 @@
 """Settings of the gateway: `--drain-timeout` is SLIPWAY_GATEWAY_DRAIN_TIMEOUT."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
@@ -44,6 +45,16 @@ def _one_of(values: Sequence[str]) -> Callable[[str], str]:
         return chosen
 
     return check
+
+
+_ORIGIN = re.compile(r"\*|https?://[a-z0-9.\[\]:-]{1,260}")
+
+
+def _origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"{origin[:100]!r} is no origin: write * or https://HOST, with :PORT and in small letters")
+    return origins
 
 
 def _log_target(target: str) -> str:
@@ -160,6 +171,11 @@ class GatewaySettings(ProcessSettings):
     sticky_by: Annotated[Names, AfterValidator(_among(STICKY_SOURCES))] = Field(
         STICKY_SOURCES, description="what keeps requests at one revision: session, user, key"
     )
+    allowed_origins: Annotated[Names, AfterValidator(_origins)] = Field(
+        (),
+        description="origins of web pages that may send requests, such as https://app.example.com, or * (CORS); "
+        "without one browsers let no page of another origin do so",
+    )
     tenant_by: Annotated[Names, AfterValidator(_among(TENANT_SOURCES))] = Field(
         TENANT_SOURCES, description="what identifies a tenant of the servers: key, user"
     )
@@ -185,7 +201,9 @@ class GatewaySettings(ProcessSettings):
     priority_limit: Annotated[int, Flag("N")] = Field(
         0, description="most urgent `priority` that clients may set, lower is more urgent; -1000: any"
     )
-    max_inflight: Count = Field(4096, description="concurrent requests; above it 429")
+    max_inflight: Count = Field(
+        4096, description="concurrent requests, and as many whose body is still awaited; above either 429"
+    )
     max_body_bytes: Bytes = Field(16 << 20, description="largest request body; above it 413")
     memory_budget_bytes: Bytes = Field(
         0,
@@ -194,7 +212,9 @@ class GatewaySettings(ProcessSettings):
         "limit",
     )
     max_client_percentage: Percentage = Field(
-        50, description="share of the memory budget that the requests of one client may hold; above it 429"
+        50,
+        description="share of the memory budget, of --max-inflight and of gRPC's streams that one client may hold; "
+        "above it 429; of the last two it has less where others hold some: at 50 as many as are free",
     )
     share_by: Annotated[Names, AfterValidator(_among(SHARE_SOURCES))] = Field(
         SHARE_SOURCES,
@@ -213,8 +233,8 @@ class GatewaySettings(ProcessSettings):
     max_connections: Count = Field(8192, description="concurrent connections of clients; above it 503")
     max_connections_per_address: Count = Field(
         0,
-        description="concurrent connections of one address (with IPv6 of one /64); above it 429; 0: half of "
-        "all, for an ingress in front",
+        description="concurrent connections of one address (with IPv6 of one /64); above it 429; 0: as many as are "
+        "free, so half of all for an ingress in front",
     )
     max_attempts: Count = Field(3, description="endpoints that one request may be sent to before its first byte")
     max_resumes: Count = Field(
@@ -226,7 +246,7 @@ class GatewaySettings(ProcessSettings):
         5.0, description="time between comments in a stream that waits for a sleeping deployment; 0: none"
     )
     resume_timeout_s: Seconds = Field(
-        30.0, description="time that a broken stream may wait for another server of its revision"
+        30.0, description="time that a broken stream, or a request whose server died, may wait for another server"
     )
     remember_s: Seconds = Field(600.0, description="time that the tokens of a broken stream are kept for its client")
     max_remembered_bytes: Bytes = Field(64 << 20, description="size of all these tokens; beyond it the oldest go")

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from slipway_process import logs
+from slipway_process.network.http_server import HttpRunner
 from slipway_process.network.listed_hosts import ListedHosts
 from slipway_process.passes import PassKeys
+from slipway_process.supervisor import OnFailure, Supervisor
 
 from .dispatch.dispatcher import Dispatcher
-from .dispatch.gateway_calls import cancelled, open_calls
+from .dispatch.gateway_calls import open_calls
 from .dispatch.validation import Validator
 from .serving.app import admin_app, public_app
 from .serving.batches_api import BatchesApi
@@ -54,13 +56,13 @@ def main() -> None:
     if settings.webhook_hosts and not secrets:
         sys.exit("slipway-jobs: --webhook-hosts needs --webhook-secret")
     try:
-        asyncio.run(run(settings, database, secrets))
+        sys.exit(asyncio.run(run(settings, database, secrets)))
     except OSError as error:
         sys.exit(f"slipway-jobs: {error}")
 
 
-async def run(settings: JobsSettings, database: Database, secrets: Sequence[bytes] = ()) -> None:
-    """Serves files and batches until SIGTERM or SIGINT.
+async def run(settings: JobsSettings, database: Database, secrets: Sequence[bytes] = ()) -> int:
+    """Serves files and batches until SIGTERM or SIGINT; returns the exit code of the process.
 
     Raises:
         OSError: a port is taken, or the file of certificates cannot be read.
@@ -91,20 +93,25 @@ async def run(settings: JobsSettings, database: Database, secrets: Sequence[byte
             *JobsApi(settings, database, batches, uploads, callbacks, idempotent, dispatcher.wake).routes(),
         ]
 
+        stop = asyncio.Event()
+        tasks = Supervisor(metrics.task_restarted, stop.set)
+
         def trouble() -> str:
             if dispatcher.draining:
                 return "shutting down"
-            return dispatcher.trouble or ("" if keys.known else "the release's keys are not there yet")
+            return dispatcher.trouble or tasks.trouble or ("" if keys.known else "the release's keys are not there yet")
 
         admin = await _listen(admin_app(metrics, trouble), settings.admin_host, settings.admin_port)
         public = await _listen(public_app(routes, keys, metrics), settings.host, settings.port)
         log.info("listening", extra={"api": public.addresses, "admin": admin.addresses})
-        delivering = asyncio.create_task(deliverer.run()) if secrets else None
+        if secrets:
+            tasks.start("webhooks", deliverer.run)
+        running = tasks.start("dispatcher", dispatcher.run, OnFailure.EXIT, ends=True)
         try:
-            await _until_signalled(settings, dispatcher, public)
+            await _until(stop, settings, dispatcher, running, public)
+            return int(bool(tasks.gave_up))
         finally:
-            if delivering:
-                await cancelled({delivering})
+            await tasks.close()
             await admin.cleanup()
             database.close()
 
@@ -130,17 +137,18 @@ def _stores(settings: JobsSettings, database: Database, owner: str) -> tuple[Bat
     return batches, lines
 
 
-async def _until_signalled(settings: JobsSettings, dispatcher: Dispatcher, public: web.AppRunner) -> None:
-    stop = asyncio.Event()
+async def _until(
+    stop: asyncio.Event,
+    settings: JobsSettings,
+    dispatcher: Dispatcher,
+    running: "asyncio.Task[None]",
+    public: web.AppRunner,
+) -> None:
+    """Serves until a signal, or until `stop` is set, and drains."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    running = asyncio.create_task(dispatcher.run())
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if running.done():
-        await running  # it failed: the process ends with the reason
+    await stop.wait()
     log.info("draining")
     dispatcher.draining = True
     dispatcher.wake()
@@ -155,7 +163,7 @@ async def _until_signalled(settings: JobsSettings, dispatcher: Dispatcher, publi
 async def _listen(app: web.Application, host: str, port: int) -> web.AppRunner:
     quiet = logging.getLogger("slipway_jobs.http")
     quiet.setLevel(logging.CRITICAL)
-    runner = web.AppRunner(
+    runner = HttpRunner(
         app,
         access_log=None,
         logger=quiet,

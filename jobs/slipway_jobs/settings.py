@@ -56,7 +56,9 @@ class JobsSettings(ProcessSettings):
     max_tenant_batches: PositiveCount = Field(
         100, description="batches of one tenant that have not ended; above it 429"
     )
-    max_concurrency: PositiveCount = Field(32, description="requests in flight at the gateway, of all tenants")
+    max_concurrency: PositiveCount = Field(
+        32, description="requests in flight at the gateway; the last quarter is for tenants that have none in flight"
+    )
     max_attempts: PositiveCount = Field(
         3,
         description="times that a request may break (500, 502, 504, a lost connection), or end this process "
@@ -91,7 +93,9 @@ class JobsSettings(ProcessSettings):
     idempotency_key_retention_s: Annotated[Seconds, Field(ge=1)] = Field(
         86_400.0, description="time for which a request with the same Idempotency-Key gets the same answer"
     )
-    max_uploads: Count = Field(16, description="files that are received at once; above it 429")
+    max_uploads: Count = Field(
+        16, description="files that are received at once, above it 429; the last quarter is for tenants that send none"
+    )
     drain_timeout_s: Seconds = Field(
         60.0, description="time after SIGTERM for requests in flight; others take the rest"
     )

@@ -29,5 +29,15 @@ class JobsMetrics:
         )
         self.uploads = Gauge(f"{name}uploads", "Files that are received now", registry=self.registry)
 
+        self._restarts = Counter(
+            "slipway_task_restarts",
+            "Tasks of the process that ended and were started again",
+            ("task",),
+            registry=self.registry,
+        )
+
+    def task_restarted(self, task: str) -> None:
+        self._restarts.labels(task).inc()
+
     def page(self) -> bytes:
         return generate_latest(self.registry)

@@ -8,13 +8,15 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from slipway_operator import explain, watch
 from slipway_operator.api.objects import ObjectKey
@@ -55,6 +57,7 @@ from slipway_operator.telemetry import health
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_operator.tenants.runner import TenantRunner
 from slipway_process import logs
+from slipway_process.supervisor import OnFailure, Supervisor
 
 SPREAD_S = 2.0  # all ModelDeployments are reconciled within this time after gateways came or left
 DRAIN_S = 10.0  # how long shutdown waits for reconciles in progress; SIGKILL follows after 30 s
@@ -134,7 +137,7 @@ def _as_operator_of(obj: dict[str, Any], settings: OperatorSettings) -> Operator
 
 async def _run(settings: OperatorSettings) -> int:
     metrics = Metrics(product_version(), dict(settings.prices))
-    queue: WorkQueue[ObjectKey] = WorkQueue(time.monotonic)
+    queue: WorkQueue[ObjectKey] = WorkQueue(time.monotonic, share_of=lambda key: key[0])
     metrics.follow_queue(queue)
     configuration = await _configuration(settings)
     cache = ObjectCache(settings.namespaces)
@@ -162,7 +165,8 @@ async def _run(settings: OperatorSettings) -> int:
             access, tls = PoolAccess(client, cache, session, certificates), _planning(settings).tls
             terms = PoolSettings(settings.server_image, settings.namespaces, tls, settings.network_policy or None)
             pools = PoolRunner(access, terms, lease.held, queue.add)
-            readers = replace(readers, certificates=certificates, pools=pools)
+            tenants = _tenants(settings, client, gateways, session, lease, partial(_look_at_all, cache, queue))
+            readers = replace(readers, certificates=certificates, pools=pools, tenants=tenants)
             return await _serve(settings, readers, session, queue, metrics, lease, CallRunners(hooks, measurements))
         finally:
             await asyncio.gather(hooks.close(), measurements.close(), downloads.close())
@@ -186,6 +190,24 @@ def _keys(settings: OperatorSettings, client: Client, cache: ObjectCache) -> Key
     if not settings.keys_secret:
         return None
     return Keys(client, settings.own_namespace, settings.keys_secret, settings.key_rotation_s, cache.deployments)
+
+
+def _look_at_all(cache: ObjectCache, queue: WorkQueue[ObjectKey]) -> None:
+    for key in cache.deployments():
+        queue.add_after(key, random.uniform(0.0, SPREAD_S))
+
+
+def _tenants(
+    settings: OperatorSettings,
+    client: Client,
+    gateways: Gateways,
+    session: aiohttp.ClientSession,
+    lease: Lease,
+    changed: Callable[[], None],
+) -> TenantRunner | None:
+    if not settings.tenant_status:
+        return None
+    return TenantRunner(client, gateways, session, lease.held, lambda: datetime.now(UTC), changed)
 
 
 def _certificates(settings: OperatorSettings, client: Client, cache: ObjectCache) -> Certificates | None:
@@ -245,74 +267,89 @@ async def _serve(
 ) -> int:
     client, gateways, cache = readers.client, readers.gateways, readers.cache
     assert cache and readers.names, "the operator has a cache and names"
-    listed = asyncio.Event()
-    pulse = health.Pulse()
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(pulse.run(), name="pulse")]
-    application = health.application(
-        metrics.registry,
-        live=[pulse.check, health.tasks_check(tasks), health.run_check(queue.longest_run_s)],
-        ready=[lambda: None if listed.is_set() else "the first list of ModelDeployments is not done", lease.check],
-    )
-    runner = await health.serve(application, settings.admin_port)
+    listed, stop = asyncio.Event(), asyncio.Event()
+    tasks = Supervisor(metrics.task_restarted, stop.set)
+    admin = _admin(metrics, queue, lease, listed, tasks)
+    runner = await health.serve(admin, settings.admin_port)
+    workers: list[asyncio.Task[None]] = []
     try:
         await watch.wait_for_crd(client, settings.namespaces)
         # kopf does not cancel tasks that were created before it starts.
-        capacity, sampling = _scaling_sources(settings, readers, session, queue, metrics)
-        tasks += sampling
+        capacity = _scaling_sources(settings, readers, session, queue, metrics, tasks)
         reconciler = Reconciler(readers, _planning(settings), metrics, lambda: datetime.now(UTC), runners, capacity)
-        tasks += [
-            asyncio.create_task(work(queue, reconciler, _failed), name=f"worker {number}")
-            for number in range(settings.workers)
+        workers += [
+            tasks.start("worker", partial(work, queue, reconciler, _failed), OnFailure.EXIT, ends=True)
+            for _ in range(settings.workers)
         ]
 
-        def look_at_all() -> None:
-            for key in cache.deployments():
-                queue.add_after(key, random.uniform(0.0, SPREAD_S))
-
-        calls = Calls(gateways, session, queue.add, settings.namespaces, look_at_all)
-        tasks.append(asyncio.create_task(calls.run(), name="calls"))
+        looks = partial(_look_at_all, cache, queue)
+        calls = Calls(gateways, session, queue.add, tasks, settings.namespaces, looks)
+        tasks.start("calls", calls.run, OnFailure.EXIT)
         await cache.relist(client)
         readers.nodes.watched = await _may_watch_nodes(client)
-        resync = watch.resync(client, cache, readers.nodes, settings.resync_s, queue.add_after)
-        tasks.append(asyncio.create_task(resync, name="resync"))
-        tasks.append(asyncio.create_task(cache.run(client, queue.add), name="cache"))
-        tasks.append(asyncio.create_task(readers.names.run(), name="names"))
-        tasks += _keepers(settings, readers) + _auditing(settings, client, cache, lease)
-        if settings.tenant_status:
-            tenants = TenantRunner(client, gateways, session, lease.held, lambda: datetime.now(UTC))
-            tasks.append(asyncio.create_task(tenants.run(), name="tenants"))
+        resync = partial(watch.resync, client, cache, readers.nodes, settings.resync_s, queue.add_after)
+        tasks.start("resync", resync, OnFailure.EXIT)
+        tasks.start("cache", partial(cache.run, client, queue.add), OnFailure.EXIT)
+        _start_keepers(settings, readers, lease, tasks)
         for key in cache.deployments():
             queue.add(key)
         listed.set()
-        tasks.append(asyncio.create_task(lease.run(), name="lease"))
+        tasks.start("lease", lease.run, OnFailure.EXIT)
         log.info("slipway-operator %s runs: %s", product_version(), ", ".join(settings.namespaces) or "cluster-wide")
         listeners = watch.Listeners(
             queue.add, queue.add_first, metrics.event_received, cache, capacity.autoscalers.forget, readers.nodes
         )
-        return await _watch(settings, client, listeners, tasks)
+        return await _watch(settings, client, listeners, tasks, stop)
     finally:
-        await _end(tasks, queue)
+        queue.close()
+        if workers:
+            # Reconciles in progress end; the next process repeats those that are cancelled.
+            await asyncio.wait(workers, timeout=DRAIN_S)
+        await tasks.close()
         await lease.release()
         await runner.cleanup()
 
 
-def _keepers(settings: OperatorSettings, readers: Readers) -> list[asyncio.Task[None]]:
-    """Start and return the tasks that keep ModelPools and the Secrets with keys, certificates and the pepper."""
-    tasks = [asyncio.create_task(readers.keys.run(), name="keys")] if readers.keys else []
-    tasks += [asyncio.create_task(readers.pools.run(), name="pools")] if readers.pools else []
-    tasks += [asyncio.create_task(readers.certificates.run(), name="certificates")] if readers.certificates else []
+def _admin(
+    metrics: Metrics, queue: WorkQueue[ObjectKey], lease: Lease, listed: asyncio.Event, tasks: Supervisor
+) -> web.Application:
+    """Return the application of the admin port; starts the task that measures how late the event loop is."""
+    pulse = health.Pulse()
+    tasks.start("pulse", pulse.run, OnFailure.EXIT)
+    return health.application(
+        metrics.registry,
+        live=[pulse.check, lambda: tasks.trouble if tasks.gave_up else None, health.run_check(queue.longest_run_s)],
+        ready=[
+            lambda: None if listed.is_set() else "the first list of ModelDeployments is not done",
+            lease.check,
+            lambda: tasks.trouble or None,
+        ],
+        missing=lambda: tasks.missing,
+    )
+
+
+def _start_keepers(settings: OperatorSettings, readers: Readers, lease: Lease, tasks: Supervisor) -> None:
+    """Start what keeps the Secrets with keys, certificates and the pepper, pools, names, Tenants and the audit log.
+
+    What objects of one namespace may break does not make the operator unready, which serves autoscalers of all.
+    """
+    client, cache = readers.client, readers.cache
+    assert cache and readers.names, "the operator has a cache and names"
+    tasks.start("names", readers.names.run, OnFailure.SHOW)
+    if readers.keys:
+        tasks.start("keys", readers.keys.run)
+    if readers.certificates:
+        tasks.start("certificates", readers.certificates.run)
+    if readers.pools:
+        tasks.start("pools", readers.pools.run, OnFailure.SHOW)
+    if readers.tenants:
+        tasks.start("tenants", readers.tenants.run, OnFailure.SHOW)
     if settings.key_pepper_secret:
-        pepper = Pepper(readers.client, settings.own_namespace, settings.key_pepper_secret)
-        tasks.append(asyncio.create_task(pepper.run(), name="pepper"))
-    return tasks
-
-
-def _auditing(settings: OperatorSettings, client: Client, cache: ObjectCache, lease: Lease) -> list[asyncio.Task[None]]:
-    if not settings.audit:
-        return []
-    trail = Trail(settings.audit_file, lambda: datetime.now(UTC))
-    auditor = AuditRunner(client, cache, trail, lease.held, lambda: datetime.now(UTC))
-    return [asyncio.create_task(auditor.run(), name="audit")]
+        tasks.start("pepper", Pepper(client, settings.own_namespace, settings.key_pepper_secret).run)
+    if settings.audit:
+        trail = Trail(settings.audit_file, lambda: datetime.now(UTC))
+        auditor = AuditRunner(client, cache, trail, lease.held, lambda: datetime.now(UTC))
+        tasks.start("audit", auditor.run, OnFailure.SHOW)
 
 
 async def _may_watch_nodes(client: Client) -> bool:
@@ -331,17 +368,18 @@ def _scaling_sources(
     session: aiohttp.ClientSession,
     queue: WorkQueue[ObjectKey],
     metrics: Metrics,
-) -> tuple[ScalingSources, list[asyncio.Task[None]]]:
-    """Return how reconciles read autoscalers and metrics, and the started tasks of sampler and metrics API."""
+    tasks: Supervisor,
+) -> ScalingSources:
+    """Return how reconciles read autoscalers and metrics; starts the tasks of sampler and metrics API."""
     autoscalers = Autoscalers(readers.client)
     if not settings.metrics_api_service and not settings.engine_metrics_pods:
-        return ScalingSources(autoscalers), []
+        return ScalingSources(autoscalers)
     beside = settings.engine_metrics_pods
     sampler = MetricsSampler(readers.gateways, session, beside=beside, changed=queue.add)
     metrics.follow_engines(lambda: engine_series.rows(sampler.every(), sampler.clock()))
-    sampling = asyncio.create_task(sampler.run(), name="sampler")
+    tasks.start("sampler", sampler.run)
     if not settings.metrics_api_service:
-        return ScalingSources(autoscalers, sampler), [sampling]
+        return ScalingSources(autoscalers, sampler)
 
     def changed(providers: dict[str, str]) -> None:
         metrics.serves(providers)
@@ -350,39 +388,27 @@ def _scaling_sources(
 
     host = Host(settings.own_namespace, settings.metrics_api_service, settings.metrics_api_owner)
     api = MetricsApi(readers.client, sampler, host, settings.metrics_api_port, changed)
-    serving = asyncio.create_task(api.run(), name="metrics api")
-    return ScalingSources(autoscalers, sampler, api.providers), [sampling, serving]
+    tasks.start("metrics-api", api.run)
+    return ScalingSources(autoscalers, sampler, api.providers)
 
 
 async def _watch(
-    settings: OperatorSettings, client: Client, listeners: watch.Listeners, tasks: Sequence[asyncio.Task[None]]
+    settings: OperatorSettings,
+    client: Client,
+    listeners: watch.Listeners,
+    tasks: Supervisor,
+    stop: asyncio.Event,
 ) -> int:
-    """Watch until a signal and return 0. Return 1 when a watch or task ends: Kubernetes restarts the container."""
-    stop = asyncio.Event()
-    for task in tasks:
-        task.add_done_callback(lambda _: stop.set())
+    """Watch until a signal and return 0. Return 1 when a watch ends, or a task for good: Kubernetes restarts it."""
     try:
         await watch.run(client, settings.namespaces, listeners, stop)
     except Exception:
         log.exception("the watches ended")
         return 1
-    died = health.tasks_check(tasks)()
-    if died:
-        log.error("%s", died)
+    if tasks.gave_up:
         return 1
     log.info("a signal ended the watches")
     return 0
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]], queue: WorkQueue[ObjectKey]) -> None:
-    """Wait up to DRAIN_S for reconciles in progress, then cancel all tasks; the next process repeats the cancelled."""
-    queue.close()
-    workers = [task for task in tasks if task.get_name().startswith("worker")]
-    if workers:
-        await asyncio.wait(workers, timeout=DRAIN_S)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _failed(key: ObjectKey, error: Exception) -> None:

@@ -23,11 +23,13 @@ from slipway_operator.kube.resources import MODEL_DEPLOYMENTS
 from slipway_operator.kube.secrets.certificates import Certificates
 from slipway_operator.kube.secrets.keys import Keys
 from slipway_operator.kube.writing import apply, events
+from slipway_operator.kube.writing.adoption import adopt
 from slipway_operator.kube.writing.disruption_budgets import DisruptionBudgets
 from slipway_operator.kube.writing.names import Names
 from slipway_operator.kube.writing.network_policies import NetworkPolicies
 from slipway_operator.kube.writing.pins import Pins
 from slipway_operator.kube.writing.prefetches import Prefetches
+from slipway_operator.kube.writing.written import WrittenStatuses
 from slipway_operator.metrics_api.sampler import MetricsSampler, followed
 from slipway_operator.model.cluster import downloads
 from slipway_operator.model.cluster.cost import revision_pods
@@ -42,6 +44,7 @@ from slipway_operator.pools import serving
 from slipway_operator.pools.runner import PoolRunner
 from slipway_operator.providers.runner import MeasurementRunner
 from slipway_operator.telemetry.metrics import Metrics
+from slipway_operator.tenants.runner import TenantRunner
 from slipway_process import logs
 
 # From this consecutive failure on, the status shows why a child is refused. Earlier refusals often end by themselves:
@@ -90,6 +93,7 @@ class Readers:
     downloads: DownloadReader | None = None  # download progress of pods
     pools: PoolRunner | None = None  # state of ModelPools
     certificates: Certificates | None = None  # of pods with TLS; None where the release has no authority
+    tenants: TenantRunner | None = None  # None where the release has none
 
 
 class Reconciler:
@@ -106,7 +110,7 @@ class Reconciler:
     ) -> None:
         self._client, self._gateways, self._cache = readers.client, readers.gateways, readers.cache
         self._network_policies, self._keys = readers.network_policies, readers.keys
-        self._certificates, self._pools = readers.certificates, readers.pools
+        self._certificates, self._pools, self._tenants = readers.certificates, readers.pools, readers.tenants
         self._names, self._budgets, self._nodes = readers.names, readers.budgets, readers.nodes
         self._kubelet, self._downloads = KubeletEvents(readers.client), readers.downloads
         self._capacity = capacity or ScalingSources(Autoscalers(readers.client))
@@ -114,6 +118,7 @@ class Reconciler:
         self._doubted: set[ObjectKey] = set()  # the cache may be stale for these: their next reconcile lists again
         self._settings, self._metrics, self._clock, self._runners = settings, metrics, clock, runners
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
+        self._written = WrittenStatuses()
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
 
     async def __call__(self, key: ObjectKey, failures: int) -> float | None:
@@ -163,7 +168,9 @@ class Reconciler:
         logs.add(revision=planned.status.current_revision)
         try:
             planned = await self._autoscale(obj, observed, planned, now)
-            planned = replace(planned, events=(*restore.unread(unread), *planned.events))
+            edited = self._written.edited(key, obj, former)
+            planned = replace(planned, events=(*edited, *restore.unread(unread), *planned.events))
+            self._written.writes(key, obj, former, planned.status)
             reported = await self._execute(obj, planned, now)
         except Leaving:
             # The deletion of a namespace cannot be cancelled; a later one of its name holds another object.
@@ -173,7 +180,9 @@ class Reconciler:
         except apply.CannotCreate as error:
             if failures + 1 >= REPORTED_FROM_FAILURE:
                 refused = replace(observed, refusal=error.message)
-                await self._report(key, obj, plan(obj, former, refused, self._settings, now), error.message, now)
+                shown = plan(obj, former, refused, self._settings, now)
+                self._written.writes(key, obj, former, shown.status)
+                await self._report(key, obj, shown, error.message, now)
             raise
         if reported:
             self._reported[key] = planned.status.last_decision
@@ -201,6 +210,8 @@ class Reconciler:
         What pods need is written before them: pins of weights, NetworkPolicy, budget, keys and certificates.
         """
         await self._pins.hold(self._client, obj, planned.pins)
+        if any(item.manifest["kind"] == "ControllerRevision" for item in planned.create):
+            self._pins.forget(obj)
         if self._network_policies:
             await self._network_policies.keep(obj, grouped=planned.grouped)
         if self._budgets and planned.min_available is not None:
@@ -231,6 +242,8 @@ class Reconciler:
             children = self._cache.children(key)
         else:
             children = await (self._cache or ObjectCache()).read(self._client, key)
+        if await adopt(self._client, obj, children, self._clock()):
+            children = await (self._cache or ObjectCache()).read(self._client, key)
         seen = await observe(
             self._client, self._gateways, obj, children, self._capacity.autoscalers, self._nodes, self._kubelet
         )
@@ -247,6 +260,7 @@ class Reconciler:
             measured=self._runners.measurements.answers(key),
             metrics_providers=self._capacity.providers(),
             certificate=self._certificates.problem(key[0]) if self._certificates else None,
+            tenants=self._tenants.present if self._tenants else False,
             pages=self._capacity.sampler.pages(key) if self._capacity.sampler else None,
         )
 
@@ -269,6 +283,7 @@ class Reconciler:
             self._keys.forget(key[0])
         if self._certificates:
             self._certificates.forget(key[0])
+        self._written.forget(key)
         self._reported.pop(key, None)
         self._leaving.pop(key, None)
         self._doubted.discard(key)
@@ -295,8 +310,9 @@ class Reconciler:
     async def _rename(self, obj: dict[str, Any], why: str, now: datetime) -> None:
         """Increment `collision_count` in the status, so that new children get other names, as in a Deployment."""
         former = status.parse(obj.get("status"))
-        count = (former.collision_count or 0) + 1
-        await apply.write_status(self._client, obj, replace(former, collision_count=count))
+        renamed = replace(former, collision_count=(former.collision_count or 0) + 1)
+        self._written.writes((obj["metadata"]["namespace"], obj["metadata"]["name"]), obj, former, renamed)
+        await apply.write_status(self._client, obj, renamed)
         text = f"{why}; what Slipway makes in its place gets another name"
         await events.post(self._client, obj, Event("Warning", "NameTaken", text), now)
 

@@ -256,6 +256,13 @@ class OperatorSettings(process.ProcessSettings):
             raise ValueError("it needs --internal-ca-secret, which has what processes trust")
         return issuer
 
+    @field_validator("metrics_api_owner")
+    @classmethod
+    def _with_service(cls, owner: str, info: ValidationInfo) -> str:
+        if not owner and info.data.get("metrics_api_service"):
+            raise ValueError("--metrics-api-service needs it: the ClusterRole that owns the registrations")
+        return owner
+
     @property
     def outbound(self) -> EgressPolicy:
         """The destinations that may be called for tenants."""

@@ -52,6 +52,19 @@ def for_grammars() -> dict[str, str]:
     return dict(os.environ) | {"OMP_NUM_THREADS": "1"}
 
 
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def one_tokenizer_thread() -> None:
+    """Has the tokenizer's library work in the thread that calls it: it would start a thread for each core."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def for_texts() -> dict[str, str]:
+    """The whole environment of a process that renders and tokenizes: it holds no credentials and no addresses."""
+    return for_model(1) | {"TOKENIZERS_PARALLELISM": "false"}
+
+
 # --- the process of a classic model ----------------------------------------------------------------------------------
 
 _OF_MODELS = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", CUDA_STUBS)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 
-from . import machine
+from . import environment, machine
 from .engine.client import EngineClient, EngineCrashed, QueueLimits
 from .engine.messages import Ready, Start
 from .engine.supervisor import Restarts, keep_running
@@ -21,7 +21,7 @@ from .settings import ServerSettings
 from .telemetry.metrics import ServerMetrics
 from .telemetry.tracing import tracing
 from .text.answers.selection import select_formats
-from .text.chat_template import ChatTemplate
+from .text.template_source import TemplateSource
 from .text.tokenizer import Tokenizer, TokenizerError
 
 log = logging.getLogger("slipway")
@@ -42,12 +42,13 @@ def serve_language(settings: ServerSettings) -> None:
 
 
 def context_length(settings: ServerSettings, checkpoint: Checkpoint) -> int:
-    longest, requested = checkpoint.context_tokens, settings.max_model_len
+    longest = max(checkpoint.context_tokens, checkpoint.longest_context_tokens)
+    requested = settings.max_model_len
     if requested and requested > longest:
         raise CheckpointError(
             f"--max-model-len {requested} is more than the {longest} tokens that the model was made for."
         )
-    return requested or longest
+    return requested or checkpoint.context_tokens
 
 
 class EngineLifecycle:
@@ -79,13 +80,9 @@ class EngineLifecycle:
         return self._restarts.delay_s(self._started_s)
 
 
-async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int) -> None:
-    metrics = ServerMetrics(settings.served_model_name)
-    queue = QueueLimits(settings.max_queue_requests, settings.max_queue_tokens)
-    engine = EngineClient(queue, settings.max_num_seqs, metrics.step)
-    health = Health(engine.heartbeat, settings.stall_timeout_s)
-    lifecycle = EngineLifecycle(settings.served_model_name, health, metrics, settings.max_engine_restarts)
-    start = Start(
+def _start(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int) -> Start:
+    """What the engine's process is started with."""
+    return Start(
         model=str(checkpoint.folder),
         task=checkpoint.task,
         dtype=settings.dtype,
@@ -111,6 +108,15 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         log_level=settings.log_level,
         stop_token_ids=checkpoint.stop_token_ids,
     )
+
+
+async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: int) -> None:
+    metrics = ServerMetrics(settings.served_model_name)
+    queue = QueueLimits(settings.max_queue_requests, settings.max_queue_tokens)
+    engine = EngineClient(queue, settings.max_num_seqs, metrics.step)
+    health = Health(engine.heartbeat, settings.stall_timeout_s)
+    lifecycle = EngineLifecycle(settings.served_model_name, health, metrics, settings.max_engine_restarts)
+    start = _start(settings, checkpoint, context_tokens)
     # The engine loads for seconds: it begins before anything else, and the tokenizer is read meanwhile.
     engine_task = asyncio.create_task(
         keep_running(
@@ -120,7 +126,10 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         )
     )
     await asyncio.sleep(0)
-    template = ChatTemplate.read(checkpoint.folder)
+    environment.one_tokenizer_thread()
+    template = TemplateSource.of(checkpoint.tokenizer_files)
+    if template.missing:
+        log.warning("no chat completions", extra={"reason": template.missing})
     model = ServedModel(
         name=settings.served_model_name,
         version=settings.model_version,
@@ -128,7 +137,7 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         context_tokens=context_tokens,
         tokenizer=await asyncio.to_thread(Tokenizer, checkpoint.folder),
         template=template,
-        formats=select_formats(template.source, calls=settings.tool_call_parser, reasoning=settings.reasoning_parser),
+        formats=select_formats(template.text, calls=settings.tool_call_parser, reasoning=settings.reasoning_parser),
     )
     tenants = Tenants(
         settings.tenant_keys_file,
@@ -137,5 +146,5 @@ async def run(settings: ServerSettings, checkpoint: Checkpoint, context_tokens: 
         unproved=metrics.unproved_tenant,
     )
     spans = tracing(settings.spans_endpoint, model.name, settings.spans_service)
-    service = ModelService(model, engine, metrics, health, spans, tenants)
+    service = ModelService(model, engine, metrics, health, spans, tenants, log_level=settings.log_level)
     await serve(settings, service, engine, engine_task)

@@ -76,7 +76,7 @@ class ServerSettings(ProcessSettings):
     max_queue_size: Count = Field(
         0,
         description="requests that may wait for a classic model; more get 429; 0: at least 256, and up to 1024 while "
-        "the model computes all that wait within a second",
+        "the model computes all that wait within a second; the last quarter is for tenants of which none waits",
     )
     request_timeout_ms: Count = Field(
         0,
@@ -218,8 +218,15 @@ class ServerSettings(ProcessSettings):
         description="share of the GPU's memory that may be used in all: what weights and the largest step leave of it "
         "holds keys and values",
     )
-    max_queue_requests: Count = Field(256, description="requests that may wait; more get 429")
-    max_queue_tokens: PositiveCount = Field(262_144, description="prompt tokens that may wait; more get 429")
+    max_queue_requests: Count = Field(
+        256,
+        description="requests that may wait; more get 429; the last quarter of those that run and wait is for tenants "
+        "that have none here",
+    )
+    max_queue_tokens: PositiveCount = Field(
+        262_144,
+        description="prompt tokens that may wait; more get 429; the last quarter is for tenants that have none waiting",
+    )
     max_body_bytes: Annotated[int, Field(ge=1), Flag("BYTES")] = Field(
         8 << 20, description="largest request body; larger ones get 413"
     )

@@ -68,14 +68,18 @@ class Deployment:
         self.edit(rollout={"promote": self.status["rollout"]["token"]})
 
     def promote_full(self) -> None:
-        """Skip the steps of the revision in flight."""
-        self.edit(rollout={"promoteFull": self.status["canaryRevision"]})
+        """Skip the steps of the attempt in flight."""
+        self.edit(rollout={"promoteFull": self._attempt()})
 
     def abort(self) -> str:
         """Reject the attempt in flight; gives its token."""
-        attempt = str(self.status["rollout"]["token"]).rsplit("/", 1)[0]
+        attempt = self._attempt()
         self.edit(rollout={"abort": attempt})
         return attempt
+
+    def _attempt(self) -> str:
+        """REVISION/ATTEMPT of the attempt in flight."""
+        return str(self.status["rollout"]["token"]).rsplit("/", 1)[0]
 
     def scale(self, replicas: int) -> None:
         self.kube.kubectl("scale", f"mdep/{self.name}", "--namespace", self.namespace, f"--replicas={replicas}")

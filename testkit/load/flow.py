@@ -33,6 +33,7 @@ class Shape:
     max_tokens: int | None = 64  # None leaves it to the server: as many as its context takes
     marker: str = ""  # at the end of prompts
     marked: float = 1.0  # those that have it
+    usage: bool = False  # streams name theirs too
 
     def body(self, model: str, number: int) -> Json:
         """The request of this number: the same at each call."""
@@ -47,7 +48,9 @@ class Shape:
         }
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         # By turns within each prompt: else some prompts would always stream and others never.
-        return fields | limit | {"stream": _nth(number // len(PROMPTS), self.streamed)}
+        stream = _nth(number // len(PROMPTS), self.streamed)
+        options = {"stream_options": {"include_usage": True}} if stream and self.usage else {}
+        return fields | limit | {"stream": stream} | options
 
 
 def _nth(number: int, part: float) -> bool:
@@ -65,6 +68,7 @@ class Ended:
     finish: str = ""
     text: str = ""
     seconds: float = 0.0
+    usage: tuple[int, int] | None = None  # tokens of the prompt and of the answer, as it names them
 
 
 class Flow:
@@ -128,15 +132,16 @@ def ending(at: float, revision: str, status: int, body: bytes) -> Ended:
     seconds = time.time() - at
     if status != 200:
         return Ended(at, revision, f"{status}: {body[:200].decode(errors='replace')}", seconds=seconds)
-    finish, text, error = "", "", None
+    finish, text, error, usage = "", "", None, None
     for part in _parts(body):
-        error = error or part.get("error")
+        error, usage = error or part.get("error"), part.get("usage") or usage
         for choice in part.get("choices") or ():
             message = choice.get("message") or choice.get("delta") or {}
             text += message.get("content") or ""
             finish = choice.get("finish_reason") or finish
     trouble = str(error) if error else "" if finish else "the answer has no finish_reason"
-    return Ended(at, revision, trouble, finish, text, seconds)
+    named = (int(usage["prompt_tokens"]), int(usage["completion_tokens"])) if usage else None
+    return Ended(at, revision, trouble, finish, text, seconds, named)
 
 
 def _parts(body: bytes) -> list[Json]:

@@ -30,6 +30,14 @@ def cpu_s(pid: int, *, children: bool = False) -> float:
     return sum(map(int, fields[11 : 15 if children else 13])) / _TICKS
 
 
+def waited_s(pid: int) -> float:
+    """How long its first thread was ready to run so far, and had no core."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 def rss_bytes(pid: int) -> int:
     """Resident now."""
     return _field_bytes(Path(f"/proc/{pid}/status"), "VmRSS:")

@@ -216,6 +216,7 @@ async def test_the_highest_rate_that_is_sustained_is_found_by_bisection_and_hold
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(400)
 def test_a_short_run_measures_ours_and_the_gateway_without_a_failed_request() -> None:
     """A bar on speed may fall here, where other tests run beside."""
     (ROOT / "build" / "reports" / "predict.json").unlink(missing_ok=True)

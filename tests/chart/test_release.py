@@ -35,5 +35,27 @@ def test_life_of_a_release(api: Api, api_server: Path, namespace: str) -> None:
     assert api.get(path(namespace, "chat")).ok
 
 
+@pytest.mark.finding("L11")
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor", "prometheusRule"])
+def test_without_the_prometheus_operator_the_chart_says_what_is_missing(
+    api_server: Path, namespace: str, kind: str
+) -> None:
+    """Helm wrote `no matches for kind`, once for each object."""
+    where = (
+        "--kubeconfig",
+        str(api_server),
+        "--namespace",
+        namespace,
+        "--dry-run=server",
+        "--set",
+        "crds.install=false",
+    )
+    done = helm("install", "slipway", str(CHART), *where, "--set", f"metrics.{kind}.enabled=true")
+    name = kind[0].upper() + kind[1:]
+    assert done.returncode != 0
+    assert f"metrics.{kind}.enabled is set, but the cluster has no kind monitoring.coreos.com/v1/{name}" in done.stderr
+    assert "install the Prometheus operator first" in done.stderr
+
+
 def _done(run) -> None:
     assert run.returncode == 0, run.stderr

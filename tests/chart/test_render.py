@@ -168,6 +168,96 @@ def test_images_never_float(name: str) -> None:
         assert "@sha256:" in image or not image.endswith((":latest", ":"))
 
 
+@pytest.mark.finding("L12")
+@pytest.mark.parametrize(
+    ("repository", "pulled"),
+    [
+        ("slipway-x", "mirror:5000/hub/slipway-x"),
+        ("team/slipway-x", "mirror:5000/hub/team/slipway-x"),
+        ("ghcr.io/team/slipway-x", "mirror:5000/hub/team/slipway-x"),
+        ("localhost/slipway-x", "mirror:5000/hub/slipway-x"),
+    ],
+)
+def test_the_registry_of_all_images_is_one_value(repository: str, pulled: str) -> None:
+    """It was accepted and ignored."""
+    image = {"repository": repository, "tag": "1"}
+    values = {
+        "global": {"imageRegistry": "mirror:5000/hub", "other": {"of": "another chart"}},
+        "operator": {"image": image},
+        "server": {"image": image, "predictImage": image},
+        "modelCache": {"namespaces": ["team-a"]},
+        "jobs": {"enabled": True},
+    }
+    rendered = objects(values=values)
+    workloads = of_kind(rendered, "Deployment", "DaemonSet")
+    images = {one["image"] for item in workloads for one in item["spec"]["template"]["spec"]["containers"]}
+    flags = {arg.partition("-image=")[2] for item in workloads for arg in _container(item)["args"] if "-image=" in arg}
+    assert len(workloads) == 4 and images == flags == {f"{pulled}:1"}
+
+
+@pytest.mark.finding("L11")
+@pytest.mark.parametrize(
+    ("values", "kind", "bring"),
+    [
+        ("metrics.serviceMonitor.enabled=true", "monitoring.coreos.com/v1/ServiceMonitor", "the Prometheus operator"),
+        ("metrics.podMonitor.enabled=true", "monitoring.coreos.com/v1/PodMonitor", "the Prometheus operator"),
+        ("metrics.prometheusRule.enabled=true", "monitoring.coreos.com/v1/PrometheusRule", "the Prometheus operator"),
+        ("gateway.tls.issuerRef.name=x", "cert-manager.io/v1/Certificate", "cert-manager"),
+    ],
+)
+def test_a_kind_that_the_cluster_lacks_is_named_with_who_brings_it(values: str, kind: str, bring: str) -> None:
+    command = ("template", "slipway", str(CHART), "--set", values)
+    assert helm(*command).returncode == 0, "helm knows no cluster"
+    assert helm(*command, "--api-versions", f"v1/Pod,{kind}").returncode == 0
+    lacks = helm(*command, "--api-versions", "v1/Pod")
+    assert lacks.returncode != 0
+    sentence = f"{values.partition('=')[0]} is set, but the cluster has no kind {kind}: install {bring} first"
+    assert sentence in lacks.stderr
+
+
+@pytest.mark.finding("L2")
+def test_each_crd_is_named_where_people_look_for_it() -> None:
+    """The removal of everything named one of four, and so did Artifact Hub's list."""
+    names = {yaml.safe_load(file.read_text())["metadata"]["name"] for file in CRD_FILES}
+    page = (CHART.parents[1] / "docs" / "chart.md").read_text()
+    (removal,) = re.findall(r"kubectl delete crd ([a-z. ]+)`", page)
+    assert set(removal.split()) == names
+    (created,) = re.findall(r"^\| CRDs \|(.*?)\|", page, re.MULTILINE)
+    assert set(re.findall(r"`([^`]+)`", created)) == names
+    hub = yaml.safe_load(yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]["artifacthub.io/crds"])
+    assert {item["name"] for item in hub} == names
+
+
+@pytest.mark.finding("L3", "F18")
+@pytest.mark.parametrize("account", ["operator", "gateway"])
+def test_each_kind_that_an_account_may_use_is_on_the_page(account: str) -> None:
+    """The page had: no Secret."""
+    rights = (CHART.parents[1] / "docs" / "chart.md").read_text().partition("\n## Rights\n")[2].partition("\n## ")[0]
+    (row,) = re.findall(rf"^\| {account} \|(.*)\|$", rights, re.MULTILINE)
+    roles = [item for item in of_kind(objects(), "Role", "ClusterRole") if f"-{account}" in item["metadata"]["name"]]
+    used = {name.partition("/")[0] for role in roles for rule in role["rules"] for name in rule["resources"]}
+    assert used >= ({"secrets", "jobs"} if account == "operator" else {"pods", "tenants"})
+    words = row.lower().replace(" ", "")
+    assert not [name for name in used if name.removesuffix("ies").removesuffix("s") not in words]
+
+
+@pytest.mark.finding("F18")
+def test_what_the_default_rights_amount_to_is_said() -> None:
+    """Who may create workloads in each namespace is an administrator; the one value that ends it is named."""
+    creates = {
+        (name, role["kind"])
+        for role in of_kind(objects(), "Role", "ClusterRole")
+        for rule in role["rules"]
+        for name in rule["resources"]
+        if "create" in rule["verbs"] and name in ("replicasets", "statefulsets", "jobs")
+    }
+    assert creates == {(name, "ClusterRole") for name in ("replicasets", "statefulsets", "jobs")}
+    root = CHART.parents[1]
+    for page in (root / "SECURITY.md", root / "docs" / "chart.md"):
+        text = " ".join(page.read_text().split())
+        assert "administrator of the cluster" in text and "`rbac.namespaces`" in text, page
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_roles_hold_no_wildcard_and_no_secret_of_others(name: str) -> None:
     for role in of_kind(objects(name), "Role", "ClusterRole"):

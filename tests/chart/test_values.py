@@ -39,6 +39,7 @@ _POD = {
 OTHER: Values = {
     "nameOverride": "dock",
     "fullnameOverride": "dock",
+    "global.imageRegistry": "mirror.example.com:5000",
     "imagePullSecrets": [{"name": "registry"}],
     "podSecurityContext.runAsNonRoot": False,
     "podSecurityContext.seccompProfile.type": "Unconfined",
@@ -48,7 +49,6 @@ OTHER: Values = {
     "crds.install": False,
     "crds.keep": False,
     "rbac.create": False,
-    "rbac.scope": "namespaces",
     "rbac.namespaces": ["a"],
     "rbac.aggregateRoles": False,
     "operator.image.repository": "mirror/operator",
@@ -85,6 +85,7 @@ OTHER: Values = {
     "gateway.inferenceLog.retentionSeconds": 777,
     "gateway.inferenceLog.maxContentBytes": 777,
     "gateway.stickyBy": ["key"],
+    "gateway.allowedOrigins": ["https://app.example.com"],
     "gateway.limits.maxInflight": 7,
     "gateway.limits.maxBodyBytes": 7777777,
     "gateway.limits.maxConnections": 7777,
@@ -167,8 +168,6 @@ OTHER: Values = {
 }
 # What must be set for a value to have a meaning at all.
 NEEDS: dict[str, Values] = {
-    "rbac.scope": {"rbac.namespaces": ["b"]},
-    "rbac.namespaces": {"rbac.scope": "namespaces"},
     "gateway.service.nodePort": {"gateway.service.type": "NodePort"},
     "gateway.accessLog.maxBytes": {"gateway.accessLog.to": "file"},
     "gateway.accessLog.maxFiles": {"gateway.accessLog.to": "file"},
@@ -239,9 +238,7 @@ def test_every_value_has_another_to_try() -> None:
 @pytest.mark.parametrize("leaf", OTHER)
 def test_every_value_changes_what_is_rendered(leaf: str) -> None:
     needs = NEEDS.get(leaf, {})
-    # A need that a scope refuses alone (namespaces without a list) has no rendering to compare with.
-    before = {} if leaf.startswith("rbac.") else needs
-    assert text(values=_json(before)) != text(values=_json({**needs, leaf: OTHER[leaf]}))
+    assert text(values=_json(needs)) != text(values=_json({**needs, leaf: OTHER[leaf]}))
 
 
 def test_every_value_is_in_the_schema_and_in_the_comments() -> None:
@@ -272,8 +269,7 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rbac.scope": "namespaces"}, "rbac.namespaces is empty: list the namespaces"),
-        ({"rbac.namespaces": ["a"]}, "rbac.scope is cluster: set rbac.scope to namespaces"),
+        ({"global.imageRegistry": "https://mirror"}, "global/imageRegistry"),
         ({"gateway.service.nodePort": 30080}, "gateway.service.type is ClusterIP: set the type to NodePort"),
         (
             {"operator.serviceAccount.create": False},
@@ -311,6 +307,8 @@ def test_unknown_key_is_refused_by_name(values: Values, key: str) -> None:
         ({"operator.outbound.allowedHosts": ["*"]}, "operator/outbound/allowedHosts"),
         ({"auth.tokenReview.audience": "a,b"}, "auth/tokenReview/audience"),
         ({"gateway.stickyBy": ["cookie"]}, "gateway/stickyBy"),
+        ({"gateway.allowedOrigins": ["app.example.com"]}, "gateway/allowedOrigins"),
+        ({"gateway.allowedOrigins": ["https://app.example.com/"]}, "gateway/allowedOrigins"),
         ({"gateway.accessLog.to": "/var/log/x"}, "gateway/accessLog/to"),
         ({"gateway.accessLog.sample": 2}, "gateway/accessLog/sample"),
         ({"gateway.failsafe.ttlSeconds": 60}, "gateway/failsafe/ttlSeconds"),

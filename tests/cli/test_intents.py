@@ -32,8 +32,8 @@ CASES = [
     (intents.promote, requested(promote=f"{CANARY}/1/1"), "the promotion of step 2 of 4"),
     (
         intents.promote_full,
-        requested(promoteFull=CANARY),
-        f"the full promotion of revision {CANARY} was requested already",
+        requested(promoteFull=f"{CANARY}/1"),
+        f"the full promotion of {CANARY}/1 was requested already",
     ),
     (intents.abort, idle(), "there is nothing to abort"),
     (intents.abort, ABORTED, f"revision {CANARY} is rejected already: it was too slow"),
@@ -75,7 +75,11 @@ def test_full_promotion_of_a_held_rollout_reports_the_hold() -> None:
 
 UNDO_CASES = [
     (deployment(), None, "chat has no revision yet"),
-    (idle(), None, "chat has no former revision; there are: 1 (aaaaaaaaaa), 2 (bbbbbbbbbb)"),
+    (
+        idle(),
+        None,
+        f"no revision of chat served before {STABLE}; to run another one, name it: `slipway undo chat --to 2`; there",
+    ),
     (idle(), "7", "revision 7 of chat is not in its history"),
     (idle(), "1", f"revision {STABLE} is what chat is to run already"),
     (idle(previousRevision="dddddddddd"), None, "revision dddddddddd is forgotten (spec.revisionHistoryLimit)"),

@@ -278,7 +278,15 @@ def test_refusal_is_shown_with_the_message_of_the_api_server(slipway: Run, api: 
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["status"], ["wait", "chat"], ["wait", "chat", "--for=ready"], ["get", "chat", "-A"], ["scale"]]
+    "arguments",
+    [
+        [],
+        ["status", "--for=ready"],
+        ["wait", "chat"],
+        ["wait", "chat", "--for=ready"],
+        ["get", "chat", "-A"],
+        ["scale"],
+    ],
 )
 def test_usage_errors_end_with_2(slipway: Run, arguments: list[str]) -> None:
     assert slipway(*arguments, kubeconfig=Path("/none")).returncode == 2

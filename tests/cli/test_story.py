@@ -66,6 +66,7 @@ async def test_look_promote_and_go_back(canary, ok, kubectl):
     assert f"{canary.namespace}/chat  Paused  step 2/2  weight 50%" in tree
     assert "[x] 1 setWeight 50" in tree and "[>] 2 pause until it is promoted" in tree
     table = await ok("get")
+    assert (await ok("status")).split()[:12] == table.split()[:12], "without a name it lists, as get does"
     assert table.split()[:4] == ["NAME", "PHASE", "REASON", "STEP"] and "MESSAGE" in table and "Paused" in table
     assert [line.split()[0] for line in (await ok("history", "chat")).splitlines()] == ["ORDINAL", "1", "2"]
     difference = await ok("history", "chat", "--diff")

@@ -1,6 +1,7 @@
 """The shape of the product in numbers: `python -m tests.contract.figures`, which `make check` runs.
 
-tests/contract/test_layout.py holds the same numbers to their limits.
+Sizes are guidance: outliers are printed and fail nothing. tests/contract/test_layout.py holds what is about direction,
+purity, circles and types.
 """
 
 import ast
@@ -15,6 +16,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG_FILE_LINES, WIDE_FOLDER_FILES = 400, 12  # what is above is printed
 NAMES = ("operator", "gateway", "jobs", "server", "cli", "process")
 TRITON = {"slipway_server.kernels.triton.*"}
 
@@ -67,6 +69,16 @@ def duplicated_classes(names: Iterable[str] = NAMES) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count > 1}
 
 
+def outliers(names: Iterable[str] = NAMES) -> list[str]:
+    """Files and folders of the product that are larger than most: a look at whether they hold one idea pays."""
+    paths = [path for name in names for path in sorted(folder(name).rglob("*.py"))]
+    lines = {path: len(path.read_text().splitlines()) for path in paths}
+    long = [f"{path.relative_to(ROOT)}: {count} lines" for path, count in lines.items() if count > LONG_FILE_LINES]
+    files = Counter(path.parent for path in paths)
+    wide = [f"{path.relative_to(ROOT)}: {count} files" for path, count in files.items() if count > WIDE_FOLDER_FILES]
+    return long + wide
+
+
 def loosened_types() -> list[str]:
     """Modules of the product that mypy checks less strictly than the rest; Triton's language has no types to check."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
@@ -90,6 +102,7 @@ def main() -> None:
             f"{found.circles:>15}"
         )
     print(f"class names with several definitions: {len(duplicated_classes())}")
+    print("outliers:", "; ".join(outliers()) or "none")
     print(f"modules of the product without strict types: {len(loosened_types())}")
 
 

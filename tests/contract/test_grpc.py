@@ -4,12 +4,12 @@ import math
 
 from slipway_gateway.grpc_api import calls, messages, statuses
 from slipway_process import protobuf
-from slipway_server.http.predict import infer_message
 from slipway_server.http.predict.message_types import ModelInferRequest
+from slipway_server.http.predict_bodies import infer_answer, infer_message
 
 
 def test_both_name_the_same_type() -> None:
-    assert calls.PROTOBUF == infer_message.CONTENT_TYPE
+    assert calls.PROTOBUF == infer_answer.PROTOBUF
 
 
 def test_a_deadline_is_read_as_it_was_written() -> None:

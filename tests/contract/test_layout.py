@@ -16,10 +16,8 @@ PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "j
 # devcluster runs programs on foreign machines, and testkit serves many; they are held to the same sizes.
 SOURCES = sorted(path for folder in (*PACKAGES, "devcluster", "testkit") for path in (ROOT / folder).rglob("*.py"))
 FUNCTION_LINES = 60
-FILE_LINES = 400
 PARAMETERS = 7
 FOLDER_DEPTH = 5
-FOLDER_FILES = 12
 # transformers calls it with these.
 FOREIGN_SIGNATURES = {"server/slipway_server/models/foreign.py:attend"}
 FORBIDDEN_FILES = {
@@ -67,11 +65,6 @@ def test_files_have_a_docstring() -> None:
     assert not [name for name, text in docstrings.items() if not text.split("\n")[0].endswith((".", "`"))]
 
 
-def test_files_are_short() -> None:
-    lines = {_name(path): len(path.read_text().splitlines()) for path in SOURCES}
-    assert not {name: count for name, count in lines.items() if count > FILE_LINES}
-
-
 def test_functions_are_short() -> None:
     assert not {name: _lines(node) for name, node in _functions() if _lines(node) > FUNCTION_LINES}
 
@@ -106,19 +99,14 @@ def test_folders_are_shallow() -> None:
     assert not [_name(path) for path in SOURCES if len(path.relative_to(ROOT).parts) > FOLDER_DEPTH]
 
 
-def test_folders_have_few_files_and_a_docstring() -> None:
+def test_folders_have_a_docstring() -> None:
     parts = {path: path.relative_to(ROOT).parts for path in SOURCES}
     narrow = {path.parent for path in SOURCES if parts[path][0] != "devcluster"}
     folders = sorted(narrow)
-    counts = {_name(folder): len([*folder.glob("*.py")]) for folder in folders}
-    assert len(counts) > 20 and not {name: count for name, count in counts.items() if count > FOLDER_FILES}
+    assert len(folders) > 20
     packages = [folder for folder in folders if not folder.name.startswith("slipway_")]
     docstrings = {_name(folder): ast.get_docstring(trees()[folder / "__init__.py"]) or "" for folder in packages}
     assert not [name for name, text in docstrings.items() if len(text.split("\n")) < 3]
-
-
-def test_class_names_are_unique_in_the_product() -> None:
-    assert figures.duplicated_classes() == {}
 
 
 @pytest.mark.parametrize("name", figures.NAMES)

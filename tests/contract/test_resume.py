@@ -204,3 +204,17 @@ def test_crash_in_a_comment_changes_no_resume_point() -> None:
     _, rest = served(request, BODY + tokens)
     at_once_whole = theirs.StreamProgress.begin(headers, "rev", "00aa")
     assert at_once_whole and came + trail.add_ids(rest) == at_once_whole.add_ids(whole)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_server_reads_as_many_tokens_as_a_gateway_keeps_and_no_more(more: int) -> None:
+    """They are read where they stop other requests: 16 MB of them took seconds."""
+    tokens = b"12345678," * (theirs.MAX_TOKEN_BYTES // 9)
+    tokens += b"1" * (theirs.MAX_TOKEN_BYTES - len(tokens) + more)
+    place = f"{'1' * 16}-1-{'a' * 32}.5.00000000"
+    headers = CIMultiDict({ours.RESUME: place, ours.RESUME_BYTES: str(len(tokens))})
+    if not more:
+        assert len(ours.parse_request(headers, BODY + tokens).resumed_tokens) > 14_000
+        return
+    with pytest.raises(HttpError, match=f"the most is {theirs.MAX_TOKEN_BYTES}"):
+        ours.parse_request(headers, BODY + tokens)

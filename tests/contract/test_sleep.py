@@ -16,6 +16,7 @@ from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Phase, Sleep, SleepState, Status
 from slipway_operator.kube.reading import calls, gateways
 from slipway_operator.model.deployment import status as status_room
+from slipway_process.supervisor import Supervisor
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, routes, traffic
 from tests.crds.objects import model_deployment, path
@@ -71,7 +72,7 @@ async def test_operator_reads_calls_as_the_gateway_reports_them() -> None:
     balancer.enter("chat")
     admin = AdminApi(None, balancer, GatewayMetrics("test"), None, "p1")  # type: ignore[arg-type]
     async with TestServer(admin.app()) as server, aiohttp.ClientSession() as session:
-        listener = calls.Calls(None, session, lambda key: None)  # type: ignore[arg-type]
+        listener = calls.Calls(None, session, lambda key: None, Supervisor(lambda task: None))  # type: ignore[arg-type]
         url = str(server.make_url("")).rstrip("/")
         assert await listener._poll(url, "") == ("p1.1", [("default", "chat")])
         assert await listener._poll(f"{url}/nowhere", "") is None

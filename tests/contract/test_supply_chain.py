@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from devcluster import pins
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.attack_class(28)
 
@@ -29,16 +31,50 @@ def test_nothing_is_locked_from_anywhere_but_a_registry() -> None:
 INSTALLS = re.compile(r"\bpip install (?P<rest>[^;&\n]*)|\b(curl|wget|npm) ")
 
 
+@pytest.mark.finding("F17")
 @pytest.mark.parametrize("image", ["Dockerfile.operator", "Dockerfile.server"])
-def test_images_install_what_is_locked_and_tools_of_one_version(image: str) -> None:
+def test_images_install_what_has_a_hash(image: str) -> None:
+    """Besides torch for CPUs, which the lock has no hash of, and the project's own wheel."""
     text = (ROOT / image).read_text()
     installs = list(INSTALLS.finditer(text))
     assert len(installs) >= 3
     for one in installs:
         rest = one["rest"] or ""
-        tools = [word for word in rest.split() if re.match(r"[a-z]", word)]
-        exact = bool(tools) and all("==" in tool for tool in tools)
-        assert exact or "--require-hashes" in rest or "--no-deps" in rest, one.group()
+        own = "/tmp/wheel/" in text[one.end() : one.end() + 100] or "torch==${version}+cpu" in rest
+        assert "--require-hashes" in rest or ("--no-deps" in rest and own), one.group()
+
+
+@pytest.mark.finding("F17")
+@pytest.mark.parametrize("image", ["Dockerfile.operator", "Dockerfile.server"])
+def test_every_stage_is_built_on_one_base_by_its_digest(image: str) -> None:
+    """A base is `BASE_IMAGE`, or a stage above."""
+    text = (ROOT / image).read_text()
+    stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?$", text, re.MULTILINE)
+    names = {"${BASE_IMAGE}", *(name for _, name in stages if name)}
+    assert stages and {base for base, _ in stages} <= names
+    (default,) = re.findall(r"^ARG BASE_IMAGE=(\S+)$", text, re.MULTILINE)
+    assert re.fullmatch(r"[a-z0-9./-]+:[\w.-]+@sha256:[0-9a-f]{64}", default)
+    assert default == pins.PYTHON_BASE_IMAGE
+    assert not re.search(r":latest\b", text)
+
+
+@pytest.mark.finding("F17")
+def test_actions_are_named_by_commit() -> None:
+    used = [
+        found
+        for path in sorted((ROOT / ".github").rglob("*.yaml"))
+        for found in re.findall(r"\buses: *(.+)", path.read_text())
+    ]
+    assert used and not [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", one)]
+
+
+@pytest.mark.finding("F17")
+@pytest.mark.parametrize("tool", ["uv", "hatchling", "ziglang"])
+def test_tools_of_the_build_have_hashes(tool: str) -> None:
+    text = (ROOT / "requirements" / f"{tool}.txt").read_text()
+    packages = re.split(r"\n(?=\S)", text.strip())
+    assert re.match(rf"{tool}==", next(one for one in packages if one.startswith(tool)))
+    assert all(re.match(r"[\w-]+==\S+ ", one) and "--hash=sha256:" in one for one in packages)
 
 
 def test_go_modules_are_locked_by_checksums() -> None:

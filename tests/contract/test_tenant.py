@@ -6,6 +6,7 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,9 @@ NOW = 1_800_000_030.0
 
 def tenant_of(sent: dict[str, str], user: object = None, *, salt: str = "s", sources: tuple[str, ...] = ALL) -> str:
     """The tenant that a server reads from the request that the gateway forwards for a client."""
-    tenant = request_fields.tenant(CIMultiDict(sent), request_fields.RequestFields(user=user), sources, salt)
+    tenant = request_fields.tenant(
+        CIMultiDict(sent), request_fields.parse(msgspec.json.encode({"user": user})), sources, salt
+    )
     crossed = gateway.to_upstream(CIMultiDict(sent), "id", tenant)
     assert crossed.getall(gateway.TENANT, []) == ([tenant] if tenant else [])
     taken = TRUSTING.of(crossed)

@@ -739,9 +739,9 @@ CEL_CASES = (
     ),
     Case(
         "promote-full",
-        "spec.rollout.promoteFull is a REVISION",
-        bad=_rollout("promoteFull", "", f"{REVISION}/1", "abcdefgh21", "abc"),
-        good=_rollout("promoteFull", REVISION),
+        "spec.rollout.promoteFull is REVISION/ATTEMPT",
+        bad=_rollout("promoteFull", "", f"{REVISION}/1/2", f"{REVISION}/", "abcdefgh21", "abc"),
+        good=_rollout("promoteFull", f"{REVISION}/1", f"{REVISION}/12", REVISION),
     ),
     Case(
         "abort",

@@ -4,7 +4,19 @@ from typing import Any
 
 import pytest
 
-from examples.demo.view import headline, is_paused, is_rejected, is_settled, rejection, rows, versions, weights_of
+from examples.demo.view import (
+    WIDTH,
+    folded,
+    headline,
+    is_paused,
+    is_rejected,
+    is_settled,
+    news,
+    rejection,
+    rows,
+    versions,
+    weights_of,
+)
 
 STABLE, CANARY = "aaaaaaaaaa", "bbbbbbbbbb"
 
@@ -80,3 +92,29 @@ def test_rows_join_the_status_with_what_the_load_counted() -> None:
 
 def test_weights_of_an_outdated_status_are_none() -> None:
     assert weights_of(deployment(observedGeneration=2, traffic=traffic(v1=100))) == {}
+
+
+WHY = (
+    "pod chat-1: Error: container fetch: The weights of tiny-broken are incomplete: model-00002 is missing " + "x " * 60
+)
+
+
+@pytest.mark.finding("L9")
+def test_lines_are_folded_between_the_parts_of_a_message() -> None:
+    """A line of the log had 569 characters."""
+    text = f"Degraded [v2 100% 2/2] serving stable a; revision b was rejected: {WHY}; former leaves | 684 requests"
+    lines = folded(text)
+    assert max(map(len, lines)) <= WIDTH and lines[0] == "Degraded [v2 100% 2/2] serving stable a;"
+    assert " ".join(lines).split() == text.split()
+    assert folded("short; text | load") == ["short; text | load"] and folded("") == [""]
+    assert all(len(line) <= WIDTH for line in folded("x" * 1000))
+
+
+@pytest.mark.finding("L9")
+def test_a_long_part_is_printed_once() -> None:
+    """The same sentence about missing weights stood in nine lines."""
+    former = f"revision b comes up: 0 of 1 pods ready; {WHY}"
+    assert news(f"rejecting revision b; {WHY}; weight 10 returns", former) == (
+        f"rejecting revision b; {WHY[:40]} …; weight 10 returns"
+    )
+    assert news(former, "") == former

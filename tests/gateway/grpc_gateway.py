@@ -1,5 +1,6 @@
 """A gateway with a gRPC port, and calls of bytes: the gateway itself has no library of messages either."""
 
+import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator, Iterable
@@ -57,11 +58,13 @@ async def grpc_gateway(
         tls = server_tls(made_settings, gate.metrics)
         server = GrpcServer(gate.edge, gate.balancer.published, made_settings, tls)
         await server.start()
+        checking = asyncio.create_task(server.run())
         async with aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1)]) as made:
             try:
                 yield GrpcGateway(gate, server, made)
             finally:
                 await server.close()
+                checking.cancel()
 
 
 def infer(model: str = "chat", version: str = "", request_id: str = "", payload: bytes = b"") -> bytes:

@@ -154,7 +154,7 @@ class Lines:
     def __init__(self) -> None:
         self.ended: Counter[tuple[str, str]] = Counter()
 
-    def put(self, line: bytes) -> None:
+    def put(self, owner: str, line: bytes) -> None:
         fields = json.loads(line)
         self.ended[fields["request_id"], fields["outcome"]] += 1
 
@@ -228,10 +228,15 @@ async def gateway(
         ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
         counters = shared_counters(settings, metrics)
         budgets = shared_budgets(settings, metrics, ledger)
-        sharing = [asyncio.create_task(one.run()) for one in (counters, budgets) if one]
+        running = [
+            asyncio.create_task(one.run())
+            for one in (counters, budgets, proxy.twins if settings.twin_max_inflight else None)
+            if one
+        ]
         limiter = Limiter(asyncio.get_running_loop().time, gateways, counters)
         admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter, budgets)
         known.on_publish = admission.tenants_changed
+        admission.on_implausible = balancer.usage_implausible
         edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
         if settings.jobs_url:
             edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
@@ -266,9 +271,9 @@ async def gateway(
             await edge.stop_mirroring()
             await runner.cleanup()
             await admin_runner.cleanup()
-            for task in sharing:
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*sharing, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             await ledger.close_down()
             for one in (counters, budgets):
                 if one:

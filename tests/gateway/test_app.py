@@ -42,6 +42,15 @@ async def test_a_request_before_the_first_table_waits_for_it() -> None:
         assert gate.outcomes() == {"ok": 1}
 
 
+async def test_a_byte_order_mark_before_a_body_is_skipped() -> None:
+    """Servers of other kinds might refuse it: the body goes on without."""
+    async with upstream(echo) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        async with await gate.post(b'\xef\xbb\xbf{"model": "chat"}') as answer:
+            assert answer.status == 200
+        assert server.bodies[-1] == b'{"model": "chat"}'
+
+
 async def test_refusals_have_openai_shape() -> None:
     async with upstream(echo) as server, gateway(max_body_bytes=1000) as gate:
         assert await refusal(gate, {"model": "chat"}) == (503, "not_ready")
@@ -102,7 +111,7 @@ async def test_slow_body_times_out() -> None:
 
 
 async def test_inflight_bound() -> None:
-    async with upstream(streaming(100, 0.05)) as server, gateway(max_inflight=2) as gate:
+    async with upstream(streaming(100, 0.05)) as server, gateway(max_inflight=4) as gate:
         gate.route(("rev", 100, [server.url]))
         running = [await gate.post(), await gate.post()]
         async with await gate.post() as answer:
@@ -231,6 +240,7 @@ async def test_routes_report_is_the_contract() -> None:
             "revisions": revisions,
             "failsafe": failsafe,
             "service": service,
+            "implausible_usage": None,
         }
         assert report.pop("table") == {"restored": False, "age_s": 0.0}
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}

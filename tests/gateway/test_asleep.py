@@ -114,10 +114,11 @@ async def test_held_stream_gets_comments_and_then_its_response() -> None:
         assert (answer.status, answer.content_type) == (200, "text/event-stream")
         assert answer.headers["X-Request-Id"]
         wakes(edge)
-        comments = [(await answer.content.readuntil(b"\n\n")).decode() for _ in range(2)]
+        comments = [(await answer.content.readuntil(b"\n")).decode() for _ in range(2)]
         edge.route(("r1", 100, [server.url]))
         more, data = await events(answer)
         assert all(re.match(r": waking, \d+ s of about 7 s", line) for line in comments + more)
+        assert not any("\n\n" in line for line in comments), "no client takes a comment for an event"
         assert data == [{"n": 0}, {"n": 1}, {"n": 2}, "[DONE]"]
         assert edge.outcomes() == {"ok": 1}
 

@@ -16,8 +16,9 @@ from slipway_gateway.forwarding.bodies import SlicedBody, make_body
 from slipway_gateway.forwarding.resume_memory import ResumeMemory
 from slipway_gateway.judging.samples import GENERATIONS, Samples
 from slipway_gateway.judging.units import SessionMemory, Units
-from slipway_gateway.limits.budget import SHARE, STALLED, TOTAL, Account, MemoryBudget
+from slipway_gateway.limits.budget import STALLED, Account, MemoryBudget
 from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
+from slipway_gateway.limits.places import SHARE, TOTAL
 from slipway_gateway.routing.table import Route, WeightedBackend
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.wire.errors import RequestError
@@ -45,15 +46,35 @@ def test_one_client_cannot_take_all() -> None:
     budget, _, shed = made()
     hostile, victim = budget.open("hostile"), budget.open("victim")
     assert hostile.grow(60) == "" and hostile.grow(1) == SHARE and budget.open("hostile").grow(1) == SHARE
-    assert victim.grow(40) == "" and victim.grow(1) == TOTAL
+    assert victim.grow(24) == "" and victim.grow(1) == SHARE and victim.grow(17) == SHARE
     hostile.close()
-    assert victim.grow(20) == "" and shed == {SHARE: 2, TOTAL: 1}
+    assert victim.grow(36) == "" and shed == {SHARE: 4}
+
+
+def test_however_many_clients_take_all_they_can_another_one_has_room() -> None:
+    """Two clients that held half each left nothing."""
+    for greedy in (1, 2, 3, 9):
+        budget, _, _ = made(limit=6000, share=3000)
+        accounts = [budget.open(f"client {n}") for n in range(greedy)]
+        while "" in {account.grow(1) for account in accounts}:
+            pass
+        assert abs(accounts[0].held_bytes - 6000 / (greedy + 1)) <= 1
+        assert budget.open("another").grow(6000 // (greedy + 1) // 2) == ""
+
+
+def test_caches_take_no_share_of_a_client() -> None:
+    budget, clock, _ = made(limit=2000, share=1000)
+    memory = ResumeMemory(1000, 60.0, clock, budget)
+    memory.keep(b"a", b"1" * 744, "client")
+    assert memory.size_bytes == 1000
+    asking = budget.open("client")
+    assert asking.grow(1000) == "" and asking.grow(1) == SHARE
 
 
 def test_caches_are_evicted_first_then_stalled_bodies() -> None:
     budget, clock, shed = made(limit=1000, share=1000)
     memory = ResumeMemory(1000, 60.0, clock, budget)
-    memory.keep(b"a", b"1" * 44)
+    memory.keep(b"a", b"1" * 44, "client")
     stalled, moving, asking = budget.open("s"), budget.open("m"), budget.open("a")
     gone: list[str] = []
     for account, name in ((stalled, "s"), (moving, "m")):

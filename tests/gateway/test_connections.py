@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_gateway.limits.budget import Account, MemoryBudget
-from slipway_gateway.limits.connections import ADDRESS, TOTAL, ConnectionCounts, address_owner
+from slipway_gateway.limits.connections import address_owner
+from slipway_gateway.limits.places import SHARE, TOTAL, Places
 from testkit.until import until_async
 
 from .harness import Gateway, drop, echo, gateway, upstream
@@ -47,11 +48,11 @@ async def response_head(pair: Pair, sent: bytes = ASK) -> bytes:
 
 
 def test_an_address_has_half_by_default_and_a_network_of_ipv6_is_one() -> None:
-    taken = ConnectionCounts(10, 0)
-    assert [taken.refused("a") for _ in range(6)] == [""] * 5 + [ADDRESS]
-    assert [taken.refused(f"b{n}") for n in range(6)] == [""] * 5 + [TOTAL]
-    taken.left("a")
-    assert taken.refused("c") == "" and taken.count == 10
+    taken = Places(10)
+    assert [taken.take("a") for _ in range(6)] == [""] * 5 + [SHARE]
+    assert [taken.take(f"b{n}") for n in range(6)] == [""] * 5 + [TOTAL]
+    taken.leave("a")
+    assert taken.take("c") == "" and taken.used == 10
     assert address_owner("2001:db8::1") == address_owner("2001:db8::ffff:1") != address_owner("2001:db8:0:1::1")
     assert (
         address_owner("::ffff:10.0.0.1") == address_owner("10.0.0.1") == "10.0.0.1"
@@ -62,15 +63,15 @@ def test_an_address_has_half_by_default_and_a_network_of_ipv6_is_one() -> None:
 
 @given(st.integers(1, 8), st.integers(0, 8), st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), max_size=60))
 def test_only_open_connections_are_counted(limit: int, each: int, steps: list[tuple[bool, str]]) -> None:
-    taken, inside = ConnectionCounts(limit, each), dict.fromkeys("abc", 0)
+    taken, inside = Places(limit, most=each), dict.fromkeys("abc", 0)
     for comes, who in steps:
         if comes:
-            inside[who] += not taken.refused(who)
+            inside[who] += not taken.take(who)
         elif inside[who]:
-            taken.left(who)
+            taken.leave(who)
             inside[who] -= 1
-        assert taken.count == sum(inside.values()) <= limit
-        assert max(inside.values()) <= (each or max(1, limit // 2))
+        assert taken.used == sum(inside.values()) <= limit
+        assert max(inside.values()) <= (each or (limit + 1) // 2)
 
 
 async def test_one_address_cannot_take_all_connections() -> None:
@@ -210,3 +211,60 @@ async def test_request_timeout_during_a_blocked_write_is_a_timeout() -> None:
                 received = received[-1000:] + (await reader.read(1 << 20) or b"0\r\n\r\n")
         assert b'"code":"timeout"' in received and b"data: [DONE]" in received
         await until_async(lambda: gate.outcomes() == {"timeout": 1})
+
+
+LINES = b"".join(b"x-%d: %s\r\n" % (n, b"a" * 8000) for n in range(20))
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["a part", "a whole one"])
+async def test_a_head_of_many_long_lines_is_refused_as_a_whole(end: bytes) -> None:
+    """Each of its lines may come, and 128 of them held 2 MiB of each connection."""
+    async with gateway() as gate:
+        gate.route(("rev", 100, []))
+        answer = await response_head(await connect(gate), ASK[:-2] + LINES + end)
+        assert b" 431 " in answer.splitlines()[0]
+        assert gate.outcomes() == {"client_error": 1} and gate.budget.used_bytes == 0
+        assert (await response_head(await connect(gate))).startswith(b"HTTP/1.1 200")
+
+
+async def test_heads_that_do_not_end_count_for_their_address() -> None:
+    async with gateway(memory_budget_bytes=4 << 20) as gate:
+        gate.route(("rev", 100, []))
+        part = ASK[:-2] + LINES[:50_000]
+        pairs = [await connect(gate, "127.0.0.2") for _ in range(100)]
+        for _, writer in pairs:
+            writer.write(part)
+        kept = (2 << 20) // len(part)
+        await until_async(lambda: sum(bool(reader._buffer) for reader, _ in pairs) >= 100 - kept, "the rest is refused")
+        await until_async(lambda: gate.budget.used_bytes > 0.7 * (2 << 20), "and it has about half of what is free")
+        assert gate.budget.held_by("address:127.0.0.2") == gate.budget.used_bytes <= 2 << 20
+        refused = next(reader for reader, _ in pairs if reader._buffer)
+        assert (await refused.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 429")
+        assert (await response_head(await connect(gate, "127.0.0.3"), part + b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        for _, writer in pairs:
+            await drop(writer)
+        await until_async(lambda: gate.budget.used_bytes == 0)
+
+
+async def test_what_comes_behind_a_running_request_is_bounded() -> None:
+    going_on = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.Response:
+        await going_on.wait()
+        return web.json_response({})
+
+    async with upstream(wait) as server, gateway() as gate:
+        gate.route(("rev", 100, [server.url]))
+        body = b'{"model":"chat"}'
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        reader, writer = await connect(gate)
+        writer.write(head + body)
+        await until_async(lambda: server.bodies)
+        writer.write(ASK[:-2] + LINES[:30_000])
+        await until_async(lambda: gate.budget.held_by("address:127.0.0.1") >= 30_000)
+        writer.write(LINES[30_000:])
+        going_on.set()
+        async with asyncio.timeout(60):
+            received = await reader.read()
+        assert received.startswith(b"HTTP/1.1 200") and received.count(b" 431 ") == 1
+        await until_async(lambda: gate.budget.used_bytes == 0)

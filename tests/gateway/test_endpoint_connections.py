@@ -9,8 +9,9 @@ import pytest
 from multidict import CIMultiDict
 
 from slipway_gateway.settings import GatewaySettings
-from slipway_gateway.upstream import pool
+from slipway_gateway.upstream import connection, pool
 from slipway_gateway.upstream.direct import DirectResponse, DirectSender
+from slipway_gateway.upstream.endings import is_death
 from slipway_gateway.upstream.session import open_direct, open_session
 from testkit.until import until_async
 
@@ -59,6 +60,7 @@ class Server:
 
     def __init__(self) -> None:
         self.url = ""
+        self.listener: asyncio.Server
         self.made = self.ended = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -81,7 +83,9 @@ class Server:
 @contextlib.asynccontextmanager
 async def serving(handle: Serve, **changes: float) -> AsyncIterator[tuple[Server, DirectSender]]:
     made = Server()
-    listener = await asyncio.start_server(lambda reader, writer: made.serve(handle, reader, writer), "127.0.0.1", 0)
+    made.listener = listener = await asyncio.start_server(
+        lambda reader, writer: made.serve(handle, reader, writer), "127.0.0.1", 0
+    )
     made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
         async with open_session(GatewaySettings(**changes)) as session:  # type: ignore[arg-type]
@@ -220,8 +224,9 @@ async def test_an_idle_connection_that_its_server_closed_is_not_used() -> None:
         assert server.made == 3
 
 
+@pytest.mark.finding("F1")
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_server_that_closes_as_the_request_arrives_is_a_failure_that_may_be_retried(reset: bool) -> None:
+async def test_a_server_that_closes_an_idle_connection_gets_the_request_over_a_new_one(reset: bool) -> None:
     async def handle(peer: Peer) -> None:
         await peer.request()
         await peer.write(OK)
@@ -230,11 +235,48 @@ async def test_a_server_that_closes_as_the_request_arrives_is_a_failure_that_may
             peer.abort()
 
     async with serving(handle) as (server, sender):
-        assert await bodies(sender, server.url, 1) == [b"ok"]
+        assert await bodies(sender, server.url, 2) == [b"ok"] * 2
+        assert server.made == 2
+
+
+@pytest.mark.finding("F1")
+@pytest.mark.parametrize("case", ["new", "slow", "answered"])
+async def test_a_connection_that_ends_in_any_other_way_is_a_failure(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was new; the request was there for long; the response had begun."""
+    monkeypatch.setattr(connection, "IDLE_CLOSE_S", -1.0 if case == "slow" else 600.0)
+
+    async def handle(peer: Peer) -> None:
+        if case != "new":
+            await peer.request()
+            await peer.write(OK)
+        await peer.request()
+        if case == "answered":
+            await peer.write(HEAD[:8])
+            await asyncio.sleep(0.05)
+        peer.abort()
+
+    async with serving(handle) as (server, sender):
+        if case != "new":
+            assert await bodies(sender, server.url, 1) == [b"ok"]
         with pytest.raises((aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)):
             await post(sender, server.url)
+        assert server.made == 1
+
+
+@pytest.mark.finding("F1")
+async def test_a_server_that_ends_and_takes_no_new_connection_is_a_failure() -> None:
+    async def handle(peer: Peer) -> None:
+        await peer.request()
+        await peer.write(OK)
+        await peer.request()
+        server.listener.close()
+        peer.abort()
+
+    async with serving(handle) as (server, sender):
         assert await bodies(sender, server.url, 1) == [b"ok"]
-        assert server.made == 2
+        with pytest.raises(aiohttp.ServerDisconnectedError) as raised:
+            await post(sender, server.url)
+        assert is_death(raised.value) and server.made == 1
 
 
 MALFORMED = {

@@ -363,12 +363,12 @@ def test_a_token_names_neither_tenant_nor_session(keys: str) -> None:
 def test_the_memory_is_bounded_and_forgets_the_oldest() -> None:
     memory = FeedbackMemory(limit=100)
     names = [place.to_bytes(4, "big") for place in range(1000)]
-    assert all(memory.first(name, CLAIMED) for name in names) and len(memory) == 100
-    assert not any(memory.first(name, CLAIMED) for name in names[-100:])
-    assert memory.first(names[-1], RATED) and not memory.first(names[-1], RATED)
-    assert memory.first(names[0], CLAIMED), "it was forgotten"
-    memory.forget(names[-1])
-    assert memory.first(names[-1], CLAIMED)
+    assert all(memory.first("n/m", name, CLAIMED) for name in names) and len(memory) == 100
+    assert not any(memory.first("n/m", name, CLAIMED) for name in names[-100:])
+    assert memory.first("n/m", names[-1], RATED) and not memory.first("n/m", names[-1], RATED)
+    assert memory.first("n/m", names[0], CLAIMED), "it was forgotten"
+    memory.forget("n/m", names[-1])
+    assert memory.first("n/m", names[-1], CLAIMED)
 
 
 class Logged(InferenceLog):
@@ -386,7 +386,7 @@ class Logged(InferenceLog):
     def inferred(self, found: Exchanged, *_: object) -> None:
         self.ids.append(found.feedback_id)
 
-    def rated(self, feedback_id: str, correct: object, score: object, label: object) -> None:
+    def rated(self, owner: str, feedback_id: str, correct: object, score: object, label: object) -> None:
         assert not self.ids or feedback_id in self.ids
         self.labels.append(label if label is not None else correct)
 

@@ -1,6 +1,7 @@
 """gRPC at the gateway: each call is one request, with the limits, the counts and the errors of one."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from aiohttp import web
 from grpc import aio
 
-from slipway_gateway.grpc_api import statuses
+from slipway_gateway.grpc_api import health, statuses
 from slipway_gateway.grpc_api.streams import MAX_RUNNING
 from slipway_process import protobuf
 from testkit.until import until_async
@@ -223,7 +224,7 @@ async def test_calls_above_the_limit_in_flight_are_refused() -> None:
         await going_on.wait()
         return await echo(request)
 
-    async with upstream(wait) as server, grpc_gateway(max_inflight=2) as made:
+    async with upstream(wait) as server, grpc_gateway(max_inflight=4) as made:
         made.gate.route((LEFT, 100, [server.url]))
         calls = [made.channel.unary_unary(INFER)(infer()) for _ in range(2)]
         await until_async(lambda: len(server.seen) == 2)
@@ -277,6 +278,24 @@ async def test_a_watch_of_the_health_sees_the_change_and_the_end() -> None:
             await watch.read()
         assert raised.value.code().name == "UNAVAILABLE"
         await draining
+
+
+@pytest.mark.finding("F2")
+async def test_watches_of_one_address_leave_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "MAX_WATCHES", 4)
+    async with grpc_gateway() as made:
+        watches = [made.channel.unary_stream(HEALTH + "Watch")(b"") for _ in range(2)]
+        assert [await watch.read() for watch in watches] == [b"\x08\x02"] * 2
+        with pytest.raises(aio.AioRpcError) as raised:
+            await made.channel.unary_stream(HEALTH + "Watch")(b"").read()
+        assert raised.value.code().name == "RESOURCE_EXHAUSTED"
+        watches[0].cancel()
+        await until_async(lambda: watches[0].done())
+        async with asyncio.timeout(10):
+            while True:  # until the server has seen the cancellation
+                with contextlib.suppress(aio.AioRpcError):
+                    assert await made.channel.unary_stream(HEALTH + "Watch")(b"").read() == b"\x08\x02"
+                    break
 
 
 async def stream(made: GrpcGateway, messages: list[bytes], **options: Any) -> list[bytes]:

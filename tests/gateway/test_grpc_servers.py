@@ -19,8 +19,8 @@ from grpc import aio
 
 from devcluster.certificates import Authority
 from devcluster.ports import reserve_port
-from slipway_server.http.predict.infer_message import CONTENTS
 from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse
+from slipway_server.http.predict_bodies.infer_message import CONTENTS
 from slipway_server.predict.tensors import NUMPY, Tensor, from_bytes, to_bytes
 from tests.server.predict import onnx_models
 from tests.server.predict.conftest import PREDICT

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import struct
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,10 +18,15 @@ import pytest
 from aiohttp import web
 from hpack import Encoder
 
+from slipway_gateway.grpc_api.reading import MessageReader
 from slipway_gateway.http2 import frames
-from slipway_gateway.http2.floods import BURST, PER_S, RESET_COST, FloodGuard
+from slipway_gateway.http2.floods import BURST, PER_S, RESET_COST, FloodGuard, block_cost
 from slipway_gateway.http2.frames import ErrorCode
+from slipway_gateway.http2.header_blocks import HeaderDecoder, RequestHead
 from slipway_gateway.http2.outbox import Outbox
+from slipway_gateway.http2.stream import Stream
+from slipway_gateway.limits.budget import unlimited
+from slipway_gateway.settings import GatewaySettings
 from testkit.until import until_async
 
 from .grpc_gateway import INFER, GrpcGateway, echo, grpc_gateway, infer
@@ -259,7 +265,7 @@ class Full(asyncio.Transport):
 
 async def test_a_client_that_pings_and_reads_nothing_is_cut_off() -> None:
     transport = Full()
-    outbox = Outbox(transport, FloodGuard(0.0))
+    outbox = Outbox(transport, FloodGuard(0.0), unlimited())
     outbox.pause()
     for _ in range(1_000_000):
         outbox.write(frames.frame(frames.PING, frames.ACK, 0, bytes(8)))
@@ -269,7 +275,7 @@ async def test_a_client_that_pings_and_reads_nothing_is_cut_off() -> None:
 
 
 async def test_a_status_waits_for_the_transport_and_not_for_a_window() -> None:
-    outbox = Outbox(Full(), FloodGuard(0.0))
+    outbox = Outbox(Full(), FloodGuard(0.0), unlimited())
     outbox.window = 0
     outbox.pause()
     waiting = asyncio.create_task(outbox.ready())
@@ -491,3 +497,113 @@ async def test_h2_of_python_speaks_with_it() -> None:
                         trailers = dict(event.headers)
         writer.close()
         assert got == body and trailers["grpc-status"] == "0"
+
+
+@pytest.mark.finding("F10")
+@pytest.mark.parametrize("size", [2, 17])
+async def test_what_is_not_read_takes_about_as_much_memory_as_it_brings(size: int) -> None:
+    made = Stream(
+        1,
+        RequestHead("POST", "http", INFER, "", [], -1, 0),
+        Credits(),
+        Outbox(Full(), FloodGuard(0.0), unlimited()),
+        receive_window=65_535,
+        ended=False,
+    )
+    brought = 60_000 // size * size
+    pieces = [bytes([n % 256]) * size for n in range(brought // size)]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for piece in pieces:
+        made.take(bytes(bytearray(piece)), size, ends=False)
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert brought <= taken < 1.3 * brought
+    assert made.read_now() == b"".join(pieces) and made.read_now() == b""
+    made.take(b"abc", 3, ends=False)
+    assert made.read_now() == b"abc"
+
+
+@pytest.mark.finding("F10")
+async def test_a_message_in_many_pieces_takes_no_more_than_a_few_times_its_length() -> None:
+    body = b"\0" + (100_000).to_bytes(4) + bytes(100_000)
+    made = Stream(
+        1,
+        RequestHead("POST", "http", INFER, "", [], -1, 0),
+        Credits(),
+        Outbox(Full(), FloodGuard(0.0), unlimited()),
+        receive_window=1 << 20,
+        ended=False,
+    )
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    reading = asyncio.create_task(MessageReader(made, GatewaySettings()).message(unlimited(), 60.0))
+    for at in range(0, len(body), 2):
+        made.take(body[at : at + 2], 2, ends=False)
+        await asyncio.sleep(0)
+    peak = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert await reading == body[5:]
+    assert peak < 4 * len(body)
+
+
+@pytest.mark.finding("F10")
+async def test_all_that_a_connection_holds_counts_for_its_address() -> None:
+    """Heads, unread DATA, a head that has not ended, and answers that are not read."""
+    going_on = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.Response:
+        await going_on.wait()
+        return await echo(request)
+
+    async with upstream(wait) as server, grpc_gateway(memory_budget_bytes=4 << 20) as made:
+        made.gate.route((LEFT, 100, [server.url]))
+        budget, owner = made.gate.budget, "address:127.0.0.1"
+        async with connected(made) as client:
+            client.send(client.head(1, [*HEAD, *[(f"x-{n}", "") for n in range(100)]]))
+            await until_async(lambda: made.server.running == 1)
+            with_head = budget.held_by(owner)
+            assert 100 * 160 < with_head < 80_000
+            body = b"\0" + len(infer()).to_bytes(4) + infer()
+            client.send(frames.frame(frames.DATA, 0, 1, body))
+            await until_async(lambda: server.seen)
+            client.send(frames.frame(frames.DATA, 0, 1, bytes(16_000)))
+            await until_async(lambda: budget.held_by(owner) >= with_head + 16_000)
+            client.send(frames.frame(frames.HEADERS, 0, 3, bytes(10_000)))
+            await until_async(lambda: budget.held_by(owner) >= with_head + 26_000)
+            going_on.set()
+        await until_async(lambda: budget.used_bytes == 0)
+
+
+@pytest.mark.finding("F10")
+async def test_streams_beyond_the_memory_of_their_address_are_refused_and_another_address_is_served() -> None:
+    async with serving(memory_budget_bytes=2 << 20) as made, connected(made) as client:
+        client.send(*[client.head(1 + 2 * n) for n in range(200)])
+        refused = await client.received(lambda one: one.kind == frames.RST_STREAM)
+        assert refused[-1].payload == struct.pack(">I", ErrorCode.REFUSED_STREAM)
+        assert made.gate.budget.held_by("address:127.0.0.1") <= 1 << 20
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.server.port, local_addr=("127.0.0.3", 0))
+        neighbour = Client(reader, writer)
+        neighbour.send(frames.PREFACE, settings(), neighbour.call(1, infer()))
+        assert b"grpc-status\x010" in (await neighbour.ended(1))[-1].payload
+        writer.close()
+
+
+class Credits:
+    def consumed(self, size_bytes: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("block", [b"\x20" * 3, b"\x3f\xe1\x1f" * 3 + b"\x82", b"\x20\x3f\x00\x20"])
+def test_a_block_that_resizes_its_table_often_is_malformed(block: bytes) -> None:
+    with pytest.raises(frames.ConnectionFault):
+        HeaderDecoder(16384).decode(block)
+
+
+@pytest.mark.parametrize("block", [b"\x82", b"\x20\x82", b"\x20\x3f\xe1\x1f\x82", b"\x82\x83", b""])
+def test_two_changes_of_the_tables_size_are_taken(block: bytes) -> None:
+    assert len(HeaderDecoder(16384).decode(block)) <= 2
+
+
+def test_only_long_heads_cost_their_decoding() -> None:
+    assert block_cost(2048, 32) == 0 and block_cost(2048 + 1280, 32) == 10 and block_cost(100, 400) == 368

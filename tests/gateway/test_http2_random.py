@@ -12,6 +12,7 @@ from slipway_gateway.http2 import frames, header_blocks
 from slipway_gateway.http2.connection import Http2Connection
 from slipway_gateway.http2.lifetime import Http2Limits
 from slipway_gateway.http2.stream import Stream
+from slipway_gateway.limits.budget import Account, MemoryBudget
 
 HEAD = [(":method", "POST"), (":scheme", "http"), (":path", "/"), ("a", "b")]
 LIMITS = Http2Limits(max_header_bytes=1000, header_timeout_s=5, idle_timeout_s=5, max_age_s=50, max_streams=20)
@@ -51,7 +52,8 @@ class Echo:
     """Sends back what each stream brings; admits every connection."""
 
     def __init__(self) -> None:
-        self.begun = self.ended_ = self.held = 0
+        self.begun = self.ended_ = 0
+        self.budget = MemoryBudget(300_000, 300_000, float)  # for twenty streams, and a little that they have not read
 
     def enter(self, connection: Any, owner: str, now_s: float) -> Exception | None:
         return None
@@ -65,15 +67,14 @@ class Echo:
     def closed(self, connection: Any) -> None:
         pass
 
-    def holds(self, size_bytes: int) -> bool:
-        self.held += size_bytes
-        return self.held < 50_000
+    def open_account(self, connection: Any) -> Account:
+        return self.budget.open("client")
 
     def handle(self, stream: Stream, connection: Any) -> Coroutine[Any, Any, None] | None:
         self.begun += 1
         return self._echo(stream)
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: Stream, connection: Any) -> None:
         self.ended_ += 1
 
     async def _echo(self, stream: Stream) -> None:
@@ -153,7 +154,7 @@ async def play(chance: random.Random) -> tuple[int, int]:
     connection.connection_lost(None)
     for _ in range(50):
         await asyncio.sleep(0)
-    assert echo.begun == echo.ended_ and not connection._streams and not echo.held
+    assert echo.begun == echo.ended_ and not connection._streams and not echo.budget.used_bytes
     if goes_on:
         assert connection._window + connection._taken == 4 << 20, "bytes that no reader took are given back"
     return echo.begun, len(wire.sent)

@@ -4,6 +4,7 @@ import base64
 import json
 import sqlite3
 import time
+from collections import Counter
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -14,7 +15,8 @@ from sqlalchemy import select
 from slipway_gateway.ledger.inference_table import InferenceTable, feedback, inferences
 from slipway_gateway.ledger.tables import open_engine
 from slipway_gateway.routing.table import parse_route
-from slipway_gateway.telemetry.inference_log import Exchanged, InferenceLog
+from slipway_gateway.telemetry.inference_log import Exchanged, InferenceLog, LoggedFeedback
+from slipway_gateway.telemetry.line_writer import REFUSED, LineWriter
 from slipway_gateway.telemetry.metrics import RequestRecord
 from slipway_gateway.telemetry.rotated_file import UnwrittenLines
 from slipway_gateway.wire.inference import InferenceLogRule
@@ -30,7 +32,7 @@ class Lines:
     def __init__(self):
         self.found = []
 
-    def put(self, line):
+    def put(self, owner, line):
         self.found.append(json.loads(line))
 
     async def close(self):
@@ -163,8 +165,8 @@ def lines_of(count, **changes):
     log = InferenceLog(lines, 1000)
     for number in range(count):
         log.inferred(exchanged(**changes), CONTENTS, record(f"{number:032x}"), 0.5)
-    log.rated("ab" * 12, None, None, "se\0tosa")
-    log.rated("cd" * 12, True, None, None)
+    log.rated("client", "ab" * 12, None, None, "se\0tosa")
+    log.rated("client", "cd" * 12, True, None, None)
     return [msgspec.json.encode(row) for row in lines.found]
 
 
@@ -187,7 +189,7 @@ def test_rows_past_their_retention_are_deleted(url):
     old = InferenceLog(lines, 0, lambda: time.time() - 7200)
     for number in range(5):
         old.inferred(exchanged(), CONTENTS, record(f"{1000 + number:032x}"), 0.5)
-    old.rated("ef" * 12, True, None, None)
+    old.rated("client", "ef" * 12, True, None, None)
     write(url, [msgspec.json.encode(row) for row in lines.found], 86400)
     assert len(rows_of(url, inferences)) == 5
     write(url, lines_of(1))
@@ -206,3 +208,27 @@ def test_an_error_of_the_database_has_no_contents(tmp_path):
         written.write(lines_of(1, input=b"a secret of the client"))
     written.close()
     assert "no such table" in str(error.value) and "secret" not in str(error.value)
+
+
+@pytest.mark.finding("F4")
+@pytest.mark.integration
+async def test_a_row_that_the_database_refuses_stops_no_other(tmp_path):
+    """All rows of its batch were dropped with it."""
+    with postgres() as server:
+        for url, taken in ((f"sqlite:///{tmp_path}/log.db", 3), (server.url, 2)):
+            dropped = Counter()
+            writer = LineWriter(InferenceTable(url, 3600), lambda reason, n, seen=dropped: seen.update({reason: n}))
+            log = InferenceLog(writer, 1000)
+            log.rated("client", "a" * 32, correct=True, score=None, label=None)
+            # As an earlier release queued it: PostgreSQL holds no NUL.
+            writer.put(
+                "client", msgspec.json.encode(LoggedFeedback("b" * 32, "2027-01-01T00:00:00Z", None, None, "a\0b"))
+            )
+            writer.put("client", b"{")
+            log.rated("client", "c" * 32, correct=False, score=None, label=None)
+            await writer.close(20)
+            engine = open_engine(parse_url(url))
+            with engine.connect() as connection:
+                assert len(connection.execute(select(feedback)).all()) == taken
+            engine.dispose()
+            assert dropped == {REFUSED: 4 - taken}

@@ -276,3 +276,41 @@ async def test_a_gateway_with_a_folder_that_it_cannot_use_does_not_start(tmp_pat
     assert done.returncode == 1
     assert "slipway-gateway: " in done.stderr
     assert "tls.crt" in done.stderr
+
+
+def crashes(gate: Gateway) -> float:
+    counted = gate.metrics.registry.collect()
+    samples = (sample for family in counted for sample in family.samples)
+    return sum(sample.value for sample in samples if sample.name == "slipway_gateway_engine_crashes_total")
+
+
+@pytest.mark.parametrize("prompt", ["x", "x" * 100_000], ids=["short", "long"])
+async def test_a_pod_that_refuses_the_certificate_did_not_die_of_the_request(
+    folders: tuple[Path, Path], prompt: str
+) -> None:
+    """In TLS 1.3 its refusal comes after the request was sent. The same bytes must not be refused as poison."""
+    own, pods = folders
+    foreign = install(own.parent / "foreign", issue(certificate.GATEWAY, SECOND, FIRST))
+    async with upstream(once, context=pod_context(pods)) as pod, gate_to(foreign, pod.url, max_attempts=1) as gate:
+        for _ in range(3):
+            async with await gate.post(WHOLE | {"prompt": prompt}) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (502, "upstream_unreachable")
+        assert crashes(gate) == 0 and not pod.seen
+
+
+@pytest.mark.parametrize(
+    ("prompt", "codes"), [("x", ("engine_crashed", 503)), ("x" * 100_000, ("engine_crashed", 503))]
+)
+async def test_a_pod_that_took_the_connection_and_ends_it_counts_as_dead(
+    folders: tuple[Path, Path], prompt: str, codes: tuple[str, int]
+) -> None:
+    async def dies(request: web.Request) -> web.StreamResponse:
+        assert request.transport
+        request.transport.abort()
+        return web.Response()
+
+    own, pods = folders
+    async with upstream(dies, context=pod_context(pods)) as pod, gate_to(own, pod.url, max_attempts=1) as gate:
+        async with await gate.post(WHOLE | {"prompt": prompt}) as answer:
+            assert ((await answer.json())["error"]["code"], answer.status) == codes
+        assert crashes(gate) == 1 and len(pod.seen) == 1

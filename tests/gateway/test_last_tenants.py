@@ -49,6 +49,18 @@ async def test_tenants_are_restored_after_a_restart(tmp_path: Path) -> None:
         assert after.current is not None and after.current.tenants == {"team-a": TENANT}
 
 
+async def test_tenants_whose_requests_have_looked_up_prices_are_kept(tmp_path: Path) -> None:
+    used = tenant("team-a", make_key())
+    used.policy.price_of("default/chat", "chat")
+    before, after = known(), known()
+    async with keeping(tmp_path, before):
+        before.publish([used], time.time())
+        await until_async((tmp_path / last_tenants.FILE).exists)
+    async with keeping(tmp_path, after):
+        await until_async(lambda: after.current is not None)
+        assert after.current is not None and after.current.tenants == {"team-a": used}
+
+
 async def test_tenants_that_are_too_old_are_not_restored(tmp_path: Path) -> None:
     await written(tmp_path, time.time() - 100)
     after = known()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway_gateway.telemetry.line_writer import QUEUE_FULL, WRITE_FAILED, LineWriter
+from slipway_gateway.telemetry.line_writer import QUEUE_FULL, REFUSED, WRITE_FAILED, LineWriter
 from slipway_gateway.telemetry.rotated_file import OpenStream, RotatedFile, UnwrittenLines
 from testkit.until import until_async
 
@@ -124,23 +124,23 @@ async def test_lines_wait_for_a_sink_that_is_stuck_up_to_a_bound_and_no_caller_d
     dropped: Counter[str] = Counter()
     sink = Stuck()
     writer = LineWriter(sink, lambda reason, lines: dropped.update({reason: lines}), max_queued_bytes=30, interval_s=0)
-    writer.put(LINES[0])
+    writer.put("client", LINES[0])
     await asyncio.to_thread(sink.entered.wait, 20)
     for line in LINES[1:]:
-        writer.put(line)  # it returns, though the sink does not
+        writer.put("client", line)  # it returns, though the sink does not
     assert dropped == {QUEUE_FULL: 6}
     sink.free.set()
     await writer.close()
-    assert sink.taken == LINES[:4]
+    assert sink.taken == [LINES[0], *LINES[-3:]]
 
 
 async def test_a_sink_that_never_returns_does_not_keep_the_process() -> None:
     dropped: Counter[str] = Counter()
     sink = Stuck()
     writer = LineWriter(sink, lambda reason, lines: dropped.update({reason: lines}), interval_s=0)
-    writer.put(LINES[0])
+    writer.put("client", LINES[0])
     await asyncio.to_thread(sink.entered.wait, 20)
-    writer.put(LINES[1])
+    writer.put("client", LINES[1])
     await writer.close(timeout_s=0.05)
     assert dropped == {QUEUE_FULL: 1}
     sink.free.set()
@@ -156,10 +156,47 @@ async def test_lines_that_a_sink_refuses_are_counted_and_logged_once(
     dropped: Counter[str] = Counter()
     writer = LineWriter(Broken(), lambda reason, lines: dropped.update({reason: lines}), interval_s=0)
     for count, line in enumerate(LINES, 1):
-        writer.put(line)
+        writer.put("client", line)
         await until_async(lambda count=count: dropped[WRITE_FAILED] == count)  # type: ignore[misc]
     await writer.close()
     assert dropped == {WRITE_FAILED: len(LINES)}
     assert [entry.message for entry in caplog.records if "no space" in entry.message] == [
         "the access log cannot be written, its lines are dropped: no space"
     ]
+
+
+@pytest.mark.finding("F4")
+async def test_a_line_that_a_sink_cannot_take_stops_no_other() -> None:
+    """Any exception but one ended the thread for good, and all later lines were dropped for want of room."""
+
+    class Picky(Stuck):
+        def write(self, lines: Sequence[bytes]) -> None:
+            if LINES[3] in lines:
+                raise ValueError("poison")
+            self.taken += lines
+
+    dropped: Counter[str] = Counter()
+    sink = Picky()
+    writer = LineWriter(sink, lambda reason, lines: dropped.update({reason: lines}), interval_s=0)
+    for line in LINES:
+        writer.put("client", line)
+    await until_async(lambda: len(sink.taken) == 9)
+    await writer.close()
+    assert sink.taken == [line for line in LINES if line != LINES[3]]
+    assert dropped == {REFUSED: 1}
+
+
+@pytest.mark.finding("F4")
+async def test_its_thread_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarts: list[str] = []
+    sink = Stuck()
+    sink.free.set()
+    writer = LineWriter(sink, lambda reason, lines: None, name="a log", interval_s=0, on_restart=restarts.append)
+    with monkeypatch.context() as broken:
+        broken.setattr(writer, "_take", lambda: 1 / 0)
+        writer.put("client", LINES[0])
+        await until_async(lambda: restarts)
+    writer.put("client", LINES[1])
+    await until_async(lambda: sink.taken == LINES[:2])
+    await writer.close()
+    assert set(restarts) == {"a log"}

@@ -35,10 +35,10 @@ def test_tokens_are_found_only_for_the_same_request() -> None:
 def test_entries_expire_and_keep_the_latest_tokens() -> None:
     now = [0.0]
     memory = ResumeMemory(10_000, 60.0, lambda: now[0], roomy())
-    memory.keep(b"a", b"1,2,")
+    memory.keep(b"a", b"1,2,", "client")
     now[0] = 30.0
-    memory.keep(b"b", b"3,")
-    memory.keep(b"a", b"1,2,5,")
+    memory.keep(b"b", b"3,", "client")
+    memory.keep(b"a", b"1,2,5,", "client")
     now[0] = 89.0
     assert (memory.find(b"a"), memory.find(b"a"), memory.find(b"b")) == (b"1,2,5,", b"1,2,5,", b"3,")
     now[0] = 90.0
@@ -49,7 +49,7 @@ def test_entries_expire_and_keep_the_latest_tokens() -> None:
 def test_memory_is_bounded_and_the_oldest_entry_is_evicted(kept: list[tuple[int, int]]) -> None:
     memory, order = ResumeMemory(2000, 60.0, lambda: 0.0, roomy()), []
     for name, size in kept:
-        memory.keep(bytes([name]), b"1" * size)
+        memory.keep(bytes([name]), b"1" * size, "client")
         order = [item for item in order if item[0] != name] + [(name, size)]
         while sum(ENTRY_BYTES + size for _, size in order) > 2000:
             order.pop(0)

@@ -318,6 +318,23 @@ async def test_waiting_copies_are_withdrawn_with_their_mirror_route() -> None:
         assert results(gate) == {"compared": 1, "withdrawn": 1} and len(canary.seen) == 1
 
 
+@pytest.mark.finding("F1")
+async def test_a_long_request_whose_copy_ended_an_engine_is_not_mirrored_again() -> None:
+    """Its client is served as before: stable answers it."""
+
+    async def ends(request: web.Request) -> web.StreamResponse:
+        assert request.transport
+        request.transport.abort()
+        return web.Response()
+
+    long = GREEDY | {"prompt": "a" * 100_000}
+    async with shadowed(ends) as (gate, canary, _):
+        for n in range(3):
+            await ask(gate, long)
+            await until_async(lambda n=n: sum(results(gate).values()) == n + 1)
+        assert results(gate) == {"failed": 1, "suspect": 2} and len(canary.seen) == 1
+
+
 async def test_shutdown_cancels_all_copies() -> None:
     async with shadowed(silent(), mirror_max_inflight=1) as (gate, canary, _):
         await ask(gate)

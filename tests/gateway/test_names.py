@@ -120,15 +120,43 @@ VALUES = st.recursive(
 )
 
 
+def renamed(body: bytes, name: str = 'a"c') -> bytes:
+    return request_fields.with_model(body, request_fields.parse(body), name)
+
+
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5), st.booleans())
 def test_renaming_changes_the_name_alone(fields: dict[str, Any], spaces: bool) -> None:
     body = json.dumps({**fields, "model": "b/chat"}, separators=None if spaces else (",", ":")).encode()
-    with_model = request_fields.with_model(body, 'a"c')
-    assert json.loads(with_model) == {**fields, "model": 'a"c'}
+    assert json.loads(renamed(body)) == {**fields, "model": 'a"c'}
 
 
-def test_renaming_keeps_the_bytes_of_numbers() -> None:
-    body = b'{"model": "b/chat", "seed": 12345678901234567890123, "t": 1e-45, "x": {"model": "b/chat"}}'
-    assert b'"seed":12345678901234567890123' in request_fields.with_model(body, "chat")
-    assert b'"t":1e-45' in request_fields.with_model(body, "chat")
-    assert b'{"model": "b/chat"}' in request_fields.with_model(body, "chat")
+def test_renaming_keeps_the_bytes_of_everything_else() -> None:
+    body = b'{"seed": 12345678901234567890123, "model" :\t"b/chat" , "t": 1e-45, "x": {"a": "b/chat"}}\n'
+    assert renamed(body, "chat") == body.replace(b'"b/chat" ,', b'"chat" ,')
+    twice = body.replace(b'"a"', b'"model"')
+    assert renamed(twice, "chat") == twice.rstrip()[:-1] + b',"model":"chat"}'
+
+
+MODEL = ('"model"', '"mo\\u0064el"', '"\\u006dodel"')
+KEYS = st.sampled_from(
+    ['"model"', '"mo\\u0064el"', '"\\u006dodel"', '"models"', '"x"', '"\\"model"', '"model\\""', '"MODEL"', '"\\u0041"']
+)
+NAMES = st.sampled_from(
+    ['"b/chat"', '"b\\/chat"', '"\\u0062/chat"', '"model"', '"c/chat"', '"\\"model\\": \\"b/chat\\""']
+)
+OTHERS = st.sampled_from(['{"model": "b/chat"}', '["model", "b/chat"]', "null", "{}", '"model"', "1e5", '" \\\\"'])
+SPACES = st.sampled_from(["", " ", "\n\t ", "\r\n"])
+
+
+@pytest.mark.finding("F6")
+@given(st.lists(st.tuples(KEYS, NAMES, OTHERS, SPACES), max_size=6), SPACES, NAMES)
+def test_the_last_model_counts_however_it_is_written(
+    parts: list[tuple[str, str, str, str]], space: str, name: str
+) -> None:
+    """Names that are there twice, or are written with escapes, count for a server as they do for the gateway."""
+    written = [f"{blank}{key}{blank}:{blank}" + (text if key in MODEL else other) for key, text, other, blank in parts]
+    last = f'{space}"model":{name}'
+    body = (space + "{" + ",".join([*written, last]) + space + "}" + space).encode()
+    fields, new = request_fields.parse(body), renamed(body)
+    assert fields.model == json.loads(body)["model"]
+    assert json.loads(new) == json.loads(body) | {"model": 'a"c'} and request_fields.parse(new).model == 'a"c'

@@ -85,6 +85,23 @@ async def test_stable_without_room_is_no_outcome_of_stable(monkeypatch: pytest.M
     assert 1 <= len(copies(served)) <= room.REPEATS
 
 
+@pytest.mark.finding("F1")
+@pytest.mark.parametrize("long", [False, True])
+async def test_a_copy_that_ends_canary_is_repeated_at_stable_only_if_it_is_short_and_stable_answered_it(
+    long: bool,
+) -> None:
+    body = BODY | {"prompt": "a" * (100_000 if long else 10)}
+    found, canary, served, _ = await run(ends, saying("s"), body)
+    assert len(canary.bodies) == 1 and len(copies(served)) == (not long)
+    assert found["errors"] == {"unanswered" if long else "canary_only": 1}
+
+
+async def ends(request: web.Request) -> web.StreamResponse:
+    assert request.transport
+    request.transport.abort()
+    return web.Response()
+
+
 async def test_request_whose_client_left_is_no_pair() -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -25,8 +25,8 @@ from slipway_gateway.wire.predictions import (
     read_predictions,
 )
 from slipway_process import protobuf
-from slipway_server.http.predict.infer_message import CONTENTS
 from slipway_server.http.predict.message_types import ModelInferResponse
+from slipway_server.http.predict_bodies.infer_message import CONTENTS
 from slipway_server.predict.tensors import NUMPY, Tensor, to_bytes
 
 PATH = "/v2/models/m/infer"

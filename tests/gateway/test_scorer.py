@@ -70,7 +70,7 @@ async def scored(
         async with twins(canary or saying("c"), stable or saying("s"), shadow, **settings) as (gate, *_):
             found = gate.edge._proxy.twins
             client = ScorerClient(ScorerHosts(tuple(hosts), loopback=True), Loopback())
-            found.scorer = PairScorer(client, most, gate.budget.open(""), found._busy)
+            found.scorer = PairScorer(client, most, found._memory, found._busy)
             yield gate, rating
 
 

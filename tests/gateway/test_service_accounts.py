@@ -139,7 +139,7 @@ async def test_reviews_in_flight_are_bounded() -> None:
     waiting: list[asyncio.Task[str | None]] = []
     for number in range(10 * MAX_IN_FLIGHT):
         reviews.now_s += 1.0
-        waiting.append(asyncio.create_task(reviews.username(str(number))))
+        waiting.append(asyncio.create_task(reviews.username(str(number), f"source {number}")))
         await asyncio.sleep(0)
     await until_async(lambda: len(reviews.calls) == MAX_IN_FLIGHT)
     assert sum(task.done() for task in waiting) == 9 * MAX_IN_FLIGHT

@@ -128,8 +128,6 @@ def test_pod_of_the_contract() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"conditions": [{"type": "Ready", "status": "False"}]},
-        {"conditions": []},
         {"podIP": ""},
         {"phase": "Failed"},
         {"deletionTimestamp": "2026-01-01T00:00:00Z"},
@@ -139,6 +137,16 @@ def test_pod_of_the_contract() -> None:
 )
 def test_pod_that_takes_no_requests(change: Any) -> None:
     assert parse_pod(pod(**change)) is None
+
+
+@pytest.mark.parametrize("conditions", [[{"type": "Ready", "status": "False"}], []])
+def test_a_pod_that_is_not_ready_takes_no_requests_and_is_there(conditions: Any) -> None:
+    parsed = parse_pod(pod(conditions=conditions))
+    assert parsed and not parsed.ready
+    route = parse_route(deployment({"generation": 1, "model": "chat", "backends": [{"revision": "c", "weight": 100}]}))
+    assert isinstance(route, Route)
+    table_ = build([route], [parsed])
+    assert table_.urls(route, "c") == () and table_.pods(route, "c") == ([], list(parsed.urls))
 
 
 @pytest.mark.finding("S5")

@@ -370,7 +370,7 @@ async def test_large_pairs_are_withheld(settings: dict[str, int]) -> None:
 async def test_pairs_are_withheld_while_clients_need_the_capacity() -> None:
     release = asyncio.Event()
     async with (
-        twins(saying("c"), saying("s"), max_inflight=4) as (gate, canary, twin, _),
+        twins(saying("c"), saying("s"), max_inflight=4, max_client_percentage=100) as (gate, canary, twin, _),
         upstream(silent(release)) as slow,
     ):
         gate.balancer.publish(shadowing([canary.url], [slow.url], baseline=[twin.url], generation=2))

@@ -101,13 +101,18 @@ class FakeApi:
 
 @contextlib.asynccontextmanager
 async def watching(
-    api: FakeApi, tmp_path: Path, names: tuple[str, str] | None = None, waits_for: str = ""
+    api: FakeApi,
+    tmp_path: Path,
+    names: tuple[str, str] | None = None,
+    waits_for: str = "",
+    metrics: GatewayMetrics | None = None,
 ) -> AsyncIterator[Callable[[], RouteTable]]:
     """`waits_for`: text of the reason before there is a table; then comes a ConfigMap that can be read."""
     published: list[RouteTable] = []
     async with upstream(api.serve) as server:
         kubeconfig(tmp_path, server.url, "t1")
-        source = cluster.ClusterSource(str(tmp_path / "config"), (), published.append, GatewayMetrics("test"), names)
+        shown = metrics or GatewayMetrics("test")
+        source = cluster.ClusterSource(str(tmp_path / "config"), (), published.append, shown, names)
         running = asyncio.create_task(source.run())
         try:
             if waits_for:
@@ -271,6 +276,27 @@ async def test_malformed_traffic_keeps_the_last_route(tmp_path: Path, caplog: py
         await until_async(lambda: "extra" in table().models)
         assert table().models["chat"].generation == 1
         assert "the weights sum to 7" in caplog.text
+
+
+@pytest.mark.finding("L1")
+@pytest.mark.parametrize("poison", [{"status": [1]}, {"spec": 5}])
+async def test_a_poisoned_object_is_left_out_and_stops_nothing(
+    poison: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each list had it again: the watch never came to what follows it."""
+    bad = deployment("chat", 2, 6) | poison
+    api = FakeApi([("MODIFIED", bad), ("MODIFIED", bad), ("ADDED", deployment("extra", 1, 7)), None])
+    listed = deployment("listed", 1, 1) | poison
+    api.items = [listed, *api.items]
+    metrics = GatewayMetrics("test")
+    async with watching(api, tmp_path, metrics=metrics) as table:
+        await until_async(lambda: "extra" in table().models)
+        assert table().models["chat"].generation == 1
+        assert api.lists == 1 and "default/chat is not used" in caplog.text
+    assert (
+        metrics.registry.get_sample_value("slipway_gateway_unreadable_objects_total", {"resource": "modeldeployments"})
+        == 3
+    )
 
 
 @pytest.mark.finding("S1")

@@ -304,3 +304,18 @@ async def test_inputs_in_one_body_become_predictions_in_their_order(url: str, ke
         assert predictions == inputs
         refused = await here.edge.post({"model": "chat", "inputs": []}, "/api/v1/batch", headers=head)
         assert (await refused.json())["error"]["param"] == "inputs"
+
+
+@pytest.mark.finding("F12")
+async def test_a_tenant_that_is_alone_leaves_places_for_the_next_one(keys_file: str, tmp_path: Path) -> None:
+    """It took all of them, for as long as its requests took."""
+    database_url = f"sqlite:///{tmp_path}/jobs.db"
+    async with world(database_url, keys_file, tmp_path, max_concurrency=8, batch_slots=100) as here:
+        first = await create(here.client, jsonl(*(chat(n) for n in range(60))))
+        await ended(here.client, first.id)  # its window has grown
+        here.model.open.clear()
+        await create(here.client, jsonl(*(chat(n) for n in range(20))))
+        await until_async(lambda: here.model.waiting, "the tenant has its places", holds=lambda waiting: waiting == 6)
+        await create(here.clients["team-b"], jsonl(chat(1)))
+        await until_async(lambda: here.model.waiting, "the next one has one", holds=lambda waiting: waiting == 7)
+        here.model.open.set()

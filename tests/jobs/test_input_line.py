@@ -22,6 +22,11 @@ def test_a_body_is_sent_as_it_was_written() -> None:
     assert read_line(line, CHAT).body == body
 
 
+def test_a_byte_order_mark_before_the_first_line_is_skipped() -> None:
+    line = b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m"}}\n'
+    assert read_line(b"\xef\xbb\xbf" + line, CHAT) == read_line(line, CHAT)
+
+
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v1/score", "/classify"])
 def test_a_batch_may_be_for_a_reranker(path: str) -> None:
     line = b'{"custom_id": "a", "method": "POST", "url": "%s", "body": {"model": "m", "query": "a"}}' % path.encode()

@@ -1,6 +1,7 @@
 """The ledger of lines: fenced claims, one result, one end; SQLite and PostgreSQL alike."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +234,7 @@ async def test_what_a_batch_reads_counts_for_its_tenant_until_it_has_ended(ledge
 
     async def stored(name: str) -> None:
         await ledger.database.call(ledger.files.begin, NewFile(name, "t", 1000.0))
-        await ledger.database.call(ledger.files.add, name, 0, [b"x" * 9_000])
+        await ledger.database.call(ledger.files.add, name, 0, [b"x" * 7_000])
         await ledger.database.call(ledger.files.finish, NewFile(name, "t", 1000.0))
 
     await stored("file-2")
@@ -302,7 +303,7 @@ async def test_pages_of_a_file_are_bounded_by_bytes_and_hold_at_least_a_line(led
 async def test_a_full_file_of_sqlite_takes_no_upload_and_still_takes_results(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/jobs.db", 16 << 20)
     store = FileStore(database, 1 << 30)
-    await database.call(store.begin, NewFile("file-1", "t", 1000.0))
+    await database.call(store.begin, NewFile("file-1", "", 1000.0))
     with pytest.raises(DatabaseFull):
         for n in range(100):
             await database.call(store.add, "file-1", n, [b"x" * (1 << 20)])
@@ -492,9 +493,9 @@ async def test_results_that_fill_the_file_of_sqlite_stop_lines_and_not_the_proce
     made = BatchStore(database, 9, 1000.0)
     line_store = LineStore(database, "one", 10.0, 1000.0)
     count, answer = 400, b"x" * (100 << 10)
-    for name, n in (("1", count), ("2", 1)):
-        await store_file(database, f"file-{name}", f"t{name}", [b"{}\n"] * n)
-        await database.call(made.create, NewBatch(f"batch_{name}", f"t{name}", "/x", f"file-{name}"))
+    for name, tenant, n in (("1", "", count), ("2", "t2", 1)):  # without authentication there are no shares
+        await store_file(database, f"file-{name}", tenant, [b"{}\n"] * n)
+        await database.call(made.create, NewBatch(f"batch_{name}", tenant, "/x", f"file-{name}"))
         validation = await database.call(made.claim, "one", 10.0)
         assert validation and await database.call(made.add_lines, validation, [(i, f"{i}") for i in range(n)], 10.0)
         assert await database.call(made.start, validation, n)
@@ -511,8 +512,10 @@ async def test_results_that_fill_the_file_of_sqlite_stop_lines_and_not_the_proce
             while await database.call(line_store.render, batch_id):
                 pass
             assert await database.call(line_store.finish, batch_id) == EXPIRED
-    shown = await database.call(made.get, "t1", "batch_1")
-    assert shown and (shown["completed"], shown["failed"]) == (recorded, count - recorded)
+    shown = await database.call(made.get, "", "batch_1")
+    assert shown and (shown["completed"], shown["failed"]) == (recorded - 1, count - recorded + 1), (
+        "one was the other's"
+    )
     await database.call(lambda connection: connection.execute(update(batches).values(expired_at=1.0)))
     while await database.call(made.purge, 1000.0):
         pass
@@ -522,4 +525,35 @@ async def test_results_that_fill_the_file_of_sqlite_stop_lines_and_not_the_proce
     assert await database.call(made.start, validation, 1)
     turn = await database.call(line_store.runnable)
     assert turn.batches and not turn.is_full, "there is room again"
+    database.close()
+
+
+@pytest.mark.finding("F12")
+async def test_whatever_tenants_store_in_sqlite_there_is_room_for_the_next_one(tmp_path: Path) -> None:
+    """Three tenants within their own limits filled the file, and no one's line ran any more."""
+    database = Database(f"sqlite:///{tmp_path}/jobs.db", 32 << 20)
+    made, line_store = BatchStore(database, 9, 1000.0), LineStore(database, "one", 10.0, 1000.0)
+    file_store, line, stored = FileStore(database, 1 << 30), b"x" * (100 << 10) + b"\n", []
+    for tenant in ("a", "b", "c", "d"):
+        new = NewFile(f"file-{tenant}", tenant, 1000.0)
+        await database.call(file_store.begin, new)
+        count = 0
+        with contextlib.suppress(DatabaseFull):
+            for count in range(10_000):
+                await database.call(file_store.add, new.id, count, [line])
+        stored.append(count)
+        await database.call(file_store.finish, new)
+    assert stored == sorted(stored, reverse=True) and stored[0] > 80 and stored[-1] > 2, stored
+    ran = []
+    for tenant in ("a", "b", "c", "d"):
+        await database.call(made.create, NewBatch(f"batch_{tenant}", tenant, "/x", f"file-{tenant}"))
+        validation = await database.call(made.claim, "one", 10.0)
+        assert validation and await database.call(made.add_lines, validation, [(i, f"{i}") for i in range(400)], 10.0)
+        assert await database.call(made.start, validation, 400)
+        ran.append(0)
+        while batches_of := (await database.call(line_store.runnable)).batches:
+            claims = await database.call(line_store.claim, batches_of[0], 1)
+            await database.call(line_store.record, [LineResult(one, COMPLETED, line) for one in claims])
+            ran[-1] += 1
+    assert ran == sorted(ran, reverse=True) and ran[-1] > 1, ran
     database.close()

@@ -1,5 +1,6 @@
 """Webhooks reach their receivers signed, guarded and at least once, and end after three days."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ from slipway_jobs.webhooks.deliverer import DELAYS_S, Deliverer, event_body, out
 from slipway_jobs.webhooks.receivers import ReceiverReply, Receivers
 from slipway_jobs.webhooks.signing import parse_secrets, secret_of, shown, sign
 from slipway_process.network.listed_hosts import ListedHosts
+from testkit.until import until_async
 from tests.gateway import tenants
 from tests.gateway.harness import Upstream, upstream
 from tests.gateway.loopback import Loopback
@@ -69,6 +71,13 @@ def deliverer(database: Database, *addresses: str) -> Deliverer:
     return Deliverer(database, DeliveryStore(database), receivers, (SECRET, OLD), JobsMetrics())
 
 
+async def sent(sender: Deliverer) -> int:
+    """How many webhooks were due, once they have been sent."""
+    started = await sender.turn()
+    await sender.idle()
+    return started
+
+
 async def make(database: Database, served: Upstream | None, name: str = "batch_1", most: int = 9, **more: Any) -> None:
     port = served.url.rpartition(":")[2] if served else "80"
     given = {"tenant": "team-a", "endpoint": "/x", "input_file_id": new_id("file-")} | more
@@ -95,9 +104,9 @@ async def test_a_batch_that_ended_is_announced_once_and_openais_client_verifies_
     receiver, sender = Receiver(), deliverer(database)
     async with upstream(receiver.answer) as served:
         await make(database, served)
-        assert await sender.turn() == 0 and not receiver.got
+        assert await sent(sender) == 0 and not receiver.got
         await end(database)
-        assert [await sender.turn() for _ in range(3)] == [1, 0, 0]
+        assert [await sent(sender) for _ in range(3)] == [1, 0, 0]
     [got] = receiver.got
     for secret in (SECRET, OLD):
         event = unwrap(got, shown(secret_of(secret, "team-a")))
@@ -117,12 +126,12 @@ async def test_an_attempt_that_fails_is_made_again_with_the_same_id_and_body(dat
         await make(database, served)
         await end(database)
         for attempts, status in enumerate((500, 302, 404), 1):
-            assert await sender.turn() == 1
+            assert await sent(sender) == 1
             found = await row(database)
             assert (found["state"], found["attempts"], found["status_code"]) == ("pending", attempts, status)
-            assert await sender.turn() == 0  # not before its time
+            assert await sent(sender) == 0  # not before its time
             await make_due(database)
-        assert await sender.turn() == 1
+        assert await sent(sender) == 1
     assert len({(head["webhook-id"], body) for head, body in receiver.got}) == 1
     assert {request.path for request in served.seen} == {"/hook"}  # no redirect was followed
     assert (await row(database))["state"] == "delivered"
@@ -137,7 +146,7 @@ async def test_a_process_that_died_while_it_sent_leaves_the_webhook_to_another_o
         [stale] = await database.call(store.claim, 8)
         assert await database.call(store.claim, 8) == []
         await make_due(database)  # its lease has ended
-        assert await deliverer(database).turn() == 1
+        assert await sent(deliverer(database)) == 1
         # It was paused, and finds that the other one was first.
         assert not await database.call(store.record, stale, outcome_of(stale, ReceiverReply(500)))
     assert (await row(database))["state"] == "delivered"
@@ -158,6 +167,34 @@ async def test_many_webhooks_of_one_tenant_leave_the_others_their_turn(database:
     assert [turn.count("team-b") for turn in turns] == [1, 1, 0] and [len(turn) for turn in turns] == [3, 3, 3]
 
 
+async def _has(receiver: Receiver) -> bool:
+    return bool(receiver.got)
+
+
+@pytest.mark.finding("F12")
+async def test_receivers_of_one_tenant_that_hang_leave_room_for_the_next_tenant(database: Database) -> None:
+    """Eight of them took all places for 15 s."""
+    hang, receiver, sender = asyncio.Event(), Receiver(), deliverer(database)
+
+    async def hanging(request: web.Request) -> web.StreamResponse:
+        await hang.wait()
+        return web.Response(status=204)
+
+    async with upstream(hanging) as away, upstream(receiver.answer) as served:
+        for n in range(20):
+            await make(database, away, f"batch_{n:02}", 99)
+        await end(database)
+        assert [await sender.turn() for _ in range(3)] == [6, 0, 0]
+        for tenant in ("team-b", "team-c"):
+            await make(database, served, f"batch_{tenant}", tenant=tenant)
+            await end(database)
+            assert await sender.turn() == 1
+            await until_async(lambda: _has(receiver), "it is sent")
+            receiver.got.clear()
+        hang.set()
+        await sender.idle()
+
+
 async def test_a_webhook_that_cannot_be_made_ends_and_the_others_go_on(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,7 +207,7 @@ async def test_a_webhook_that_cannot_be_made_ends_and_the_others_go_on(
         await database.call(DeliveryStore(database).announce)
         broken = update(deliveries).where(deliveries.c.batch_id == "batch_1").values(event_at=None)
         await database.call(lambda connection: connection.execute(broken))
-        assert await deliverer(database).turn() == 2
+        assert await sent(deliverer(database)) == 2
     assert (await row(database))["state"] == FAILED and len(receiver.got) == 1
     assert "failed inside of the process" in caplog.text
 
@@ -180,7 +217,7 @@ async def test_gone_ends_a_webhook_and_so_do_three_days(database: Database) -> N
     async with upstream(receiver.answer) as served:
         await make(database, served)
         await end(database)
-        assert await deliverer(database).turn() == 1
+        assert await sent(deliverer(database)) == 1
     assert (await row(database))["state"] == "failed"
     late = update(deliveries).values(state="pending", next_at=0.0, event_at=deliveries.c.event_at - LAST_AFTER_S)
     await database.call(lambda connection: connection.execute(late))

@@ -140,12 +140,19 @@ async def world(
     *,
     processes: int = 1,
     known: Iterable[KnownTenant] = TENANTS,
+    batch_slots: int = 4,
     **changes: Any,
 ) -> AsyncIterator[World]:
+    """`batch_slots`: of the gateway. `changes`: settings of the jobs processes."""
     model, port = Model(), reserve_port()
     listed = tuple(known)
     mode = "required" if listed else "off"
-    options = {"auth_mode": mode, "jobs_url": f"http://127.0.0.1:{port}", "tenant_keys_file": keys_file}
+    options: dict[str, Any] = {
+        "auth_mode": mode,
+        "jobs_url": f"http://127.0.0.1:{port}",
+        "tenant_keys_file": keys_file,
+        "batch_slots": batch_slots,
+    }
     async with (
         upstream(model.answer) as served,
         gateway(listed, tenants.PEPPER, **options) as edge,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_operator.queue import BACKOFF_LIMIT_S, HEAD_START_S, WorkQueue, work
+from slipway_process.supervisor import Supervisor
 
 
 class Clock:
@@ -181,6 +182,74 @@ def test_memory_is_bounded_by_keys_not_by_events(queue):
     assert len(queue._heap) < 200
 
 
+@pytest.fixture
+def shared(clock):
+    return WorkQueue(clock, jitter=lambda: 1.0, share_of=lambda key: key[0])
+
+
+@pytest.mark.finding("F8")
+@pytest.mark.parametrize("how", ["add", "add_first"])
+def test_a_thousand_keys_of_one_share_delay_another_by_one(shared, clock, how):
+    """Keys that are always due, as those of a namespace whose objects change all the time."""
+    for number in range(1000):
+        getattr(shared, how)(("hog", number))
+    clock.now += 300.0
+    for _ in range(10):
+        shared.done(shared.take(), again_after_s=0.0)
+    shared.add(("quiet", 0))
+    assert [shared.take()[0] for _ in range(3)].count("quiet") == 1
+
+
+def test_shares_get_turns_and_keys_of_a_share_wait_their_time(shared, clock):
+    for number in range(3):
+        shared.add(("a", number))
+    clock.now += 1.0
+    for key in (("b", 0), ("b", 1), ("c", 0)):
+        shared.add(key)
+    assert drain(shared) == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("a", 2)]
+
+
+def test_who_was_alone_owes_no_turns_to_who_comes_later(shared):
+    for number in range(6):
+        shared.add(("a", number))
+        assert shared.take() == ("a", number)
+    for number in range(6, 9):
+        shared.add(("a", number))
+        shared.add(("b", number))
+    assert [share for share, _ in drain(shared)] == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_a_head_start_goes_before_other_shares_with_the_same_turn(shared):
+    """At a cold start each namespace has a turn, and a change by a user is the first of them."""
+    for number in range(100):
+        shared.add((f"n{number}", 0))
+    shared.add_first(("n77", 0))
+    assert shared.take() == ("n77", 0)
+
+
+@pytest.mark.parametrize("hogs", [0, 3])
+def test_memory_is_bounded_by_shares_that_have_keys(shared, hogs):
+    """Namespaces come and go, beside one that always has keys."""
+    for number in range(10_000):
+        shared.add((f"n{number}", 0))
+        for hog in range(hogs):
+            shared.add(("hog", hog))
+        for _ in range(1 + bool(hogs)):
+            shared.done(shared.take())
+    assert len(shared._ready._turns) < 200 and len(shared._ready._order) < 200
+
+
+def test_memory_is_bounded_by_keys_that_are_due_not_by_head_starts(shared):
+    for number in range(100):
+        shared.add(("hog", number))
+    shared.add(("quiet", 0))
+    for _ in range(1000):
+        for share in ("hog", "quiet"):
+            shared.add_first((share, 0))
+            shared.done(shared.take(), again_after_s=0.0)
+    assert max(map(len, shared._ready._keys.values())) < 300 and len(shared._ready._order) < 300
+
+
 def test_depth_and_ages(queue, clock):
     queue.add("a")
     queue.add("b")
@@ -196,18 +265,23 @@ def test_an_empty_queue_has_no_ages(queue):
     assert (queue.depth(), queue.oldest_wait_s(), queue.longest_run_s()) == (0, 0.0, 0.0)
 
 
-steps = st.lists(st.tuples(st.sampled_from(["add", "after", "take", "done", "failed", "tick"]), st.integers(0, 4)))
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "first", "after", "take", "done", "failed", "tick"]), st.integers(0, 4))
+)
 
 
 @given(steps)
 def test_no_key_is_lost_nor_handled_twice_at_once(sequence):
     """In any order of calls: a key that was added is handled after it was added."""
     clock = Clock()
-    queue = WorkQueue(clock, jitter=lambda: 0.5)
+    queue = WorkQueue(clock, jitter=lambda: 0.5, share_of=lambda key: key % 2)
     running, owed = [], set()
     for action, key in sequence:
         if action == "add":
             queue.add(key)
+            owed.add(key)
+        elif action == "first":
+            queue.add_first(key)
             owed.add(key)
         elif action == "after":
             queue.add_after(key, 3.0)
@@ -268,6 +342,23 @@ async def test_a_worker_survives_exceptions_and_passes_the_failures_on():
     await asyncio.wait_for(work(queue, handle, lambda key, error: errors.append((key, str(error)))), 5)
     assert seen == [0, 1, 2]
     assert errors == [("a", "0"), ("a", "1")]
+
+
+async def test_a_key_whose_worker_was_cancelled_from_within_is_handled_again():
+    queue = WorkQueue(asyncio.get_running_loop().time, jitter=lambda: 0.0)
+    seen = []
+
+    async def handle(key, failures):
+        seen.append(failures)
+        if not failures:
+            raise asyncio.CancelledError
+        queue.close()
+
+    tasks = Supervisor(lambda task: None)
+    queue.add("a")
+    worker = tasks.start("worker", lambda: work(queue, handle, lambda key, error: None), ends=True)
+    await asyncio.wait_for(worker, 5)
+    assert seen == [0, 1]
 
 
 async def test_an_idle_worker_wakes_for_a_new_key_and_for_the_end():

@@ -226,7 +226,8 @@ class Making(Remembering):
         yield {"metadata": {"resourceVersion": "10"}, "items": items}
 
     async def patch(self, resource, namespace, name, body):
-        self.scaled.append(body["spec"]["replicas"])
+        if "spec" in body:
+            self.scaled.append(body["spec"]["replicas"])
         return self._call("patch", body)
 
 

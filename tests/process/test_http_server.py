@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from slipway_process.network import http_server
 from slipway_process.network.http_server import Handler, HttpRunner
+from slipway_process.network.request_heads import BoundedHeads
 from testkit.until import until_async
 
 
@@ -268,3 +269,33 @@ async def test_a_request_without_its_body_ends_with_the_server(app: App, client:
     async with asyncio.timeout(20):
         await app.runner.cleanup()
     assert b" 200 " not in await client.rest()
+
+
+LINES = "".join(f"x-{n}: {'a' * 8000}\r\n" for n in range(9))
+
+
+async def test_a_head_is_bounded_as_a_whole_and_a_body_is_not(app: App, client: Client) -> None:
+    """aiohttp bounds each line and their number: 128 lines of 8 KB held a megabyte of each connection."""
+    body = bytes(1_000_000)
+    assert await client.ask("POST", "/echo", body) == (200, body)
+    assert await client.ask("POST", "/echo", b"a", LINES[: 7 * 8005].rstrip()) == (200, b"a")
+    await client.send("POST", "/echo", b"a", LINES.rstrip())
+    assert b" 400 " in (await client.rest()).splitlines()[0]
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+def test_a_head_that_comes_in_pieces_is_bounded(size: int) -> None:
+    heads = BoundedHeads(Pieces(), 5000)
+    sent = 0
+    with pytest.raises(http_exceptions.LineTooLong):
+        while True:
+            sent += size
+            heads.feed_data(bytes(size))
+    assert sent <= 5000 + size and heads.pending_bytes == sent
+
+
+class Pieces:
+    """A parser that never has a whole request."""
+
+    def feed_data(self, data: bytes) -> tuple[list[object], bool, bytes]:
+        return [], False, b""

@@ -15,6 +15,7 @@ import psutil
 from testkit.until import until
 
 DEADLINE_S = 240.0
+ENGINES = ("slipway_server.engine.process", "slipway_server.predict.process.child")
 ROOT = Path(__file__).parents[2]
 SOURCES = f"{ROOT / 'server'}{os.pathsep}{ROOT / 'process'}"
 
@@ -60,8 +61,10 @@ class ServerProcess:
 
     @property
     def engine(self) -> psutil.Process:
-        (child,) = psutil.Process(self.process.pid).children()
-        return child
+        """The process of the engine, or of the classic model: not those that read bodies."""
+        children = psutil.Process(self.process.pid).children()
+        (engine,) = [child for child in children if not {*ENGINES}.isdisjoint(child.cmdline())]
+        return engine
 
     def wait_ready(self) -> "ServerProcess":
         until(lambda: self.process.poll() is not None or self.message("ready"), "the server", DEADLINE_S)

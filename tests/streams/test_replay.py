@@ -1,14 +1,19 @@
 """Clients that lose their stream and reconnect: they get the rest, and no token is computed twice."""
 
+import asyncio
 import json
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import aiohttp
 import pytest
 
+from slipway_gateway.quotas.policy import Policy
+from slipway_gateway.quotas.tenant import Limits
 from testkit.until import until_async
+from tests.gateway import tenants
 from tests.gateway.harness import Gateway, gateway
 from tests.server.process import ServerProcess
 
@@ -197,6 +202,42 @@ async def test_after_the_window_it_is_computed_once_more(two: list[ServerProcess
         received += await (await Reader.ask(other, received[-1][0])).take()
         assert bare(received) == bare(whole)
         assert came_back(pod) == before | {"repeated": before.get("repeated", 0) + 1}
+
+
+@pytest.mark.finding("F16")
+async def test_a_finished_stream_that_is_computed_again_is_paid_for_again(two: list[ServerProcess]) -> None:
+    """The pod generated 400 tokens for its last event, as often as the client came back, and charged none of them."""
+    key = tenants.make_key()
+    one = replace(tenants.tenant("team-a", key), policy=Policy(Limits(output_tokens_per_minute=1, burst_s=60_000_000)))
+    async with gateway(tenants=[one], pepper=tenants.PEPPER, auth_mode="required") as gate:
+        gate.route(("rev", 100, [two[1].url]))
+        headers = tenants.bearer(key)
+
+        async def spent() -> tuple[int, int]:
+            await gate.ledger.flush()
+            _, rows = await gate.ledger.usage(0, 1 << 30, "")
+            bucket = gate.admission.quotas.known()["team-a"]._buckets["output_tokens"]
+            now_s = asyncio.get_running_loop().time()
+            return sum(row["output_tokens"] for row in rows), round(bucket.full_in_s(now_s) / bucket.rate.interval_s)
+
+        events = await (await Reader.ask(gate, **headers)).take()
+        assert (await spent())[0] == TOKENS
+        last = events[-3][0]
+        for count in (1, 2):
+            # The buffer of the former return is gone.
+            await until_async(lambda: two[1].metric("slipway_replay_streams") == 0, within_s=30)
+            meter = Meter(two[1])
+            await (await Reader.ask(gate, last, **headers)).take()
+            assert meter.since()["generated"] == TOKENS
+            billed, limited = await spent()
+            assert billed == (1 + count) * TOKENS
+            assert limited == pytest.approx(billed, abs=10), "one flows back each minute"
+        meter = Meter(two[1])
+        await (await Reader.ask(gate, last, **headers)).take()
+        assert meter.since()["generated"] == 0
+        billed, limited = await spent()
+        assert billed == 3 * TOKENS
+        assert limited == pytest.approx(billed, abs=10)
 
 
 async def test_where_too_many_are_kept_the_oldest_goes(two: list[ServerProcess]) -> None:

@@ -4,6 +4,9 @@ import copy
 from random import Random
 from typing import Any
 
+from slipway_operator.api.v1alpha1.status import Status
+from tests.support.model_cluster import ModelCluster
+
 Object = dict[str, Any]
 
 STATES = (
@@ -132,3 +135,16 @@ def _other(value: Any, key: str, random: Random) -> Any:
         is_moment = key == "since" or key.endswith("At")
         return random.choice(MOMENTS) if is_moment else random.choice(("", "elsewhere00", "x" * 60))
     return value
+
+
+class Forged(ModelCluster):
+    """A world whose status others write too: earlier writes do not bound what the operator may write now."""
+
+    def _assert_nothing(self, *_: Any, **__: Any) -> None:
+        return
+
+    _assert_weights = _assert_mirrors = _assert_confirmed = _assert_judged = _assert_scale = _assert_nothing
+    _assert_may_shrink = _assert_room = _assert_nothing
+
+    def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
+        self.keep(new, rendered)

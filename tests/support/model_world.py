@@ -1,6 +1,6 @@
 """One ModelDeployment in a model of a cluster: what there is, and what the operator and a test see of it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from slipway_operator.api.v1alpha1.status import Mode, Status
+from slipway_operator.kube.reading.observe import rebuilt
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
 from slipway_operator.model.analysis.template import Template, found
-from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, PodTrouble, Snapshot, Workload
+from slipway_operator.model.cluster.observed import Autoscaler, Child, Observed, Pod, PodTrouble, Snapshot, Workload
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
@@ -29,6 +30,7 @@ class Pods:
     made: list[datetime] = field(default_factory=list)  # when each pod was made, oldest first
     name: str = ""  # of the ReplicaSet
     kind: str = "ReplicaSet"  # or LeaderWorkerSet: then each is a group
+    record: str = ""  # copy of the revision's record
 
 
 @dataclass
@@ -36,6 +38,7 @@ class World:
     """What there is. The comment of a field has what a test may set."""
 
     spec: dict[str, Any]
+    uris: dict[str, str] = field(default_factory=dict)  # models by revision, even of one whose record is lost
     now: datetime = START
     generation: int = 1
     status: dict[str, Any] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class World:
     services: dict[str, str] = field(default_factory=dict)  # names by revision
     autoscalers: dict[str, Autoscaler] = field(default_factory=dict)  # by name
     gateways: list[ModelGateway] = field(default_factory=lambda: [ModelGateway("a"), ModelGateway("b")])
+    foreign: tuple[Child, ...] = ()  # objects that another controller took
     broken: set[str] = field(default_factory=set)  # model URIs whose pods never get ready
     places: int | None = None  # pods that the nodes take; None is any number
     scheduling_message: str = (
@@ -114,7 +118,7 @@ class World:
 
     def uri(self, revision: str) -> str:
         """The model of a revision, or of its baseline."""
-        return self.snapshots[what_runs(revision)].inputs.model.uri
+        return self.uris[what_runs(revision)]
 
     def ready(self, revision: str) -> int:
         """Ready pods that run a revision."""
@@ -136,9 +140,10 @@ class World:
     def observed(self) -> Observed:
         """What the operator sees."""
         return Observed(
-            snapshots=dict(self.snapshots),
+            snapshots=self.snapshots | {item.revision: item for item in self._rebuilt()},
             workloads={name: self._workload(name, item) for name, item in self.pods.items()},
             services=dict(self.services),
+            foreign=self.foreign,
             gateways=tuple(item.seen(self.inflight, self.now) for item in self.gateways),
             hooks=dict(self._answers),
             measured=dict(self._measurements),
@@ -163,15 +168,19 @@ class World:
             "aborted": parsed.aborted_revisions,
         }
 
+    def _rebuilt(self) -> list[Snapshot]:
+        """The lost records, from their copies."""
+        holders = [Workload(name, 0, 0, 0, record=item.record) for name, item in self.pods.items()]
+        return rebuilt(holders, self.snapshots, "chat")
+
     def _workload(self, name: str, item: Pods) -> Workload:
         uri = self.uri(name)
         waiting = item.replicas - item.placed
         fails = uri in self.broken or uri in self.crashed
         troubles = _troubles(name, fails, self.scheduling_message if waiting else None)
         pods = _pods(name, tuple(item.made), item.ready, self.restarts.get(uri, 0), self.drained_before)
-        return Workload(
-            name, item.desired, item.replicas, item.ready, troubles, waiting, pods, name=item.name, kind=item.kind
-        )
+        seen = Workload(name, item.desired, item.replicas, item.ready, troubles, waiting, pods, name=item.name)
+        return replace(seen, kind=item.kind, record=item.record)
 
     def _live(self) -> set[str | None]:
         rollout = self.parsed().rollout

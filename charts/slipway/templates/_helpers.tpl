@@ -30,12 +30,31 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end -}}
 
-{{/* Image reference: a digest wins over a tag, and the tag's default is the chart's appVersion. */}}
+{{/* Image reference: a digest wins over a tag, whose default is the chart's appVersion. global.imageRegistry replaces the registry. */}}
 {{- define "slipway.image" -}}
+{{- $repository := .image.repository -}}
+{{- with (.root.Values.global).imageRegistry -}}
+{{- $parts := splitList "/" $repository -}}
+{{- if and (gt (len $parts) 1) (regexMatch "[.:]|^localhost$" (first $parts)) -}}
+{{- $parts = rest $parts -}}
+{{- end -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (join "/" $parts) -}}
+{{- end -}}
 {{- if .image.digest -}}
-{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- printf "%s@%s" $repository .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- printf "%s:%s" $repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Fails with a sentence where the cluster does not have a kind: {root, kind: GROUP/VERSION/KIND, value, bring}. Helm knows the kinds
+of a cluster when it talks to one, or by --api-versions; without, as in `helm template`, it knows no kind at all, not even Pods.
+*/}}
+{{- define "slipway.needs" -}}
+{{- $known := .root.Capabilities.APIVersions -}}
+{{- if and ($known.Has "v1/Pod") (not ($known.Has .kind)) -}}
+{{- fail (printf "%s is set, but the cluster has no kind %s: install %s first, or leave the value as it is by default" .value .kind .bring) -}}
 {{- end -}}
 {{- end -}}
 
@@ -50,24 +69,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* Namespaces to work in, comma-separated; empty for all of them. */}}
 {{- define "slipway.namespaces" -}}
-{{- if eq .Values.rbac.scope "namespaces" -}}
-{{- if not .Values.rbac.namespaces -}}
-{{- fail "rbac.scope is namespaces, but rbac.namespaces is empty: list the namespaces that hold ModelDeployments" -}}
-{{- end -}}
 {{- join "," .Values.rbac.namespaces -}}
-{{- else if .Values.rbac.namespaces -}}
-{{- fail "rbac.namespaces is set, but rbac.scope is cluster: set rbac.scope to namespaces, or empty the list" -}}
-{{- end -}}
 {{- end -}}
 
 {{/* How gateways authenticate requests: Tenants are cluster-wide, so not by itself with rights in some namespaces only. */}}
 {{- define "slipway.authMode" -}}
-{{- if and (eq .Values.auth.mode "auto") (eq .Values.rbac.scope "namespaces") }}off{{ else }}{{ .Values.auth.mode }}{{ end -}}
+{{- if and (eq .Values.auth.mode "auto") .Values.rbac.namespaces }}off{{ else }}{{ .Values.auth.mode }}{{ end -}}
 {{- end -}}
 
 {{/* Whether the metrics API is served: registrations are cluster-wide, so not with rights in some namespaces only. */}}
 {{- define "slipway.metricsApi" -}}
-{{- if and .Values.operator.metricsApi.enabled (eq .Values.rbac.scope "cluster") -}}true{{- end -}}
+{{- if and .Values.operator.metricsApi.enabled (not .Values.rbac.namespaces) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "slipway.metricsApiRole" -}}

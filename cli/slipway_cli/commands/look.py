@@ -47,23 +47,33 @@ def get(cluster: ClusterClient, name: str | None, all_namespaces: bool, output: 
     if output != "table":
         print_data(cluster.deployment(name) if name else cluster.deployments(all_namespaces), output)
         return
+    _print_table(cluster, name, all_namespaces)
+
+
+def _print_table(cluster: ClusterClient, name: str | None, all_namespaces: bool) -> None:
     lines = table.format_server_table(cluster.table(name, all_namespaces), all_namespaces)
     where = "" if all_namespaces else f" in {cluster.namespace} namespace"
     click.echo("\n".join(lines)) if lines else click.echo(f"No resources found{where}.", err=True)
 
 
 @click.command()
-@name_argument
+@click.argument("name", required=False, shell_complete=complete_name)
 @click.option("-w", "--watch", is_flag=True, help="Continue until interrupted; not with -o json or yaml.")
 @output_option("tree", "json", "yaml")
 @with_cluster
-def status(cluster: ClusterClient, name: str, watch: bool, output: str) -> None:
+def status(cluster: ClusterClient, name: str | None, watch: bool, output: str) -> None:
     """Show the state of a rollout: revisions, pods and why they are not ready, steps, what it waits for, last events.
 
-    With --watch a terminal shows the tree live; elsewhere each change is a line.
+    With --watch a terminal shows the tree live; elsewhere each change is a line. Without NAME it lists
+    ModelDeployments, as `get` does.
     """
     if watch and output != "tree":
         raise click.UsageError(f"--watch and -o {output} do not go together")
+    if name is None and (watch or output != "tree"):
+        raise click.UsageError("give a NAME: without one, `slipway status` lists ModelDeployments as a table")
+    if name is None:
+        _print_table(cluster, None, all_namespaces=False)
+        return
     is_terminal = sys.stdout.isatty()
     if watch:
         live.watch(lambda: _look(cluster, name), is_terminal)

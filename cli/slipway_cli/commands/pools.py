@@ -11,7 +11,7 @@ COLUMNS = ("model", "modeldeployment", "revision", "role", "loaded", "reason")
 
 
 @click.command("pools")
-@click.argument("name", metavar="POOL", required=False, shell_complete=complete_pool_name)
+@click.argument("name", metavar="[POOL]", required=False, shell_complete=complete_pool_name)
 @click.option("-A", "--all-namespaces", is_flag=True, help="List those of all namespaces.")
 @output_option("table", "json", "yaml")
 @with_cluster

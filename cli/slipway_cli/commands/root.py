@@ -17,12 +17,23 @@ COMMANDS = (
 )
 
 
+ELSEWHERE = {"watch": "slipway status NAME --watch"}
+
+
 class OrderedGroup(click.Group):
     """Lists the commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In order of addition."""
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one of another tool's that has another name here is named in the error."""
+        if args and args[0] in ELSEWHERE:
+            ctx.fail(f"No such command {args[0]!r}. Use `{ELSEWHERE[args[0]]}`.")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})

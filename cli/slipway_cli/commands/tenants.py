@@ -67,7 +67,7 @@ class Groups(click.ParamType[tuple[str, ...]]):
 
 
 @click.command("usage")
-@click.argument("name", metavar="TENANT", required=False)
+@click.argument("name", metavar="[TENANT]", required=False)
 @click.option("--since", type=Duration(), default="24h", help="How far back, in whole hours of UTC; default is 24h.")
 @click.option(
     "--by",
@@ -86,7 +86,7 @@ class Groups(click.ParamType[tuple[str, ...]]):
 def usage_(
     cluster: ClusterClient, name: str | None, since: float, by: tuple[str, ...], gateways: str, output: str
 ) -> None:
-    """Show what tenants used: requests, tokens and cost, added up over all gateways."""
+    """Show what one tenant or all of them used: requests, tokens and cost, added up over all gateways."""
     cluster.version()  # its response sets the clock of `cluster.now()`
     read = ledgers.rows(cluster, gateways, usage.hours(cluster.now(), since), name or "")
     found = usage.add_up(read, by)
@@ -127,7 +127,7 @@ def create(
 
 
 @keys.command("list")
-@click.argument("name", metavar="TENANT", required=False)
+@click.argument("name", metavar="[TENANT]", required=False)
 @output_option("table", "json", "yaml")
 @with_cluster
 def list_(cluster: ClusterClient, name: str | None, output: str) -> None:

@@ -56,13 +56,13 @@ def promote_full(of: Deployment) -> Decision:
     if refusal := _not_stepping(of, "promote"):
         return refusal
     assert rollout, "there is a rollout, or it was refused"
-    if of.intents.get("promoteFull") == rollout.revision:
-        return _already_requested(f"the full promotion of revision {rollout.revision}")
+    if of.intents.get("promoteFull") == rollout.attempt_token:
+        return _already_requested(f"the full promotion of {rollout.attempt_token}")
     held = f"; spec.paused holds it until `slipway resume {of.name}`" if of.paused else ""
     text = (
         f"{_revision(of, rollout.revision)} skips the steps that are left and is promoted when its pods are ready{held}"
     )
-    return Change({"rollout": {"promoteFull": rollout.revision}}, text)
+    return Change({"rollout": {"promoteFull": rollout.attempt_token}}, text)
 
 
 def abort(of: Deployment) -> Decision:
@@ -103,9 +103,7 @@ def undo(of: Deployment, records: Sequence[RevisionRecord], to: str | None) -> D
         return Nothing(f"{of.name} has no revision yet")
     target = history.find_revision(records, to) if to else _before(of)
     if target is None:
-        known = ", ".join(f"{item.ordinal} ({item.revision})" for item in records) or "none"
-        what = f"revision {to} of {of.name} is not in its history" if to else f"{of.name} has no former revision"
-        return Nothing(f"{what}; there are: {known}")
+        return _no_target(of, records, to)
     if target == of.wanted:
         return Nothing(f"revision {target} is what {of.name} is to run already")
     if target == of.current:
@@ -115,6 +113,15 @@ def undo(of: Deployment, records: Sequence[RevisionRecord], to: str | None) -> D
         return Nothing(f"revision {target} is forgotten (spec.revisionHistoryLimit): write its model into the spec")
     text = f"{of.name} goes back to revision {target} without steps; the rollback ends when spec.model is changed"
     return Change({"rollout": {"rollbackTo": f"{of.current}/{target}"}}, text, _warn_of_rejection(of, target))
+
+
+def _no_target(of: Deployment, records: Sequence[RevisionRecord], to: str | None) -> Nothing:
+    others = [item for item in records if item.revision != of.wanted]
+    known = ", ".join(f"{item.ordinal} ({item.revision})" for item in others)
+    if to:
+        return Nothing(f"revision {to} of {of.name} is not in its history; others there are: {known or 'none'}")
+    way = f"; to run another one, name it: `slipway undo {of.name} --to {others[-1].ordinal}`; there are: {known}"
+    return Nothing(f"no revision of {of.name} served before {of.stable}{way if others else ''}")
 
 
 def pause(of: Deployment) -> Decision:

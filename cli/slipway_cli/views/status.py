@@ -18,7 +18,7 @@ from slipway_cli.views.steps import StepLine
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
 # Conditions that are bad news when they are True; all others are bad news when they are not True.
-_NEGATIVE = ("ForeignObjects", "NameConflict", "Stalled", "UnknownField")
+_NEGATIVE = ("ForeignObjects", "NameConflict", "Stalled", "UnknownField", "UsageReportsImplausible")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _events(items: Sequence[Json]) -> list[EventView]:
     """The last `MAX_EVENTS` Events, oldest first."""
     found = [
         EventView(
-            at=parse_time(item.get("lastTimestamp") or item.get("eventTime") or item["metadata"]["creationTimestamp"]),
+            at=parse_time(item.get("eventTime") or item.get("lastTimestamp") or item["metadata"]["creationTimestamp"]),
             type=item.get("type", ""),
             reason=item.get("reason", ""),
             message=item.get("message", ""),

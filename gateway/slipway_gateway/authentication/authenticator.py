@@ -26,13 +26,15 @@ from ..identity.failures import FailureDelays
 from ..identity.tenants import KnownTenant, TenantTable
 from ..identity.tokens import UnverifiedToken
 from ..limits.connections import address_owner
+from ..limits.places import Places
 from ..telemetry.metrics import GatewayMetrics
 from ..wire import errors
 from .issuers import IssuerKeys, IssuerUnavailable
 from .known_tenants import KnownTenants
 from .service_accounts import ReviewUnavailable, ServiceAccountTokens
 
-MAX_WAITING = 256  # refusals that are delayed at the same time; a further one becomes 429 without a delay
+# Refusals that are delayed at the same time, with a share for each address; a further one is 429 without a delay.
+MAX_WAITING = 256
 _NO_CREDENTIALS = (AuthReason.MISSING, AuthReason.FOREIGN)
 
 
@@ -62,7 +64,7 @@ class Authenticator:
         self._metrics = metrics
         self._clock = clock
         self._failures = FailureDelays()
-        self._waiting = 0
+        self._waiting = Places(MAX_WAITING)
 
     @property
     def waiting_for(self) -> str:
@@ -172,13 +174,12 @@ class Authenticator:
         delay_s = self._failures.failed(source, self._clock())
         if not delay_s:
             return
-        if self._waiting >= MAX_WAITING:
+        if self._waiting.take(source):
             raise errors.too_many_failures()
-        self._waiting += 1
         try:
             await asyncio.sleep(delay_s)
         finally:
-            self._waiting -= 1
+            self._waiting.leave(source)
 
 
 def _error(refusal: AuthRefusal) -> errors.RequestError:

@@ -114,12 +114,12 @@ class IssuerKeys:
         async with self._open().get(url, allow_redirects=False) as answer:
             if answer.status != 200:
                 raise UnusableKeys(f"{url[:200]} answers with {answer.status}")
-            content = b""
+            content = bytearray()
             async for piece in answer.content.iter_chunked(64 << 10):
                 content += piece
                 if len(content) > MAX_DOCUMENT_BYTES:
                     raise UnusableKeys(f"{url[:200]} is longer than {MAX_DOCUMENT_BYTES} bytes")
-            return content
+            return bytes(content)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -99,7 +100,9 @@ class LastTenants:
         made = path.with_suffix(".new")
         try:
             with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(msgspec.json.encode(StoredTenants(as_of_s, list(table.tenants.values()))))
+                # A copy of a policy is without the prices that requests have looked up.
+                tenants = [replace(one, policy=replace(one.policy)) for one in table.tenants.values()]
+                file.write(msgspec.json.encode(StoredTenants(as_of_s, tenants)))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(made, path)

@@ -5,15 +5,18 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from slipway_process.supervisor import observe
+
 from ..identity.reviewed_tokens import Reviewed, ReviewedTokens, digest
 from ..identity.tokens import UnverifiedToken
+from ..limits.places import Places
 from ..limits.rate import RateLimit
 from ..telemetry.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
 
 # TokenReviews that one gateway may send in a second. Half of a burst is kept for tokens that were accepted before, and
-# the new tokens of one source get at most half of the rate.
+# the new tokens of one source get at most half of the rate. Those in flight have a share for each source too.
 REVIEWS_PER_S = 20
 MAX_IN_FLIGHT = 64
 RETRY_S = 1.0  # between two tries while the API server does not review
@@ -38,6 +41,7 @@ class ServiceAccountTokens:
         self._review, self._metrics, self._clock = review, metrics, clock
         self._known = ReviewedTokens()
         self._pending: dict[bytes, asyncio.Task[Reviewed | None]] = {}
+        self._places = Places(MAX_IN_FLIGHT)
         self._rate = RateLimit(clock(), REVIEWS_PER_S)
         self._sources: OrderedDict[str, RateLimit] = OrderedDict()
         self._tried_s = float("-inf")
@@ -76,11 +80,15 @@ class ServiceAccountTokens:
         now_s = self._clock()
         if self.trouble and now_s - self._tried_s < RETRY_S:
             return None
-        if len(self._pending) >= MAX_IN_FLIGHT or not self._may_call(source, now_s):
+        owners = (source,) if source else ()
+        if self._places.refusal(*owners) or not self._may_call(source, now_s):
             self._metrics.token_reviewed("limited")
             return None
         self._tried_s = now_s
-        task = self._pending[key] = asyncio.create_task(self._call(key, token))
+        self._places.force(*owners)
+        task = self._pending[key] = observe(asyncio.create_task(self._call(key, token), name="review of a token"))
+        # A task that is cancelled before it began runs none of its code: so the place is given back here.
+        task.add_done_callback(lambda _: self._places.leave(*owners))
         return task
 
     def _may_call(self, source: str, now_s: float) -> bool:

@@ -21,7 +21,7 @@ class TenantSource:
         self._metrics = metrics
         self._tenants: dict[str, KnownTenant] = {}
         self._listed = False
-        owner = ResourceCallbacks(self._seen, self._gone, self._contacted, absent=self._absent)
+        owner = ResourceCallbacks(self._seen, self._gone, self._contacted, self._absent, metrics.unreadable_object)
         self._reflector = Reflector(KubernetesClient(kubeconfig), TENANTS, "", owner)
         known.trouble = lambda: self._reflector.trouble
 
@@ -36,6 +36,7 @@ class TenantSource:
             tenant = parse(item)
         except UnreadableTenant as error:
             log.error("not used, the last good tenant stays: %s", error)
+            self._metrics.unreadable_object(TENANTS[0])
             self._known.problems[item["metadata"]["name"]] = str(error)
             return
         key = key_of(item)

@@ -20,6 +20,8 @@ from .in_flight import InFlight
 from .outlier import OutlierDetection
 from .published_table import PublishedTable
 from .service import RouteServices
+from .spares import Spares
+from .usage_reports import UsageReports
 
 
 class LoadBalancer:
@@ -46,8 +48,10 @@ class LoadBalancer:
         self.failsafe = FailsafeState(metrics, failsafe or FailsafeSettings(), clock)
         self.in_flight = InFlight(metrics)
         self.ejection = OutlierEjection(outlier_detection or OutlierDetection(), metrics, clock)
+        self.spares = Spares()
         self.activity = ActivityTracker(clock, incarnation)
         self._services = RouteServices(clock, self.activity.notify)
+        self._usage_reports = UsageReports(clock, self.activity.notify)
         self.first_attempts = FirstAttempts(
             self.published, self.failsafe, metrics, clock, hung_after_s=hung_after_s, max_sessions=max_sessions
         )
@@ -59,8 +63,10 @@ class LoadBalancer:
         self.first_attempts.samples.keep(known.routes, self._clock())
         self.activity.follow(known.routes)
         self._services.follow((name, route.uid, known.ready(route)) for name, route in known.routes.items())
+        self._usage_reports.follow(known.routes)
         self.failsafe.follow(last, known)
         self.ejection.follow(known)
+        self.spares.follow(known)
         self._metrics.routes_applied({name: route.generation for name, route in known.routes.items()})
         self.published.publish(table)
 
@@ -106,6 +112,11 @@ class LoadBalancer:
         in_force = self.failsafe.weights_in_force(table, route)
         avoided = self.failsafe.avoided_revision(route, in_force, key)
         return pick(table, in_force, key, in_flight, excluded, avoided=avoided, own=own)
+
+    def without_spare(self, model: str, risked: Collection[str]) -> Collection[str]:
+        """Endpoints of a model whose end would leave their revision with none that serves: see `Spares.without`."""
+        table, route = self.published.current, self.published.find(model)
+        return self.spares.without(table, route, risked) if table and route else ()
 
     def load_of(self, model: str) -> tuple[int, int]:
         """Requests of this gateway in flight at the endpoints of a model, and how many endpoints there are."""
@@ -153,6 +164,11 @@ class LoadBalancer:
         """
         if code >= 500 and outcome not in ("drained", "client_error") and (route := self.published.find(model)):
             self._services.refused(route.name, outcome)
+
+    def usage_implausible(self, model: str, reported: int, possible: int) -> None:
+        """A server of a model reported so many tokens for a request that can have caused `possible` ones."""
+        if route := self.published.find(model):
+            self._usage_reports.implausible(route.name, reported, possible)
 
     def start_attempt(
         self,
@@ -213,5 +229,6 @@ class LoadBalancer:
             "failsafe": self.failsafe.report(route),
             "activity": self.activity.report(route.name),
             "service": self._services.report(route.name),
+            "implausible_usage": self._usage_reports.report(route.name),
             "samples": self.first_attempts.samples.report(route, self._clock()),
         }

@@ -32,11 +32,23 @@ class PublishedTable:
         """The route of a model name or of `namespace/name`. A running request finds its route by the latter."""
         return self._by_name.get(model)
 
+    def engine_at(self, url: str) -> str:
+        """The engine type of the endpoint at `url`; empty where it is not known."""
+        return self.current.engines.get(url, "") if self.current else ""
+
     def lists(self, model: str, revision: str) -> bool:
         """Whether a model's route lists the revision or an equivalent one, or has endpoints of it."""
         route = self.find(model)
         known = self.current.revisions(route) if self.current and route else []
         return any(name in known for name in equivalent_revisions(revision))
+
+    def has_pod(self, model: str, revision: str, url: str) -> bool:
+        """Whether the pod of an endpoint is there, ready or not; False while it is being deleted."""
+        route = self.find(model)
+        if self.current is None or route is None:
+            return False
+        ready, unready = self.current.pods(route, revision)
+        return url in ready or url in unready
 
     def urls(self, model: str, *revisions: str) -> tuple[str, ...]:
         """URLs of the ready endpoints of these revisions of a model; empty for an unknown model."""

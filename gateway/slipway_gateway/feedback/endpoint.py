@@ -36,8 +36,8 @@ class SharedClaims(Protocol):
 class _Rating:
     """An entry that counts unless its token was counted before.
 
-    `place`: its index in the request. `generation` None: no analysis compares it. `wrong` None: it is a label that
-    cannot be compared. Either one is for the inference log alone.
+    `place`: its index in the request. `owner`: whose shares it takes. `generation` None: no analysis compares it.
+    `wrong` None: it is a label that cannot be compared. Either one is for the inference log alone.
     """
 
     place: int
@@ -45,6 +45,7 @@ class _Rating:
     generation: GenerationSamples | None
     wrong: bool | None
     logged: bool
+    owner: str
 
 
 class FeedbackApi:
@@ -95,7 +96,7 @@ class FeedbackApi:
             else:
                 results[place] = found
                 self._count(answer.states, found)
-        for rating, is_new in zip(ratings, await self._claim([one.states.id for one in ratings]), strict=True):
+        for rating, is_new in zip(ratings, await self._claim(ratings), strict=True):
             results[rating.place] = ACCEPTED if is_new else DUPLICATE
             self._count(rating.states, _COUNTED_AS[rating.wrong] if is_new else DUPLICATE)
             if is_new:
@@ -109,9 +110,10 @@ class FeedbackApi:
             return EXPIRED
         if wrong is None and not logged:
             return NO_LABEL
-        if not self._memory.first(states.id, CLAIMED):
+        owner = sender.name if sender else states.route  # a token has one of them
+        if not self._memory.first(owner, states.id, CLAIMED):
             return DUPLICATE
-        return _Rating(place, states, generation, wrong, logged)
+        return _Rating(place, states, generation, wrong, logged, owner)
 
     def _generation(self, states: Statement) -> GenerationSamples | None:
         """The samples in which the answer counts; None where its generation is not reported, or has other weights."""
@@ -121,7 +123,8 @@ class FeedbackApi:
         known = found is not None and bool(found.digest) and table_of(found.digest) == states.table
         return found if known else None
 
-    async def _claim(self, ids: Sequence[bytes]) -> list[bool]:
+    async def _claim(self, ratings: Sequence[_Rating]) -> list[bool]:
+        ids = [one.states.id for one in ratings]
         if self.shared is None or not ids:
             return [True] * len(ids)
         try:
@@ -129,8 +132,8 @@ class FeedbackApi:
         except CountersAway:
             return [True] * len(ids)  # once at this gateway
         except BaseException:
-            for id_ in ids:
-                self._memory.forget(id_)  # the client is gone and may send it again
+            for one in ratings:
+                self._memory.forget(one.owner, one.states.id)  # the client is gone and may send it again
             raise
 
     def _is_logged(self, states: Statement, sender: RequestIdentity | None) -> bool:
@@ -147,11 +150,11 @@ class FeedbackApi:
         """
         states, session = rating.states, rating.states.table + rating.states.session
         if rating.logged:
-            self._inference_log.rated(states.id.hex(), entry.correct, entry.score, entry.label)
+            self._inference_log.rated(rating.owner, states.id.hex(), entry.correct, entry.score, entry.label)
         if rating.generation is None or rating.wrong is None or not states.counts:
             return
-        first = not states.session or self._memory.first(session, RATED)
-        wrong = rating.wrong and (not states.session or self._memory.first(session, WRONG))
+        first = not states.session or self._memory.first(states.route, session, RATED)
+        wrong = rating.wrong and (not states.session or self._memory.first(states.route, session, WRONG))
         rating.generation.rate(states.revision, first=first, wrong=wrong)
 
     def _count(self, states: Statement, result: str) -> None:

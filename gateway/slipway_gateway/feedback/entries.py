@@ -5,7 +5,10 @@ from typing import Annotated
 
 import msgspec
 
+from slipway_process.byte_order_mark import without_mark
+
 from ..wire.errors import RequestError, invalid
+from ..wire.json_values import items_of, list_decoder
 from ..wire.predictions import label_text
 from .tokens import MAX_TOKEN, SignedAnswer
 
@@ -14,6 +17,7 @@ MAX_BODY_BYTES = 2 << 20
 MAX_LABEL = 1024
 RIGHT_FROM = 0.5  # an answer with a lower score is wrong
 
+_IS_LIST = re.compile(rb"\s*\[")
 _AT = re.compile(r" - at `\$(.*)`$")
 
 
@@ -35,25 +39,33 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if predicted is None else not predicted
 
 
-_ENTRIES = msgspec.json.Decoder(Entry | Annotated[list[Entry], msgspec.Meta(min_length=1, max_length=MAX_ENTRIES)])
+_ENTRY = msgspec.json.Decoder(Entry)
+_ENTRIES = list_decoder(Entry | msgspec.UnsetType, msgspec.UNSET, MAX_ENTRIES)
 
 
 def parse(body: bytes) -> tuple[list[Entry], bool]:
     """The entries of a body, and whether they came as a list. Raises RequestError 400 for an invalid body."""
+    body = without_mark(body)
     try:
-        found = _ENTRIES.decode(body)
+        listed = _IS_LIST.match(body) is not None
+        entries = _entries_of(body) if listed else [_ENTRY.decode(body)]
     except msgspec.ValidationError as error:
         at = _AT.search(str(error))
         param = at[1].lstrip(".") if at else None
         raise invalid("invalid_feedback", f"The feedback is not as expected: {error}.", param=param) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
-    listed = isinstance(found, list)
-    entries = found if isinstance(found, list) else [found]
     for place, entry in enumerate(entries):
         if sum(given is not None for given in (entry.correct, entry.score, entry.label)) != 1:
             raise _not_one(f"[{place}]" if listed else None)
     return entries, listed
+
+
+def _entries_of(body: bytes) -> list[Entry]:
+    entries = items_of(_ENTRIES.decode(body), msgspec.UNSET)
+    if not entries:
+        raise msgspec.ValidationError("Expected `array` of length >= 1")
+    return entries
 
 
 def _not_one(param: str | None) -> RequestError:

@@ -5,7 +5,8 @@ import asyncio
 from aiohttp import payload, web
 from aiohttp.abc import AbstractStreamWriter
 
-from ..limits.budget import SHARE, Account
+from ..limits.budget import Account
+from ..limits.places import SHARE
 from ..settings import GatewaySettings
 from ..wire import errors, inference
 
@@ -13,7 +14,8 @@ from ..wire import errors, inference
 WINDOW_S = 10.0
 # What CPython takes for a piece of a body beside its bytes: a body in many small pieces takes more than its length.
 _PIECE_BYTES = 64
-
+# One pass over the JSON of a longer body takes milliseconds, up to 80 for 16 MiB of short values.
+LONG_BYTES, OTHERS_S = 1 << 20, 0.005
 
 # Bytes that are sent at once: a transport copies the part that its socket does not accept.
 SLICE_BYTES = 64 << 10
@@ -22,7 +24,7 @@ SLICE_BYTES = 64 << 10
 class SlicedBody(payload.Payload):
     """A request body that is sent slice by slice without a copy."""
 
-    def __init__(self, *parts: bytes) -> None:
+    def __init__(self, *parts: bytes | memoryview) -> None:
         super().__init__(parts)
         self._parts = parts
         self._size = sum(map(len, parts))
@@ -40,9 +42,18 @@ class SlicedBody(payload.Payload):
                 await writer.write(seen[begin : begin + SLICE_BYTES])
 
 
-def make_body(body: bytes, tokens: bytes) -> bytes | SlicedBody:
+async def let_others_run(body: bytes) -> None:
+    """Call it between two passes over a body: after one of a long body others get their turns.
+
+    An answer to another request needs some rounds of the event loop, so that one round is too little.
+    """
+    if len(body) > LONG_BYTES:
+        await asyncio.sleep(OTHERS_S)
+
+
+def make_body(*parts: bytes | memoryview) -> bytes | SlicedBody:
     """The body of an upstream request. A small one is sent in one piece, which is faster."""
-    return body + tokens if len(body) + len(tokens) <= SLICE_BYTES else SlicedBody(body, tokens)
+    return b"".join(parts) if sum(map(len, parts)) <= SLICE_BYTES else SlicedBody(*parts)
 
 
 def check_length(request: web.Request, limit_bytes: int) -> None:
@@ -63,19 +74,21 @@ def check_encoding(request: web.Request) -> None:
     raise errors.invalid("unsupported_encoding", "Send the body without Content-Encoding.", status=415)
 
 
+def arrived(request: web.Request, account: Account, settings: GatewaySettings, most_bytes: int = 0) -> bytes:
+    """A body that came with its head, as most do: there is nothing to wait for. The rest is as of `read`."""
+    check_encoding(request)
+    body = request.content.read_nowait()
+    _check_room(account, len(body), len(body), _limit_bytes(settings, most_bytes))
+    return body
+
+
 async def read(request: web.Request, account: Account, settings: GatewaySettings, most_bytes: int = 0) -> bytes:
     """Reads the whole body, and keeps no second copy of it. `most_bytes`: a lower limit than that of others; 0: none.
 
     Raises:
         RequestError: it is too long or compressed (413, 415), comes too slowly (408), or there is no room for it (429).
     """
-    limit_bytes = min(most_bytes or settings.max_body_bytes, settings.max_body_bytes)
-    if request.content.is_eof():
-        # Most bodies came with their head: nothing to wait for, and their length is known.
-        check_encoding(request)
-        body = request.content.read_nowait()
-        _check_room(account, len(body), len(body), limit_bytes)
-        return body
+    limit_bytes = _limit_bytes(settings, most_bytes)
     check_length(request, limit_bytes)
     now = asyncio.get_running_loop().time
     reading = _BodyReader(account, settings, now() + settings.body_timeout_s, limit_bytes)
@@ -94,6 +107,10 @@ async def read(request: web.Request, account: Account, settings: GatewaySettings
     if reading.evicted:
         raise errors.overloaded("The body came too slowly while the gateway was at its limit of memory.")
     return reading.body()
+
+
+def _limit_bytes(settings: GatewaySettings, most_bytes: int) -> int:
+    return min(most_bytes or settings.max_body_bytes, settings.max_body_bytes)
 
 
 class _BodyReader:

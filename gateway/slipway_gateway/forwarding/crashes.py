@@ -1,43 +1,51 @@
-"""Engine crashes: suspect requests are tried one at a time, and poison requests are refused and logged."""
+"""Engines that died: suspect requests are tried one at a time where a spare is left, poison requests are refused."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
 
+from ..balancing.load_balancer import LoadBalancer
 from ..routing.router import RouteEndpoint
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest
 from ..wire import errors
-from .poison import CRASHED, POISON, RESET, Suspect, Suspects
+from .poison import DEATH, POISON, Suspect, Suspects
 from .retry_state import RetryState
 
 log = logging.getLogger(__name__)
 # How long a suspect waits for an endpoint where no other suspect is on trial, and the pause between two looks.
 _TRIAL_WAIT_S, _TRIAL_PAUSE_S = 5.0, 0.02
+MAX_DEATHS = 2  # of engines with one request in flight
 
 
 class CrashTracker:
-    """Crashes that one gateway saw."""
+    """Deaths of engines that one gateway saw. `patience_s`: how long a suspect waits for an endpoint with a spare."""
 
-    def __init__(self, metrics: GatewayMetrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, balancer: LoadBalancer, metrics: GatewayMetrics, patience_s: float, clock: Callable[[], float]
+    ) -> None:
+        self._balancer = balancer
         self._metrics = metrics
+        self._patience_s = patience_s
         self._clock = clock
         self._suspects = Suspects(clock)
+        self._copies = Suspects(clock)  # of requests: what a copy ends is no reason to refuse a client
 
     def check(self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState) -> None:
         """Makes a request a suspect if an engine died while it worked on the same bytes.
 
         Raises:
-            RequestError: engines died of them so often that the request is poison.
+            RequestError: the request is poison.
         """
         if not self._suspects:
             return
-        known = self._suspects.blamed(_suspect(outgoing))
-        if known >= POISON:
-            raise self._refused(outgoing, record)
-        if known:
-            state.suspects(self._clock() + _TRIAL_WAIT_S)
+        one = _suspect(outgoing)
+        blamed = self._suspects.blamed(one)
+        if blamed >= POISON:
+            raise self._refused(one, outgoing, record)
+        if blamed:
+            self._suspect(one, state)
 
     def note(
         self,
@@ -47,35 +55,64 @@ class CrashTracker:
         state: RetryState,
         *,
         on_trial: bool,
-        reported: bool = True,
+        passed: bool = False,
+        reported: bool = False,
     ) -> None:
         """An engine died while it worked on a request. `on_trial`: before the first byte of its response.
 
-        `reported`: by its server; else the connection was reset. Resets by one endpoint count once for a request: the
-        second one may be of a server that is not back yet, or of something else at that address.
+        `passed`: PASSED_EVENTS of its stream had come from there. Then its bytes are blamed only if the server itself
+        reported the death (`reported`): a pod that is killed from outside looks the same. A stream whose bytes were
+        answered before is blamed by a report alone too; `max_resumes` bounds it.
 
         Raises:
-            RequestError: engines died of the request so often that it is poison.
+            RequestError: the request goes to no other endpoint: it is long, or was in flight at MAX_DEATHS deaths.
         """
-        if not reported:
-            if endpoint.url in state.resets:
-                return
-            state.resets.add(endpoint.url)
         self._metrics.crashes.labels(endpoint.model, endpoint.revision).inc()
-        weight, tried = CRASHED if reported else RESET, state.suspect and on_trial
-        blamed = self._suspects.blame(_suspect(outgoing), endpoint.url, weight, sent_s=state.sent_s, on_trial=tried)
-        state.suspects(self._clock() + _TRIAL_WAIT_S)
-        if blamed >= POISON:
-            raise self._refused(outgoing, record)
+        self._balancer.spares.failed(endpoint.url)
+        one = _suspect(outgoing)
+        if state.resumes and not reported and self._suspects.answered(one):
+            return
+        at_once = one.is_long and not passed
+        blamed = 0
+        if reported or not passed:
+            weight, tried = POISON if at_once else DEATH, state.suspect and on_trial
+            blamed = self._suspects.blame(one, endpoint.url, weight, sent_s=state.sent_s, on_trial=tried)
+        state.deaths = 1 if passed else state.deaths + 1
+        self._suspect(one, state)
+        if at_once and state.deaths == 1:
+            _log("an engine died of a long request: it goes to no other one", one, outgoing, record)
+            raise errors.engine_crashed(long=True)
+        if state.deaths >= MAX_DEATHS or blamed >= POISON:
+            raise self._refused(one, outgoing, record)
+
+    def stays(self, endpoint: RouteEndpoint) -> bool:
+        """Whether the pod of an endpoint is not being deleted: such a pod goes for other reasons."""
+        return self._balancer.published.has_pod(endpoint.model, endpoint.revision, endpoint.url)
 
     def is_suspect(self, outgoing: UpstreamRequest) -> bool:
-        """Whether an engine died with the same bytes in flight."""
-        return self._suspects.blamed(_suspect(outgoing)) > 0
+        """Whether an engine died with the same bytes in flight, so that no copy of them is made.
+
+        Of a death with a copy in flight the bytes are no suspect where a client's request with them was answered.
+        """
+        if not (self._suspects or self._copies):
+            return False
+        one = _suspect(outgoing)
+        return self._suspects.blamed(one) > 0 or (self._copies.blamed(one) > 0 and not self._suspects.answered(one))
+
+    def copy_died(self, outgoing: UpstreamRequest, url: str, sent_s: float) -> None:
+        """An engine died while it worked on a copy of a request."""
+        self._copies.blame(_suspect(outgoing), url, DEATH, sent_s=sent_s, on_trial=False)
 
     def completed(self, outgoing: UpstreamRequest) -> None:
-        """A response has been sent to its end: its bytes are less likely the cause of a crash."""
-        if self._suspects:
-            self._suspects.completed(_suspect(outgoing))
+        """A response has been sent to its end: its bytes are less likely the cause of a death."""
+        self._suspects.completed(_suspect(outgoing))
+
+    def barred(self, outgoing: UpstreamRequest, state: RetryState) -> Collection[str]:
+        """URLs of endpoints that a suspect must not be sent to now: those without a spare; else empty.
+
+        An endpoint where a suspect is on trial is no one's spare.
+        """
+        return self._balancer.without_spare(outgoing.whose, self._suspects.busy()) if state.suspect else ()
 
     def avoided(self, state: RetryState) -> Collection[str]:
         """URLs of endpoints where another suspect is on trial, which a suspect avoids for a while; else empty."""
@@ -96,13 +133,21 @@ class CrashTracker:
         finally:
             self._suspects.end(url)
 
-    def _refused(self, outgoing: UpstreamRequest, record: RequestRecord) -> errors.RequestError:
+    def _suspect(self, one: Suspect, state: RetryState) -> None:
+        if not self._suspects.answered(one):
+            now_s = self._clock()
+            state.suspects(now_s + _TRIAL_WAIT_S, now_s + self._patience_s)
+
+    def _refused(self, one: Suspect, outgoing: UpstreamRequest, record: RequestRecord) -> errors.RequestError:
         self._metrics.poison.labels(outgoing.model, record.revision).inc()
-        fields = {"request_id": record.request_id, "model": outgoing.model, "revision": record.revision}
-        digest = _suspect(outgoing).digest.hex()
-        log.warning("engines died of a request: it is refused", extra=fields | {"digest": digest})
+        _log("engines died of a request: it is refused", one, outgoing, record)
         return errors.crashed_engine()
 
 
 def _suspect(outgoing: UpstreamRequest) -> Suspect:
     return Suspect(outgoing.client, outgoing.path_qs, outgoing.body)
+
+
+def _log(message: str, one: Suspect, outgoing: UpstreamRequest, record: RequestRecord) -> None:
+    fields = {"request_id": record.request_id, "model": outgoing.model, "revision": record.revision}
+    log.warning(message, extra=fields | {"digest": one.digest.hex()})

@@ -1,9 +1,7 @@
 """A request that waits for a deployment to wake: a stream gets comments meanwhile, and an event on failure."""
 
 import math
-from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from ..balancing.activity import RouteActivity
@@ -53,7 +51,7 @@ class HeldRequest:
                 sent = {**_HEADERS, headers.REQUEST_ID: self._record.request_id, **limits}
                 self.out = web.StreamResponse(headers=sent)
                 await self.out.prepare(self._request)
-            comment = f": waking, {now_s - self.began_s:.0f} s{about}\n\n".encode()
+            comment = f": waking, {now_s - self.began_s:.0f} s{about}\n".encode()  # one line: see `sse.KEEP_ALIVE`
             await self.out.write(comment)
             self._record.sent_bytes += len(comment)
         except ConnectionError:
@@ -79,10 +77,10 @@ class HeldRequest:
             return None
         response.close()
         self._record.revision = response.endpoint.revision
-        error = _error_of(response.start)
+        code, message = errors.code_and_message(response.start)
         status, outcome = (response.status, response.outcome) if response.status >= 400 else (502, "upstream_error")
-        code, message = str(error.get("code") or status), str(error.get("message") or "The server sent no stream.")
-        return await self._end(self.out, outcome, "", error_event(self._call.path, code, message, status))
+        event = error_event(self._call.path, code or str(status), message or "The server sent no stream.", status)
+        return await self._end(self.out, outcome, "", event)
 
     async def _end(self, out: web.StreamResponse, outcome: str, reason: str, event: bytes) -> web.StreamResponse:
         self._record.end(outcome, 200, reason)
@@ -93,12 +91,3 @@ class HeldRequest:
         except ConnectionError:
             self._record.end("client_closed", 499)
         return out
-
-
-def _error_of(body: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return {}
-    error = found.get("error") if isinstance(found, dict) else None
-    return error if isinstance(error, dict) else {}

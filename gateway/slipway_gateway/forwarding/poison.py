@@ -1,8 +1,9 @@
-"""Requests that were in flight when an engine died: after two crashes a request goes to no third endpoint (pure).
+"""Requests that were in flight when an engine died: after two deaths a request goes to no third endpoint (pure).
 
-A crash has one culprit and many bystanders, and all of them are tried at other endpoints. So a suspect is on trial at
-its next endpoint until the first byte of its response, and no other suspect is if that can be. When an engine dies
-during a trial, other suspects in flight at that engine are not blamed once more.
+A death has one culprit and many bystanders. A request with a short body is tried at one other endpoint: it is on trial
+there until the first byte of its response, and no other suspect is if that can be. When an engine dies during a trial,
+other suspects in flight at that engine are not blamed once more. A request with a long body is not tried again: few are
+so long, and each costs a server more than most before it can be refused.
 """
 
 import math
@@ -10,12 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from hashlib import blake2b
 
-# What a request is blamed for a crash that the server reports, and for a connection that was reset. A reset is weaker
-# evidence: a pod that is killed from outside looks the same, and the requests in flight there did nothing. Two reported
-# crashes make a request poison, or three resets.
-CRASHED, RESET, POISON = 3, 2, 6
+from slipway_process.fair_memory import FairMemory
+
+# What a request is blamed for a death, and from which sum on it is poison: a long one from its first death on.
+DEATH, POISON = 3, 6
+LONG_BYTES = 64 << 10
+# A stream that got so many events from one endpoint is past what may have ended the endpoint before.
+PASSED_EVENTS = 4
 REMEMBERED_S = 600.0
-MAX_SUSPECTS = 4096
+MAX_SUSPECTS = MAX_ANSWERED = 4096
 # All requests at an endpoint see the death of its engine within this time.
 _SAME_DEATH_S = 2.0
 
@@ -32,6 +36,10 @@ class Suspect:
         self._name: bytes | None = None
 
     @property
+    def is_long(self) -> bool:
+        return len(self.body) >= LONG_BYTES
+
+    @property
     def key(self) -> Key:
         """Identifies most requests without hashing the body: by client, path and length."""
         return self.client, self.path, len(self.body)
@@ -46,7 +54,11 @@ class Suspect:
 
 
 class Suspects:
-    """Counts crashes by request, for REMEMBERED_S and the last MAX_SUSPECTS requests. `clock` counts seconds."""
+    """Counts deaths by request, for REMEMBERED_S and MAX_SUSPECTS requests. `clock` counts seconds.
+
+    It also knows MAX_ANSWERED short requests that were answered. Of each, the client with most loses its oldest. Bytes
+    that are sent often are in flight at most deaths; what was answered before is no suspect at the next one.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -55,9 +67,15 @@ class Suspects:
         self._keys: Counter[Key] = Counter()
         self._trials: Counter[str] = Counter()
         self._blamed_s: dict[str, float] = {}
+        self._shares: FairMemory[str, bytes, None] = FairMemory(MAX_SUSPECTS)  # by client: digests of its requests
+        self._answered: FairMemory[str, int, bool] = FairMemory(MAX_ANSWERED)  # by client
+
+    def answered(self, one: Suspect) -> bool:
+        """Whether the same bytes, of the same client, were answered before. Not known of long ones."""
+        return not one.is_long and bool(self._answered.get(one.client, _name(one)))
 
     def blamed(self, one: Suspect) -> int:
-        """The sum of weights of the crashes that a request was in flight at; it is poison from `POISON` on."""
+        """The sum of weights of the deaths that a request was in flight at; it is poison from `POISON` on."""
         self._forget()
         # The body is hashed only if client, path and length are those of a suspect.
         if one.key not in self._keys:
@@ -67,7 +85,8 @@ class Suspects:
     def blame(self, one: Suspect, url: str, weight: int, *, sent_s: float, on_trial: bool) -> int:
         """The engine at `url` died with a request in flight: blames the request, and returns its sum of weights.
 
-        `weight`: CRASHED or RESET. `sent_s`: when the request was sent there. `on_trial`: it was on trial there.
+        `weight`: DEATH, or POISON if one death is enough. `sent_s`: when the request was sent there. `on_trial`: it was
+        on trial there.
         """
         before, now_s = self.blamed(one), self._clock()
         self._blamed_s = {name: at for name, at in self._blamed_s.items() if now_s - at <= _SAME_DEATH_S}
@@ -85,9 +104,10 @@ class Suspects:
     def completed(self, one: Suspect) -> None:
         """A response to a request was sent to its end: takes 1 from the request's sum of weights.
 
-        Bytes that many requests send are in flight at most deaths, whatever the cause. A request that crashes engines
-        seldom completes, so its sum still rises.
+        A request that crashes engines seldom completes, so its sum still rises.
         """
+        if not one.is_long:
+            self._answered.put(one.client, _name(one), True)
         if one.key not in self._keys or (found := self._crashes.get(one.digest)) is None:
             return
         count, at_s, key = found
@@ -116,8 +136,8 @@ class Suspects:
         self._drop(one.digest)
         self._crashes[one.digest] = (count, now_s, one.key)
         self._keys[one.key] += 1
-        if len(self._crashes) > MAX_SUSPECTS:
-            self._drop(next(iter(self._crashes)))
+        for former, _ in self._shares.put(one.client, one.digest, None):
+            self._drop(former)
 
     def _forget(self) -> None:
         oldest_s = self._clock() - REMEMBERED_S
@@ -129,6 +149,12 @@ class Suspects:
 
     def _drop(self, digest: bytes) -> None:
         if found := self._crashes.pop(digest, None):
+            self._shares.pop(found[2][0], digest)
             self._keys[found[2]] -= 1
             if not self._keys[found[2]]:
                 del self._keys[found[2]]
+
+
+def _name(one: Suspect) -> int:
+    """Every response needs it: Python keeps the hash of a body, which is keyed, so that no client can choose it."""
+    return hash((one.client, one.path, one.body))

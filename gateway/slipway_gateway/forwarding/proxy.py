@@ -17,11 +17,14 @@ from ..limits.processor import ProcessorUse, processor_limit
 from ..mirror.endpoints import MirrorEndpoints
 from ..mirror.leg import LegSender
 from ..mirror.queue import MirrorQueue
+from ..mirror.room import MirrorMemory
 from ..mirror.twins import TwinShadows
+from ..routing.table import namespace_of
 from ..settings import GatewaySettings
 from ..telemetry.inference_log import Exchanged, InferenceLog, may_capture
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
+from ..upstream.isolation import TenantIsolation
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
@@ -56,27 +59,39 @@ class Proxy:
         signer = TenantSigner(settings.tenant_keys_file)
         self.feedback = FeedbackTokens(settings.tenant_keys_file)
         self.inference_log = inference_log or InferenceLog()
-        self._crashes = CrashTracker(metrics, clock)
-        sender = Sender(balancer, session, open_direct(session), signer, clock)
+        self._crashes = CrashTracker(balancer, metrics, settings.resume_timeout_s, clock)
+        isolation = TenantIsolation(balancer.published, signer)
+        sender = Sender(balancer, session, open_direct(session), signer, clock, isolation)
         self._retries = Retries(settings, balancer, metrics, sender, self._crashes, clock=clock)
         memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, self.budget)
         metrics.remembered.set_function(lambda: memory.size_bytes)
         self.resumption = Resumption(settings, self._retries, memory, metrics, clock)
         self._processor = ProcessorUse(clock, time.thread_time, processor_limit())
-        account, endpoints = self.budget.open(""), MirrorEndpoints(balancer.in_flight, clock)
+        copies = MirrorMemory(self.budget.open(""), settings.mirror_max_bytes)
+        endpoints = MirrorEndpoints(balancer.in_flight, clock)
         self.mirror_queue = MirrorQueue(
-            settings, balancer, metrics, session, self._is_busy, account=account, signer=signer, endpoints=endpoints
+            settings,
+            balancer,
+            metrics,
+            session,
+            self._is_busy,
+            memory=copies,
+            signer=signer,
+            endpoints=endpoints,
+            isolation=isolation,
+            is_suspect=self._crashes.is_suspect,
+            on_death=self._crashes.copy_died,
         )
-        legs = LegSender(settings, session, account, endpoints, clock)
+        legs = LegSender(settings, session, copies, endpoints, clock, self._crashes.copy_died, isolation=isolation)
         self.twins = TwinShadows(
             settings, balancer, metrics, legs, self._is_busy, is_suspect=self._crashes.is_suspect, signer=signer
         )
         self._shared = RelayContext(self.resumption, self.mirror_queue, self._crashes, clock, settings.stall_timeout_s)
 
-    def _is_busy(self) -> bool:
-        """Whether clients need the capacity: some wait for an endpoint, half of `max_inflight` is in flight, or the
-        processor is in use."""
-        if self._retries.held > 0 or len(self._limits) > self._settings.max_inflight // 2:
+    def _is_busy(self, route: str) -> bool:
+        """Whether clients need the capacity: some wait for an endpoint in the namespace of this route, half of
+        `max_inflight` is in flight, or the processor is in use."""
+        if self._retries.is_awaited(namespace_of(route)) or len(self._limits) > self._settings.max_inflight // 2:
             return True
         most = self._settings.mirror_max_cpu_percentage
         return most < 100 and self._processor.share() * 100 > most

@@ -16,14 +16,16 @@ from ..quotas.meter import Meter
 from ..quotas.usage import RESPONSES, Usage, last_usage, usage_of_response
 from ..routing.split import tag
 from ..telemetry.metrics import RequestRecord
+from ..upstream.endings import is_death
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
 from ..wire.inference import is_predict
 from ..wire.predictions import first_prediction
-from ..wire.resume import StreamProgress
+from ..wire.resume import RECOMPUTES, RESUME, RETURNS, StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
 from .bodies import SLICE_BYTES
 from .crashes import CrashTracker
+from .poison import PASSED_EVENTS
 from .resume_memory import stream_key
 from .resumption import Resumption
 from .retry_state import RetryState
@@ -32,9 +34,15 @@ _MESSAGES = {
     "timeout": "The model stopped answering in time.",
     "upstream_died": "The server of this answer went away, and no other one could go on with it.",
     "request_crashed_engine": str(errors.crashed_engine()),
+    errors.ENGINE_CRASHED: str(errors.engine_crashed(long=True)),
     "drained": "The gateway is shutting down and the time for its last requests is over.",
 }
-_OUTCOMES = {"upstream_died": "upstream_error", "request_crashed_engine": errors.POISON}
+_OUTCOMES = {
+    "upstream_died": "upstream_error",
+    "request_crashed_engine": errors.POISON,
+    errors.ENGINE_CRASHED: "upstream_error",
+}
+_STATUSES = {"request_crashed_engine": 422, errors.ENGINE_CRASHED: 503}
 # Memory of a stream is counted in steps of this size.
 _STEP_BYTES = 4 << 10
 # A write of at most this size into an empty buffer does not wait for the client: it is half of what the transport
@@ -79,6 +87,8 @@ class Relay:
         self._progress = self._begin_progress(response) if streams_events else None
         self._done = False
         self._crashed = False  # the server reported that its engine died
+        self._events = 0  # of the stream that came from the server which has it now
+        self._died = False  # the server ended the connection in the middle of the response
         self._counted_bytes = 0
         self._state: RetryState | None = None  # of all resumes of the stream
         self._mirrored = context.mirror.copy_of(outgoing, response, record.request_id, request.headers)
@@ -128,8 +138,7 @@ class Relay:
             self._abort()
             return self._out
         try:
-            status = 422 if code == "request_crashed_engine" else 502
-            event = error_event(self._request.path, code, _MESSAGES[code], status)
+            event = error_event(self._request.path, code, _MESSAGES[code], _STATUSES.get(code, 502))
             await self._send(self._out.write(event), len(event))
             await self._send(self._out.write_eof())
         except (ConnectionError, _StalledClient):
@@ -141,7 +150,7 @@ class Relay:
             self._context.resumption.remember(self._call, self._progress)
         self._answer.close()
         if self._mirrored:
-            self._context.mirror.passed()
+            self._context.mirror.passed(self._mirrored)
 
     def usage(self) -> tuple[Usage, bool] | None:
         """Tokens of the response so far, and whether they are an estimate; None where they are not known."""
@@ -162,16 +171,24 @@ class Relay:
         """Starts the request's meter; None where no tenant is charged: there is none, or the status is not 200."""
         if outgoing.meter is None or response.status != 200:
             return None
-        response_id = stream_key(self._progress.stream, outgoing).hex() if self._progress else ""
-        outgoing.meter.begin(response.endpoint.revision, response.headers, response_id)
+        progress, received = self._progress, response.headers
+        continues = progress is not None and outgoing.headers.get(RESUME, "").startswith(f"{progress.stream}.")
+        recomputes = continues and RECOMPUTES in received
+        # What is computed again is a response of its own, which is charged again.
+        response_id = stream_key(progress.stream, outgoing).hex() if progress and not recomputes else ""
+        goes_on = progress is not None and RETURNS in outgoing.headers
+        revision = response.endpoint.revision
+        outgoing.meter.begin(
+            revision, received, response_id, continues=continues, recomputes=recomputes, goes_on=goes_on
+        )
         return outgoing.meter
 
     async def _stream(self) -> None:
         while gone := await self._copy():
             try:
                 resumed = await self._resume()
-            except errors.RequestError as poison:
-                resumed, gone = False, poison.code
+            except errors.RequestError as refusal:
+                resumed, gone = False, refusal.code
             if not resumed:
                 await self.end(gone)
                 return
@@ -219,7 +236,8 @@ class Relay:
                 chunk = await rest.content.readany()
             except aiohttp.ServerTimeoutError:
                 return "" if self._record.whole else "timeout"
-            except (aiohttp.ClientError, OSError):
+            except (aiohttp.ClientError, OSError) as error:
+                self._died = is_death(error)
                 return "" if self._record.whole else "upstream_died"
         return ""
 
@@ -250,6 +268,7 @@ class Relay:
                 self._meter.add_body(chunk)
             return chunk
         events, self._crashed = split_crash_comment(self._aligner.feed(chunk))
+        self._events += events.count(b"\n\n")
         if events and (recorder := self._answer.recorder):
             recorder.add_events(events, self._clock())
         if events and self._mirrored:
@@ -291,13 +310,23 @@ class Relay:
         finally:
             account.goes_on()
 
+    def _note_death(self) -> None:
+        """The request may have ended its engine although its response had begun.
+
+        Raises RequestError: the request goes to no other endpoint.
+        """
+        endpoint = self._answer.endpoint
+        reported = self._aligner is not None and (self._crashed or self._aligner.reports_crash())
+        died, self._crashed, self._died = self._died, False, False
+        if reported or (died and self._context.crashes.stays(endpoint)):
+            passed, state = self._events >= PASSED_EVENTS, self._resumes()
+            self._context.crashes.note(
+                self._call, endpoint, self._record, state, on_trial=False, passed=passed, reported=reported
+            )
+
     async def _resume(self) -> bool:
         broken = self._answer
-        if self._aligner and (self._crashed or self._aligner.reports_crash()):
-            # The request may be poison although its response has begun.
-            self._crashed = False
-            self._aligner.drop()
-            self._context.crashes.note(self._call, broken.endpoint, self._record, self._resumes(), on_trial=False)
+        self._note_death()
         if not self._progress or not self._aligner:
             return False
         if broken.attempt:
@@ -309,7 +338,7 @@ class Relay:
         if rest is None:
             return False
         broken.close()
-        self._answer = rest
+        self._answer, self._events = rest, 0
         self._progress.moves_to(tag(rest.endpoint.url))
         self._aligner.drop()
         return True

@@ -69,7 +69,7 @@ class Resumption:
     def remember(self, outgoing: UpstreamRequest, progress: StreamProgress) -> None:
         """Keeps the tokens of a stream that broke here."""
         if tokens := progress.tokens:
-            self._memory.keep(stream_key(progress.stream, outgoing), tokens)
+            self._memory.keep(stream_key(progress.stream, outgoing), tokens, outgoing.client)
 
     def remembered(self, outgoing: UpstreamRequest, stream: str) -> bytes:
         """Tokens of a stream that broke here, with commas; empty when it did not, or too long ago."""

@@ -7,8 +7,9 @@ from slipway_process import logs
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.outcome import OutcomeRecorder
+from ..limits.places import Places
 from ..routing.router import RouteEndpoint
-from ..routing.table import Route
+from ..routing.table import Route, namespace_of
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
@@ -22,7 +23,7 @@ _MAX_PAUSE_S = 1.0
 
 
 class Retries:
-    """Attempts of all requests of one gateway. `held`: requests that wait for an endpoint now."""
+    """Attempts of all requests of one gateway."""
 
     def __init__(
         self,
@@ -40,7 +41,11 @@ class Retries:
         self._sender = sender
         self._crashes = crashes
         self._clock = clock
-        self.held = 0
+        self._held = Places(settings.max_held)
+
+    def is_awaited(self, namespace: str) -> bool:
+        """Whether requests wait for an endpoint in this namespace."""
+        return self._held.held_by(_of_namespace(namespace)) > 0
 
     async def first_response(
         self,
@@ -56,16 +61,25 @@ class Retries:
         Raises:
             RequestError: no endpoint came in time, the last attempt gave no response, or the request is poison.
         """
+        try:
+            return await self._first_response(outgoing, record, state, held_request)
+        finally:
+            self._end_wait(state)
+
+    async def _first_response(
+        self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState, held_request: HeldRequest | None
+    ) -> UpstreamResponse:
         while state.spent < state.limit:
-            avoided = self._crashes.avoided(state)
-            endpoint = self._pick(outgoing, state, avoided)
-            if endpoint is None and avoided:
-                await self._crashes.wait_for_trial(state)
-                continue
+            endpoint = self._pick(outgoing, state, self._crashes.avoided(state))
             if endpoint is None:
-                if state.waits_in_vain or not await self._hold(outgoing, state, held_request):
+                if state.suspect and self._pick(outgoing, state):
+                    # Only trials of others are in its way.
+                    await self._crashes.wait_for_trial(state)
+                    continue
+                if state.waits_in_vain or not await self._hold(outgoing, record, state, held_request):
                     break
                 continue
+            self._end_wait(state)
             if state.last:
                 self._metrics.retried(endpoint.model, record.revision, state.last.reason)
             record.revision, record.upstream = endpoint.revision, endpoint.url
@@ -84,15 +98,16 @@ class Retries:
             if isinstance(result, UpstreamResponse):
                 return result
             state.note(endpoint.url, result)
-            # For a resumed stream a reset alone is too little evidence: `max_resumes` bounds it.
-            if result.crashed and (result.response or not state.resumes):
-                self._crashes.note(
-                    outgoing, endpoint, record, state, on_trial=True, reported=result.response is not None
-                )
+            if result.crashed:
+                reported = result.response is not None
+                self._crashes.note(outgoing, endpoint, record, state, on_trial=True, reported=reported)
         return self._give_up(outgoing, state)
 
-    def _pick(self, outgoing: UpstreamRequest, state: RetryState, avoided: Collection[str]) -> RouteEndpoint | None:
-        excluded = state.tried.union(avoided) if avoided else state.tried
+    def _pick(
+        self, outgoing: UpstreamRequest, state: RetryState, avoided: Collection[str] = ()
+    ) -> RouteEndpoint | None:
+        barred = self._crashes.barred(outgoing, state)
+        excluded = state.tried.union(avoided, barred) if state.suspect else state.tried
         return self._balancer.pick(
             outgoing.whose,
             outgoing.key,
@@ -116,6 +131,8 @@ class Retries:
         )
 
     def _give_up(self, outgoing: UpstreamRequest, state: RetryState) -> UpstreamResponse:
+        if state.suspect:
+            raise errors.engine_crashed(long=False)
         if state.last is None:
             gone = outgoing.revision and not self._balancer.published.lists(outgoing.whose, outgoing.revision)
             if gone:
@@ -129,7 +146,9 @@ class Retries:
             raise errors.bad_response() if state.last.reason == BAD_RESPONSE else errors.unreachable(state.last.reason)
         return state.last.response
 
-    async def _hold(self, outgoing: UpstreamRequest, state: RetryState, held_request: HeldRequest | None) -> bool:
+    async def _hold(
+        self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState, held_request: HeldRequest | None
+    ) -> bool:
         """Waits for a change of the table or a pause, and allows all endpoints again; counts the request as held.
 
         False: the time or the places for waiting are used up, or the client is gone.
@@ -140,8 +159,7 @@ class Retries:
             # A request that arrived during sleep keeps its waiting time after the wake, until the endpoints are known.
             state.hold_until = max(state.hold_until, held_request.began_s + self._hold_s(route))
         left = state.hold_until - now
-        # A stream whose response has begun needs no place of `max_held`: it has one of `max_inflight`.
-        if left <= 0 or (self.held >= self._settings.max_held and not state.resumes):
+        if left <= 0 or not self._begin_wait(outgoing, record, state):
             return False
         # An endpoint that failed is tried again after a pause; without endpoints only a new table helps.
         pause_s = min(left, state.pause_s) if state.tried else left
@@ -158,20 +176,42 @@ class Retries:
         state.tried.clear()
         return True
 
+    def _begin_wait(self, outgoing: UpstreamRequest, record: RequestRecord, state: RetryState) -> bool:
+        """Takes a place until there is an endpoint, if there is one for its model, its namespace and its client.
+
+        A stream whose response has begun needs none, nor does what a server had begun with: it has one among the
+        requests in flight.
+        """
+        if state.resumes or state.was_taken or state.held_for:
+            return True
+        model, namespace = f"model:{outgoing.whose}", _of_namespace(namespace_of(outgoing.whose))
+        owners = (model, namespace, record.owner)
+        if self._held.take(*owners):
+            return False
+        state.held_for = owners
+        return True
+
+    def _end_wait(self, state: RetryState) -> None:
+        if state.held_for:
+            self._held.leave(*state.held_for)
+            state.held_for = ()
+
     @contextlib.contextmanager
     def _holding(self, held_request: HeldRequest | None) -> Iterator[None]:
         activity = held_request.activity if held_request else None
-        self.held += 1
         self._metrics.held.inc()
         if activity:
             activity.held += 1
         try:
             yield
         finally:
-            self.held -= 1
             self._metrics.held.dec()
             if activity:
                 activity.held -= 1
 
     def _hold_s(self, route: Route | None) -> float:
         return self._settings.hold_timeout_s if route is None or route.hold_s is None else route.hold_s
+
+
+def _of_namespace(namespace: str) -> str:
+    return f"namespace:{namespace}"

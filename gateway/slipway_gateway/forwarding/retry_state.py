@@ -43,15 +43,18 @@ class RetryState(msgspec.Struct):
     tried: set[str] = msgspec.field(default_factory=set)
     last: AttemptFailure | None = None
     resumes: bool = False
+    held_for: tuple[str, ...] = ()  # whose place it has among the requests that wait; empty: it has none
     wakes: bool = False  # it waited for a deployment to wake
     recorder: OutcomeRecorder | None = None
     suspect: bool = False  # an engine died with it in flight
-    resets: set[str] = msgspec.field(default_factory=set)  # endpoints that reset its connection before a response
+    deaths: int = 0  # of engines with it in flight, since its stream last got PASSED_EVENTS from one endpoint
     trial_until: float = 0.0  # it waits for an endpoint of its own until then
 
-    def suspects(self, trial_until: float) -> None:
-        """From now on the request goes to endpoints without another suspect, if one is free in time."""
+    def suspects(self, trial_until: float, hold_until: float) -> None:
+        """From now on the request goes to endpoints that have a spare, and that no other suspect has if one is free in
+        time."""
         self.suspect, self.trial_until = True, trial_until
+        self.hold_until = max(self.hold_until, hold_until)
 
     def again(self, broken_url: str, hold_until: float) -> None:
         self.spent += 1
@@ -62,11 +65,18 @@ class RetryState(msgspec.Struct):
         self.attempts += 1
         self.tried.add(url)
         self.last = fault
-        # A resumed stream loses only time by a refusal, which does not count; a server that died counts. Nor does a
-        # refusal count during a wake: endpoints may still be those of pods that left when the deployment fell asleep.
-        self.spent += fault.sent and not ((self.resumes or self.wakes) and fault.response)
+        # What a server had begun with loses only time by a refusal, which does not count; a server that died counts.
+        # Nor does a refusal count during a wake: endpoints may still be those of pods that left when the deployment
+        # fell asleep.
+        refused = fault.response is not None and not fault.crashed
+        self.spent += fault.sent and not ((self.was_taken or self.wakes) and refused)
 
     @property
     def waits_in_vain(self) -> bool:
-        """Whether the request fails at once because all servers are busy. A stream that has begun waits."""
-        return self.last is not None and self.last.busy and not self.resumes
+        """Whether the request fails at once because all servers are busy. One that a server had taken before waits."""
+        return self.last is not None and self.last.busy and not self.was_taken
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether a server had begun with it."""
+        return self.resumes or self.suspect

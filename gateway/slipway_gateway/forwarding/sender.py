@@ -1,6 +1,5 @@
 """One attempt of a request at one endpoint, from sending it to the first bytes of the response."""
 
-import errno
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -12,7 +11,9 @@ from ..judging.outcome import OutcomeRecorder
 from ..limits.budget import Account
 from ..routing.router import RouteEndpoint
 from ..upstream.direct import DirectSender
+from ..upstream.endings import is_death
 from ..upstream.exchange import Reply, UpstreamRequest, UpstreamResponse
+from ..upstream.isolation import TenantIsolation
 from ..upstream.session import read_at_least
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, responses
@@ -24,9 +25,7 @@ RETRIED_STATUSES = frozenset({429, 502, 503})
 # gets a clean 502.
 _MAX_WHOLE_BYTES = 1 << 20
 _MAX_REFUSAL_BYTES = 64 << 10
-# Errors of a connection to a process that died.
-_DIED = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
-_DIED_ERRNOS = frozenset({errno.ECONNRESET, errno.EPIPE})
+_NOT_READY_STATUSES = frozenset({502, 503})
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -40,6 +39,7 @@ class Sender:
         direct: DirectSender,
         signer: TenantSigner,
         clock: Callable[[], float],
+        isolation: TenantIsolation | None = None,
     ) -> None:
         """`direct`: for bodies that are written at once; the session writes longer ones while it reads the response."""
         self._balancer = balancer
@@ -47,6 +47,7 @@ class Sender:
         self._direct = direct
         self._signer = signer
         self._clock = clock
+        self._isolation = isolation or TenantIsolation(balancer.published, signer)
 
     async def attempt(
         self, outgoing: UpstreamRequest, endpoint: RouteEndpoint, recorder: OutcomeRecorder | None
@@ -86,9 +87,11 @@ class Sender:
             return self._bad_response(endpoint, attempt)
         except (aiohttp.ClientError, OSError) as error:
             attempt.failed()
-            # No crash where the endpoint has left the table, for it goes for other reasons, or the response had begun.
-            listed = endpoint.url in self._no_answer(endpoint)
-            return AttemptFailure("reset", crashed=listed and raw is None and _is_death(error))
+            self._no_answer(endpoint)
+            # A pod that is being deleted goes for other reasons.
+            stays = self._balancer.published.has_pod(endpoint.model, endpoint.revision, endpoint.url)
+            died = stays and is_death(error) and not await self._direct.turns_away(endpoint.url)
+            return AttemptFailure("reset", crashed=died)
         finally:
             if not done:
                 attempt.release()
@@ -100,13 +103,13 @@ class Sender:
         self._no_answer(endpoint)
         return AttemptFailure(BAD_RESPONSE)
 
-    def _no_answer(self, endpoint: RouteEndpoint) -> tuple[str, ...]:
-        """An endpoint did not answer; returns the endpoints of its revision that take new requests."""
-        ready = self._ready_urls(endpoint)
-        self._balancer.ejection.failed(endpoint, 0, ready)
-        return ready
+    def _no_answer(self, endpoint: RouteEndpoint) -> None:
+        self._balancer.spares.failed(endpoint.url)
+        self._balancer.ejection.failed(endpoint, 0, self._ready_urls(endpoint))
 
     def _answered(self, endpoint: RouteEndpoint, response: UpstreamResponse) -> None:
+        spares = self._balancer.spares
+        (spares.failed if response.status in _NOT_READY_STATUSES else spares.answered)(endpoint.url)
         if response.failed:
             self._balancer.ejection.failed(endpoint, response.status, self._ready_urls(endpoint))
         else:
@@ -119,7 +122,8 @@ class Sender:
         if outgoing.meter:
             outgoing.meter.sent = True
         self._signer.sign(outgoing.headers, endpoint.route)
-        body = make_body(outgoing.body, outgoing.tokens)
+        parts = self._isolation.parts(endpoint.url, outgoing.path, outgoing.body, outgoing.isolation)
+        body = make_body(*parts, outgoing.tokens)
         if outgoing.method == "POST" and isinstance(body, bytes):
             return self._direct.post(endpoint.url, outgoing.path_qs, outgoing.headers, body)
         return self._session.request(
@@ -152,14 +156,3 @@ class Sender:
         response.rest = None if raw.content.at_eof() else raw
         response.attempt = attempt
         return response
-
-
-def _is_death(error: Exception) -> bool:
-    """Whether the process at the other end may have died: its connection was closed or reset before a response.
-
-    A failed write of the body has the reset as its cause.
-    """
-    return any(
-        isinstance(one, _DIED) or (isinstance(one, OSError) and one.errno in _DIED_ERRNOS)
-        for one in (error, error.__cause__)
-    )

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion, RawRequestMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from ..forwarding.relay import WholeWriter
+from ..forwarding.stand_ins import BodyStandIn, ResponseCollector
 from ..limits.budget import Account
 from ..serving.api import PublicApi, Work
 from ..settings import GatewaySettings
@@ -67,74 +66,6 @@ class CallConnection:
         self.aborted = True
 
 
-class MessageBody:
-    """The message of a call, in the place of a request body that has arrived as a whole."""
-
-    def __init__(self) -> None:
-        self._message = b""
-        self.total_bytes = 0
-
-    def set(self, message: bytes) -> None:
-        self._message, self.total_bytes = message, len(message)
-
-    def is_eof(self) -> bool:
-        return True
-
-    def read_nowait(self) -> bytes:
-        message, self._message = self._message, b""
-        return message
-
-
-class ResponseCollector(AbstractStreamWriter, WholeWriter):
-    """Collects a response in memory, within `limit_bytes` and the memory budget of `account`.
-
-    `status` and `headers`: of the response, once it is prepared.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self.account: Account | None = None
-        self.parts: list[bytes] = []
-        self.ended = False
-        self.output_size = 0
-        self.headers: CIMultiDict[str] = CIMultiDict()
-        self.status = 0
-        self.too_large = False
-
-    def take_whole(self, status: int, headers: "CIMultiDict[str]", body: bytes) -> None:
-        self._count(body)
-        self.status, self.headers, self.ended = status, headers, True
-        self.parts.append(body)
-
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Raises ConnectionError when the response has no room, so that the relay closes its server's connection."""
-        self._count(chunk)
-        if chunk:
-            self.parts.append(bytes(chunk))
-
-    def _count(self, chunk: bytes | bytearray | memoryview) -> None:
-        self.output_size += len(chunk)
-        if self.output_size > self._limit_bytes or (self.account and self.account.grow(len(chunk))):
-            self.too_large = True
-            raise ConnectionError("the response has no room")
-
-    async def write_eof(self, chunk: bytes = b"") -> None:
-        await self.write(chunk)
-        self.ended = True
-
-    async def drain(self) -> None:
-        pass
-
-    def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
-        pass
-
-    def enable_chunking(self) -> None:
-        pass
-
-    async def write_headers(self, status_line: str, headers: "CIMultiDict[str]") -> None:
-        self.status, self.headers = int(status_line.split(" ", 2)[1]), headers
-
-
 class Call:
     """One call and its response. `method`: the path of the gRPC method, as the access log has it."""
 
@@ -146,7 +77,7 @@ class Call:
         peer: Peer,
         is_cutting: Callable[[], bool],
     ) -> None:
-        self._connection, self._body = CallConnection(peer, is_cutting), MessageBody()
+        self._connection, self._body = CallConnection(peer, is_cutting), BodyStandIn()
         self._writer = ResponseCollector(settings.max_body_bytes)
         self._fields, self._remote = CIMultiDict(headers), peer.address
         self._headers = CIMultiDictProxy(self._fields)

@@ -26,7 +26,7 @@ class CallContext:
         self.stream = stream
         self._connection = connection
         self.method, self.metadata = stream.head.path, stream.head.fields
-        self.address = connection.address
+        self.address, self.owner = connection.address, connection.owner
         self.timeout_s = _timeout_of(stream.head.fields)
         self._began_s = connection.received_s
         self._status, self._details = GrpcStatus.OK, ""

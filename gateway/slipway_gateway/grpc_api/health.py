@@ -5,6 +5,7 @@ import asyncio
 from slipway_process import protobuf
 
 from ..balancing.published_table import PublishedTable
+from ..limits.places import SHARE, Places
 from ..wire import errors
 from .context import CallContext
 from .methods import SERVICE, Methods, refuse
@@ -21,7 +22,7 @@ _KNOWN = ("", SERVICE, HEALTH)
 class GrpcHealth:
     def __init__(self, methods: Methods, published: PublishedTable) -> None:
         self._methods, self._published = methods, published
-        self._watches = 0
+        self._watches = Places(MAX_WATCHES)
 
     @property
     def serving(self) -> bool:
@@ -38,10 +39,9 @@ class GrpcHealth:
 
     async def watch(self, context: CallContext) -> None:
         """Sends the status at once and after each change, until the gateway ends."""
-        if self._watches >= MAX_WATCHES:
-            refuse(context, 429, "There are too many watches of this gateway's health.")
+        if reason := self._watches.take(context.owner):
+            refuse(context, 429, str(errors.no_place("watches of its health", of_client=reason == SHARE)))
             return
-        self._watches += 1
         try:
             service = await self._service(context)
             last = 0
@@ -55,7 +55,7 @@ class GrpcHealth:
         except errors.RequestError as refusal:
             refuse(context, refusal.status, str(refusal))
         finally:
-            self._watches -= 1
+            self._watches.leave(context.owner)
 
     async def _service(self, context: CallContext) -> str:
         call = self._methods.call(context, f"/{HEALTH}")

@@ -14,6 +14,8 @@ from ..http2.connection import Http2Connection
 from ..http2.frames import ErrorCode
 from ..http2.lifetime import Http2Limits
 from ..http2.stream import Stream
+from ..limits.budget import Account
+from ..limits.places import SHARE, Places
 from ..serving.api import PublicApi
 from ..serving.inference import InferenceServer
 from ..serving.tls import HTTP_2, Handshake, ServerTls
@@ -28,11 +30,6 @@ from .streams import InferStream
 
 log = logging.getLogger(__name__)
 
-# Calls beyond `max_inflight` that get a task, so that the API can count and refuse them itself; streams are among them.
-_MORE_CALLS = 256
-# What all connections may hold of messages that no call has read: outside of the memory budget, because a call counts
-# what it reads. Calls read at once, but for streams whose client takes no answers.
-_MAX_UNREAD_BYTES = 32 << 20
 _CHECKED_S = 1.0
 _CUT_S, _CUT_CHECKS = 1.0, 50
 _AGE_SPREAD = 0.1  # ages of connections differ by so much, so that they do not end together
@@ -57,10 +54,10 @@ class GrpcServer:
             settings.grpc_connection_age_s,
         )
         self._connections: set[Http2Connection] = set()
-        self._running = self._unread_bytes = 0
+        # A stream that waits for its client takes about as much as a connection of the API port.
+        self._streams = Places(settings.max_connections, settings.max_client_percentage)
         self._all_closed = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._checking: asyncio.Task[None] | None = None
         health = GrpcHealth(self._methods, published)
         self._known: dict[str, Run] = {
             f"/{HEALTH}/{CHECK}": health.check,
@@ -75,7 +72,6 @@ class GrpcServer:
         loop = asyncio.get_running_loop()
         port = self._settings.grpc_port
         self._server = await loop.create_server(self._accept, self._settings.host or None, port, backlog=1024)
-        self._checking = loop.create_task(self._check())
         log.info("taking gRPC calls", extra={"port": self.port})
 
     @property
@@ -86,7 +82,7 @@ class GrpcServer:
     @property
     def running(self) -> int:
         """Calls whose handler runs."""
-        return self._running
+        return self._streams.used
 
     async def drain(self) -> None:
         """Returns when the port is closed, all connections got GOAWAY and all calls have ended.
@@ -110,12 +106,8 @@ class GrpcServer:
             self._server.close()
         for connection in list(self._connections):
             connection.cut()
-        if self._checking is not None:
-            self._checking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._checking
         for _ in range(_CUT_CHECKS):  # calls that were cancelled have yet to be counted
-            if not self._running:
+            if not self.running:
                 break
             await asyncio.sleep(_CUT_S / _CUT_CHECKS)
         for connection in list(self._connections):
@@ -126,7 +118,8 @@ class GrpcServer:
         connection = Http2Connection(self, self._door, self._limits, share)
         return Handshake(self._tls, self._door, connection, HTTP_2) if self._tls else connection
 
-    async def _check(self) -> None:
+    async def run(self) -> None:
+        """Ends connections that are too old, or silent for too long, until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(_CHECKED_S, self._limits.max_age_s / 4))
@@ -145,31 +138,34 @@ class GrpcServer:
         if not self._connections:
             self._all_closed.set()
 
-    def holds(self, size_bytes: int) -> bool:
-        self._unread_bytes += size_bytes
-        return self._unread_bytes <= _MAX_UNREAD_BYTES
+    def open_account(self, connection: Http2Connection) -> Account:
+        """Streams and what they have not read count for the address; calls count what they read for their tenant."""
+        return self._methods.api.budget.open(f"address:{connection.owner}")
 
     def handle(self, stream: Stream, connection: Http2Connection) -> Coroutine[Any, Any, None] | None:
         """Begins a call; a request that is none, or one too many, has its response at once."""
-        head = stream.head
-        if self._running >= self._settings.max_inflight + _MORE_CALLS:
-            self._too_many(stream, connection)
-            return None
-        if head.method != "POST" or _content_type(head) not in _CONTENT_TYPES:
-            self._running += 1
-            return self._refuse_other(stream, connection)
         context = CallContext(stream, connection)
-        if context.timeout_s == INVALID_TIMEOUT:
-            self._end_at_once(context, errors.invalid("invalid_timeout", _TIMEOUTS))
+        if refusal := self._refusal(context) or self._no_place(connection):
+            self._end_at_once(context, refusal)
             return None
-        if head.size_bytes > self._settings.max_header_bytes:
-            self._end_at_once(context, errors.bad_head(too_long=True))
-            return None
-        self._running += 1
+        if not _is_grpc(stream.head):
+            return self._refuse_other(context)
         return self._run(context, self._known.get(context.method) or self._unimplemented)
 
-    def ended(self, stream: Stream) -> None:
-        self._running -= 1
+    def ended(self, stream: Stream, connection: Http2Connection) -> None:
+        self._streams.leave(connection.owner)
+
+    def _refusal(self, context: CallContext) -> errors.RequestError | None:
+        """Why a call is refused by its head alone."""
+        if context.timeout_s == INVALID_TIMEOUT:
+            return errors.invalid("invalid_timeout", _TIMEOUTS)
+        too_long = context.stream.head.size_bytes > self._settings.max_header_bytes
+        return errors.bad_head(too_long=True) if too_long else None
+
+    def _no_place(self, connection: Http2Connection) -> errors.RequestError | None:
+        """Takes a place for a stream of this client until `ended`, or returns why there is none."""
+        reason = self._streams.take(connection.owner)
+        return errors.no_place("streams", of_client=reason == SHARE) if reason else None
 
     async def _run(self, context: CallContext, run: Run) -> None:
         deadline = _Deadline(context.timeout_s) if context.timeout_s is not None else None
@@ -195,21 +191,18 @@ class GrpcServer:
             async with asyncio.timeout(self._settings.stall_timeout_s):
                 await context.end()
 
-    def _too_many(self, stream: Stream, connection: Http2Connection) -> None:
-        refusal = errors.overloaded("The gateway is at its limit of calls in flight.")
-        self._end_at_once(CallContext(stream, connection), refusal)
-
     def _end_at_once(self, context: CallContext, refusal: errors.RequestError) -> None:
         self._methods.api.refuse(refusal, self._methods.call(context, context.method).request)
         refuse(context, refusal.status, str(refusal))
         context.end_now()
 
-    async def _refuse_other(self, stream: Stream, connection: Http2Connection) -> None:
+    async def _refuse_other(self, context: CallContext) -> None:
         """Responds to what is no gRPC, as to a browser or a probe, by HTTP, when its body has ended."""
+        stream = context.stream
         status = 415 if stream.head.method == "POST" else 405
         text = "This port serves gRPC alone: POST with content-type application/grpc."
         refusal = errors.invalid("not_grpc", text, status=status)
-        self._methods.api.refuse(refusal, self._methods.call(CallContext(stream, connection), "/unimplemented").request)
+        self._methods.api.refuse(refusal, self._methods.call(context, "/unimplemented").request)
         fields = [("content-type", "text/plain"), ("content-length", str(len(text)))]
         try:
             async with asyncio.timeout(self._settings.header_timeout_s):
@@ -251,6 +244,6 @@ class _Deadline:
         self._timer.cancel()
 
 
-def _content_type(head: header_blocks.RequestHead) -> str:
+def _is_grpc(head: header_blocks.RequestHead) -> bool:
     found = (value for name, value in head.fields if name == "content-type")
-    return next(found, "").partition(";")[0].strip().lower()
+    return head.method == "POST" and next(found, "").partition(";")[0].strip().lower() in _CONTENT_TYPES

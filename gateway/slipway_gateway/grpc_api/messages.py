@@ -10,6 +10,7 @@ from slipway_process import protobuf
 from ..wire.errors import RequestError, invalid
 
 MAX_NAME = 512
+MAX_DESCRIPTION_BYTES = 256 << 10  # of a model: more than thousands of tensors need
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ def wants_ready_alone(message: bytes) -> bool:
 def model_metadata(body: bytes) -> bytes:
     """Encodes a server's JSON as ModelMetadataResponse. Raises RequestError 502: it is no description of a model."""
     try:
+        if len(body) > MAX_DESCRIPTION_BYTES:
+            raise msgspec.ValidationError(f"it has more than {MAX_DESCRIPTION_BYTES} bytes")
         model = _MODEL.decode(body)
         return b"".join(
             [

@@ -61,7 +61,10 @@ class Methods:
         async def prepare(call: Call, record: RequestRecord) -> Work:
             with self._account(call, record.identity) as account:
                 reader = MessageReader(context.stream, self.settings)
-                message = await reader.message(account, self.settings.body_timeout_s)
+                message = reader.arrived(account)
+                if message is None:
+                    with self.api.awaiting(record):
+                        message = await reader.message(account, self.settings.body_timeout_s)
             if message is None:
                 raise errors.invalid("invalid_message", "The call has no message.")
             self.hold(call, record.identity)

@@ -6,7 +6,8 @@ A client that is slow to send the rest can be evicted when others need the room,
 import asyncio
 
 from ..http2.stream import Stream
-from ..limits.budget import SHARE, Account
+from ..limits.budget import Account
+from ..limits.places import SHARE
 from ..settings import GatewaySettings
 from ..wire import errors
 from .context import PREFIX_BYTES
@@ -28,12 +29,17 @@ class MessageReader:
             RequestError: it comes too slowly (408), is too long (413), compressed (501), or there is no room for it
                 (429).
         """
+        message = self.arrived(account)
+        return await self._wait(account, timeout_s) if message is None else message
+
+    def arrived(self, account: Account) -> bytes | None:
+        """The next message, if it is whole already; None where it must be awaited. Raises RequestError as `message`."""
         self._rest += self._stream.read_now()
         length = self._length()
-        if length is not None and len(self._rest) >= PREFIX_BYTES + length:
-            self._count(account, length)
-            return self._cut(length)
-        return await self._wait(account, timeout_s)
+        if length is None or len(self._rest) < PREFIX_BYTES + length:
+            return None
+        self._count(account, length)
+        return self._cut(length)
 
     async def _wait(self, account: Account, timeout_s: float | None) -> bytes | None:
         wait = _Wait()
@@ -67,18 +73,19 @@ class MessageReader:
         if timeout_s is None:
             limit.reschedule(asyncio.get_running_loop().time() + self._settings.body_timeout_s)
         self._count(account, length)
-        pieces, missing = [self._rest], PREFIX_BYTES + length - len(self._rest)
+        whole = bytearray(self._rest)  # pieces by themselves would take more than what they bring
         self._rest = b""
-        while missing > 0:
+        while (missing := PREFIX_BYTES + length - len(whole)) > 0:
             self._stream.expect(missing)
             data = await self._stream.read()
             if not data:
                 raise errors.invalid("invalid_message", "The call ended within a message.")
-            pieces.append(data)
-            missing -= len(data)
+            whole += data
             account.moved()
-        self._rest = b"".join(pieces)
-        return self._cut(length)
+        end = PREFIX_BYTES + length
+        self._rest = bytes(whole[end:])
+        del whole[end:]
+        return bytes(memoryview(whole)[PREFIX_BYTES:])
 
     def _length(self) -> int | None:
         """The length of the next message; None when that has not arrived. Raises RequestError: it is not taken."""

@@ -58,6 +58,7 @@ _LONG = {FEEDBACK.lower(): 512}  # names of the route and the revision are in it
 _VALUE = re.compile(r"[\x20-\x7e]*")
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _MAX_DETAILS = 1000
+_MAX_REFUSAL_BYTES = 64 << 10  # of an error response that is read for its message
 _MAX_KNOWN = 64  # characters of a name that is remembered
 
 # Metadata that does not become a header: these headers frame a body of HTTP, or have a meaning in HTTP alone.
@@ -107,7 +108,7 @@ def details_of(http_status: int, body: bytes) -> str:
     Any other body gives a text with the status.
     """
     try:
-        error = _DECODER.decode(body).error
+        error = _DECODER.decode(body if len(body) <= _MAX_REFUSAL_BYTES else b"").error
         text = error if isinstance(error, str) else error.message
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         text = ""

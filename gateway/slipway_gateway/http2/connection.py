@@ -5,10 +5,12 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from slipway_process.supervisor import observe
+
 from ..limits.connections import address_owner
 from ..limits.transports import bound_buffers
 from . import frames, header_blocks
-from .floods import ANSWERED, FRAME_COST, RESET_COST, SETTINGS_COST, FloodGuard
+from .floods import ANSWERED, FRAME_COST, RESET_COST, SETTINGS_COST, TINY_BYTES, FloodGuard, block_cost
 from .frames import ConnectionFault, ErrorCode, Frame, FrameReader, StreamFault
 from .header_blocks import HeaderBlock, HeaderDecoder
 from .lifetime import Due, Http2Limits, Lifetime
@@ -40,9 +42,10 @@ class Http2Connection(asyncio.Protocol):
         self._recent: dict[int, None] = {}
         self._last_id = 0
         self._block: HeaderBlock | None = None
+        self._block_bytes = 0  # of the block, in the account
         self._has_settings = self._shut = False
         self._takes_streams = True
-        self._window, self._taken, self._unread = _CONNECTION_WINDOW, 0, 0
+        self._window, self._taken = _CONNECTION_WINDOW, 0
         self._lifetime = Lifetime(limits, now_s, age_share)
         self._takers: dict[int, Callable[[Frame], None]] = {
             frames.DATA: self._take_data,
@@ -62,9 +65,10 @@ class Http2Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         peer = transport.get_extra_info("peername")
         self.transport, self.address = transport, str(peer[0]).partition("%")[0] if peer else ""
-        self._outbox = Outbox(transport, self._guard)
-        self._owner = address_owner(self.address)
-        if refused := self._door.enter(self, self._owner, self._loop.time()):
+        self.owner = address_owner(self.address)
+        self._account = self._handler.open_account(self)
+        self._outbox = Outbox(transport, self._guard, self._account)
+        if refused := self._door.enter(self, self.owner, self._loop.time()):
             self._shut = True
             transport.write(frames.settings(()) + frames.goaway(0, ErrorCode.ENHANCE_YOUR_CALM, str(refused)))
             transport.close()
@@ -107,8 +111,8 @@ class Http2Connection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._shut = True
         self._end_streams()
-        self._handler.holds(-self._unread)
-        self._door.leave(self, self._owner)
+        self._account.close()
+        self._door.leave(self, self.owner)
         self._handler.closed(self)
 
     # -- for the listener
@@ -195,40 +199,44 @@ class Http2Connection(asyncio.Protocol):
 
     def _take_data(self, frame: Frame) -> None:
         size, ends = len(frame.payload), bool(frame.flags & frames.END_STREAM)
-        if not size and not ends:
+        if size < TINY_BYTES and not ends:
             self._charge(FRAME_COST)
         self._window -= size
         if self._window < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more was sent than the connection's window takes")
-        self._unread += size
-        has_room = self._handler.holds(size)
         data, stream = frames.unpadded(frame), self._open_stream(frame.stream_id)
         if stream is None or stream.ended:
-            self.consumed(size)
-            self._charge(FRAME_COST)
+            self._give_back(size)
             raise StreamFault(frame.stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end of its stream")
-        if not has_room:
-            self.consumed(size)
+        if self._account.grow(size):
+            self._give_back(size)
             raise StreamFault(frame.stream_id, ErrorCode.ENHANCE_YOUR_CALM, "no room for what is not read yet")
         stream.take(data, size, ends=ends)
 
     def _take_headers(self, frame: Frame) -> None:
         self._block = HeaderBlock(frame, self._limits.max_header_bytes)
         self._lifetime.head_since_s = self._lifetime.received_s
-        self._take_block(self._block)
+        self._take_block(self._block, frame)
 
     def _take_continuation(self, frame: Frame) -> None:
         if self._block is None:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of nothing")
         self._charge(FRAME_COST)
         self._block.add(frame.payload, frame)
-        self._take_block(self._block)
+        self._take_block(self._block, frame)
 
-    def _take_block(self, block: HeaderBlock) -> None:
+    def _take_block(self, block: HeaderBlock, frame: Frame) -> None:
         if not block.whole:
+            self._keep_block(len(frame.payload))
             return
+        if self._block_bytes:
+            self._account.shrink(self._block_bytes)
         self._block = self._lifetime.head_since_s = None
-        fields, stream_id = self._decoder.decode(block.encoded()), block.stream_id
+        self._block_bytes = 0
+        encoded, stream_id = block.encoded(), block.stream_id
+        fields = self._decoder.decode(encoded)
+        if cost := block_cost(len(encoded), len(fields)):
+            self._charge(cost)
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.closed:
             self._take_trailers(stream, fields, block)
@@ -238,6 +246,12 @@ class Http2Connection(asyncio.Protocol):
             raise ConnectionFault(ErrorCode.STREAM_CLOSED, "HEADERS after the end of their stream")
         else:
             self._charge(FRAME_COST)
+
+    def _keep_block(self, size_bytes: int) -> None:
+        """Counts a part of a header block of which more is to come."""
+        if self._account.grow(size_bytes):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "no room for a header block")
+        self._block_bytes += size_bytes
 
     def _take_trailers(self, stream: Stream, fields: header_blocks.Fields, block: HeaderBlock) -> None:
         if stream.ended:
@@ -252,7 +266,6 @@ class Http2Connection(asyncio.Protocol):
             return  # the client knows which stream was the last one
         self._last_id = stream_id
         if len(self._streams) >= self._limits.max_streams:
-            self._charge(RESET_COST)
             raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
         if block.fault:
             raise block.fault
@@ -260,12 +273,14 @@ class Http2Connection(asyncio.Protocol):
         stream = Stream(stream_id, head, self, self._outbox, receive_window=_STREAM_WINDOW, ended=block.ends_stream)
         if block.ends_stream and head.content_length > 0:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length without a body")
+        if self._account.grow(stream.own_bytes):
+            raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, "no room for another stream")
         self._streams[stream_id] = stream
         work = self._handler.handle(stream, self)
         if work is None:
             self._finished(stream)
             return
-        stream.task = self._loop.create_task(work)
+        stream.task = observe(self._loop.create_task(work, name="call"))
         stream.task.add_done_callback(lambda _: self._task_ended(stream))
 
     def _take_priority(self, frame: Frame) -> None:
@@ -330,8 +345,11 @@ class Http2Connection(asyncio.Protocol):
     # -- ends
 
     def consumed(self, size_bytes: int) -> None:
-        self._unread -= size_bytes
-        self._handler.holds(-size_bytes)
+        self._account.shrink(size_bytes)
+        self._give_back(size_bytes)
+
+    def _give_back(self, size_bytes: int) -> None:
+        """The client may send as many bytes again."""
         self._taken += size_bytes
         if self._taken >= _CONNECTION_WINDOW // 2 and not self._shut:
             self._window += self._taken
@@ -339,10 +357,16 @@ class Http2Connection(asyncio.Protocol):
             self._taken = 0
 
     def _reset(self, fault: StreamFault) -> None:
-        """Ends a stream for what its client did."""
+        """Ends a stream for what its client did, which costs the client as much as if it had ended the stream itself.
+
+        Frames that were on their way when a stream ended cost no more than others.
+        """
+        stream = self._streams.get(fault.stream_id)
+        is_open = stream is not None and not stream.closed
+        self._charge(RESET_COST if is_open or fault.stream_id not in self._recent else FRAME_COST)
         self._remember(fault.stream_id)
         self._outbox.write(frames.rst_stream(fault.stream_id, fault.code))
-        if (stream := self._streams.get(fault.stream_id)) and not stream.closed:
+        if stream is not None and is_open:
             self._close(stream)
 
     def _close(self, stream: Stream) -> None:
@@ -352,13 +376,14 @@ class Http2Connection(asyncio.Protocol):
             stream.task.cancel()
 
     def _task_ended(self, stream: Stream) -> None:
-        self._handler.ended(stream)
+        self._handler.ended(stream, self)
         self._finished(stream)
 
     def _finished(self, stream: Stream) -> None:
         if not stream.closed:
             stream.reset(ErrorCode.INTERNAL_ERROR)
         self._streams.pop(stream.id, None)
+        self._account.shrink(stream.own_bytes)
         if not stream.ended:
             self._remember(stream.id)
         if stream.is_complete:

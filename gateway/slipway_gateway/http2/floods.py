@@ -7,9 +7,17 @@ Real clients ping to measure the connection's capacity, cancel calls, and open w
 BURST = 4000.0
 PER_S = 1000.0
 # What frames cost beside their decoding. New settings may change the windows of all streams; the handler of a stream
-# that is reset was started.
+# that is reset was started, whoever resets it.
 SETTINGS_COST, RESET_COST, FRAME_COST = 20.0, 8.0, 1.0
 ANSWERED, SENT = 8.0, 2.0
+TINY_BYTES = 16  # a DATA frame that brings less, and ends nothing, costs as one without use
+# A header block beyond these costs its decoding too: a token for each field, and for so many bytes.
+_FREE_FIELDS, _FREE_BYTES, _BYTES_PER_TOKEN = 32, 2048, 128
+
+
+def block_cost(size_bytes: int, fields: int) -> float:
+    """What decoding a header block costs; nothing for most. `size_bytes`: of the block as it came."""
+    return max(0, fields - _FREE_FIELDS) + max(0, size_bytes - _FREE_BYTES) // _BYTES_PER_TOKEN
 
 
 class FloodGuard:

@@ -20,6 +20,8 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 # What a block, and its fields when they are decoded, may take, in sizes of requests that are served. One between the
 # two sizes costs its stream alone; after a larger one the state of the decoder is lost, and so the connection.
 _READ = 4
+_MAX_RESIZES = 2
+_FIELD_BYTES = 32  # beside its text (RFC 9113, section 6.5.2)
 _MAX_KNOWN = 128  # characters of a field that is remembered
 
 Fields = list[tuple[str, str]]
@@ -27,7 +29,7 @@ Fields = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The head of a request. `content_length`: -1 without one. `size_bytes`: of all fields, decoded."""
+    """The head of a request. `content_length`: -1 without one. `size_bytes`: of all fields, as HTTP/2 counts them."""
 
     method: str
     scheme: str
@@ -46,12 +48,30 @@ class HeaderDecoder:
 
     def decode(self, block: bytes) -> Fields:
         """Raises ConnectionFault: the block is malformed or much too long, and the connection cannot go on."""
+        if _resizes_often(block):
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "a header block changes the size of the table often")
         try:
             return [(str(name), str(value)) for name, value in self._decoder.decode(block)]
         except OversizedHeaderListError:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is much too long") from None
         except (HPACKError, UnicodeDecodeError, IndexError):
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "a header block cannot be decoded") from None
+
+
+def _resizes_often(block: bytes) -> bool:
+    """Whether a block begins with more changes of the table's size than the two that RFC 7541 knows (section 4.2).
+
+    The decoder takes any number of them, which takes it longer than fields do.
+    """
+    at, changes = 0, 0
+    while at < len(block) and block[at] >> 5 == 1 and changes <= _MAX_RESIZES:
+        changes += 1
+        is_long = block[at] & 0x1F == 0x1F
+        at += 1
+        while is_long and at < len(block):
+            is_long = block[at] >= 0x80
+            at += 1
+    return changes > _MAX_RESIZES
 
 
 class HeaderBlock:
@@ -105,7 +125,7 @@ def request_head(stream_id: int, fields: Fields) -> RequestHead:
     content_length, size = -1, 0
     for field in fields:
         name, value = field
-        size += len(name) + len(value)
+        size += len(name) + len(value) + _FIELD_BYTES
         if name.startswith(":"):
             if regular or name in pseudo or name not in _PSEUDO:
                 raise malformed(f"the pseudo-header {name!r} is unknown, or not where it belongs")

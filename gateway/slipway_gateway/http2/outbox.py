@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 
+from ..limits.budget import Account
 from . import frames
 from .floods import SENT, FloodGuard
 from .frames import INITIAL_WINDOW, MAX_FRAME_BYTES, MAX_WINDOW, ConnectionFault, ErrorCode
@@ -15,8 +16,9 @@ _MAX_UNREAD_BYTES = 1 << 20
 class Outbox:
     """`window`: the bytes of DATA that the client takes on this connection; `initial_window`: on each new stream."""
 
-    def __init__(self, transport: asyncio.Transport, guard: FloodGuard) -> None:
-        self._transport, self._guard = transport, guard
+    def __init__(self, transport: asyncio.Transport, guard: FloodGuard, account: Account) -> None:
+        self._transport, self._guard, self._account = transport, guard, account
+        self._unread_bytes = 0  # in the account, while the client reads too slowly
         self._loop = asyncio.get_running_loop()
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -59,8 +61,15 @@ class Outbox:
         self._pending.clear()
         self._pending_bytes = 0
         self._transport.write(data)
-        if self._paused and self._transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+        if self._paused:
+            self._count_unread(self._transport.get_write_buffer_size())
+
+    def _count_unread(self, size_bytes: int) -> None:
+        more = max(0, size_bytes - self._unread_bytes)
+        if size_bytes > _MAX_UNREAD_BYTES or self._account.grow(more):
             self._transport.abort()
+        else:
+            self._unread_bytes += more
 
     def _later(self) -> None:
         self._scheduled = False
@@ -73,6 +82,8 @@ class Outbox:
 
     def resume(self) -> None:
         self._paused = False
+        self._account.shrink(self._unread_bytes)
+        self._unread_bytes = 0
         self._resumed.set()
         self.pass_on()
 

@@ -3,6 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from ..limits.budget import Account
 from .stream import Stream
 
 
@@ -13,15 +14,15 @@ class StreamService(Protocol):
 
     def closed(self, connection: Any) -> None: ...
 
-    def holds(self, size_bytes: int) -> bool:
-        """Counts what connections hold for streams that have not read it; returns whether that has room."""
+    def open_account(self, connection: Any) -> Account:
+        """Opens the account of what the connection holds in memory: it has one client, whose share it counts in."""
         ...
 
     def handle(self, stream: Stream, connection: Any) -> Coroutine[Any, Any, None] | None:
         """Returns what runs the stream; None when it has its response already."""
         ...
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: Stream, connection: Any) -> None:
         """What ran the stream has ended, or was cancelled before it began."""
         ...
 

@@ -12,6 +12,8 @@ from .outbox import Outbox
 _MAX_WINDOW_BYTES = 256 << 10
 
 _AT_ONCE_BYTES = 256 << 10  # of a response, before others have their turn
+# What CPython takes for a stream with its task and its request, and for each field of its head beside the text.
+_STREAM_BYTES, _FIELD_BYTES = 12 << 10, 160
 
 
 class ReceiveCredit(Protocol):
@@ -43,25 +45,29 @@ class Stream:
         self.closed = False  # nothing is received or sent any more
         self.is_answered = self.is_complete = False  # the head of its response was sent, and all of it
         self.ended = ended  # the client has sent all
-        self._pieces: list[bytes] = []
+        # One frame as it came, or all of them joined: each one by itself takes more than what it brought.
+        self._unread: bytes | bytearray = b""
         self._held = self._received = 0
         self._arrival: asyncio.Future[None] | None = None
         self._opening: asyncio.Future[None] | None = None
+
+    @property
+    def own_bytes(self) -> int:
+        """What the stream takes in memory beside what is not read of it."""
+        return _STREAM_BYTES + _FIELD_BYTES * len(self.head.fields) + self.head.size_bytes
 
     # -- for the handler
 
     async def read(self) -> bytes:
         """Returns what has arrived since the last call, at least one byte; b"" at the end of the request."""
-        while not self._pieces and not self.ended:
+        while not self._unread and not self.ended:
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
         return self.read_now()
 
     def read_now(self) -> bytes:
         """Returns what has arrived since the last call; b"" when that is nothing."""
-        if not self._pieces:
-            return b""
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        data = bytes(self._unread)
         self._drop()
         return data
 
@@ -139,7 +145,7 @@ class Stream:
             await self._outbox.turn()
 
     def _drop(self) -> None:
-        self._pieces.clear()
+        self._unread = b""
         taken, self._held = self._held, 0
         if not taken:
             return
@@ -162,14 +168,21 @@ class Stream:
         if self.receive_window < 0:
             raise StreamFault(self.id, ErrorCode.FLOW_CONTROL_ERROR, "more was sent than the window takes")
         self._received += len(data)
-        if data:
-            self._pieces.append(data)
-        elif size_bytes and not self._pieces:
+        if not self._unread:
+            self._unread = data
+        elif data:
+            self._join(data)
+        if size_bytes and not self._unread:
             self._drop()  # only padding: no reader takes it
         if ends:
             self.finish()
         elif data:
             self._wake()
+
+    def _join(self, data: bytes) -> None:
+        if isinstance(self._unread, bytes):
+            self._unread = bytearray(self._unread)
+        self._unread += data
 
     def finish(self) -> None:
         """The client has sent all. Raises StreamFault: it is not as long as it should be."""

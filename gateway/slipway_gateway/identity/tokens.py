@@ -7,6 +7,9 @@ from typing import Any
 
 import jwt
 import msgspec
+from msgspec import Raw
+
+from ..wire.json_values import ABSENT, UNREADABLE, first_items, read_value
 
 MAX_TOKEN_BYTES = 8192
 MAX_KEYS = 64  # of an issuer
@@ -58,6 +61,28 @@ class IssuerKey:
     key: Any  # of cryptography
 
 
+class _Jwk(msgspec.Struct, omit_defaults=True):
+    """A key of a JWKS, with the members by which the types of `_ALGORITHMS` are known (RFC 7517, 7518, 8037)."""
+
+    kty: str
+    use: str = "sig"
+    alg: str | None = None
+    kid: str = ""
+    n: str | None = None
+    e: str | None = None
+    crv: str | None = None
+    x: str | None = None
+    y: str | None = None
+
+
+class _Jwks(msgspec.Struct):
+    keys: Raw = ABSENT
+
+
+_JWK, _JWKS = msgspec.json.Decoder(_Jwk), msgspec.json.Decoder(_Jwks)
+_MAX_KEY_BYTES = 16 << 10  # of one key with its certificates
+
+
 class UnusableKeys(ValueError):
     """What an issuer serves is no JWKS."""
 
@@ -84,10 +109,10 @@ def parse_keys(content: bytes) -> tuple[IssuerKey, ...]:
         UnusableKeys: when there is none.
     """
     try:
-        listed = msgspec.json.decode(content, type=dict[str, Any]).get("keys")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        listed = first_items(_JWKS.decode(content).keys)[:MAX_KEYS]
+    except UNREADABLE as error:
         raise UnusableKeys(f"no JSON object: {error}") from None
-    found = [key for one in (listed if isinstance(listed, list) else ())[:MAX_KEYS] if (key := _key(one)) is not None]
+    found = [key for one in listed if (key := _key(one)) is not None]
     if not found:
         raise UnusableKeys("no key of a type that is used: RSA, EC, OKP")
     return tuple(found)
@@ -140,18 +165,18 @@ def _in_time(claims: Mapping[str, Any], now: float) -> bool:
     return begins - LEEWAY_S <= now < expires + LEEWAY_S
 
 
-def _key(one: Any) -> IssuerKey | None:
-    if not isinstance(one, dict) or one.get("use", "sig") != "sig" or one.get("kty") not in _ALGORITHMS:
+def _key(listed: Raw) -> IssuerKey | None:
+    one = read_value(_JWK, listed, _MAX_KEY_BYTES)
+    if one is None or one.use != "sig" or one.kty not in _ALGORITHMS:
         return None
-    named, kid = one.get("alg"), one.get("kid", "")
-    algorithms = _ALGORITHMS[one["kty"]]
-    if named is not None:
-        algorithms = (named,) if named in algorithms else ()
+    algorithms = _ALGORITHMS[one.kty]
+    if one.alg is not None:
+        algorithms = (one.alg,) if one.alg in algorithms else ()
     try:
-        key = jwt.PyJWK({**one, "alg": algorithms[0]}).key if algorithms and isinstance(kid, str) else None
+        key = jwt.PyJWK(msgspec.to_builtins(one) | {"alg": algorithms[0]}).key if algorithms else None
     except (jwt.PyJWTError, ValueError, TypeError, KeyError):
         return None
-    return None if key is None else IssuerKey(kid, algorithms, key)
+    return None if key is None else IssuerKey(one.kid, algorithms, key)
 
 
 def _base64(text: str) -> bytes:

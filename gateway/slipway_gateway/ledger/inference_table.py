@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from slipway_process.database_errors import is_of_record
 from slipway_process.database_urls import parse_url
 
 from ..telemetry.inference_log import LoggedFeedback, LoggedInference
@@ -90,6 +91,7 @@ class InferenceTable:
 
         Raises:
             UnwrittenLines: the database is away, or full.
+            Exception: one of the lines cannot be written.
         """
         rows: dict[Table, list[tuple[Any, ...]]] = {inferences: [], feedback: []}
         for line in map(_LINE.decode, lines):
@@ -104,6 +106,8 @@ class InferenceTable:
                         connection.execute(self._statements[table], {ROWS: msgspec.json.encode(found).decode()})
             self._forget()
         except (SQLAlchemyError, OSError) as error:
+            if is_of_record(error):
+                raise
             raise UnwrittenLines(len(lines), OSError(str(error)[:500])) from None
 
     def close(self) -> None:

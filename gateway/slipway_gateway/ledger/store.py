@@ -16,9 +16,11 @@ from sqlalchemy import (
     update,
 )
 
+from slipway_process.database_errors import UnusableDatabase
 from slipway_process.database_urls import parse_url
 
 from ..quotas.meter import Charge
+from ..quotas.prices import NANO
 from .json_rows import ROWS, insert_for, insert_new
 from .periods import day_begin, month_begin
 from .tables import COUNTS, HOUR_KEY, SCHEMA_VERSION, about, hours, metadata, open_engine, responses
@@ -29,12 +31,10 @@ _REQUESTS, _ESTIMATED = COUNTS.index("requests"), COUNTS.index("estimated")
 # A batch is written in parts of so many rows: ids of rows that are there are parameters, and SQL has a limit of them.
 _PART_ROWS = 500
 MAX_ROWS_READ = 100_000
+# The largest count of a row. Two of them have a sum of 64 bits, so that no count can make an addition fail.
+LARGEST_COUNT = (1 << 62) - 1
 # Rows of responses that SQLite keeps, some 25 MB. A stream that a client resumes after so many others is charged again.
 MAX_RESPONSES = 200_000
-
-
-class UnusableLedger(Exception):
-    """The database belongs to another release."""
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -126,20 +126,32 @@ class LedgerStore:
         if not totals:
             return
         # In one order everywhere: two gateways never wait for each other's rows.
-        rows = [dict(zip((*HOUR_KEY, *COUNTS), (*key, *counts), strict=True)) for key, counts in sorted(totals.items())]
+        rows = [
+            dict(zip((*HOUR_KEY, *COUNTS), (*key, *map(_bounded, counts)), strict=True))
+            for key, counts in sorted(totals.items())
+        ]
         insert = self._insert(hours)
-        added = {name: hours.c[name] + insert.excluded[name] for name in COUNTS}
+        # A row of an earlier release may be larger.
+        least = func.min if self._engine.dialect.name == "sqlite" else func.least
+        added = {
+            name: least(least(hours.c[name], LARGEST_COUNT) + insert.excluded[name], LARGEST_COUNT) for name in COUNTS
+        }
         connection.execute(insert.on_conflict_do_update(index_elements=HOUR_KEY, set_=added), rows)
 
     def spent(self, hour: int) -> dict[str, Spent]:
         """What each tenant spent in the day and the month of this hour."""
         self._open()
-        day = func.sum(hours.c.cost_nano).filter(hours.c.hour >= day_begin(hour))
-        month = func.sum(hours.c.cost_nano)
-        query = select(hours.c.tenant, day, month).where(hours.c.hour >= month_begin(hour)).group_by(hours.c.tenant)
+        today = hours.c.hour >= day_begin(hour)
+        # SQLite adds up in 64 bits, and many rows may have more: whole units of the currency and their rest do not.
+        parts = (hours.c.cost_nano // NANO, hours.c.cost_nano % NANO)
+        sums = [func.sum(part).filter(today) for part in parts] + [func.sum(part) for part in parts]
+        query = select(hours.c.tenant, *sums).where(hours.c.hour >= month_begin(hour)).group_by(hours.c.tenant)
         with self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        return {tenant: Spent(int(today or 0), int(total or 0)) for tenant, today, total in rows}
+        return {
+            tenant: Spent(_joined(day, day_rest), _joined(month, month_rest))
+            for tenant, day, day_rest, month, month_rest in rows
+        }
 
     def usage(self, first_hour: int, end_hour: int, tenant: str = "") -> list[dict[str, Any]]:
         """Rows from `first_hour` to before `end_hour`, at most `MAX_ROWS_READ` of them; `tenant` "": of all tenants."""
@@ -182,13 +194,23 @@ class LedgerStore:
             connection.execute(self._insert(about).on_conflict_do_nothing(), own)
             rows = connection.execute(select(about)).all()
         if len(rows) > 1:
-            raise UnusableLedger("the ledger was written by another release, whose tables differ")
+            raise UnusableDatabase("the ledger was written by another release, whose tables differ")
         self._id = rows[0].id
 
 
 def _counts(charge: Charge) -> _Counts:
     usage = charge.usage
-    return 1, usage.input_tokens, usage.cached_tokens, usage.output_tokens, charge.cost_nano, int(charge.estimated)
+    tokens = (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+    return 1, *map(_bounded, tokens), _bounded(charge.cost_nano), int(charge.estimated)
+
+
+def _bounded(count: int) -> int:
+    return max(-LARGEST_COUNT, min(count, LARGEST_COUNT))
+
+
+def _joined(units: Any, rest: Any) -> int:
+    """An amount in nano of sums of whole units and of their rest; None: there are no rows."""
+    return int(units or 0) * NANO + int(rest or 0)
 
 
 def _merged(former: _Counts, now: _Counts) -> _Counts:

@@ -16,6 +16,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
+from slipway_process.database_errors import drop_connections_after_errors_of_the_driver
 from slipway_process.database_urls import ssl_context
 
 # Written by the first gateway that opens a database. A later release that needs other tables has another number.
@@ -31,6 +32,8 @@ _SQLITE_PRAGMAS = (
     f"max_page_count={SQLITE_BYTES // _SQLITE_PAGE_BYTES}",
     "journal_mode=WAL",
     "journal_size_limit=4194304",
+    # The root filesystem is read-only. A statement that changes more than 16 pages would need a temporary file.
+    "temp_store=MEMORY",
     "synchronous=FULL",
     f"busy_timeout={_SQLITE_BUSY_MS}",
 )
@@ -84,6 +87,8 @@ def open_engine(url: URL) -> Engine:
     engine = create_engine(
         bare, connect_args=options, pool_size=1, max_overflow=0, pool_pre_ping=True, hide_parameters=True
     )
+
+    drop_connections_after_errors_of_the_driver(engine)
 
     @event.listens_for(engine, "connect")
     def limit_time(connection: Any, record: object) -> None:

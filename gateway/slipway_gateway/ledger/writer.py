@@ -5,28 +5,32 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy.exc import SQLAlchemyError
+from msgspec import to_builtins
 
+from slipway_process.batches import Quarantine, Written, write_apart
+from slipway_process.database_errors import UNAVAILABLE, is_of_record
+
+from ..limits.places import Places
 from ..quotas.meter import Charge, Meter
 from ..quotas.policy import Budget
 from ..telemetry.metrics import GatewayMetrics
 from .periods import hour_of
 from .spending import OwnSpending, Spending
-from .store import LedgerStore, Spent, UnusableLedger
+from .store import LedgerStore, Spent
 
 log = logging.getLogger(__name__)
 
 # With the time of a write this is what a gateway that is killed may lose: less than a second.
 _INTERVAL_S = 0.5
 _MAX_PAUSE_S = 10.0
-# Charges that wait while the database is away: some 40 MB. Beyond it they are lost, and counted.
+# Charges that wait while the database is away: some 40 MB, with a share for each tenant. Others are lost, and counted.
 MAX_WAITING = 100_000
 _MAX_BATCH = 5000
 # How often the spending that other gateways wrote is read, and old rows are deleted.
 _READ_EACH_S, _TRIM_EACH_S, _FORGET_EACH_S = 5.0, 30.0, 3600.0
-UNAVAILABLE = (SQLAlchemyError, OSError, UnusableLedger)
 _RESPONSES_HOURS, _USAGE_HOURS = 7 * 24, 400 * 24
 
 
@@ -34,14 +38,23 @@ class Ledger:
     """One gateway's access to the ledger. `run` writes until it is cancelled; `close_down` writes what is left."""
 
     def __init__(
-        self, store: LedgerStore, metrics: GatewayMetrics, *, unix_time: Callable[[], float] = time.time
+        self,
+        store: LedgerStore,
+        metrics: GatewayMetrics,
+        *,
+        unix_time: Callable[[], float] = time.time,
+        quarantine: Path | None = None,
     ) -> None:
+        """`quarantine`: file of charges that the database refuses; None: the log alone has them."""
         self._store = store
+        self._quarantine = Quarantine("ledger", quarantine, metrics.ledger_quarantined.inc)
+        self._refused: set[str] = set()  # ids of running responses whose charges the database refuses
         self._metrics = metrics
         self._unix_time = unix_time
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._running: dict[Meter, int] = {}  # by running request: the part of its expected costs that is not written
         self._waiting: dict[str, Charge] = {}
+        self._places = Places(MAX_WAITING)
         self._unwritten: dict[str, int] = {}  # by waiting charge: the part of its costs that is not written
         self._last: dict[str, Charge] = {}  # charges of running responses, as they were last written
         self._flushing = asyncio.Lock()
@@ -83,14 +96,15 @@ class Ledger:
         self.spending.expect(meter.tenant, expected_nano)
 
     def close(self, meter: Meter) -> None:
-        """A request ended: its charge waits to be written. Beyond MAX_WAITING the charge is lost, and counted."""
+        """A request ended: its charge waits to be written. Beyond its tenant's share it is lost, and counted."""
         expected_nano = self._running.pop(meter)
         former = self._last.pop(meter.id, None)
+        self._refused.discard(meter.id)
         charge = meter.charge()
         if charge is None or charge == former:
             self.spending.expect(meter.tenant, -expected_nano)
             return
-        if len(self._waiting) >= MAX_WAITING and charge.id not in self._waiting:
+        if charge.id not in self._waiting and self._places.take(charge.tenant):
             self.spending.expect(meter.tenant, -expected_nano)
             self._metrics.ledger_lost.inc()
             return
@@ -104,22 +118,34 @@ class Ledger:
             await self.flush()
 
     async def flush(self) -> bool:
-        """Writes one batch of charges, reads totals and deletes old rows when due; whether the database took it all."""
+        """Writes one batch of charges, reads totals and deletes old rows when due; whether the database took it all.
+
+        Charges that the database refuses for their own sake are put into quarantine, and stop no others.
+        """
         async with self._flushing:
-            batch = self._batch()
-            try:
-                added = await self._call(self._store.apply, batch) if batch else {}
-                self._written(batch)
-                self.spending.written(added, self.hour)
-                await self._look()
-            except UNAVAILABLE as error:
-                if self._pause_s == _INTERVAL_S:
-                    log.error("the ledger cannot be written, charges wait: %s", error)
-                self._metrics.ledger_failures.inc()
-                self._pause_s = min(_MAX_PAUSE_S, self._pause_s * 2)
-                return False
-        self._pause_s = _INTERVAL_S
-        return True
+            error = await self._write(self._batch()) or await self._look()
+            if error is None:
+                self._pause_s = _INTERVAL_S
+                return True
+            if self._pause_s == _INTERVAL_S:
+                log.error("the ledger cannot be written, charges wait: %s", error)
+            self._metrics.ledger_failures.inc()
+            self._pause_s = min(_MAX_PAUSE_S, self._pause_s * 2)
+            return False
+
+    async def _write(self, batch: Sequence[Charge]) -> Exception | None:
+        """Writes charges; returns why the database took no more of them, or None."""
+        if not batch:
+            return None
+        result: Written[Charge, dict[str, int]] = await self._call(write_apart, self._store.apply, batch, is_of_record)
+        for charges, added in result.parts:
+            self._written(charges)
+            self.spending.written(added, self.hour)
+        if result.refused:
+            self._written([charge for charge, _ in result.refused])
+            self._refused.update(charge.id for charge, _ in result.refused)
+            await self._call(self._quarantine.put, [(to_builtins(charge), error) for charge, error in result.refused])
+        return result.error
 
     async def close_down(self) -> None:
         """Writes what waits and closes the database, at the end of the process.
@@ -151,7 +177,9 @@ class Ledger:
             if len(grown) >= count:
                 break
             charge = meter.charge()
-            if charge is not None and charge != self._last.get(charge.id) and charge.id not in self._waiting:
+            if charge is None or charge.id in self._waiting or charge.id in self._refused:
+                continue
+            if charge != self._last.get(charge.id):
                 grown.append(charge)
         return grown
 
@@ -160,6 +188,7 @@ class Ledger:
         for charge in batch:
             if self._waiting.get(charge.id) is charge:
                 del self._waiting[charge.id]
+                self._places.leave(charge.tenant)
                 self.spending.expect(charge.tenant, -self._unwritten.pop(charge.id))
             if meter := running.get(charge.id):
                 former = self._last.get(charge.id)
@@ -168,7 +197,15 @@ class Ledger:
                 self._running[meter] -= part
                 self.spending.expect(charge.tenant, -part)
 
-    async def _look(self) -> None:
+    async def _look(self) -> Exception | None:
+        """Reads totals and deletes old rows, when due; returns why the database did not do it, or None."""
+        try:
+            await self._read_and_tidy()
+        except UNAVAILABLE as error:
+            return error
+        return None
+
+    async def _read_and_tidy(self) -> None:
         now_s = time.monotonic()
         if now_s - self._forgot_s >= _FORGET_EACH_S:
             self._forgot_s = now_s

@@ -8,11 +8,14 @@ their response. Only then are requests refused.
 from collections.abc import Callable
 from types import TracebackType
 
+from .places import SHARE, TOTAL
+
 # A client that moved within this time is not stalled, however little room there is.
 STALLED_S = 1.0
 # No more stalled clients than this are evicted at a time, in the order in which they last moved.
 _EVICTED_AT_A_TIME = 64
-TOTAL, SHARE, STALLED = REASONS = ("total", "share", "stalled")
+STALLED = "stalled"
+REASONS = (TOTAL, SHARE, STALLED)
 
 Reclaim = Callable[[int], int]
 
@@ -80,7 +83,10 @@ class Account:
 
 
 class MemoryBudget:
-    """`client_bytes`: what the requests of one client may hold together. `clock` counts seconds.
+    """`client_bytes`: what the requests of one client may hold together while it is alone. `clock` counts seconds.
+
+    A client that takes all it can leaves as much free for others, as with `Places`: two get a third each. What leaves
+    when there is no room, bytes of caches and of others that are stalled, counts as free.
 
     `shed` is called for each request that is refused or ended, with one of `REASONS`.
     """
@@ -92,12 +98,14 @@ class MemoryBudget:
         clock: Callable[[], float],
         shed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self.limit_bytes, self.client_bytes = limit_bytes, client_bytes
+        self.limit_bytes = limit_bytes
+        # Of what is free, how much one client may hold; none: a client may hold all of it.
+        self._ratio = max(1, client_bytes) / (limit_bytes - client_bytes) if client_bytes < limit_bytes else None
         self._clock = clock
         self.used_bytes = 0
         self._shed = shed
         self._clients: dict[str, int] = {}
-        self._caches: list[Reclaim] = []
+        self._caches: list[tuple[Account, Reclaim]] = []
         # Since when the client of each account has not moved, the longest first.
         self._stopped: dict[Account, float] = {}
 
@@ -105,9 +113,9 @@ class MemoryBudget:
         """Opens the account of a request of `client`; "" is the gateway itself, whose share is not limited."""
         return Account(self, client)
 
-    def caches(self, reclaim: Reclaim) -> None:
-        """Registers a cache: `reclaim` frees about so many bytes and returns how many it freed."""
-        self._caches.append(reclaim)
+    def caches(self, account: Account, reclaim: Reclaim) -> None:
+        """Registers a cache with its account: `reclaim` frees about so many bytes and returns how many it freed."""
+        self._caches.append((account, reclaim))
 
     def held_by(self, client: str) -> int:
         return self._clients.get(client, 0)
@@ -115,13 +123,23 @@ class MemoryBudget:
     # -- for accounts
 
     def take(self, account: Account, size_bytes: int) -> str:
-        if account.client and self._clients.get(account.client, 0) + size_bytes > self.client_bytes:
+        if self._ratio and account.client and self._is_beyond_share(account, size_bytes):
             return self._refused(SHARE)
         missing = self.used_bytes + size_bytes - self.limit_bytes
         if missing > 0 and not self._make_room(missing, account):
             return self._refused(TOTAL)
         self.add(account, size_bytes)
         return ""
+
+    def _is_beyond_share(self, account: Account, size_bytes: int) -> bool:
+        assert self._ratio, "otherwise a client may hold all"
+        free_bytes = self.limit_bytes - self.used_bytes + sum(cache.held_bytes for cache, _ in self._caches)
+        # Sizes differ: the share is of what is free with these bytes, or one large request would take far more.
+        missing_bytes = (self.held_by(account.client) + size_bytes) / self._ratio + size_bytes - free_bytes
+        if missing_bytes <= 0:
+            return False
+        others = self._stalled(missing_bytes, lambda one: one.client != account.client)
+        return sum(one.held_bytes for one in others) < missing_bytes
 
     def add(self, account: Account, size_bytes: int) -> None:
         account.held_bytes += size_bytes
@@ -145,27 +163,32 @@ class MemoryBudget:
         return reason
 
     def _make_room(self, missing_bytes: int, asking: Account) -> bool:
-        for reclaim in self._caches:
+        for _, reclaim in self._caches:
             if missing_bytes > 0:
                 missing_bytes -= reclaim(missing_bytes)
         if missing_bytes > 0:
             missing_bytes -= self._evict(missing_bytes, asking)
         return missing_bytes <= 0
 
-    def _evict(self, missing_bytes: int, asking: Account) -> int:
-        oldest_s = self._clock() - STALLED_S
-        chosen: list[Account] = []
-        freed = 0
+    def _stalled(self, wanted_bytes: float, fits: Callable[[Account], bool]) -> list[Account]:
+        """Accounts whose clients are stalled, the longest first, until they hold so much together."""
+        oldest_s, held_bytes = self._clock() - STALLED_S, 0
+        found: list[Account] = []
         for account, since_s in self._stopped.items():
-            if freed >= missing_bytes or since_s > oldest_s or len(chosen) >= _EVICTED_AT_A_TIME:
+            if held_bytes >= wanted_bytes or since_s > oldest_s or len(found) >= _EVICTED_AT_A_TIME:
                 break
-            if account is not asking and account.held_bytes:
-                chosen.append(account)
-                freed += account.held_bytes
+            if account.held_bytes and fits(account):
+                found.append(account)
+                held_bytes += account.held_bytes
+        return found
+
+    def _evict(self, missing_bytes: int, asking: Account) -> int:
+        chosen = self._stalled(missing_bytes, lambda one: one is not asking)
+        freed_bytes = sum(account.held_bytes for account in chosen)
         for account in chosen:
             self._shed(STALLED)
             account.evict()
-        return freed
+        return freed_bytes
 
 
 def unlimited() -> Account:

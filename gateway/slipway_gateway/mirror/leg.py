@@ -10,9 +10,11 @@ import aiohttp
 from yarl import URL
 
 from ..judging.outcome import OutcomeRecorder, RequestOutcome
-from ..limits.budget import Account
 from ..settings import GatewaySettings
+from ..upstream.endings import is_death
 from ..upstream.exchange import UpstreamRequest
+from ..upstream.isolation import TenantIsolation
+from ..wire.errors import reports_crash
 from ..wire.inference import infers
 from ..wire.predictions import MAX_BYTES as MAX_PREDICTED_BYTES
 from ..wire.predictions import Predictions, read_predictions
@@ -20,9 +22,11 @@ from ..wire.responses import ERRORS, HUNG, KINDS, NON_FINITE
 from ..wire.sse import CONTENT_TYPE, EventAligner, split_crash_comment
 from .endpoints import BUSY_STATUSES, MirrorEndpoints
 from .mirrored_request import MAX_KEPT_BYTES
+from .room import MirrorMemory
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts, Transcript
 
+OnDeath = Callable[[UpstreamRequest, str, float], None]
 _Posting = AbstractAsyncContextManager[aiohttp.ClientResponse]
 # Whole responses up to this size are read for failures.
 MAX_WHOLE_BYTES = 1 << 20
@@ -58,6 +62,7 @@ class _Begun:
 
     answered: bool = False
     busy: bool = False
+    died: bool = False  # its engine, with it in flight
     transcript: Transcript | None = None
     predicted: bytearray | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -88,20 +93,25 @@ def _with_numbers(outcome: RequestOutcome, predictions: Predictions) -> RequestO
 class LegSender:
     """Sends legs, once each: there is no retry, and a failure is the leg's outcome.
 
-    `account` counts the bytes of responses that are held in memory.
+    `memory` counts the bytes of responses that are held.
     """
 
     def __init__(
         self,
         settings: GatewaySettings,
         session: aiohttp.ClientSession,
-        account: Account,
+        memory: MirrorMemory,
         endpoints: MirrorEndpoints,
         clock: Callable[[], float],
+        on_death: OnDeath = lambda *_: None,
+        *,
+        isolation: TenantIsolation,
     ) -> None:
-        self._settings = settings
+        """`on_death`: called when an engine died with a leg in flight."""
+        self._on_death = on_death
+        self._settings, self._isolation = settings, isolation
         self._session = session
-        self.account = account
+        self.memory = memory
         self.endpoints = endpoints
         self._clock = clock
 
@@ -122,6 +132,7 @@ class LegSender:
         found: list[RequestOutcome] = []
         patience_s = (self._settings.hung_after_s or math.inf) * (1 if original.stream else _WHOLE_PATIENCE)
         recorder = OutcomeRecorder(self._clock(), found.append, streams=original.stream, patience_s=patience_s)
+        sent_s = self._clock()
         readable, begun = True, _Begun(transcript=Transcript(streamed=original.stream) if keep else None)
         if infers(copy.path):
             begun.predicted = bytearray()
@@ -130,10 +141,13 @@ class LegSender:
                 async with asyncio.timeout(self._settings.mirror_timeout_s):
                     readable = await self._read(url, copy, original, recorder, begun)
         # A response that is no HTTP raises one of these too.
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             recorder.fail(self._clock())
+            begun.died = begun.died or is_death(error)
         finally:
-            self.account.shrink(begun.held_bytes)
+            self.memory.shrink(original.whose, begun.held_bytes)
+        if begun.died:
+            self._on_death(original, url, sent_s)
         outcome = found[0].without(original.excused)
         texts = begun.transcript.texts() if begun.transcript and not outcome.bad else None
         predicted = begun.predicted if begun.predicted and len(begun.predicted) <= predicted_bytes else None
@@ -152,13 +166,14 @@ class LegSender:
             if response.status != 200:
                 body = await response.content.read(MAX_ERROR_BYTES) if response.status >= 500 else b""
                 recorder.fail(self._clock(), body)
+                begun.died = reports_crash(body)
                 return True
             begun.answered, begun.headers = True, response.headers
             if response.headers.get("Content-Type", "").startswith(CONTENT_TYPE):
                 return await self._read_stream(response, original, recorder, begun)
             return await self._read_whole(response, original, recorder, begun)
 
-    def _keep(self, chunk: bytes, begun: _Begun) -> None:
+    def _keep(self, chunk: bytes, original: UpstreamRequest, begun: _Begun) -> None:
         """Adds a part of the response to what a comparison takes; of a long response nothing is kept.
 
         Predictions are kept whether there is room or not, because a pair with them has its room from its start: else a
@@ -171,8 +186,8 @@ class LegSender:
         if begun.transcript is None:
             return
         begun.held_bytes += len(chunk)
-        self.account.force(len(chunk))
-        if begun.held_bytes > MAX_KEPT_BYTES or not self._has_room(0):
+        self.memory.force(original.whose, len(chunk))
+        if begun.held_bytes > MAX_KEPT_BYTES or not self.memory.has_room(original.whose):
             begun.transcript = None
         else:
             begun.transcript.feed(chunk)
@@ -187,12 +202,13 @@ class LegSender:
         aligner, crashed = EventAligner(), False
         while chunk := await response.content.readany():
             recorder.server_sent(self._clock())
-            self._keep(chunk, begun)
+            self._keep(chunk, original, begun)
             events, crashed = split_crash_comment(aligner.feed(chunk))
             if events:
                 recorder.add_events(events, self._clock())
             recorder.wait_for_server(self._clock())
         if crashed or aligner.reports_crash():
+            begun.died = True
             recorder.fail(self._clock())
         recorder.complete_stream(self._clock(), wants_json=original.wants_json)
         return True
@@ -208,21 +224,22 @@ class LegSender:
         try:
             while chunk := await response.content.readany():
                 recorder.server_sent(self._clock())
-                self._keep(chunk, begun)
+                self._keep(chunk, original, begun)
                 recorder.wait_for_server(self._clock())
-                whole = whole and held_bytes + len(chunk) <= MAX_WHOLE_BYTES and self._has_room(len(chunk))
+                whole = whole and held_bytes + len(chunk) <= MAX_WHOLE_BYTES
+                whole = whole and self.memory.has_room(original.whose, len(chunk))
                 if whole:
                     kept.append(chunk)
                     held_bytes += len(chunk)
-                    self.account.force(len(chunk))
+                    self.memory.force(original.whose, len(chunk))
             body = b"".join(kept) if whole else None
             recorder.complete(body, self._clock(), wants_json=original.wants_json)
         finally:
-            self.account.shrink(held_bytes)
+            self.memory.shrink(original.whose, held_bytes)
         return whole
 
-    async def fetch(self, url: str, request: ShadowRequest) -> bytes | None:
-        """The whole response to a request that this gateway wrote itself.
+    async def fetch(self, url: str, request: ShadowRequest, route: str) -> bytes | None:
+        """The whole response to a request that this gateway wrote itself, for a route.
 
         None unless the response has status 200, arrives in time and has at most `MAX_WHOLE_BYTES`.
         """
@@ -232,24 +249,21 @@ class LegSender:
                 async with asyncio.timeout(self._settings.mirror_timeout_s), self._post(url, request) as response:
                     while chunk := await response.content.readany():
                         held_bytes += len(chunk)
-                        self.account.force(len(chunk))
+                        self.memory.force(route, len(chunk))
                         if response.status != 200 or held_bytes > MAX_WHOLE_BYTES:
                             return None
                         kept.append(chunk)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
             return None
         finally:
-            self.account.shrink(held_bytes)
+            self.memory.shrink(route, held_bytes)
         return b"".join(kept)
 
     def _post(self, url: str, copy: ShadowRequest) -> _Posting:
         return self._session.post(
             URL(url + copy.path_qs, encoded=True),
-            data=copy.body,
+            data=b"".join(self._isolation.parts(url, copy.path, copy.body, copy.isolation)),
             headers=copy.headers,
             allow_redirects=False,
             skip_auto_headers=_AUTOMATIC_HEADERS,
         )
-
-    def _has_room(self, size_bytes: int) -> bool:
-        return self.account.held_bytes + size_bytes <= self._settings.mirror_max_bytes

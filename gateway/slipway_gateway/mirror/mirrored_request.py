@@ -21,7 +21,8 @@ _SLICE_BYTES = 8 << 10
 class MirroredRequest:
     """A client's request that `endpoint` serves; `epoch`: samples of the generation in which it counts.
 
-    `compared`: whether stable's response is kept, to be compared. `headers`: of that response.
+    `compared`: whether stable's response is kept, to be compared. `headers`: of that response. `passing`: whether it
+    has a place among the responses that are kept while they pass.
     """
 
     outgoing: UpstreamRequest
@@ -32,6 +33,7 @@ class MirroredRequest:
     streamed: bool
     compared: bool
     headers: Mapping[str, str]
+    passing: bool = False
     _kept: list[bytes] = field(default_factory=list)
     _kept_bytes: int = 0
 

@@ -51,7 +51,7 @@ class PairComparison:
             return
         self._signer.sign(score.headers, route.name)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._legs.fetch(url, score)) for url in pods]
+            tasks = [group.create_task(self._legs.fetch(url, score, route.name)) for url in pods]
         found = [count_tokens(body, twin) if (body := task.result()) else None for task in tasks]
         if found[0] and found[1] and found[1].count:
             counts.count_tokens(found[1].count, found[0].flips, found[1].flips)

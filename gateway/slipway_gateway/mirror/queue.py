@@ -13,18 +13,22 @@ from yarl import URL
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.agreement import Agreement, compare
 from ..judging.samples import TEXT, TOKENS
-from ..limits.budget import Account, unlimited
+from ..limits.budget import unlimited
 from ..routing.mirroring import is_compared
 from ..routing.table import equivalent_revisions
 from ..settings import GatewaySettings
 from ..telemetry.metrics import GatewayMetrics
+from ..upstream.endings import is_death
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
+from ..upstream.isolation import TenantIsolation
 from ..upstream.tenant_proof import TenantSigner
 from ..wire.inference import is_predict
 from ..wire.predictions import read_predictions
 from ..wire.sse import CONTENT_TYPE
 from .endpoints import BUSY_STATUSES, MirrorEndpoints
+from .leg import OnDeath
 from .mirrored_request import MirroredRequest, read
+from .room import MirrorMemory, MirrorPlaces
 from .scoring import build_scoring_request, count_flips
 from .shadow_request import RepeatableRequest, ShadowRequest, make_repeatable, make_shadow
 from .transcript import ChoiceTexts, Transcript
@@ -34,7 +38,7 @@ log = logging.getLogger(__name__)
 # Results of mirrored requests; each one has exactly one.
 COMPARED, ANSWERED, REFUSED, FAILED, TIMEOUT = "compared", "answered", "refused", "failed", "timeout"
 BUSY, QUEUE_FULL, TOO_LARGE, NO_ENDPOINT = "busy", "queue_full", "too_large", "no_endpoint"
-WITHDRAWN, CANCELLED = "withdrawn", "cancelled"
+WITHDRAWN, SUSPECT, CANCELLED = "withdrawn", "suspect", "cancelled"
 
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
@@ -50,7 +54,7 @@ class ShadowResponse:
 
 
 class MirrorQueue:
-    """Mirrored requests of all models of one gateway. `busy`: whether clients need the capacity."""
+    """Mirrored requests of all models of one gateway. `busy`: whether clients need the capacity of a route."""
 
     def __init__(
         self,
@@ -58,14 +62,22 @@ class MirrorQueue:
         balancer: LoadBalancer,
         metrics: GatewayMetrics,
         session: aiohttp.ClientSession,
-        busy: Callable[[], bool],
+        busy: Callable[[str], bool],
         *,
-        account: Account | None = None,
+        memory: MirrorMemory | None = None,
         signer: TenantSigner | None = None,
         endpoints: MirrorEndpoints | None = None,
+        isolation: TenantIsolation | None = None,
+        is_suspect: Callable[[UpstreamRequest], bool] = lambda _: False,
+        on_death: OnDeath = lambda *_: None,
     ) -> None:
-        """`account` counts the bytes that mirrored requests hold in memory."""
+        """`memory` counts the bytes that mirrored requests hold.
+
+        `is_suspect`: whether an engine died with the same bytes in flight. `on_death`: called when one did.
+        """
+        self._is_suspect, self._on_death = is_suspect, on_death
         self._signer = signer or TenantSigner("")
+        self._isolation = isolation or TenantIsolation(balancer.published, self._signer)
         self._settings = settings
         self._balancer = balancer
         self._metrics = metrics
@@ -74,8 +86,10 @@ class MirrorQueue:
         self._clock = asyncio.get_running_loop().time
         self._waiting: deque[MirroredRequest] = deque()
         self._running: set[asyncio.Task[str]] = set()
-        self._account = account or unlimited()
-        self._passing = 0
+        self._memory = memory or MirrorMemory(unlimited(), settings.mirror_max_bytes)
+        running, waiting = settings.mirror_max_inflight, settings.mirror_max_queue
+        self._places, self._turns = MirrorPlaces(running + waiting), MirrorPlaces(running)
+        self._passing = MirrorPlaces(waiting)  # responses that are kept while they pass to their clients
         self._endpoints = endpoints or MirrorEndpoints(balancer.in_flight, self._clock)
         self._closed = False
 
@@ -100,13 +114,11 @@ class MirrorQueue:
         if found is None:
             return None
         route, mirror, epoch = found
-        # At most this many responses are kept while they pass to their clients.
-        few = self._passing < self._settings.mirror_max_queue
         # A comparison of predictions costs no further request, so each one is compared.
         predicts = mirror.tolerance is not None and outgoing.computes and is_predict(outgoing.path)
         percentage = self._settings.mirror_compare_percentage
-        compared = few and (predicts or (outgoing.writes_text and is_compared(route, request_id, percentage)))
-        self._passing += 1
+        compared = predicts or (outgoing.writes_text and is_compared(route, request_id, percentage))
+        kept = compared and self._passing.take(response.endpoint.route)
         mirrored = MirroredRequest(
             outgoing,
             request_id,
@@ -114,25 +126,28 @@ class MirrorQueue:
             mirror,
             epoch,
             response.streams_events,
-            compared,
+            kept,
             response.headers,
+            passing=kept,
         )
         if not mirrored.streamed:
             # A response that did not fit into the first read is too long to keep.
-            mirrored.compared = compared and response.rest is None
+            mirrored.compared = kept and response.rest is None
             mirrored.add_part(response.start)
         return mirrored
 
-    def passed(self) -> None:
+    def passed(self, mirrored: MirroredRequest) -> None:
         """The response of a request that has a copy has ended, well or not."""
-        self._passing -= 1
+        if mirrored.passing:
+            mirrored.passing = False
+            self._passing.leave(mirrored.endpoint.route)
 
     def offer(self, mirrored: MirroredRequest) -> None:
         """The client has its response: the copy runs, waits for its turn, or is dropped, and is counted once."""
         if dropped := self._dropped(mirrored):
             self._metrics.mirrored(mirrored.endpoint.model, mirrored.mirror.revision, dropped)
             return
-        self._account.force(mirrored.size_bytes)
+        self._memory.force(mirrored.endpoint.route, mirrored.size_bytes)
         self._waiting.append(mirrored)
         self._start()
 
@@ -140,13 +155,12 @@ class MirrorQueue:
         settings = self._settings
         if self._closed:
             return CANCELLED
-        if self._busy():
+        if self._busy(mirrored.endpoint.route):
             return BUSY
-        too_large = len(mirrored.outgoing.body) > settings.mirror_max_body_bytes
-        if too_large or self._account.held_bytes + mirrored.size_bytes > settings.mirror_max_bytes:
+        route, size_bytes = mirrored.endpoint.route, len(mirrored.outgoing.body)
+        if size_bytes > settings.mirror_max_body_bytes or not self._memory.has_room(route, mirrored.size_bytes):
             return TOO_LARGE
-        full = len(self._running) >= settings.mirror_max_inflight and len(self._waiting) >= settings.mirror_max_queue
-        return QUEUE_FULL if full else ""
+        return "" if self._places.take(route) else QUEUE_FULL
 
     async def close(self) -> None:
         """Stops mirroring and cancels what is in flight."""
@@ -160,21 +174,30 @@ class MirrorQueue:
     # -- one copy
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._settings.mirror_max_inflight:
-            mirrored = self._waiting.popleft()
+        while (mirrored := self._next()) is not None:
             task = asyncio.create_task(self._run(mirrored))
             self._running.add(task)
             # A task that is cancelled before it began runs none of its code: so the end is counted here.
             task.add_done_callback(functools.partial(self._ended, mirrored))
         self._metrics.mirroring.set(len(self._running))
 
+    def _next(self) -> MirroredRequest | None:
+        """The one that waits longest of those whose namespace has a turn; it leaves the queue."""
+        for place, mirrored in enumerate(self._waiting):
+            if self._turns.take(mirrored.endpoint.route):
+                del self._waiting[place]
+                return mirrored
+        return None
+
     def _ended(self, mirrored: MirroredRequest, task: asyncio.Task[str]) -> None:
         self._running.discard(task)
+        self._turns.leave(mirrored.endpoint.route)
         self._end(mirrored, CANCELLED if task.cancelled() else task.result())
         self._start()
 
     def _end(self, mirrored: MirroredRequest, result: str) -> None:
-        self._account.shrink(mirrored.size_bytes)
+        self._places.leave(mirrored.endpoint.route)
+        self._memory.shrink(mirrored.endpoint.route, mirrored.size_bytes)
         self._metrics.mirrored(mirrored.endpoint.model, mirrored.mirror.revision, result)
 
     async def _run(self, mirrored: MirroredRequest) -> str:
@@ -185,23 +208,24 @@ class MirrorQueue:
             return FAILED
 
     async def _carry(self, mirrored: MirroredRequest) -> str:
-        if self._busy():
+        if self._busy(mirrored.endpoint.route):
             return BUSY
         if not self._balancer.mirrors(mirrored.endpoint, mirrored.mirror):
             return WITHDRAWN
+        if self._is_suspect(mirrored.outgoing):
+            return SUSPECT
         urls = self._balancer.published.urls(mirrored.endpoint.route, mirrored.mirror.revision)
         canary = self._endpoints.choose(urls, mirrored.outgoing.key)
         if not canary:
             return BUSY if urls else NO_ENDPOINT
-        shadow = make_shadow(
-            ShadowRequest(mirrored.outgoing.path_qs, mirrored.outgoing.headers, mirrored.outgoing.body)
-        )
+        original = mirrored.outgoing
+        shadow = make_shadow(ShadowRequest(original.path_qs, original.headers, original.body, original.isolation))
         self._signer.sign(shadow.headers, mirrored.endpoint.route)
         if mirrored.compared and is_predict(shadow.path):
             return await self._compare_predictions(mirrored, shadow, canary)
         repeatable = make_repeatable(shadow, mirrored.request_id) if mirrored.compared else None
         if repeatable is None:
-            return (await self._ask(canary, shadow, keep=False)).result
+            return (await self._ask(mirrored, canary, shadow, keep=False)).result
         return await self._compare(mirrored, repeatable, canary)
 
     async def _compare_predictions(self, mirrored: MirroredRequest, shadow: ShadowRequest, canary: str) -> str:
@@ -209,7 +233,7 @@ class MirrorQueue:
 
         A canary that refuses the request for lack of room is not counted.
         """
-        response, tolerance = await self._ask(canary, shadow, keep=True), mirrored.mirror.tolerance
+        response, tolerance = await self._ask(mirrored, canary, shadow, keep=True), mirrored.mirror.tolerance
         if response.result == REFUSED or tolerance is None:
             return response.result
         stable = mirrored.predictions()
@@ -228,7 +252,7 @@ class MirrorQueue:
         others = [url for url in same if url != mirrored.endpoint.url]
         second = self._endpoints.choose(others, mirrored.outgoing.key)
         again = mirrored.endpoint.url if repeatable.repeat_stable else ""
-        responses = await self._ask_all(repeatable.request, canary, second, again)
+        responses = await self._ask_all(mirrored, repeatable.request, canary, second, again)
         texts = responses[again].texts if again else await mirrored.texts()
         result, revision = responses[canary].result, mirrored.mirror.revision
         if (
@@ -241,35 +265,39 @@ class MirrorQueue:
         mirrored.epoch.compared(revision, TEXT, differs[0], differs[1] if second else None)
         if second and (score := build_scoring_request(repeatable.request, texts)):
             self._signer.sign(score.headers, mirrored.endpoint.route)
-            scored = await self._ask_all(score, canary, second)
+            scored = await self._ask_all(mirrored, score, canary, second)
             found = [count_flips(scored[url].body, texts) for url in (canary, second)]
             if found[0] is not None and found[1] is not None:
                 mirrored.epoch.compared(revision, TOKENS, found[0], found[1])
         return COMPARED
 
-    async def _ask_all(self, shadow: ShadowRequest, *urls: str) -> dict[str, ShadowResponse]:
+    async def _ask_all(self, mirrored: MirroredRequest, shadow: ShadowRequest, *urls: str) -> dict[str, ShadowResponse]:
         """The response of each URL that is not empty. All get the request at once, under the same conditions."""
         repeatable = [url for url in urls if url]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._ask(url, shadow, keep=True)) for url in repeatable]
+            tasks = [group.create_task(self._ask(mirrored, url, shadow, keep=True)) for url in repeatable]
         return dict(zip(repeatable, (task.result() for task in tasks), strict=True))
 
-    async def _ask(self, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
+    async def _ask(self, mirrored: MirroredRequest, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
         """Reads one server's response to its end and keeps it if `keep` is set. Failures are a result too."""
+        sent_s = self._clock()
         try:
             with self._endpoints.asking(url):
                 async with asyncio.timeout(self._settings.mirror_timeout_s):
-                    return await self._read(url, shadow, keep=keep)
+                    return await self._read(mirrored, url, shadow, keep=keep)
         except TimeoutError:
             return ShadowResponse(TIMEOUT)
         # Invalid HTTP raises one of these too.
-        except (aiohttp.ClientError, OSError, ValueError):
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if is_death(error):
+                self._on_death(mirrored.outgoing, url, sent_s)
             return ShadowResponse(FAILED)
 
-    async def _read(self, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
+    async def _read(self, mirrored: MirroredRequest, url: str, shadow: ShadowRequest, *, keep: bool) -> ShadowResponse:
+        route = mirrored.endpoint.route
         posting = self._session.post(
             URL(url + shadow.path_qs, encoded=True),
-            data=shadow.body,
+            data=b"".join(self._isolation.parts(url, shadow.path, shadow.body, shadow.isolation)),
             headers=shadow.headers,
             allow_redirects=False,
             skip_auto_headers=_AUTOMATIC_HEADERS,
@@ -286,9 +314,9 @@ class MirrorQueue:
                 while chunk := await response.content.readany():
                     if keep:
                         await read(transcript, chunk)
-                        self._account.force(transcript.size_bytes - counted)
+                        self._memory.force(route, transcript.size_bytes - counted)
                         counted = transcript.size_bytes
                 body, texts = transcript.body, keep and not is_predict(shadow.path)
                 return ShadowResponse(ANSWERED, transcript.texts() if texts else None, body, response.headers)
             finally:
-                self._account.shrink(counted)
+                self._memory.shrink(route, counted)

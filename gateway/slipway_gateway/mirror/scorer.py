@@ -6,20 +6,19 @@ anything of a response but its numbers.
 
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 from ..judging.pairs import ScoreCounts
-from ..limits.budget import Account
 from ..routing.mirroring import is_compared
 from ..routing.table import Route
 from ..routing.twin_shadow import ScorerRule, TwinShadowRule
 from ..scorers import ballot
+from ..scorers.ballot import Prompt
 from ..scorers.client import CallFailure, ScorerClient
 from ..upstream.exchange import UpstreamRequest
+from .room import MirrorMemory, MirrorPlaces
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts
 
-Prompt = dict[str, Any]
 # Results of pairs that were chosen; each pair has exactly one.
 SCORED, EQUAL, DROPPED, CANCELLED = "scored", "equal", "dropped", "cancelled"
 BLOCKED, UNANSWERED, INVALID = CallFailure.BLOCKED, CallFailure.UNANSWERED, CallFailure.INVALID
@@ -28,12 +27,12 @@ BLOCKED, UNANSWERED, INVALID = CallFailure.BLOCKED, CallFailure.UNANSWERED, Call
 class PairScorer:
     """`most`: calls at the same time. Beyond them, and while clients need the capacity, a pair is not scored."""
 
-    def __init__(self, client: ScorerClient, most: int, account: Account, busy: Callable[[], bool]) -> None:
+    def __init__(self, client: ScorerClient, most: int, memory: MirrorMemory, busy: Callable[[str], bool]) -> None:
         self._client = client
         self._most = most
-        self._account = account
+        self._memory = memory
         self._busy = busy
-        self._running = 0
+        self._places = MirrorPlaces(most)
 
     async def close(self) -> None:
         await self._client.close()
@@ -47,6 +46,7 @@ class PairScorer:
 
     async def score(
         self,
+        route: str,
         model: str,
         rule: ScorerRule,
         copy: ShadowRequest,
@@ -71,13 +71,16 @@ class PairScorer:
         if not self._client.may_call(rule.url):
             counts.blocked += 1
             return BLOCKED
-        if self._running >= self._most or self._busy():
+        if self._busy(route) or not self._places.take(route):
             counts.dropped += 1
             return DROPPED
-        return await self._call(model, rule, prompt, (canary, twin), counts)
+        try:
+            return await self._call(route, model, rule, prompt, (canary, twin), counts)
+        finally:
+            self._places.leave(route)
 
     async def _call(
-        self, model: str, rule: ScorerRule, prompt: Prompt, answers: tuple[str, str], counts: ScoreCounts
+        self, route: str, model: str, rule: ScorerRule, prompt: Prompt, answers: tuple[str, str], counts: ScoreCounts
     ) -> str:
         swapped = bool(secrets.randbits(1))
         shown = (answers[1], answers[0]) if swapped else answers
@@ -85,14 +88,12 @@ class PairScorer:
         if body is None:
             return ""
         counts.open += 1
-        self._running += 1
-        self._account.force(len(body))
+        self._memory.force(route, len(body))
         try:
             response = await self._client.call(rule.url, body, rule.timeout_seconds)
         finally:
             counts.open -= 1
-            self._running -= 1
-            self._account.shrink(len(body))
+            self._memory.shrink(route, len(body))
         if isinstance(response, CallFailure):
             return _count_failure(response, counts)
         found = ballot.read(response, swapped=swapped, margin=rule.margin_thousandths / 1000)

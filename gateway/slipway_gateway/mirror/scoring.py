@@ -6,15 +6,25 @@ that follows; the number of such flips stays small.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
+from msgspec import Raw
 
+from ..wire.json_values import ABSENT, does_nothing, is_list, text_of
 from .shadow_request import ShadowRequest
 from .transcript import ChoiceTexts
 
 # A response has some 80 bytes for each token, a prompt four: reading the largest response takes half a millisecond.
 MAX_SCORED_BYTES = 4 << 10
+
+
+class _Prompt(msgspec.Struct):
+    """The request whose response is scored."""
+
+    model: Raw = ABSENT
+    prompt: Raw = ABSENT
+    messages: Raw = ABSENT
+    echo: Raw = ABSENT
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -30,6 +40,7 @@ class _ScoredResponse(_ScoredPrompt):
     choices: list[_ScoredPrompt] = []
 
 
+_PROMPT = msgspec.json.Decoder(_Prompt)
 _ANSWER = msgspec.json.Decoder(_ScoredResponse)
 
 
@@ -45,16 +56,24 @@ def build_scoring_request(request: ShadowRequest, texts: ChoiceTexts) -> ShadowR
     """The request that scores stable's response; None unless it is one short text after one prompt."""
     if len(texts) != 1 or not texts[0] or len(request.body) + len(texts[0].encode()) > MAX_SCORED_BYTES:
         return None
-    fields: dict[str, Any] = msgspec.json.decode(request.body)
-    prompt, messages = fields.get("prompt"), fields.get("messages")
-    common = {"model": fields.get("model"), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-    if request.path == "/v1/completions" and isinstance(prompt, str) and not fields.get("echo"):
+    fields = _PROMPT.decode(request.body)
+    prompt, messages = text_of(fields.prompt), fields.messages
+    common: dict[str, object] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+    common["model"] = text_of(fields.model)
+    if request.path == "/v1/completions" and prompt is not None and does_nothing(fields.echo):
         body = common | {"prompt": prompt + texts[0]}
-    elif request.path == "/v1/chat/completions" and isinstance(messages, list):
-        body = common | {"messages": [*messages, {"role": "assistant", "content": texts[0]}]}
+    elif request.path == "/v1/chat/completions" and is_list(messages):
+        body = common | {"messages": _followed_by(messages, {"role": "assistant", "content": texts[0]})}
     else:
         return None
-    return ShadowRequest(request.path, request.headers, msgspec.json.encode(body))
+    return ShadowRequest(request.path, request.headers, msgspec.json.encode(body), request.isolation)
+
+
+def _followed_by(messages: Raw, message: dict[str, str]) -> Raw:
+    """A list with one message more; those before it keep their bytes."""
+    before = bytes(messages)[:-1].rstrip()
+    comma = b"" if before == b"[" else b","
+    return Raw(before + comma + msgspec.json.encode(message) + b"]")
 
 
 def count_flips(response: bytes, texts: ChoiceTexts) -> int | None:

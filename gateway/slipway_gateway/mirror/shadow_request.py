@@ -1,16 +1,30 @@
 """A mirrored request: the client's own bytes, marked as a shadow, with a seed where sampling is random (pure)."""
 
 import hashlib
+import re
 import zlib
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec import Raw
 from multidict import CIMultiDict
 from xxhash import xxh64_intdigest
 
+from ..wire import members
 from ..wire.headers import SHADOW, TENANT
 from ..wire.inference import TEXT_PATHS, infers
+from ..wire.isolation import Isolation
+from ..wire.json_values import (
+    ABSENT,
+    MAX_FIRST,
+    count_items,
+    does_nothing,
+    first_items,
+    is_list,
+    is_null,
+    read_value,
+    text_of,
+)
 
 # Endpoints that take a seed; the others refuse a field that they do not know.
 SEEDED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/generate")
@@ -23,6 +37,7 @@ _LEFT_OUT = ("x-slipway-", "accept-encoding")
 _OF_SEQUENCE = b"sequence_id"
 _MAX_PLAIN_BYTES = 1 << 20  # of a compressed body that is searched for it
 _ANY_FORMAT = 47  # of zlib: gzip or deflate
+_ZERO, _LONGEST_ZERO = re.compile(rb"-?0(?:\.0+)?(?:[eE][-+]?[0-9]+)?"), 64
 _MAX_SEED = (1 << 31) - 1  # of the smallest integers that servers keep seeds in
 
 
@@ -33,6 +48,7 @@ class ShadowRequest:
     path_qs: str
     headers: CIMultiDict[str]
     body: bytes
+    isolation: Isolation | None = None  # of a tenant's request
 
     @property
     def path(self) -> str:
@@ -53,19 +69,24 @@ class RepeatableRequest:
 class _SamplingFields(msgspec.Struct):
     """Fields that decide whether sampling is random."""
 
-    temperature: Any = None
-    seed: Any = None
+    temperature: Raw = ABSENT
+    seed: Raw = ABSENT
 
 
 class _EffectFields(_SamplingFields):
     """Fields by which a request stores something, or has its server call something."""
 
-    store: Any = None
-    background: Any = None
-    tools: Any = None
-    web_search_options: Any = None
+    store: Raw = ABSENT
+    background: Raw = ABSENT
+    tools: Raw = ABSENT
+    web_search_options: Raw = ABSENT
 
 
+class _Tool(msgspec.Struct):
+    type: Raw = ABSENT
+
+
+_TOOL = msgspec.json.Decoder(_Tool)
 _EFFECTS = msgspec.json.Decoder(_EffectFields)
 _CHANCE = msgspec.json.Decoder(_SamplingFields)
 
@@ -77,7 +98,8 @@ def make_shadow(request: ShadowRequest) -> ShadowRequest:
     headers = CIMultiDict(kept)
     headers[SHADOW] = "1"
     headers[TENANT] = hashlib.sha256(f"shadow:{request.headers.get(TENANT, '')}".encode()).hexdigest()[:32]
-    return ShadowRequest(request.path_qs, headers, request.body)
+    isolation = request.isolation.of_shadow() if request.isolation else None
+    return ShadowRequest(request.path_qs, headers, request.body, isolation)
 
 
 def make_pair_copy(request: ShadowRequest, request_id: str) -> ShadowRequest | None:
@@ -90,14 +112,14 @@ def make_pair_copy(request: ShadowRequest, request_id: str) -> ShadowRequest | N
     if not _is_stateless(request.path):
         return None
     fields = _EFFECTS.decode(request.body)
-    if fields.background or fields.web_search_options is not None or not _are_functions(fields.tools):
+    if not (does_nothing(fields.background) and is_null(fields.web_search_options) and _are_functions(fields.tools)):
         return None
     shadow = make_shadow(request)
     shadow.headers.popall(_IDEMPOTENCY, None)
-    body = _with_field(shadow.body, b'"store":false') if fields.store else shadow.body
-    drawn = fields.seed is None and not _is_zero(fields.temperature) and request.path in SEEDED_PATHS
+    body = shadow.body if does_nothing(fields.store) else members.with_member(shadow.body, b"store", b"false")
+    drawn = is_null(fields.seed) and not _is_zero(fields.temperature) and request.path in SEEDED_PATHS
     body = _with_seed(body, xxh64_intdigest(request_id.encode()) & _MAX_SEED) if drawn else body
-    return ShadowRequest(shadow.path_qs, shadow.headers, body)
+    return replace(shadow, body=body)
 
 
 def _make_repeatable_inference(request: ShadowRequest) -> ShadowRequest | None:
@@ -123,35 +145,33 @@ def _is_stateless(path: str) -> bool:
     return path in STATELESS_PATHS or (path.startswith(begin) and path.endswith(end))
 
 
-def _are_functions(tools: object) -> bool:
-    if not isinstance(tools, list):
-        return tools is None
-    return all(isinstance(tool, dict) and tool.get("type", "function") == "function" for tool in tools)
+def _are_functions(tools: Raw) -> bool:
+    if is_null(tools):
+        return True
+    if not is_list(tools) or count_items(tools) > MAX_FIRST:
+        return False
+    return all(map(_is_function, first_items(tools)))
+
+
+def _is_function(tool: Raw) -> bool:
+    found = read_value(_TOOL, tool, len(tool))
+    return found is not None and (found.type is ABSENT or text_of(found.type) == "function")
 
 
 def make_repeatable(request: ShadowRequest, request_id: str) -> RepeatableRequest | None:
     """A shadow for a comparison; None when its response would be random."""
     sampling = _CHANCE.decode(request.body)
-    if sampling.seed is not None or _is_zero(sampling.temperature):
+    if not is_null(sampling.seed) or _is_zero(sampling.temperature):
         return RepeatableRequest(request, repeat_stable=False)
     if request.path not in SEEDED_PATHS:
         return None
     seed = xxh64_intdigest(request_id.encode()) & _MAX_SEED
-    return RepeatableRequest(
-        ShadowRequest(request.path_qs, request.headers, _with_seed(request.body, seed)), repeat_stable=True
-    )
+    return RepeatableRequest(replace(request, body=_with_seed(request.body, seed)), repeat_stable=True)
 
 
-def _is_zero(temperature: object) -> bool:
-    return isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
+def _is_zero(temperature: Raw) -> bool:
+    return len(temperature) <= _LONGEST_ZERO and _ZERO.fullmatch(temperature) is not None
 
 
 def _with_seed(body: bytes, seed: int) -> bytes:
-    return _with_field(body, b'"seed":%d' % seed)
-
-
-def _with_field(body: bytes, field: bytes) -> bytes:
-    """Adds a field at the end of a JSON object without another change; of two fields with one name the last counts."""
-    opened = body.rstrip().removesuffix(b"}").rstrip()
-    comma = b"" if opened.endswith(b"{") else b","
-    return opened + comma + field + b"}"
+    return members.with_member(body, b"seed", b"%d" % seed)

@@ -32,6 +32,7 @@ from ..wire.predictions import MAX_BYTES as MAX_PREDICTED_BYTES
 from .leg import LegOutcome, LegSender, alike, without_text
 from .probes import Probes
 from .quality import PairComparison
+from .room import MirrorPlaces
 from .scorer import CANCELLED as NOT_SCORED
 from .scorer import PairScorer
 from .shadow_request import ShadowRequest, make_pair_copy
@@ -78,7 +79,7 @@ def _size_bytes(request: ShadowRequest | UpstreamRequest) -> int:
 
 
 class TwinShadows:
-    """Pairs of all models of one gateway. `busy`: whether clients need the capacity."""
+    """Pairs of all models of one gateway. `busy`: whether clients need the capacity of a route."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class TwinShadows:
         balancer: LoadBalancer,
         metrics: GatewayMetrics,
         legs: LegSender,
-        busy: Callable[[], bool],
+        busy: Callable[[str], bool],
         *,
         is_suspect: Callable[[UpstreamRequest], bool],
         signer: TenantSigner,
@@ -97,7 +98,8 @@ class TwinShadows:
         self._metrics = metrics
         self._busy = busy
         self._legs = legs
-        self._account = legs.account
+        self._memory = legs.memory
+        self._places = MirrorPlaces(settings.twin_max_inflight)
         self._endpoints = legs.endpoints
         self._is_suspect = is_suspect
         self._signer = signer
@@ -105,13 +107,14 @@ class TwinShadows:
         self._rates: dict[str, RateLimit] = {}
         self._quality = PairComparison(legs, settings.mirror_compare_percentage, signer)
         client = ScorerClient(ScorerHosts.of(settings.scorer_hosts))
-        self.scorer = PairScorer(client, settings.scorer_max_inflight, self._account, busy)
+        self.scorer = PairScorer(client, settings.scorer_max_inflight, self._memory, busy)
         self._running: set[asyncio.Task[str]] = set()
         self._closed = False
         self._probes = Probes(balancer.published, self._clock, self._probe)
-        self._probing = asyncio.create_task(self._probes.run()) if settings.twin_max_inflight else None
-        if self._probing:
-            self._probing.add_done_callback(_report)
+
+    async def run(self) -> None:
+        """Sends probes when they are due, until it is cancelled."""
+        await self._probes.run()
 
     def offer(self, original: UpstreamRequest, request_id: str, own: RequestOutcome | None = None) -> None:
         """Starts a pair for a client's request that has ended, well or not, and does not wait for it.
@@ -167,10 +170,9 @@ class TwinShadows:
     async def close(self) -> None:
         """Sends no more pairs and cancels those in flight."""
         self._closed = True
-        ending = [*self._running, *([self._probing] if self._probing else [])]
-        for task in ending:
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
         await self.scorer.close()
 
     # -- whether a pair is sent
@@ -192,7 +194,9 @@ class TwinShadows:
         # A request that crashed engines must not reach two more.
         if self._is_suspect(original):
             return SUSPECT
-        copy = make_pair_copy(ShadowRequest(original.path_qs, original.headers, original.body), request_id)
+        copy = make_pair_copy(
+            ShadowRequest(original.path_qs, original.headers, original.body, original.isolation), request_id
+        )
         if copy is None:
             return SIDE_EFFECTS
         now_s = self._clock()
@@ -206,13 +210,12 @@ class TwinShadows:
     def _no_room(self, route: Route, original: UpstreamRequest) -> str:
         if self._balancer.failsafe.is_active(route):
             return pairs.FAILSAFE
-        if self._busy():
+        if self._busy(route.name):
             return pairs.BUSY
-        if len(self._running) >= self._settings.twin_max_inflight:
+        if not self._places.has_room(route.name):
             return pairs.FULL
-        held_bytes = self._account.held_bytes + _size_bytes(original)
         fits = len(original.body) <= self._settings.mirror_max_body_bytes
-        fits = fits and held_bytes <= self._settings.mirror_max_bytes
+        fits = fits and self._memory.has_room(route.name, _size_bytes(original))
         return "" if fits else pairs.TOO_LARGE
 
     def _endpoints_of(self, route: Route, shadow: TwinShadowRule, key: str) -> tuple[str, str]:
@@ -237,7 +240,8 @@ class TwinShadows:
     # -- one pair
 
     def _start(self, pair: _Pair) -> None:
-        self._account.force(pair.size_bytes)
+        self._places.take(pair.route.name)
+        self._memory.force(pair.route.name, pair.size_bytes)
         if pair.counts:
             pair.counts.begin()
         task = asyncio.create_task(self._run(pair))
@@ -249,7 +253,8 @@ class TwinShadows:
     def _ended(self, pair: _Pair, task: asyncio.Task[str]) -> None:
         self._running.discard(task)
         self._metrics.pairing.set(len(self._running))
-        self._account.shrink(pair.size_bytes)
+        self._places.leave(pair.route.name)
+        self._memory.shrink(pair.route.name, pair.size_bytes)
         over = not task.cancelled() and task.exception() is None
         if not over and pair.counts:
             pair.counts.cancel()
@@ -286,7 +291,7 @@ class TwinShadows:
         if pair.shadow.tolerance and infers(pair.copy.path):
             pair.counts.agreements.count(_agreement(canary, twin, pair.shadow.tolerance))
         try:
-            if compared and canary.texts and twin.texts and not self._busy():
+            if compared and canary.texts and twin.texts and not self._busy(pair.route.name):
                 await self._compare(pair, pair.counts, (canary.texts, twin.texts))
             if scored and not (canary.outcome.bad or twin.outcome.bad):
                 await self._score(pair, pair.counts, (canary.texts, twin.texts))
@@ -307,7 +312,9 @@ class TwinShadows:
         assert pair.shadow.scorer, "only its pairs are chosen"
         model, result = self._model(pair.route), NOT_SCORED
         try:
-            result = await self.scorer.score(model, pair.shadow.scorer, pair.copy, texts, counts.scores)
+            result = await self.scorer.score(
+                pair.route.name, model, pair.shadow.scorer, pair.copy, texts, counts.scores
+            )
         except asyncio.CancelledError:
             # As in `_compare`: the pair has counted, so its task ends as one that was not cancelled.
             return
@@ -320,7 +327,9 @@ class TwinShadows:
         canary = await self._legs.send(pair.canary, pair.copy, pair.original)
         if pair.counts is None:
             return UNCOUNTED
-        again = await self._repeat(pair) if canary.outcome.bad else None
+        # What ended canary's engine may end stable's.
+        repeats = canary.outcome.bad and not self._is_suspect(pair.original)
+        again = await self._repeat(pair) if repeats else None
         tested, repeated = alike(canary, again) if again else (canary.outcome, None)
         pair.counts.end_on_failure(tested, without_text(canary, own), repeated)
         return PAIRED
@@ -342,8 +351,3 @@ def _agreement(canary: LegOutcome, twin: LegOutcome, tolerance: ToleranceRule) -
     """Whether canary predicts what its twin does. A canary that refuses the copy fails it, whatever the reason."""
     found = compare(twin.predictions, canary.predictions, tolerance)
     return Agreement.FAILED if canary.outcome.bad and found is not Agreement.UNREAD else found
-
-
-def _report(probing: asyncio.Task[None]) -> None:
-    if not probing.cancelled() and (error := probing.exception()):
-        log.error("probes failed inside of the gateway, and no more are sent", exc_info=error)

@@ -39,7 +39,10 @@ class Hold(msgspec.Struct):
 
 
 class Bucket:
-    """A bucket is full at first. `tat_s` is GCRA's theoretical arrival time: until then the bucket is not full."""
+    """A bucket is full at first. `tat_s` is GCRA's theoretical arrival time: until then the bucket is not full.
+
+    It never owes more than what fills it once: no report of a server locks its tenant out for longer.
+    """
 
     __slots__ = ("_changes", "_interval_s", "_refunded_s", "rate", "tat_s")
 
@@ -77,7 +80,9 @@ class Bucket:
             return
         hold.settled = True
         if used >= hold.amount:
-            self.tat_s = (self.tat_s if self.tat_s > now_s else now_s) + (used - hold.amount) * self._interval_s
+            more = min(used - hold.amount, 2 * self.rate.burst)  # floats are exact for so much
+            self.tat_s = (self.tat_s if self.tat_s > now_s else now_s) + more * self._interval_s
+            self._forgive(now_s)
             return
         if hold.changes != self._changes:
             return  # the hold's seconds are those of another rate: the unused part flows back with time
@@ -93,8 +98,16 @@ class Bucket:
         return max(0.0, self.tat_s - now_s)
 
     def change(self, rate: Rate, now_s: float) -> None:
-        """Another limit from now on; what is owed stays owed, in units."""
+        """Another limit from now on; what is owed stays owed, in units, up to a full bucket of the new limit."""
         owed = max(0.0, self.tat_s - now_s) / self._interval_s
         self.rate, self._interval_s = rate, rate.interval_s
         self.tat_s = now_s + owed * self._interval_s
         self._changes += 1
+        self._forgive(now_s)
+
+    def _forgive(self, now_s: float) -> None:
+        """Drops what is owed beyond one full bucket. It counts as given back: no hold gives the same back again."""
+        latest_s = now_s + 2 * self.rate.burst * self._interval_s
+        if self.tat_s > latest_s:
+            self._refunded_s += self.tat_s - latest_s
+            self.tat_s = latest_s

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ..wire.headers import prompt_tokens
+from .bounds import UsageBound
 from .estimate import Estimate
 from .prices import FREE, Price
 from .tenant import INPUT, OUTPUT, REQUESTS
@@ -19,6 +20,9 @@ from .usage import (
     usage_of_response,
     without_usage_event,
 )
+
+# Of a response whose end alone is read: what is kept, which has room for a usage object, and when it is cut to that.
+_TAIL_BYTES, _READ_EVERY_BYTES = 2 * MAX_USAGE_BYTES, 64 << 10
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -45,6 +49,7 @@ class Meter:
         key: str,
         *,
         estimate: Estimate,
+        bound: UsageBound | None = None,
         price: Price = FREE,
         model: str = "",
         hour: int = 0,
@@ -52,36 +57,59 @@ class Meter:
         strips_usage: bool = False,
         echoes: bool = False,
     ) -> None:
-        """`resumed_at`: the client has the tokens up to this position from before. `strips_usage`: the gateway, not the
-        client, requested the usage of the stream. `echoes`: the response repeats JSON of the request."""
+        """`bound`: of its usage; None: of a request without a body. `resumed_at`: the client has the tokens up to this
+        position from before. `strips_usage`: the gateway, not the client, requested the usage of the stream. `echoes`:
+        the response repeats JSON of the request."""
         self.id, self.tenant, self.key = id_, tenant, key
         self.model, self.revision, self.hour = model, "", hour
         self.limit_headers: Mapping[str, str] = {}  # `x-ratelimit-*` of its tenant when the request was admitted
         self.estimate = estimate
+        self._bound = bound or UsageBound(b"")
         self.price = price
         self.sent = False  # to a server
         self.answered = False  # by one, whatever the response
         self.begun = False
-        self._resumed_at = resumed_at
+        self._resumed_at, self._recomputed = resumed_at, 0
+        self._goes_on = False
         self.strips_usage = strips_usage
         self._echoes = echoes
         self._reported: Usage | None = None
         self._prompt_tokens: int | None = None
+        self._relayed_bytes = 0
         self._output_tokens = 0
         self._marked = False
-        self._tail = b""
+        # Of a response that is no stream: its end, or all of it where it echoes the request. The first part is no copy.
+        self._body: bytes | bytearray = b""
+        self._unread = False  # whether `_body` may have a usage that `_reported` has not
 
     # -- what happens to it
 
-    def begin(self, revision: str, headers: Mapping[str, str], response_id: str = "") -> None:
-        """A response begins. `response_id`: of a stream that another gateway may resume; it is the same at each."""
-        self.begun = True
+    def begin(
+        self,
+        revision: str,
+        headers: Mapping[str, str],
+        response_id: str = "",
+        *,
+        continues: bool = True,
+        recomputes: bool = False,
+        goes_on: bool = False,
+    ) -> None:
+        """A response begins. `response_id`: of a stream that another gateway may resume; it is the same at each.
+
+        `continues`: it goes on where the client lost its stream; else it is a response of its own. `recomputes`: its
+        server computes the tokens before that position again, which is paid for once more. `goes_on`: it goes on when
+        the client leaves, which comes back for the rest.
+        """
+        self.begun, self._goes_on = True, goes_on
+        self._recomputed = self._resumed_at if continues and recomputes else 0
+        self._resumed_at = self._resumed_at if continues else 0
         self.revision = revision
         self.id = response_id or self.id
         self._prompt_tokens = prompt_tokens(headers)
 
     def add_events(self, events: bytes) -> bytes:
         """Counts whole events of the stream as the server sent them; returns them as the client gets them."""
+        self._relayed_bytes += len(events)
         position = marked_position(events)
         if position is not None:
             self._marked = True
@@ -93,28 +121,58 @@ class Meter:
         return without_usage_event(events) if self.strips_usage else events
 
     def add_body(self, chunk: bytes) -> None:
-        """Looks for the usage in a part of a response that is no stream."""
-        seen = self._tail + chunk
-        if self._echoes:
-            self._reported = usage_of_response(seen) if len(seen) <= MAX_RESPONSE_BYTES else None
-            self._tail = seen[: MAX_RESPONSE_BYTES + 1]
+        """Keeps a part of a response that is no stream, for its usage. It runs for every part, so it reads nothing."""
+        self._relayed_bytes += len(chunk)
+        if self._echoes and len(self._body) > MAX_RESPONSE_BYTES:
+            return  # it is too long to be read
+        self._unread = True
+        if not self._body:
+            self._body = chunk
             return
-        self._reported = last_usage(seen) or self._reported
-        self._tail = seen[-MAX_USAGE_BYTES:]
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        self._body += chunk
+        if not self._echoes and len(self._body) > _READ_EVERY_BYTES:
+            self._report()
+            del self._body[:-_TAIL_BYTES]
+
+    def _report(self) -> Usage | None:
+        """The usage as the server reported it so far; None without a report."""
+        if self._unread:
+            self._unread = False
+            body = bytes(self._body)
+            if self._echoes:
+                self._reported = usage_of_response(body) if len(body) <= MAX_RESPONSE_BYTES else None
+            else:
+                self._reported = last_usage(body) or self._reported
+        return self._reported
 
     # -- what it comes to
 
     @property
     def usage(self) -> Usage:
-        """The usage so far: as the server reported it, else as counted here. A prompt's length may be the estimate."""
-        if self._reported:
-            return self._reported
+        """The usage so far, within the request's bound: as the server reported it, else as counted here.
+
+        A prompt's length may be the estimate.
+        """
+        return self._bound.clamp(self._claimed, self._resumed_at + self._relayed_bytes)
+
+    @property
+    def implausible(self) -> Usage | None:
+        """The usage that the server reported, if the request cannot have caused it; else None."""
+        claimed = self._claimed
+        return None if self.estimated or claimed == self.usage else claimed
+
+    @property
+    def _claimed(self) -> Usage:
+        if reported := self._report():
+            return reported
         prompt = self.estimate.input_tokens if self._prompt_tokens is None else self._prompt_tokens
-        return Usage(prompt, self._output_tokens)
+        return Usage(prompt, max(self._output_tokens, self._recomputed))
 
     @property
     def estimated(self) -> bool:
-        return self._reported is None and not (self._marked and self._prompt_tokens is not None)
+        return self._report() is None and not (self._marked and self._prompt_tokens is not None)
 
     @property
     def expected_nano(self) -> int:
@@ -135,12 +193,14 @@ class Meter:
         `left`: the client closed the connection before the end of the response.
 
         A request that a server has, and whose client left before the response began, keeps its reservation: what was
-        generated is not known. One that no server answered is charged nothing, and an error response is one request.
+        generated is not known. So does one whose server goes on without its client. One that no server answered is
+        charged nothing, and an error response is one request.
         """
         if not self.begun:
             return {} if left and self.sent else {REQUESTS: int(self.answered), INPUT: 0, OUTPUT: 0}
         usage = self.usage
-        output = max(0, usage.output_tokens - self._resumed_at)
-        if left and self._reported is None and not self._output_tokens:
+        output = max(0, usage.output_tokens - self._resumed_at + self._recomputed)
+        unknown = left and self._report() is None and (self._goes_on or not self._output_tokens)
+        if unknown and output <= self.estimate.output_tokens:
             return {REQUESTS: 1, INPUT: usage.input_tokens}
         return {REQUESTS: 1, INPUT: usage.input_tokens, OUTPUT: output}

@@ -8,6 +8,8 @@ from decimal import Decimal
 from .usage import Usage
 
 NANO = 1_000_000_000
+# The most that one request costs: a billion of the currency. Ledgers add up costs in 64 bits.
+MAX_COST_NANO = 10**18
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
@@ -25,11 +27,11 @@ class Price:
     request_nano: int = 0
 
     def cost_nano(self, usage: Usage) -> int:
-        """The cost of one request in billionths of the currency, rounded up once for the whole request."""
+        """The cost of one request in billionths of the currency, rounded up once, at most `MAX_COST_NANO`."""
         cached = self.input_micro if self.cached_input_micro is None else self.cached_input_micro
         fresh = usage.input_tokens - usage.cached_tokens
         pico = fresh * self.input_micro + usage.cached_tokens * cached + usage.output_tokens * self.output_micro
-        return self.request_nano + -(-pico // 1000)
+        return min(MAX_COST_NANO, self.request_nano + -(-pico // 1000))
 
 
 FREE = Price("*")

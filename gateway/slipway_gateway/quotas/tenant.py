@@ -99,6 +99,18 @@ class TenantQuota:
         self.limits = limits
         self._buckets = {name: Bucket(rate) for name, rate in limits.rates().items()}
         self.running = 0
+        self._arriving = 0  # requests whose body is awaited; they are not running yet
+
+    def arrive(self, most: int) -> LimitReached | None:
+        """The body of a request is awaited until `arrived`; or `most` are already."""
+        if self._arriving >= most:
+            return LimitReached(CONCURRENCY, _CONCURRENCY_WAIT_S)
+        self._arriving += 1
+        return None
+
+    def arrived(self) -> None:
+        """The body of a request is here, or its client is gone."""
+        self._arriving -= 1
 
     def reserve(self, amounts: Mapping[str, int], now_s: float) -> Reservation | LimitReached:
         """Admits a request: takes `amounts`, by the name of the limit, from all buckets, or from none.
@@ -142,8 +154,10 @@ class TenantQuota:
                 self._buckets[name].change(rate, now_s)
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether the quota is like a new one: no request runs, and all buckets are full."""
-        return not self.running and all(bucket.full_in_s(now_s) <= 0 for bucket in self._buckets.values())
+        """Whether the quota is like a new one: no request runs or arrives, and all buckets are full."""
+        return not (self.running or self._arriving) and all(
+            bucket.full_in_s(now_s) <= 0 for bucket in self._buckets.values()
+        )
 
     def enter(self) -> None:
         """A request begins that takes from no bucket of this process; `leave` ends it."""

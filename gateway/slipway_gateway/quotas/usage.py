@@ -48,6 +48,7 @@ _FINAL = ("response.completed", "response.incomplete", "response.failed")
 _RESPONSE = msgspec.json.Decoder(_Response)
 _EVENT = msgspec.json.Decoder(_Event)
 _OBJECT = msgspec.json.Decoder(_Usage)
+# A larger number is read as this one. `bounds` has what a request can cause, which is less.
 _MAX_TOKENS = 1 << 40
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -118,18 +119,23 @@ def _decode(text: bytes) -> Usage | None:
     return _counted(found)
 
 
-def _counted(found: _Usage) -> Usage:
+def _counted(found: _Usage) -> Usage | None:
+    """None without a number of tokens: nothing is reported then."""
+    read = _count(found.prompt_tokens, found.input_tokens)
+    written = _count(found.completion_tokens, found.output_tokens)
+    if read is None and written is None:
+        return None
     details = found.prompt_tokens_details or found.input_tokens_details
-    input_tokens = _count(found.prompt_tokens, found.input_tokens)
     cached = _count(details.cached_tokens) if details else 0
-    return Usage(input_tokens, _count(found.completion_tokens, found.output_tokens), min(cached, input_tokens))
+    return Usage(read or 0, written or 0, min(cached or 0, read or 0))
 
 
-def _count(value: Any, other: Any = None) -> int:
-    """The first one that is a number of tokens; 0 without one."""
-    if type(value) is int and 0 <= value < _MAX_TOKENS:  # True is no number of tokens
-        return value
-    return other if type(other) is int and 0 <= other < _MAX_TOKENS else 0
+def _count(*values: Any) -> int | None:
+    """The first one that is a number of tokens; None without one."""
+    for value in values:
+        if type(value) in (int, float) and value >= 0:  # True is no number of tokens
+            return int(min(value, _MAX_TOKENS))
+    return None
 
 
 def marked_position(events: bytes) -> int | None:

@@ -63,8 +63,9 @@ class ClusterSource:
         self._dirty = asyncio.Event()
         self._metrics = metrics
         self._table: RouteTable | None = None  # the last one published
-        deployments = ResourceCallbacks(self._deployment_seen, self._deployment_gone, self._contacted)
-        pods = ResourceCallbacks(self._pod_seen, self._pod_gone, self._contacted)
+        refused = metrics.unreadable_object
+        deployments = ResourceCallbacks(self._deployment_seen, self._deployment_gone, self._contacted, refused=refused)
+        pods = ResourceCallbacks(self._pod_seen, self._pod_gone, self._contacted, refused=refused)
         self._mirrors = [
             # A client each: the one that reads its credentials again must not close the other's connections.
             Reflector(KubernetesClient(kubeconfig), resource, namespace, owner)
@@ -72,7 +73,7 @@ class ClusterSource:
             for resource, owner in ((DEPLOYMENTS, deployments), (PODS, pods))
         ]
         if names:
-            owner = ResourceCallbacks(self._names_seen, self._names_gone, self._contacted)
+            owner = ResourceCallbacks(self._names_seen, self._names_gone, self._contacted, refused=refused)
             self._mirrors.append(Reflector(KubernetesClient(kubeconfig), names_resource(names[1]), names[0], owner))
 
     @property
@@ -134,6 +135,7 @@ class ClusterSource:
         last = self._routes.get(key)
         if isinstance(parsed, Problem):
             log.error("not used, the last good route stays: %s", parsed.text)
+            self._metrics.unreadable_object(DEPLOYMENTS[0])
             return
         self._routes[key] = merge_route(last, parsed)
         self._dirty.set()
@@ -161,6 +163,7 @@ class ClusterSource:
         parsed = parse_owners(item)
         if isinstance(parsed, Problem):
             log.error("not used, the last good owners stay: %s", parsed.text)
+            self._metrics.unreadable_object("configmaps")
         elif parsed is None:
             self._names_gone(key_of(item))
         elif parsed != self._owners:

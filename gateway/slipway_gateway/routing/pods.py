@@ -22,10 +22,10 @@ _RENAMED = re.compile("([a-z0-9]{1,9})-[1-9][0-9]{0,3}")  # a beginning of the r
 
 
 def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
-    """A pod → its endpoint; None when the pod takes no requests or is not one of ours.
+    """A pod → its endpoint; None when the pod has ended, is terminating, or is not one of ours.
 
-    It takes requests when it has both labels, is ready and not terminating, and that revision's ReplicaSet controls it:
-    any user of the namespace can set the labels. In a group of pods only the leader does; a StatefulSet controls it.
+    It is ours when it has both labels and that revision's ReplicaSet controls it: any user of the namespace can set the
+    labels. In a group of pods only the leader is; a StatefulSet controls it.
     """
     meta, status = obj["metadata"], obj.get("status") or {}
     labels = meta.get("labels") or {}
@@ -33,7 +33,7 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
     address = status.get("podIP")
     owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
     pool = _pool_of(owner, labels, meta["namespace"]) if owner else ""
-    if not (deployment or pool) or not revision or not address or meta.get("deletionTimestamp") or not _ready(status):
+    if not (deployment or pool) or not revision or not address or meta.get("deletionTimestamp") or _ended(status):
         return None
     if not pool and not _controls(owner, labels, deployment or "", revision):
         return None
@@ -42,9 +42,9 @@ def parse_pod(obj: Mapping[str, Any]) -> RevisionEndpoints | None:
     except ValueError:  # the pod's IP is no address
         return None
     if pool:
-        return RevisionEndpoints("", "", (url,), pool=pool)
+        return RevisionEndpoints("", "", (url,), pool=pool, ready=_ready(status))
     uid = str((owner or {}).get("uid") or "")
-    return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), uid)
+    return RevisionEndpoints(f"{meta['namespace']}/{deployment}", revision, (url,), uid, ready=_ready(status))
 
 
 def _controls(owner: Mapping[str, Any] | None, labels: Mapping[str, Any], deployment: str, revision: str) -> bool:
@@ -69,7 +69,11 @@ def _is_named(name: Any, deployment: str, revision: str) -> bool:
 
 def _ready(status: Mapping[str, Any]) -> bool:
     conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
-    return conditions.get("Ready") == "True" and status.get("phase") not in ("Failed", "Succeeded")
+    return conditions.get("Ready") == "True"
+
+
+def _ended(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") in ("Failed", "Succeeded")
 
 
 def _pod_url(pod: Mapping[str, Any], address: str) -> str:

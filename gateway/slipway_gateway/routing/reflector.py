@@ -138,13 +138,15 @@ async def _load(settings: Any, kubeconfig: str) -> None:
 class ResourceCallbacks:
     """`seen` and `gone` receive changes; `contacted` is called for every response of the API server.
 
-    `absent`: the API server does not know the resource, and no object of it was seen before.
+    `absent`: the API server does not know the resource, and no object of it was seen before. `refused` is called for
+    each object that `seen` cannot read: such an object is left out, and its last good version stays.
     """
 
     seen: Callable[[KubernetesObject], None]
     gone: Callable[[str], None]
     contacted: Callable[[str], None]
     absent: Callable[[], None] = lambda: None
+    refused: Callable[[str], None] = lambda resource: None
 
 
 class Reflector:
@@ -162,6 +164,7 @@ class Reflector:
         self._api = api
         self._owner = owner
         self._keys: set[str] = set()
+        self._refused: dict[str, str] = {}  # why an object cannot be read, by its key
         self._version = ""
         self.synced = False
         self.trouble = "not listed yet"
@@ -208,11 +211,11 @@ class Reflector:
         async for page in pages.pages(lambda query: self._api.get(self._path, query), self._query):
             for item in page.get("items") or ():
                 now.add(key_of(item))
-                self._owner.seen(item)
+                self._seen(item)
             version = page["metadata"]["resourceVersion"]
         # Objects that were deleted while no watch was open.
         for key in self._keys - now:
-            self._owner.gone(key)
+            self._gone(key)
         self._keys, self._version = now, version
         self._recovered()
         self._contacted()
@@ -241,10 +244,31 @@ class Reflector:
         key = key_of(item)
         if kind == "DELETED":
             self._keys.discard(key)
-            self._owner.gone(key)
+            self._gone(key)
         else:
             self._keys.add(key)
+            self._seen(item)
+
+    def _seen(self, item: KubernetesObject) -> None:
+        """One object that cannot be read must not keep the others from being read: the next list would have it again.
+
+        Anyone who may write such objects chooses what is in them, so any exception of a parser counts.
+        """
+        key = key_of(item)
+        try:
             self._owner.seen(item)
+        except Exception as error:
+            self._owner.refused(self.name)
+            text = f"{type(error).__name__}: {error}"
+            if self._refused.get(key) != text:  # logged once, not with each version
+                log.error("%s %s is not used, its last good version stays: %s", self.name, key, text)
+            self._refused[key] = text
+        else:
+            self._refused.pop(key, None)
+
+    def _gone(self, key: str) -> None:
+        self._refused.pop(key, None)
+        self._owner.gone(key)
 
     def _failed(self, error: BaseException) -> None:
         """Keeps the resourceVersion if the server is busy; after any other error status the next try lists again."""

@@ -20,11 +20,12 @@ Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class WeightedBackend(msgspec.Struct, frozen=True):
-    """One revision in a split."""
+    """One revision in a split. `engine`: type of its inference server, where requests are adapted to it; else empty."""
 
     revision: str
     weight: Percent
     version: str = ""
+    engine: str = ""
 
 
 class HeaderMatcher(msgspec.Struct, frozen=True):
@@ -88,6 +89,11 @@ class RevisionReplicaSet(msgspec.Struct, frozen=True, rename="camel"):
     replica_set_uid: str = ""
 
 
+def namespace_of(route: str) -> str:
+    """The namespace in the name of a route, whose owner decides what happens in it."""
+    return route.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One ModelDeployment as the gateway sees it; no backends means known, but not ready."""
@@ -113,10 +119,15 @@ class Route:
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
+    def engine_of(self, revision: str) -> str:
+        """The engine type of a revision, or of pods that run the same; empty where it is not known."""
+        runs = base_revision(revision)
+        return next((one.engine for one in self.backends if one.engine and base_revision(one.revision) == runs), "")
+
 
 @dataclass(frozen=True, slots=True)
 class RevisionEndpoints:
-    """The URLs of one revision that take new requests.
+    """URLs of one revision. `ready`: they take new requests.
 
     `replica_set`: uid of the ReplicaSet that controls the pod, "" where endpoints are not from a cluster.
     """
@@ -126,6 +137,7 @@ class RevisionEndpoints:
     urls: tuple[str, ...]
     replica_set: str = ""
     pool: str = ""  # of a pod that serves many models: `namespace/uid`, with the uid that their revisions name
+    ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,23 +151,36 @@ class Problem:
 class RouteTable:
     """One immutable state of the world; a request is routed by exactly one of them.
 
-    `as_of_s`: Unix time at which its source was last in contact with the cluster; 0: not known. It is no part of what
-    is routed, so tables that differ in it alone are equal.
+    `endpoints`: those that take new requests. `unready`: those of pods that are there and take none now. A pod that is
+    being deleted is in neither. `as_of_s`: Unix time at which its source was last in contact with the cluster; 0: not
+    known. It is no part of what is routed, so tables that differ in it alone are equal.
     """
 
     routes: Mapping[str, Route] = field(default_factory=dict)
     models: Mapping[str, Route] = field(default_factory=dict)
     endpoints: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    unready: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     as_of_s: float = field(default=0.0, compare=False)
     # Revisions with endpoints by route: a lookup needs no scan over all routes.
     _served: dict[str, list[str]] = field(init=False, default_factory=dict, compare=False, repr=False)
+    # Engine types by URL, of endpoints whose type is known.
+    engines: dict[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, revision in self.endpoints:
+        for (name, revision), urls in self.endpoints.items():
             self._served.setdefault(name, []).append(revision)
+            route = self.routes.get(name)
+            if route is not None and (engine := route.engine_of(revision)):
+                self.engines.update(dict.fromkeys(urls, engine))
 
     def urls(self, route: Route, revision: str) -> tuple[str, ...]:
         return self.endpoints.get((route.name, revision), ())
+
+    def pods(self, route: Route, revision: str) -> tuple[list[str], list[str]]:
+        """URLs of all pods that run what this revision runs: ready ones, and others."""
+        keys = [(route.name, name) for name in equivalent_revisions(revision)]
+        ready, unready = ([url for key in keys for url in urls.get(key, ())] for urls in (self.endpoints, self.unready))
+        return ready, unready
 
     def id_of(self, route: Route) -> str:
         """The name by which clients request the route: its model name where it owns that, else `namespace/name`."""
@@ -196,6 +221,16 @@ def build(
     """
     by_name = {route.name: route for route in routes}
     models = _first_come(by_name.values()) if owners is None else _owned(by_name, owners)
+    listed = list(endpoints)
+    ready = _urls_of(by_name, (entry for entry in listed if entry.ready))
+    unready = _urls_of(by_name, (entry for entry in listed if not entry.ready))
+    return RouteTable(by_name, models, ready, unready, as_of_s)
+
+
+def _urls_of(
+    by_name: Mapping[str, Route], endpoints: Iterable[RevisionEndpoints]
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """URLs by route and revision."""
     urls: dict[tuple[str, str], set[str]] = {}
     pools: dict[str, set[str]] = {}
     for entry in endpoints:
@@ -207,7 +242,7 @@ def build(
         for revision, uid in route.replica_sets.items():
             if found := pools.get(f"{route.name.partition('/')[0]}/{uid}"):
                 urls[route.name, revision] = {f"{url}{POOL_PREFIX}/{revision}" for url in found}
-    return RouteTable(by_name, models, {key: tuple(sorted(found)) for key, found in urls.items()}, as_of_s)
+    return {key: tuple(sorted(found)) for key, found in urls.items()}
 
 
 def _first_come(routes: Iterable[Route]) -> dict[str, Route]:

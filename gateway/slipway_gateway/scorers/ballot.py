@@ -4,17 +4,24 @@ The scorer does not learn which response is canary's, so neither its habits nor 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
+from msgspec import Raw
+
+from ..wire.json_values import ABSENT, UNREADABLE, is_list, is_text
 
 VERSION = 1
 TIE = "tie"
 # Limit of the prompt and of each response. A scorer gets nothing longer.
 MAX_TEXT_BYTES = 64 << 10
-_PROMPTS = ("messages", "prompt")
 _EQUAL = 1e-9
+
+
+class _Request(msgspec.Struct):
+    messages: Raw = ABSENT
+    prompt: Raw = ABSENT
 
 
 class _Result(msgspec.Struct):
@@ -24,7 +31,9 @@ class _Result(msgspec.Struct):
     preference: int | str | None = None
 
 
+_REQUEST = msgspec.json.Decoder(_Request)
 _RESULT = msgspec.json.Decoder(_Result)
+Prompt = Mapping[str, str | Raw]  # the path of the request, and its messages or its prompt as they were written
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +47,23 @@ class PairScore:
     scores: tuple[float, float] | None = None
 
 
-def prompt_of(path: str, body: bytes) -> dict[str, Any] | None:
+def prompt_of(path: str, body: bytes) -> Prompt | None:
     """The part of a request that a scorer gets: its prompt. None where it has none, or a long one."""
     if len(body) > MAX_TEXT_BYTES:
         return None
     try:
-        fields = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        fields = _REQUEST.decode(body)
+        body.decode()
+    except UNREADABLE:
         return None
-    name = next(
-        (name for name in _PROMPTS if isinstance(fields, dict) and isinstance(fields.get(name), list | str)), ""
-    )
-    return {"path": path, name: fields[name]} if name else None
+    for name, value in (("messages", fields.messages), ("prompt", fields.prompt)):
+        if is_list(value) or is_text(value):
+            return {"path": path, name: value}
+    return None
 
 
-def write(id_: str, model: str, prompt: dict[str, Any], answers: tuple[str, str]) -> bytes | None:
-    """The body of a call; None where the prompt cannot be written, such as one that is nested too deeply.
+def write(id_: str, model: str, prompt: Prompt, answers: tuple[str, str]) -> bytes | None:
+    """The body of a call; None where it cannot be written.
 
     Its fields are not those of an inference API, so an inference server refuses it.
     """
@@ -71,7 +81,7 @@ def read(response: bytes, *, swapped: bool, margin: float) -> PairScore | None:
     """
     try:
         found = _RESULT.decode(response)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     if (found.scores is None) == (found.preference is None):
         return None

@@ -6,12 +6,13 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
+from slipway_process.database_errors import UNAVAILABLE
 from slipway_process.network.mutual_tls import has_certificate
+from slipway_process.supervisor import Supervisor
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.samples import BOUNDS
 from ..ledger.store import MAX_ROWS_READ
-from ..ledger.writer import UNAVAILABLE
 from ..routing.last_table import LastTable
 from ..telemetry.metrics import GatewayMetrics
 from .api import PublicApi
@@ -51,6 +52,8 @@ class AdminApi:
         incarnation: str,
         token: OperatorToken | None = None,
         last: LastTable | None = None,
+        *,
+        tasks: Supervisor | None = None,
     ) -> None:
         self._token = token or OperatorToken("")
         self._edge = edge
@@ -58,6 +61,7 @@ class AdminApi:
         self._metrics = metrics
         self._source = source
         self._incarnation = incarnation
+        self._tasks = tasks or Supervisor(metrics.task_restarted)
         self._last = last or LastTable("", 0.0, balancer.publish, metrics)
 
     def app(self) -> web.Application:
@@ -91,10 +95,13 @@ class AdminApi:
             return web.json_response({"status": "waiting", "reason": self._source.waiting_for}, status=503)
         if reason := self._edge.authenticator.waiting_for:
             return web.json_response({"status": "waiting", "reason": reason}, status=503)
+        if reason := self._tasks.trouble:
+            return web.json_response({"status": "failing", "reason": reason}, status=503)
+        reasons = [self._tasks.missing]
         if (age_s := self._last.age_s) is not None:
-            reason = f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}"
-            return web.json_response({"status": "ok", "reason": reason})
-        return web.json_response({"status": "ok"})
+            reasons.append(f"a restored table, {age_s:.0f} s old, is in use: {self._source.waiting_for}")
+        shown = "; ".join(filter(None, reasons))
+        return web.json_response({"status": "ok"} | ({"reason": shown} if shown else {}))
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
         return web.Response(

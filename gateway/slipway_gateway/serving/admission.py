@@ -1,20 +1,23 @@
 """Takes a request into the limits of its tenant, and charges it when it ends, however it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr, replace
 
+from ..identity.authenticate import RequestIdentity
 from ..identity.tenants import KnownTenant
 from ..ledger.writer import Ledger
-from ..quotas.estimate import Estimate, estimate, repeated_bytes
+from ..quotas.bounds import UsageBound
+from ..quotas.estimate import Estimate, estimate, output_limit, repeated_bytes
 from ..quotas.meter import Meter
 from ..quotas.policy import Budget, Policy
 from ..quotas.recent import RecentUse
 from ..quotas.registry import Quotas
 from ..quotas.tenant import CONCURRENCY, INPUT, OUTPUT, REQUESTS, SPEND, TOKENS, Limits
-from ..quotas.usage import RESPONSES
+from ..quotas.usage import RESPONSES, Usage
 from ..sharing.counters import CountersAway, SharedBudgets
 from ..sharing.limiter import Limiter, LimitRefusal, Taken
 from ..telemetry.metrics import GatewayMetrics, RequestRecord
@@ -52,6 +55,8 @@ class Admission:
         self._limiter = limiter or Limiter(clock)
         self._budgets = budgets
         self._recent: dict[str, RecentUse] = {}
+        # Gets the model and tokens that a server reported, and how many the request can have caused.
+        self.on_implausible: Callable[[str, int, int], None] = lambda model, reported, possible: None
 
     @property
     def quotas(self) -> Quotas:
@@ -64,12 +69,13 @@ class Admission:
         if identity is None:
             return outgoing
         policy = identity.tenant.policy
-        strips_usage = outgoing.stream and outgoing.path in _USAGE_ON_REQUEST and not fields.wants_usage
+        strips_usage = outgoing.stream and outgoing.path in _USAGE_ON_REQUEST and fields.lacks_usage
         meter = Meter(
             record.id,
             identity.name,
             identity.key_id,
             estimate=_estimate(outgoing, fields, policy),
+            bound=_bound(outgoing, fields),
             price=policy.price_of(outgoing.whose, model),
             model=model,
             hour=self.ledger.hour,
@@ -103,9 +109,29 @@ class Admission:
             "exhausted": self._known_exhausted(name, tenant.policy.budget),
         }
 
-    def _refuse(self, meter: Meter, limit: str) -> None:
-        self._metrics.quota_refused(meter.tenant, limit)
-        self._recent_of(meter.tenant).refused.add({limit: 1}, self._clock())
+    def _refuse(self, tenant: str, limit: str) -> None:
+        self._metrics.quota_refused(tenant, limit)
+        self._recent_of(tenant).refused.add({limit: 1}, self._clock())
+
+    @contextlib.contextmanager
+    def arriving(self, identity: RequestIdentity | None) -> Iterator[None]:
+        """While the body of a request is awaited: as many of a tenant as may run.
+
+        Raises:
+            RequestError: that many are awaited already.
+        """
+        limits = identity.tenant.policy.limits if identity else None
+        if identity is None or limits is None or not limits.concurrency:
+            yield
+            return
+        quota = self._limiter.arrive(identity.name, limits)
+        if isinstance(quota, LimitRefusal):
+            self._refuse(identity.name, quota.reached.limit)
+            raise _refused(quota, limits)
+        try:
+            yield
+        finally:
+            quota.arrived()
 
     async def charged(
         self, meter: Meter, policy: Policy, record: RequestRecord, forward: Callable[[], Awaitable[Response]]
@@ -135,14 +161,14 @@ class Admission:
         else:
             period = await self._exhausted(self._budgets, meter.tenant, policy.budget)
         if period:
-            self._refuse(meter, SPEND)
+            self._refuse(meter.tenant, SPEND)
             raise errors.out_of_budget(period)
         # Before anything else is awaited: requests that come at once do not all see the same rest of a budget.
         self.ledger.open(meter)
         try:
             taken = await self._limiter.reserve(meter.tenant, meter.id, policy.limits, meter.estimate.amounts())
             if isinstance(taken, LimitRefusal):
-                self._refuse(meter, taken.reached.limit)
+                self._refuse(meter.tenant, taken.reached.limit)
                 raise _refused(taken, policy.limits)
         except BaseException:
             self._charge(meter)
@@ -168,8 +194,17 @@ class Admission:
 
     def _charge(self, meter: Meter) -> None:
         self.ledger.close(meter)
-        if meter.begun:
-            self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
+        if not meter.begun:
+            return
+        self._metrics.tokens_used(meter.tenant, meter.model, meter.usage)
+        if claimed := meter.implausible:
+            self._implausible(meter, claimed)
+
+    def _implausible(self, meter: Meter, claimed: Usage) -> None:
+        """Shows that a server reported more than its request can have caused, which was not charged."""
+        reported, possible = (one.input_tokens + one.output_tokens for one in (claimed, meter.usage))
+        self._metrics.usage_implausible(meter.model, meter.revision)
+        self.on_implausible(meter.model, reported, possible)
 
     async def _exhausted(self, budgets: SharedBudgets, tenant: str, budget: Budget) -> str:
         """`day` or `month` where nothing is left of it, else empty."""
@@ -195,12 +230,18 @@ class Admission:
         return budget if parts <= 1 or self.ledger.is_shared else budget.part(parts)
 
 
+def _bound(outgoing: UpstreamRequest, fields: RequestFields) -> UsageBound:
+    path = outgoing.path
+    repeated = repeated_bytes(fields) if path in TEXT_PATHS else 0
+    limits = (output_limit(fields, path),)
+    return UsageBound(outgoing.body, limits, repeated_bytes=repeated, refers=path == RESPONSES)
+
+
 def _estimate(outgoing: UpstreamRequest, fields: RequestFields, policy: Policy) -> Estimate:
-    repeated = repeated_bytes(outgoing.body) if outgoing.path in TEXT_PATHS else 0
     return estimate(
-        len(outgoing.body) + repeated,
-        fields.output_limits,
-        fields.n,
+        fields,
+        outgoing.path,
+        len(outgoing.body),
         policy.output_tokens,
         computes=outgoing.path not in WITHOUT_MODEL,
         writes_text=outgoing.writes_text,

@@ -1,10 +1,11 @@
 """Routes of the API port; every request passes `PublicApi.serve` and is counted there once."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from slipway_process import logs
+from slipway_process.byte_order_mark import without_mark
+from slipway_process.network.http_server import Handler
 
+from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..feedback.endpoint import PATH as FEEDBACK
@@ -23,6 +27,7 @@ from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
+from ..limits.places import SHARE, Places
 from ..routing.router import match_header_route
 from ..routing.table import Route
 from ..settings import GatewaySettings
@@ -32,8 +37,10 @@ from ..upstream.exchange import UpstreamRequest
 from ..upstream.jobs_process import PATHS, JobsBackend
 from ..wire import errors, headers, inference, request_fields, resume
 from ..wire.inference import ModelPath
+from ..wire.request_fields import RequestFields
 from . import expect, requester
 from .admission import Admission
+from .cors import Cors
 from .inference import DESCRIBE, INFER, ROUTED_PATHS, Answer, InferenceServer
 from .listener import ConnectionLimiter
 from .tenants_report import report
@@ -41,7 +48,9 @@ from .visible import described, listed, may_use
 
 log = logging.getLogger(__name__)
 
+
 Work = Callable[[web.Request, RequestRecord], Awaitable[web.StreamResponse]]
+Serve = Callable[..., Awaitable[web.StreamResponse]]
 
 
 class PublicApi:
@@ -68,6 +77,9 @@ class PublicApi:
         self.jobs: JobsBackend | None = None
         self.feedback = FeedbackApi(settings, balancer, metrics, proxy.feedback, proxy.inference_log)
         self.running = 0
+        # A request has a place once its body is here; before that it has one of the others, which nothing waits for.
+        self._in_flight = Places(settings.max_inflight, settings.max_client_percentage)
+        self._awaited = Places(settings.max_inflight, settings.max_client_percentage)
         self.draining = False
         self._ended = asyncio.Event()
 
@@ -111,16 +123,34 @@ class PublicApi:
     def app(self) -> web.Application:
         app = web.Application()
         app.on_response_prepare.append(self._announce_close)
+        if self._settings.allowed_origins:
+            self._allow_origins(app, Cors(self._settings.allowed_origins))
         for path in ROUTED_PATHS:
             self._add(app, path, self.routed, "POST")
         self._add_paths(app)
         self._add(app, FEEDBACK, self._rate, "POST")
+        for path, call in ((errors.MESSAGES, MessagesCall.create), (COUNT, MessagesCall.count_tokens)):
+            self._add(app, path, self._anthropic(call), "POST", serve=self._serve_anthropic)
         self._add(app, "/v1/models", self._models, "GET", "HEAD")
         self._add(app, "/v1/models/{id:.+}", self._model, "GET", "HEAD")
         app.router.add_route(
             "*", r"/{path:[\s\S]*}", partial(self.serve, work=self._unknown_url), expect_handler=self._expect
         )
         return app
+
+    def _allow_origins(self, app: web.Application, cors: Cors) -> None:
+        @web.middleware
+        async def preflight(request: web.Request, handler: Handler) -> web.StreamResponse:
+            """A browser sends it before the request of a page, and without its key."""
+            if not cors.is_preflight(request):
+                return await handler(request)
+            record = self._begin(request, headers.request_id(request.headers))
+            record.end("ok", 204)
+            self._count(record, request)
+            return cors.permission(request)
+
+        app.middlewares.append(preflight)
+        app.on_response_prepare.append(cors.on_prepare)
 
     def _add_paths(self, app: web.Application) -> None:
         """Paths with a model in them, and those that the gateway answers for all models."""
@@ -145,22 +175,24 @@ class PublicApi:
 
         return work
 
-    def _add(self, app: web.Application, path: str, work: Work, *methods: str) -> None:
+    def _add(self, app: web.Application, path: str, work: Work, *methods: str, serve: "Serve | None" = None) -> None:
+        serve = serve or self.serve
+
         async def wrong_method(request: web.Request, record: RequestRecord) -> web.StreamResponse:
             raise errors.wrong_method(request.method, request.path, ", ".join(methods))
 
         for method in methods:
-            app.router.add_route(method, path, partial(self.serve, work=work), expect_handler=self._expect)
-        app.router.add_route("*", path, partial(self.serve, work=wrong_method), expect_handler=self._expect)
+            app.router.add_route(method, path, partial(serve, work=work), expect_handler=self._expect)
+        app.router.add_route("*", path, partial(serve, work=wrong_method), expect_handler=self._expect)
 
     async def serve(self, request: web.Request, work: Work) -> web.StreamResponse:
-        record = self._begin(headers.request_id(request.headers))
+        record = self._begin(request, headers.request_id(request.headers))
         self.running += 1
         with logs.about(request_id=record.request_id):
             try:
-                if self.running > self._settings.max_inflight:
-                    raise errors.overloaded("The gateway is at its limit of requests in flight.")
                 record.identity = await self.identify(request)
+                if record.identity is not None:
+                    record.owner = record.identity.client
                 return await work(request, record)
             except errors.RequestError as refusal:
                 response = self._refuse(record, refusal, request.path)
@@ -178,6 +210,8 @@ class PublicApi:
                 log.exception("a request failed inside of the gateway")
                 return self._refuse(record, errors.internal(), request.path)
             finally:
+                if record.in_flight:
+                    self._in_flight.leave(record.owner)
                 self.running -= 1
                 if not self.running:
                     self._ended.set()
@@ -185,9 +219,40 @@ class PublicApi:
                 self._balancer.ended(record.model, record.code, record.outcome)
                 self._log(request, record)
 
-    def _begin(self, request_id: str | None = None) -> RequestRecord:
+    def _begin(self, request: web.BaseRequest, request_id: str | None = None) -> RequestRecord:
         own = os.urandom(16).hex()
-        return RequestRecord(own, request_id or own, self._clock())
+        return RequestRecord(own, request_id or own, self._clock(), owner=requester.owner_of(request))
+
+    def _enter(self, record: RequestRecord) -> None:
+        """The request takes a place among those in flight, until its end. Raises RequestError 429: there is none."""
+        if reason := self._in_flight.take(record.owner):
+            raise errors.no_place("requests in flight", of_client=reason == SHARE)
+        record.in_flight = True
+
+    @contextlib.contextmanager
+    def awaiting(self, record: RequestRecord) -> Iterator[None]:
+        """While the body of a request is awaited. It holds no place in flight, and its tenant's concurrency bounds it.
+
+        Raises:
+            RequestError: too many bodies of this client are awaited, or of all (429).
+        """
+        if reason := self._awaited.take(record.owner):
+            raise errors.no_place("requests whose body is awaited", of_client=reason == SHARE)
+        try:
+            with self._admission.arriving(record.identity):
+                yield
+        finally:
+            self._awaited.leave(record.owner)
+
+    async def _body(self, request: web.Request, record: RequestRecord, account: Account, most_bytes: int = 0) -> bytes:
+        """The body of a request, which then is in flight. Raises RequestError."""
+        if request.content.is_eof():
+            body = bodies.arrived(request, account, self._settings, most_bytes)
+        else:
+            with self.awaiting(record):
+                body = await bodies.read(request, account, self._settings, most_bytes)
+        self._enter(record)
+        return body
 
     def _count(self, record: RequestRecord, request: web.BaseRequest) -> None:
         """A request ended: it is counted, and has its line in the access log."""
@@ -200,7 +265,11 @@ class PublicApi:
         """Bounds the connections of this port."""
         metrics = self._metrics
         return ConnectionLimiter(
-            self._settings, self.refuse, changed=metrics.connections_changed, turned_away=metrics.turned_away
+            self._settings,
+            self.refuse,
+            budget=self.budget,
+            changed=metrics.connections_changed,
+            turned_away=metrics.turned_away,
         )
 
     async def _expect(self, request: web.Request) -> web.StreamResponse | None:
@@ -213,7 +282,7 @@ class PublicApi:
 
     def refuse(self, refusal: errors.RequestError, request: web.BaseRequest) -> web.Response:
         """The response to a malformed request; it counts as a request."""
-        record = self._begin()
+        record = self._begin(request)
         response = self._refuse(record, refusal)
         self._count(record, request)
         return response
@@ -253,6 +322,18 @@ class PublicApi:
 
         return work
 
+    def _anthropic(self, answer: Callable[[MessagesCall, Run], Awaitable[web.StreamResponse]]) -> Work:
+        async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
+            client = requester.client_of(request, record.identity, self._settings)
+            with self._proxy.budget.open(client) as account:
+                call = MessagesCall(request, record, self._settings, account)
+                return await answer(call, partial(self.routed, record=record))
+
+        return work
+
+    async def _serve_anthropic(self, request: web.Request, work: Work) -> web.StreamResponse:
+        return await self.serve(with_bearer(request), work)
+
     async def _infer(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         found = request.match_info
         verb = "infer" if request.method == "POST" else found.get("verb", "")
@@ -263,13 +344,20 @@ class PublicApi:
     ) -> web.StreamResponse:
         client = requester.client_of(request, record.identity, self._settings)
         with self._proxy.budget.open(client) as account:
-            body = await bodies.read(request, account, self._settings)
+            body = await self._body(request, record, account)
             if self._balancer.published.current is None:
                 # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
                 await self._balancer.published.changed(self._settings.hold_timeout_s)
-            outgoing = self._call(request, record, body, path, account)
+            await bodies.let_others_run(body)
+            if path and path.opaque:
+                fields = RequestFields()
+            else:
+                body = without_mark(body)
+                fields = request_fields.parse(body)
+            await bodies.let_others_run(body)
+            outgoing = self._call(request, record, body, fields, path, account)
             # From here on only `outgoing` holds the body.
-            del body
+            del body, fields
             if outgoing.batch and self.jobs:
                 async with self.jobs.slot(outgoing.whose):
                     return await self._forward(request, outgoing, record)
@@ -284,16 +372,21 @@ class PublicApi:
         return self._admission.charged(outgoing.meter, record.identity.tenant.policy, record, forward)
 
     def _call(
-        self, request: web.Request, record: RequestRecord, body: bytes, path: ModelPath | None, account: Account
+        self,
+        request: web.Request,
+        record: RequestRecord,
+        body: bytes,
+        fields: RequestFields,
+        path: ModelPath | None,
+        account: Account,
     ) -> UpstreamRequest:
-        fields = request_fields.RequestFields() if path and path.opaque else request_fields.parse(body)
         model = path.name if path else fields.model
         if not model:
             message = "You must provide a model parameter."
             raise errors.invalid("missing_required_parameter", message, param="model")
         if self._balancer.published.current is None:
             raise errors.no_table()
-        record.stream = fields.stream is True
+        record.stream = fields.streams
         route = self._find(model, record)
         settings, identity = self._settings, record.identity
         key = requester.sticky_key_of(request, fields, identity, settings, record.request_id)
@@ -307,12 +400,12 @@ class PublicApi:
         )
         preferred = match_header_route(route, request.headers) if route.header_routes else ""
         path_qs = request.rel_url.raw_path_qs
-        pinned = self._pinned(route, path, body) if path else ""
+        pinned = self._pinned(route, path, fields) if path else ""
         if path and (path.version or model != route.model):
             path_qs = path.with_model(path_qs, route.model)
         if model != route.model:
             # The server knows only the model's short name, whichever route owns that name here.
-            body = request_fields.with_model(body, route.model) if fields.model == model else body
+            body = request_fields.with_model(body, fields, route.model) if fields.model == model else body
         record.model = self._balancer.published.current.id_of(route)
         outgoing = UpstreamRequest(
             model,
@@ -331,6 +424,7 @@ class PublicApi:
             forwarded=forwarded,
             client=account.client,
             account=account,
+            isolation=requester.isolation_of(request, fields, path, identity, route.name, limit),
             batch=batch,
         )
         last = request.headers.get(resume.LAST_EVENT_ID)
@@ -338,11 +432,11 @@ class PublicApi:
             outgoing = self._taken_up(outgoing, last)
         return self._admission.prepare(outgoing, fields, record)
 
-    def _pinned(self, route: Route, path: ModelPath, body: bytes) -> str:
+    def _pinned(self, route: Route, path: ModelPath, fields: RequestFields) -> str:
         """The revision of a version that the request names; "" without one. Raises RequestError 404."""
         if path == inference.generate(path.name):
             return ""
-        version = path.version or ("" if path.opaque else inference.version_in(body))
+        version = path.version or fields.version
         if not version:
             return ""
         for backend in route.backends:
@@ -371,7 +465,7 @@ class PublicApi:
 
     async def _rate(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         with self._proxy.budget.open(requester.client_of(request, record.identity, self._settings)) as account:
-            body = await bodies.read(request, account, self._settings, MAX_BODY_BYTES)
+            body = await self._body(request, record, account, MAX_BODY_BYTES)
             answer = await self.feedback.rate(body, record.identity)
         record.end("ok", 200)
         return self._json(answer, record)

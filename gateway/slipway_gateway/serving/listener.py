@@ -9,8 +9,11 @@ from typing import Any
 from aiohttp import http_exceptions, web
 
 from slipway_process.network.http_server import HttpRunner, ServerConnection
+from slipway_process.network.request_heads import MAX_HEAD_BYTES
 
-from ..limits.connections import ADDRESS, ConnectionCounts, address_owner
+from ..limits.budget import Account, MemoryBudget, unlimited
+from ..limits.connections import address_owner
+from ..limits.places import SHARE, Places
 from ..limits.transports import bound_buffers
 from ..settings import GatewaySettings
 from ..wire import errors
@@ -19,6 +22,7 @@ from .tls import Handshake, ServerTls
 Refuse = Callable[[errors.RequestError, web.BaseRequest], web.Response]
 ConnectionHook = Callable[[int], None]
 
+_ADDRESS = "address"  # why a connection is refused, in metrics
 # At the limit, connections that were idle for this long are closed; the second value is the interval of that check.
 _IDLE_S = 5.0
 _SWEPT_S = 1.0
@@ -35,19 +39,25 @@ def _plain_response(refusal: errors.RequestError, _: web.BaseRequest) -> web.Res
 
 
 class ConnectionLimiter:
-    """Bounds the connections of one port. Hooks are called when one is opened, closed or refused."""
+    """Bounds the connections of one port. Hooks are called when one is opened, closed or refused.
+
+    `budget`: where heads that are not whole count, for their address.
+    """
 
     def __init__(
         self,
         settings: GatewaySettings,
         refuse: Refuse = _plain_response,
         *,
+        budget: MemoryBudget | None = None,
         changed: ConnectionHook = lambda by: None,
         turned_away: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.refuse = refuse
+        self._budget = budget
         self.header_timeout_s = settings.header_timeout_s
-        self._connections = ConnectionCounts(settings.max_connections, settings.max_connections_per_address)
+        self.max_head_bytes = max(MAX_HEAD_BYTES, settings.max_header_bytes)
+        self._places = Places(settings.max_connections, most=settings.max_connections_per_address)
         self._changed = changed
         self._turned_away = turned_away
         self._inside: dict[_Connection | Handshake, None] = {}
@@ -55,12 +65,12 @@ class ConnectionLimiter:
 
     def enter(self, connection: "_Connection | Handshake", owner: str, now_s: float) -> errors.RequestError | None:
         """Admits a connection and returns None, or returns the error. At the limit it first closes idle connections."""
-        if self._connections.full and now_s - self._swept_s >= _SWEPT_S:
+        if self._places.used >= self._places.limit and now_s - self._swept_s >= _SWEPT_S:
             self._swept_s = now_s
             self._sweep(now_s)
-        if reason := self._connections.refused(owner):
-            self._turned_away(reason)
-            return errors.too_many_connections(of_address=reason == ADDRESS)
+        if reason := self._places.take(owner):
+            self._turned_away(_ADDRESS if reason == SHARE else reason)
+            return errors.too_many_connections(of_address=reason == SHARE)
         self._inside[connection] = None
         self._changed(1)
         return None
@@ -68,8 +78,11 @@ class ConnectionLimiter:
     def leave(self, connection: "_Connection | Handshake", owner: str) -> None:
         if connection in self._inside:
             del self._inside[connection]
-            self._connections.left(owner)
+            self._places.leave(owner)
             self._changed(-1)
+
+    def open_account(self, owner: str) -> Account:
+        return self._budget.open(f"address:{owner}") if self._budget else unlimited()
 
     def _sweep(self, now_s: float) -> None:
         for connection in list(self._inside):
@@ -134,13 +147,14 @@ async def listen(
 class _Connection(ServerConnection):
     """One client's connection."""
 
-    __slots__ = ("_door", "_head_timer", "_idle_since_s", "_owner", "_shut")
+    __slots__ = ("_account", "_door", "_head_timer", "_idle_since_s", "_owner", "_shut")
 
     def __init__(self, server: web.Server, door: ConnectionLimiter, **options: Any) -> None:
-        super().__init__(server, **options)
+        super().__init__(server, max_head_bytes=door.max_head_bytes, **options)
         self._door = door
         self._owner = ""
         self._shut = False
+        self._account: Account | None = None  # of a head that is not whole
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_since_s = 0.0
 
@@ -161,14 +175,31 @@ class _Connection(ServerConnection):
         if self._shut:
             return
         super().data_received(data)
-        if self._pipelines_too_much() and self.transport is not None:
+        if self.transport is None:
+            return
+        if self._pipelines_too_much():
             self.transport.abort()
+            return
+        if (self._account or self._heads.pending_bytes) and not self._count_head():
+            self._shut = True
+            self.transport.write(_without_request(errors.no_room_for_heads()))
+            self.force_close()
             return
         # A head that is not whole yet is no message; a body's bytes come while there is a request.
         if self._messages or self._current_request is not None:
             self._stop_timer()
         elif self._head_timer is None and not self._force_close:
             self._head_timer = self._loop.call_later(self._door.header_timeout_s, self._head_is_late)
+
+    def _count_head(self) -> bool:
+        """Counts what is held of a head that is not whole; returns whether there is room for it."""
+        if self._account is None:
+            self._account = self._door.open_account(self._owner)
+        more_bytes = self._heads.pending_bytes - self._account.held_bytes
+        if more_bytes > 0:
+            return not self._account.grow(more_bytes)
+        self._account.shrink(-more_bytes)
+        return True
 
     def _pipelines_too_much(self) -> bool:
         """Whether more came behind the running request than the gateway reads."""
@@ -184,6 +215,8 @@ class _Connection(ServerConnection):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_timer()
         self._door.leave(self, self._owner)
+        if self._account:
+            self._account.close()
         if not self._shut:
             super().connection_lost(exc)
 

@@ -10,8 +10,16 @@ from ..identity.tenants import ALL, SCORERS
 from ..limits.connections import address_owner
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY
-from ..wire import request_fields
+from ..wire import isolation, request_fields
+from ..wire.inference import ModelPath
+from ..wire.isolation import Isolation
 from ..wire.request_fields import RequestFields
+from ..wire.responses import WITHOUT_MODEL
+
+
+def owner_of(request: web.BaseRequest) -> str:
+    """Whose places a request without an identity takes. A key that is not verified counts for nothing here."""
+    return f"address:{address_owner(request.remote or '')}"
 
 
 def client_of(request: web.Request, identity: RequestIdentity | None, settings: GatewaySettings) -> str:
@@ -55,6 +63,20 @@ def priority_limit_of(identity: RequestIdentity | None, settings: GatewaySetting
         return BATCH_PRIORITY
     limit = identity.tenant.priority_limit if identity is not None else None
     return settings.priority_limit if limit is None else limit
+
+
+def isolation_of(
+    request: web.Request,
+    fields: RequestFields,
+    path: ModelPath | None,
+    identity: RequestIdentity | None,
+    deployment: str,
+    priority_limit: int,
+) -> Isolation | None:
+    """What keeps a tenant apart at an engine that knows none; None without one, and for what is no prompt in JSON."""
+    if identity is None or request.path in WITHOUT_MODEL or (path and path.opaque):
+        return None
+    return isolation.isolation_of(fields, identity.name, deployment, priority_limit)
 
 
 def may_be_scored(identity: RequestIdentity | None) -> bool:

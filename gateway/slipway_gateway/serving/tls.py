@@ -13,6 +13,8 @@ from typing import NoReturn, Protocol
 
 from cryptography import x509
 
+from slipway_process.supervisor import observe
+
 from ..limits.connections import address_owner
 from ..limits.transports import bound_buffers
 from ..settings import GatewaySettings
@@ -168,7 +170,7 @@ class Handshake(asyncio.Protocol):
             transport.abort()  # a response would need the handshake
             return
         bound_buffers(transport)
-        self._task = loop.create_task(self._shake(transport))
+        self._task = observe(loop.create_task(self._shake(transport), name="handshake"))
 
     def idle_since_s(self, now_s: float) -> float:
         """The time at which the handshake began: it counts as idle."""

@@ -20,7 +20,7 @@ class GatewaySource:
         """`service`: namespace and name of the gateways' Service."""
         namespace, name = service
         self._gateways = gateways
-        owner = ResourceCallbacks(self._seen, gateways.gone, metrics.watch_event)
+        owner = ResourceCallbacks(self._seen, gateways.gone, metrics.watch_event, refused=metrics.unreadable_object)
         self._reflector = Reflector(KubernetesClient(kubeconfig), endpoint_slices(name), namespace, owner)
 
     async def run(self) -> None:

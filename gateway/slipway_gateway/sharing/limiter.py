@@ -61,8 +61,8 @@ class Limiter:
 
     async def reserve(self, tenant: str, id_: str, limits: Limits, amounts: Mapping[str, int]) -> Taken | LimitRefusal:
         """Admits a request and takes `amounts`, or refuses it. `id_`: unique to the request. `settle` ends it, once."""
-        now_s, share = self._clock(), self._gateways.share
-        quota = self.quotas.of(tenant, limits if share.parts <= 1 else limits.part(share), now_s)
+        now_s = self._clock()
+        quota = self._quota(tenant, limits, now_s)
         counters = self._counters
         if counters is None or not limits.any:
             return self._reserve_here(quota, tenant, id_, amounts, now_s)
@@ -78,6 +78,17 @@ class Limiter:
             if isinstance(found, LimitRefusal):
                 counters.settle(tenant, id_, _NOTHING)  # the server may have taken it
         return found
+
+    def arrive(self, tenant: str, limits: Limits) -> TenantQuota | LimitRefusal:
+        """The body of a request is awaited, until `arrived` of the returned quota; or too many are, at this gateway."""
+        now_s = self._clock()
+        quota = self._quota(tenant, limits, now_s)
+        reached = quota.arrive(limits.concurrency if self._counters else quota.limits.concurrency)
+        return LimitRefusal(reached, quota.headers(now_s)) if reached else quota
+
+    def _quota(self, tenant: str, limits: Limits, now_s: float) -> TenantQuota:
+        share = self._gateways.share
+        return self.quotas.of(tenant, limits if share.parts <= 1 else limits.part(share), now_s)
 
     def settle(self, taken: Taken, used: Mapping[str, int]) -> None:
         if taken.reservation is None:

@@ -125,9 +125,11 @@ class RedisBudgets:
             try:
                 await self._sync()
                 self._recovered()
-            except _FAILURES as error:
-                self._failed(error)
+            except Exception as error:
+                self._failed(error)  # requests do not wait for answers that never come
                 await drop_connections(self._client)
+                if not isinstance(error, _FAILURES):
+                    raise
             self._metrics.shared_budgets.set(not self.away)
             if not self._reached:
                 await asyncio.sleep(RETRY_EACH_S)

@@ -12,6 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from ..limits.places import Places
 from ..quotas.gcra import Rate
 from ..quotas.tenant import LimitReached, Limits
 from ..telemetry.metrics import GatewayMetrics
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 LEASE_S, RENEW_EACH_S = 30.0, 10.0
 RETRY_EACH_S = 1.0
-MAX_WAITING = 20_000  # settlements, while the server is away
+MAX_WAITING = 20_000  # settlements, while the server is away, with a share for each tenant
 _BATCH = 100
 _RENEWED_AT_ONCE = 500
 _CONNECTIONS = 4
@@ -52,6 +53,7 @@ class RedisCounters:
         self._prefix, self._timeout_s, self._metrics = prefix, timeout_s, metrics
         self._running: dict[str, dict[str, bool]] = {}  # by tenant and id: whether the server may know the request
         self._waiting: deque[Settlement] = deque()
+        self._places = Places(MAX_WAITING)
         self._calls: deque[_Call] = deque()
         self._wake = asyncio.Event()
         self.away = True
@@ -98,10 +100,10 @@ class RedisCounters:
             self._running.pop(tenant, None)
         if not sent:
             return
-        if len(self._waiting) >= MAX_WAITING:
-            # The oldest settlement is lost: its reservation flows back with time, and its lease ends.
-            self._waiting.popleft()
+        if self._places.take(tenant):
+            # The settlement is lost: its reservation flows back with time, and its lease ends.
             self._metrics.settlements_lost.inc()
+            return
         self._waiting.append((tenant, id_, dict(used)))
         self._wake.set()
 
@@ -120,9 +122,11 @@ class RedisCounters:
                     await self._renew()
                     self._recovered()
                 await self._work()
-            except _FAILURES as error:
-                self._failed(error)
+            except Exception as error:
+                self._failed(error)  # requests do not wait for answers that never come
                 await drop_connections(self._client)
+                if not isinstance(error, _FAILURES):
+                    raise
             await self._pause(RETRY_EACH_S if self.away else max(0.0, renewed_s + RENEW_EACH_S - loop.time()))
 
     async def close(self) -> None:
@@ -165,7 +169,7 @@ class RedisCounters:
             calls = [call for call in calls if not call.answer.done()]
             try:
                 results = await self._execute(settled, calls)
-            except _FAILURES:
+            except Exception:
                 _give_up(calls)
                 raise
             self._settled(settled, results)
@@ -184,10 +188,8 @@ class RedisCounters:
     def _settled(self, settled: Sequence[Settlement], results: Sequence[Any]) -> None:
         """Removes what was sent. What the server refused is not sent again: its reservation flows back with time."""
         self._metrics.settlements_lost.inc(sum(isinstance(one, RedisError) for one in results[: len(settled)]))
-        # Only this takes from the left, except `settle` of a full queue, whose oldest are in the batch.
-        done = {id(one) for one in settled}
-        while self._waiting and id(self._waiting[0]) in done:
-            self._waiting.popleft()
+        for _ in settled:  # only this takes from the left
+            self._places.leave(self._waiting.popleft()[0])
 
     def _answer(self, calls: Sequence[_Call], results: Sequence[Any]) -> None:
         """Gives results to the requests that wait for them.

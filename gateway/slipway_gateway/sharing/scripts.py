@@ -2,7 +2,8 @@
 
 KEYS: a tenant's buckets, its running requests by the end of their leases, what running requests hold. A script takes
 from all buckets or from none. Times are those of the server, in seconds since `EPOCH_S`, so that their fractions are
-exact enough; gateways' clocks do not count. A bucket is {time until which it is not full, refunded, changes, interval}.
+exact enough; gateways' clocks do not count. A bucket is {time until which it is not full, refunded, changes, interval,
+burst}; one of an earlier release has no burst until a request comes.
 """
 
 EPOCH_S = 1767225600  # 2026-01-01
@@ -24,8 +25,15 @@ end
 local function write(name, state)
   redis.call('HSET', KEYS[1], name, cmsgpack.pack(state))
 end
+-- Drops what a bucket owes beyond what fills it once, as `Bucket._forgive`.
+local function forgive(state)
+  local latest = state[5] and now + 2 * state[5] * state[4]
+  if latest and state[1] > latest then
+    state[1], state[2] = latest, state[2] + state[1] - latest
+  end
+end
 local function keep(full_in)
-  redis.call('EXPIRE', KEYS[1], math.ceil(math.max(full_in, redis.call('TTL', KEYS[1]) - {_KEPT_S})) + {_KEPT_S})
+  redis.call('EXPIRE', KEYS[1], math.ceil(full_in) + {_KEPT_S})
   redis.call('EXPIRE', KEYS[2], {_KEPT_S})
   redis.call('EXPIRE', KEYS[3], {_KEPT_S})
 end
@@ -52,9 +60,11 @@ local names, states, amounts, full = {{}}, {{}}, {{}}, {{}}
 for at = 4, #ARGV, 4 do
   local name, interval, burst = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local amount = math.min(tonumber(ARGV[at + 3]), burst)
-  local state = read(name) or {{now, 0, now, interval}}
-  if state[4] ~= interval then
-    state = {{now + math.max(0, state[1] - now) / state[4] * interval, state[2], state[3] + 1, interval}}
+  local state = read(name) or {{now, 0, now, interval, burst}}
+  if state[4] ~= interval or state[5] ~= burst then
+    local changes = state[3] + (state[4] == interval and 0 or 1)
+    state = {{now + math.max(0, state[1] - now) / state[4] * interval, state[2], changes, interval, burst}}
+    forgive(state)
     write(name, state)
   end
   local wait = math.max(state[1], now) + (amount - burst) * interval - now
@@ -86,19 +96,21 @@ return {{reached == '' and 1 or 0, reached, string.format('%.9f', longest), unpa
 SETTLE = (
     NOW
     + _STATE
-    + """
+    + f"""
 local id = ARGV[1]
 redis.call('ZREM', KEYS[2], id)
 local packed = redis.call('HGET', KEYS[3], id)
 if not packed then return 0 end
 redis.call('HDEL', KEYS[3], id)
-local holds, largest = cmsgpack.unpack(packed), 0
+local holds, largest = cmsgpack.unpack(packed), redis.call('TTL', KEYS[1]) - {_KEPT_S}
 for at = 2, #ARGV, 2 do
   local name, used = ARGV[at], tonumber(ARGV[at + 1])
   local hold, state = holds[name], read(name)
   if hold and state then
     if used >= hold[1] then
-      state[1] = math.max(state[1], now) + (used - hold[1]) * state[4]
+      local more = math.min(used - hold[1], state[5] and 2 * state[5] or math.huge)
+      state[1] = math.max(state[1], now) + more * state[4]
+      forgive(state)
     elseif hold[4] == state[3] then
       local left = hold[2] - (state[2] - hold[3]) - now
       local refund = math.max(0, math.min((hold[1] - used) * state[4], left))

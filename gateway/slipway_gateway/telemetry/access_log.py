@@ -29,9 +29,9 @@ _ID_DIGITS = 8
 
 
 class LineQueue(Protocol):
-    """Takes encoded lines. `put` never waits; `close` writes what is left."""
+    """Takes encoded lines of owners. `put` never waits; `close` writes what is left."""
 
-    def put(self, line: bytes) -> None: ...
+    def put(self, owner: str, line: bytes) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -85,7 +85,7 @@ class AccessLog:
             return
         if record.outcome == "ok" and int(record.id[:_ID_DIGITS], 16) >= self._below:
             return
-        self._writer.put(self._encode(self._line(record, request, now_s)) + b"\n")
+        self._writer.put(record.owner, self._encode(self._line(record, request, now_s)) + b"\n")
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -111,14 +111,16 @@ class InferenceLog:
         if rule.contents and captures:
             row.input, row.input_base64 = self._content(found.input)
             row.output, row.output_base64 = self._content(found.output)
-        self._writer.put(self._encode(row))
+        self._writer.put(record.owner, self._encode(row))
 
-    def rated(self, feedback_id: str, correct: bool | None, score: float | None, label: Value | None) -> None:
-        """Queue what a client learned about a response."""
+    def rated(
+        self, owner: str, feedback_id: str, correct: bool | None, score: float | None, label: Value | None
+    ) -> None:
+        """Queue what a client learned about a response. `owner`: whose share of the queue it takes."""
         if self._writer is None:
             return
         text = None if label is None else _without_nul(str(label))
-        self._writer.put(self._encode(LoggedFeedback(feedback_id, self._now(), correct, score, text)))
+        self._writer.put(owner, self._encode(LoggedFeedback(feedback_id, self._now(), correct, score, text)))
 
     async def close(self) -> None:
         if self._writer is not None:

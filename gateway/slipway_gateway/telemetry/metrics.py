@@ -38,6 +38,8 @@ class RequestRecord(msgspec.Struct):
     first_byte: float | None = None
     whole: bool = False  # the client got the last event of a stream
     identity: RequestIdentity | None = None  # None: it is anonymous, or not authenticated yet
+    owner: str = ""  # whose places it takes: its tenant's or, without one, those of its address
+    in_flight: bool = False  # whether it has a place among the requests in flight
     reason: str = ""  # code of the error that the client got from this gateway
     upstream: str = ""  # URL of the endpoint that got it last
     attempts: int = 0  # endpoints that got it before the first byte
@@ -74,6 +76,9 @@ class GatewayMetrics:
         self._seconds = self._histogram("request_seconds", "Seconds from request to last byte", pair, _TIME_BUCKETS)
         self._itl = self._histogram("itl_seconds", "Mean seconds between a stream's events", pair, _ITL_BUCKETS)
         self._bad = self._counter("bad_answers_total", "First attempts that went wrong, by how", (*pair, "kind"))
+        self._implausible = self._counter(
+            "implausible_usage_total", "Responses that reported more tokens than their requests can cause", pair
+        )
         self._mirrored = self._counter("mirror_total", "Mirrored requests by what they came to", (*pair, "result"))
         self.mirroring = self._gauge("mirror_inflight", "Mirrored requests now at servers", ())
         self._paired = self._counter(
@@ -89,31 +94,24 @@ class GatewayMetrics:
         self._generation = self._gauge("route_generation", "Traffic generation now applied", ("route",))
         self._failsafe = self._gauge("failsafe", "1: what the gateway does alone for now", ("route", "kind"))
         self._watch = self._gauge("watch_last_event_timestamp_seconds", "Unix time of the last word", ("resource",))
+        self._unreadable = self._counter("unreadable_objects_total", "Objects that could not be read", ("resource",))
         self.held = self._gauge("held_requests", "Requests that wait for an endpoint", ())
         self.remembered = self._gauge("remembered_bytes", "Tokens of broken streams, for clients that come back", ())
         self.ejected = self._gauge("ejected_endpoints", "Endpoints that get nothing now because they failed", ())
         self.ejections = self._counter("ejections_total", "Endpoints that were ejected", pair)
         self.crashes = self._counter("engine_crashes_total", "Requests in flight at an engine that died", pair)
-        self.poison = self._counter("poison_total", "Requests refused because two engines died of them", pair)
+        self.poison = self._counter("poison_total", "Requests refused because engines died of them", pair)
         self.restored_age = self._gauge("restored_table_age_seconds", "Of a restored table in use, else 0", ())
         self.memory_budget = self._gauge("memory_budget_bytes", "What requests may hold together", ())
         self.memory_held = self._gauge("memory_held_bytes", "What requests hold", ())
         self._shed = self._counter("memory_shed_total", "Requests refused or ended for want of memory", ("reason",))
-        self._connections = self._gauge("connections", "Connections of clients", ())
-        self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
-        self._authentications = self._counter(
-            "authentications_total", "Requests by how they were authenticated", ("method", "result")
-        )
-        self._token_reviews = self._counter(
-            "token_reviews_total", "Tokens of service accounts that the API server was to review", ("result",)
-        )
-        self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
+        self._declare_clients()
         self._declare_logs()
         self._declare_certificates()
         self._declare_tenants()
         self._gauge("build_info", "Always 1", ("version",)).labels(version).set(1)
         answers = (self._requests, self._retries, self._resumes, self._bad, self._mirrored, self._paired, self._rated)
-        counts = (*answers, self._scored, self.ejections, self.crashes, self.poison)
+        counts = (*answers, self._implausible, self._scored, self.ejections, self.crashes, self.poison)
         self._of_pairs = (*counts, self._ttft, self._seconds, self._itl, self._inflight)
         self._pairs: dict[tuple[str, str], None] = {}
         self._of_tenants = (self._quota_refusals, self._tokens)
@@ -129,7 +127,22 @@ class GatewayMetrics:
         self._measured: dict[Histogram, dict[tuple[str, str], _Measured]]
         self._measured = {family: {} for family in (self._ttft, self._seconds, self._itl)}
 
+    def _declare_clients(self) -> None:
+        self._connections = self._gauge("connections", "Connections of clients", ())
+        self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
+        self._authentications = self._counter(
+            "authentications_total", "Requests by how they were authenticated", ("method", "result")
+        )
+        self._token_reviews = self._counter(
+            "token_reviews_total", "Tokens of service accounts that the API server was to review", ("result",)
+        )
+        self._returns = self._counter("returns_total", "Clients that came back by an event's id", ("tokens",))
+
     def _declare_logs(self) -> None:
+        self._restarts = Counter(
+            "slipway_task_restarts", "Tasks of the process that ended and were started again", ("task",),
+            registry=self.registry,
+        )  # fmt: skip
         dropped = ("access_log_dropped_total", "Lines of the access log that were not written")
         self._access_log_dropped = self._counter(*dropped, ("reason",))
         dropped = ("inference_log_dropped_total", "Rows of the inference log that were not written")
@@ -161,6 +174,9 @@ class GatewayMetrics:
         )
         self.ledger_waiting = self._gauge("ledger_waiting", "Charges that are not in the ledger yet", ())
         self.ledger_failures = self._counter("ledger_failures_total", "Writes that the ledger did not take", ())
+        self.ledger_quarantined = self._counter(
+            "ledger_quarantined_total", "Charges that the ledger refused for their own sake", ()
+        )
         self.ledger_lost = self._counter("ledger_lost_total", "Charges that no ledger has: too many waited", ())
 
     def _counter(self, name: str, help_: str, labels: tuple[str, ...]) -> Counter:
@@ -171,6 +187,9 @@ class GatewayMetrics:
 
     def _histogram(self, name: str, help_: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"slipway_gateway_{name}", help_, labels, buckets=buckets, registry=self.registry)
+
+    def task_restarted(self, task: str) -> None:
+        self._restarts.labels(task).inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -265,6 +284,10 @@ class GatewayMetrics:
         if usage.output_tokens > 0:
             self._add(self._tokens, usage.output_tokens, tenant, model, "output")
 
+    def usage_implausible(self, model: str, revision: str) -> None:
+        self._touch(model, revision)
+        self._implausible.labels(model, revision).inc()
+
     def routes_applied(self, generations: Mapping[str, int]) -> None:
         former, self._applied = self._applied, dict(generations)
         for route in former.keys() - generations.keys():
@@ -281,6 +304,9 @@ class GatewayMetrics:
 
     def watch_event(self, resource: str) -> None:
         self._watch.labels(resource).set_to_current_time()
+
+    def unreadable_object(self, resource: str) -> None:
+        self._unreadable.labels(resource).inc()
 
     def _add(self, family: Counter | Gauge, amount: float, *labels: str) -> None:
         """Does `family.labels(*labels).inc(amount)`, but looks the child up only once: it runs for every request."""

@@ -13,6 +13,9 @@ from aiohttp.http import HttpResponseParser, RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
 _BLANK_LINE = b"\r\n\r\n"
+# Where a server closed an idle connection, its end is known within this time after a request that crossed it. A request
+# that was there for longer was being computed.
+IDLE_CLOSE_S = 1.0
 _SWITCHING_PROTOCOLS = 101
 _WITHOUT_BODY = (204, 304)
 
@@ -90,6 +93,9 @@ class EndpointConnection(BaseProtocol):
         self.on_idle: Callable[[EndpointConnection], None] | None = None
         self.on_lost: Callable[[EndpointConnection], None] | None = None
         self.idle_since_s = 0.0
+        self.was_idle = False  # it waited for its present request
+        self.closed_idle = False  # its server closed it as it closes idle connections: the request was not seen
+        self._sent_s = 0.0
         self._waiter: asyncio.Future[Received] | None = None
         self._heads: HttpResponseParser | None = None  # reads heads alone
         self._payload: StreamReader | None = None
@@ -111,7 +117,7 @@ class EndpointConnection(BaseProtocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
-        self._received = 0
+        self._received, self._sent_s = 0, self._loop.time()
         self._waiter = waiter = self._loop.create_future()
         transport.write(data)
         self._measure_silence()
@@ -172,6 +178,8 @@ class EndpointConnection(BaseProtocol):
             self._timer.cancel()
             self._timer = None
         if waiter is not None and not waiter.done():
+            soon = self._loop.time() - self._sent_s <= IDLE_CLOSE_S
+            self.closed_idle = self.was_idle and not self._received and soon
             waiter.set_exception(_lost(exc))
         if payload is not None and parser is not None:
             try:
@@ -179,7 +187,7 @@ class EndpointConnection(BaseProtocol):
                 parser.feed_eof()
             except Exception as error:
                 missing = f"Response payload is not completed: {error!r}" + (f". {exc!r}" if exc else "")
-                set_exception(payload, aiohttp.ClientPayloadError(missing), error)
+                set_exception(payload, aiohttp.ClientPayloadError(missing), exc or error)
         if self._closed is not None:
             self._closed.set_result(None)
         if self.on_lost is not None:

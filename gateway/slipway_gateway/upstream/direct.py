@@ -4,6 +4,8 @@ Its session follows redirects, keeps cookies, and makes objects for URL, body, w
 and its connections make some for each response. Its connector and its parser are used as they are.
 """
 
+import asyncio
+
 import aiohttp
 from aiohttp import RequestInfo, hdrs
 from aiohttp.http_exceptions import HttpProcessingError
@@ -12,6 +14,10 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from .connection import Body, EndpointConnection
 from .pool import EndpointPool, Origin
+
+# A server that turns a connection away ends it within this time. It is awaited only where a server that uses TLS ended
+# a connection and still takes new ones.
+TURNED_AWAY_S = 1.0
 
 
 class DirectResponse:
@@ -41,7 +47,11 @@ class DirectResponse:
 
 
 class DirectSender:
-    """Sends over connections of its own."""
+    """Sends over connections of its own.
+
+    A server may close an idle connection while a request is on its way. Then the request is sent once more, to the same
+    server, over a new connection. If the server takes none, it may have died of the request: it is an error.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, pool: EndpointPool) -> None:
         """`session`: its rules for the host and port of a URL apply here too."""
@@ -61,8 +71,42 @@ class DirectSender:
         head = f"GET {origin.path}{path_qs} HTTP/1.1\r\n".encode()
         return await self._exchange(origin, "GET", b"%b%b\r\n" % (head, origin.host_line))
 
+    async def turns_away(self, url: str) -> bool:
+        """Whether a server ends connections on which nothing was sent: no request is the cause, then.
+
+        In TLS 1.3 a client is done, and sends, before the server has looked at its certificate. So the refusal of a
+        certificate looks as the death of a server that had the request.
+        """
+        if not url.startswith("https:"):
+            return False
+        try:
+            connection = await self.pool.connect(self.pool.origin(url, self.session))
+        except aiohttp.ClientConnectionResetError:
+            return True
+        except (aiohttp.ClientError, OSError):
+            return False  # it takes none: it may have died
+        try:
+            closed = connection.closed()
+            return closed is None or bool((await asyncio.wait([closed], timeout=TURNED_AWAY_S))[0])
+        finally:
+            connection.close()
+
     async def _exchange(self, origin: Origin, method: str, whole: bytes) -> DirectResponse:
         connection = await self.pool.take(origin)
+        try:
+            return await self._send(connection, origin, method, whole)
+        except (aiohttp.ClientError, OSError):
+            if not connection.closed_idle:
+                raise
+        return await self._send(await self._connect_again(origin), origin, method, whole)
+
+    async def _connect_again(self, origin: Origin) -> EndpointConnection:
+        try:
+            return await self.pool.connect(origin)
+        except (aiohttp.ClientError, OSError) as refused:
+            raise aiohttp.ServerDisconnectedError from refused
+
+    async def _send(self, connection: EndpointConnection, origin: Origin, method: str, whole: bytes) -> DirectResponse:
         try:
             message, content = await connection.send(whole)
         except HttpProcessingError as error:

@@ -14,6 +14,7 @@ from ..limits.budget import Account, unlimited
 from ..quotas.meter import Meter
 from ..routing.router import RouteEndpoint
 from ..wire.inference import is_predict
+from ..wire.isolation import Isolation
 from ..wire.responses import WITHOUT_MODEL, WITHOUT_TEXT
 from ..wire.sse import CONTENT_TYPE
 from .direct import DirectResponse
@@ -29,8 +30,9 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     endpoint, whatever its weight. `stream`: the client requested one. `wants_json`: it requested JSON text. `holder`:
     tag of the endpoint that may still have the stream. `tokens`: of the response so far, sent behind the body to a
     server that resumes it. `client`: memory and samples are counted by client. `excused`: kinds of failure that the
-    request itself provokes. `account`: the memory that this request holds. `meter`: None without a tenant. `batch`:
-    the jobs process sends it. `scorable`: a scorer may get its contents. `computes`: the model runs.
+    request itself provokes. `account`: the memory that this request holds. `meter`: None without a tenant.
+    `isolation`: of a tenant's request whose body is JSON. `batch`: the jobs process sends it. `scorable`: a scorer may
+    get its contents. `computes`: the model runs.
     """
 
     model: str
@@ -50,6 +52,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
     account: Account = msgspec.field(default_factory=unlimited)
     route: str = ""
     meter: Meter | None = None
+    isolation: Isolation | None = None
     method: str = "POST"
     batch: bool = False
     scorable: bool = True

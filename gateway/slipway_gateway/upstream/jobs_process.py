@@ -17,7 +17,7 @@ from yarl import URL
 from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
 
 from ..balancing.load_balancer import LoadBalancer
-from ..limits.connections import address_owner
+from ..limits.places import SHARE, Places
 from ..settings import GatewaySettings
 from ..telemetry.metrics import RequestRecord
 from ..wire import errors, headers
@@ -38,7 +38,6 @@ PATHS = {
 # The least urgent class of the servers: what people wait for goes first.
 BATCH_PRIORITY = 1000
 MAX_FORWARDED = 128
-MAX_OF_CLIENT = MAX_FORWARDED // 2  # uploads that trickle would hold all of them
 _LOOK_S = 0.02  # how often a request of a batch that waits looks for room
 _SENT = ("Content-Type", "Content-Length", "Accept", "Idempotency-Key")
 _RETURNED = ("Content-Type", "Content-Length", "Retry-After", "Allow", "Idempotent-Replayed")
@@ -51,7 +50,7 @@ class JobsBackend:
         self, settings: GatewaySettings, session: aiohttp.ClientSession, keys: PassKeys, balancer: LoadBalancer
     ) -> None:
         self._settings, self._session, self._keys, self._balancer = settings, session, keys, balancer
-        self._forwarded: Counter[str] = Counter()  # requests for files and batches that run, by client
+        self._forwarded = Places(MAX_FORWARDED)  # requests for files and batches; uploads that trickle hold them long
         self._slots: Counter[str] = Counter()  # that requests of batches have, by model
 
     @staticmethod
@@ -100,18 +99,12 @@ class JobsBackend:
         return max(in_flight, self._slots[model]) < most
 
     async def forward(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
-        if self._forwarded.total() >= MAX_FORWARDED:
-            raise errors.overloaded("The gateway is at its limit of requests for files and batches.")
-        client = record.identity.client if record.identity else address_owner(request.remote or "")
-        if self._forwarded[client] >= MAX_OF_CLIENT:
-            raise errors.overloaded("This client is at its share of the gateway's requests for files and batches.")
-        self._forwarded[client] += 1
+        if reason := self._forwarded.take(record.owner):
+            raise errors.no_place("requests for files and batches", of_client=reason == SHARE)
         try:
             return await self._forward(request, record)
         finally:
-            self._forwarded[client] -= 1
-            if not self._forwarded[client]:
-                del self._forwarded[client]
+            self._forwarded.leave(record.owner)
 
     async def _forward(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
         tenant = record.identity.name if record.identity else ""

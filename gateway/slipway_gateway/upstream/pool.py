@@ -68,6 +68,10 @@ class EndpointPool:
                 if self._loop.time() - connection.idle_since_s < IDLE_S:
                     return connection
                 connection.close()
+        return await self.connect(origin)
+
+    async def connect(self, origin: Origin) -> EndpointConnection:
+        """A new connection."""
         if self._closed:
             raise aiohttp.ClientConnectionError("Connector is closed.")
         made = await self._connect(origin.request)
@@ -88,7 +92,7 @@ class EndpointPool:
         if self._closed or origin.is_dropped or len(origin.idle) >= MAX_IDLE:
             connection.close()
             return
-        connection.idle_since_s = self._loop.time()
+        connection.idle_since_s, connection.was_idle = self._loop.time(), True
         origin.idle.append(connection)
         if self._timer is None:
             self._timer = self._loop.call_later(IDLE_S, self._close_unused)

@@ -20,7 +20,7 @@ from ..settings import GatewaySettings
 from .connection import EndpointConnection, ReadLimits
 from .direct import DirectResponse, DirectSender
 from .internal_tls import InternalTls
-from .pool import IDLE_S, EndpointPool
+from .pool import EndpointPool
 
 # Endpoints are near, so small buffers are fast enough; what a slow client does not read stays at the server.
 _RECEIVE_BUFFER_BYTES = 64 << 10
@@ -128,7 +128,9 @@ class _Connector(aiohttp.TCPConnector):
     def __init__(
         self, connect_timeout_s: float, tls: InternalTls | None, factory: Callable[..., asyncio.BaseProtocol]
     ) -> None:
-        super().__init__(resolver=NameResolver(), limit=0, keepalive_timeout=IDLE_S, socket_factory=_keepalive_socket)
+        # The pool keeps connections; here each request has a new one. So the end of a connection with a long body never
+        # means that a server closed an idle one.
+        super().__init__(resolver=NameResolver(), limit=0, force_close=True, socket_factory=_keepalive_socket)
         self._connect_timeout_s, self._tls = connect_timeout_s, tls
         self._factory = functools.partial(factory, loop=self._loop)  # type: ignore[assignment, arg-type]
 

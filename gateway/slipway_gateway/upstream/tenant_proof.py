@@ -3,6 +3,7 @@
 import base64
 import hmac
 import logging
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class TenantSigner:
         """`path`: JSON, read again when it changes; "": there are no keys."""
         self._path, self._clock = path, clock
         self._key: tuple[str, bytes] | None = None
+        self._own_key = os.urandom(MIN_KEY_BYTES)  # of salts, while the release's keys are not known
         self._version: tuple[int, int, int] | None = None  # of the file, as it was read
         self._looked_s = float("-inf")
         # By tenant, deployment and weight: the window, the proof, and the signature of the weight.
@@ -57,6 +59,18 @@ class TenantSigner:
             headers.popall(PROOF, None)
         if weight:
             headers[WEIGHT] = f"{weight}.{signature}" if signature else weight
+
+    def cache_salt(self, tenant: str, deployment: str, client_salt: bytes = b"") -> str:
+        """The `cache_salt` of a tenant at engines of `deployment` (namespace/name), in 64 hexadecimal digits.
+
+        It is the same at each gateway of the release while the first of its keys is the same, and cannot be guessed.
+        `client_salt`: digest of the salt that the client sends, which divides the tenant's own cache.
+        """
+        if self._path:
+            self._look(self._clock())
+        master = self._key[1] if self._key else self._own_key
+        about = f"cache salt v1\0{deployment}\0{tenant}\0".encode("utf-8", "surrogatepass") + client_salt
+        return hmac.digest(_key_of(master, deployment), about, "sha256").hex()
 
     def _proof(self, tenant: str, deployment: str, weight: str) -> tuple[str, str]:
         now_s = self._clock()

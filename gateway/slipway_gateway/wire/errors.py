@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from . import inference
+from .json_values import ABSENT, UNREADABLE, integer_of, text_of
 
 _OUTCOMES = {
     401: "unauthenticated",
@@ -19,22 +21,39 @@ _OUTCOMES = {
     504: "timeout",
 }
 POISON = "poison"
-_OUTCOMES_OF_CODES = {"draining": "drained", "request_crashed_engine": POISON}
-_FIRST_WAKE_S = 15
-# A server sends this if its engine died with the request in flight: as error code, or as a stream's last comment.
+# A server sends this if its engine died with the request in flight: as error code, or as a stream's last comment. A
+# client gets it if the request goes to no other server.
 ENGINE_CRASHED = "engine_crashed"
+_OUTCOMES_OF_CODES = {
+    "draining": "drained",
+    "request_crashed_engine": POISON,
+    ENGINE_CRASHED: "upstream_error",
+}
+_FIRST_WAKE_S = 15
+# Of Anthropic's API, by status; others are those of 400 and 500.
+MESSAGES = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _REALM = 'Bearer realm="slipway"'  # of the header WWW-Authenticate
 
 
 class _ErrorCode(msgspec.Struct):
-    code: Any = None
+    code: Raw = ABSENT
+    message: Raw = ABSENT
 
 
 class _ErrorBody(msgspec.Struct):
     """`error` is a text in the Open Inference Protocol, with the code beside it."""
 
     error: _ErrorCode | str
-    code: Any = None
+    code: Raw = ABSENT
 
 
 _ERROR_BODY = msgspec.json.Decoder(_ErrorBody)
@@ -74,7 +93,19 @@ class RequestError(Exception):
         """The error as JSON, in the shape of the API that the path belongs to."""
         if inference.is_inference_protocol(path):
             return inference.error_body(self.code, str(self))
+        if is_anthropic(path):
+            return anthropic_error(self.status, str(self))
         return error_body(self.status, self.code, str(self), self.param, self.kind)
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether clients of this path expect errors in the shape of Anthropic's API."""
+    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
+
+
+def anthropic_error(status: int, message: str) -> bytes:
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})
 
 
 def error_body(status: int, code: str, message: str, param: str | None = None, kind: str = "") -> bytes:
@@ -139,6 +170,13 @@ def too_large(limit_bytes: int) -> RequestError:
     return invalid("request_too_large", f"The request body exceeds {limit_bytes} bytes.", status=413)
 
 
+def no_place(what: str, *, of_client: bool) -> RequestError:
+    """`what`: of which there are no more, in the plural. `of_client`: for this client, whose share is held."""
+    if of_client:
+        return overloaded(f"This client is at its share of the gateway's {what}: others have places left.")
+    return overloaded(f"The gateway is at its limit of {what}.")
+
+
 def overloaded(message: str) -> RequestError:
     return RequestError(429, "overloaded", message, retry_after_s=1)
 
@@ -199,14 +237,25 @@ def stream_gone() -> RequestError:
 
 def bad_head(*, too_long: bool) -> RequestError:
     if too_long:
-        return RequestError(431, "head_too_large", "A line of the request's head is longer than this gateway takes.")
+        message = "The request's head, or a line of it, is longer than this gateway takes."
+        return RequestError(431, "head_too_large", message)
     return RequestError(400, "bad_request", "This is not an HTTP/1.1 request that this gateway understands.")
 
 
 def crashed_engine() -> RequestError:
     """The status is 422 because OpenAI's clients retry after 5xx, 409 and 429."""
-    message = "Two servers stopped while they worked on this request: it is not sent to another one."
+    message = "Servers stopped while they worked on this request: it is not sent to another one."
     return RequestError(422, "request_crashed_engine", message)
+
+
+def engine_crashed(*, long: bool) -> RequestError:
+    """A request that a server died with, and that goes to no other one. Without Retry-After: it may be the cause.
+
+    `long`: because of its length; else because no server became ready beside which it could be tried at another one.
+    """
+    reason = "so long a request is not tried at another one" if long else "no second one was ready to try it at in time"
+    message = f"The server of this request stopped while it worked on it, and {reason}."
+    return RequestError(503, ENGINE_CRASHED, message)
 
 
 def reports_crash(body: bytes) -> bool:
@@ -216,15 +265,31 @@ def reports_crash(body: bytes) -> bool:
     try:
         found = _ERROR_BODY.decode(body)
         code = found.code if isinstance(found.error, str) else found.error.code
-        return bool(code == ENGINE_CRASHED)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return text_of(code) == ENGINE_CRASHED
+    except UNREADABLE:
         return False
+
+
+def code_and_message(body: bytes) -> tuple[str, str]:
+    """Code and message of a server's error; "" for each that it has not, or not in a few kilobytes."""
+    try:
+        found = _ERROR_BODY.decode(body)
+    except UNREADABLE:
+        return "", ""
+    if isinstance(found.error, str):
+        return "", ""
+    code = integer_of(found.error.code)
+    return text_of(found.error.code) or ("" if code is None else str(code)), text_of(found.error.message) or ""
 
 
 def too_many_connections(*, of_address: bool) -> RequestError:
     if of_address:
         return RequestError(429, "too_many_connections", "This address has too many connections open.", retry_after_s=1)
     return RequestError(503, "too_many_connections", "The gateway has too many connections open.", retry_after_s=1)
+
+
+def no_room_for_heads() -> RequestError:
+    return overloaded("The gateway is at its limit of memory for heads of requests, or this address at its share.")
 
 
 def wrong_method(method: str, path: str, allow: str) -> RequestError:

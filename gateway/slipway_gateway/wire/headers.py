@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from multidict import CIMultiDict, MultiMapping
 
-from .resume import LAST_EVENT_ID, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STREAM
+from .resume import LAST_EVENT_ID, RECOMPUTES, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STREAM
 
 REQUEST_ID = "X-Request-Id"
 REVISION = "X-Slipway-Revision"
@@ -34,7 +34,9 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # Each side frames bodies itself, by length or in chunks: this prevents request smuggling.
-_OF_RESUMING = frozenset(name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, RETURNS, LAST_EVENT_ID))
+_OF_RESUMING = frozenset(
+    name.lower() for name in (RESUMABLE, STREAM, RESUME, RESUME_BYTES, RETURNS, RECOMPUTES, LAST_EVENT_ID)
+)
 _OF_REQUEST = (
     _HOP_BY_HOP
     | _OF_RESUMING

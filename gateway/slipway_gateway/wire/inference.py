@@ -79,23 +79,3 @@ def infers(path: str) -> bool:
 def error_body(code: str, message: str) -> bytes:
     """An error in the shape of the Open Inference Protocol, with the code beside it."""
     return msgspec.json.encode({"error": message, "code": code})
-
-
-class _Params(msgspec.Struct):
-    version: str | None = None
-
-
-class _Versioned(msgspec.Struct):
-    params: _Params | None = None
-
-
-_VERSIONED = msgspec.json.Decoder(_Versioned)
-
-
-def version_in(body: bytes) -> str:
-    """`params.version` of a body; "" without one, and for a body that its server refuses."""
-    try:
-        params = _VERSIONED.decode(body).params
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
-    return (params.version or "") if params else ""

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from slipway_process import protobuf
 
+from .json_values import ABSENT, integer_of, is_null
+
+MAX_OUTPUTS, MAX_DIMENSIONS = 64, 32  # of a response, and of a tensor; what has more is not read
 MAX_NUMBERS = 4096  # typed integers of one tensor that are read: each takes a microsecond
 _FORMATS = {
     "BOOL": "?", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I",
@@ -31,13 +35,19 @@ _LATER = bytes(range(0x80, 0x100))  # bytes of a varint that another one follows
 Elements = list[Any]
 
 
+class TensorParameters(msgspec.Struct):
+    """Where a tensor is binary, its size."""
+
+    binary_data_size: Raw = ABSENT
+
+
 class OutputTensor(msgspec.Struct):
-    """`data`: of JSON. `parameters`: where the tensor is binary, its size."""
+    """`data`: of JSON."""
 
     datatype: str = ""
     shape: list[int] = []
     data: Any = None
-    parameters: dict[str, Any] | None = None
+    parameters: TensorParameters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +73,10 @@ def binary_elements(place: int, outputs: Sequence[OutputTensor], binary: bytes) 
     """The elements of a binary tensor; None where there is none, or where its size does not fit the data."""
     begin = 0
     for index, one in enumerate(outputs):
-        size = (one.parameters or {}).get("binary_data_size")
-        if size is None:
+        if one.parameters is None or is_null(one.parameters.binary_data_size):
             continue
-        if not isinstance(size, int) or not 0 <= size <= len(binary) - begin:
+        size = integer_of(one.parameters.binary_data_size)
+        if size is None or not 0 <= size <= len(binary) - begin:
             return None
         if index == place:
             return _elements(one.datatype, binary[begin : begin + size])

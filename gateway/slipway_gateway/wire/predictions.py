@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from . import inference
-from .output_tensors import OutputTensor, TypedElements, binary_elements, read_message
+from .output_tensors import MAX_DIMENSIONS, MAX_OUTPUTS, OutputTensor, TypedElements, binary_elements, read_message
 
 MAX_BYTES = 64 << 10  # of a response: longer ones are not read
 MAX_ROWS = 256  # of a response; rows behind them are counted and not read
@@ -164,13 +164,16 @@ def _of_outputs(
     outputs: Sequence[OutputTensor], elements: Callable[[int], TypedElements | None], most: int
 ) -> Predictions | None:
     """The labels where one output has them, else what the first output with data has."""
+    if len(outputs) > MAX_OUTPUTS:
+        return None
     labels = [place for place, one in enumerate(outputs) if one.datatype.startswith(_LABELS)]
     named = len(labels) == 1
     for place in labels if named else range(len(outputs)):
         shape, found = outputs[place].shape, elements(place)
         if found is None or not found.first:
             continue
-        columns = math.prod(shape[1:]) if all(0 < size <= MAX_BYTES for size in shape[1:]) else 1
+        flat = len(shape) <= MAX_DIMENSIONS and all(0 < size <= MAX_BYTES for size in shape[1:])
+        columns = math.prod(shape[1:]) if flat else 1
         first, rows = found.first, found.count
         if columns > 1 and not isinstance(first[0], list):
             rows = math.ceil(found.count / columns)

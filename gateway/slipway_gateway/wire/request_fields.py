@@ -6,13 +6,25 @@ The body is forwarded byte for byte, unless its model name differs from the one 
 import hashlib
 import hmac
 import math
+import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import msgspec
+from msgspec import Raw
 from multidict import istr
 
-from .errors import RequestError, invalid
+from . import members
+from .errors import invalid
+from .json_values import (
+    ABSENT,
+    does_nothing,
+    integer_of,
+    is_null,
+    is_text,
+    is_true,
+    read_value,
+    text_of,
+)
 from .responses import EMPTY, INVALID_JSON, REPETITION, TRUNCATED
 
 # Session headers that agents and routers already send, the most specific first.
@@ -39,72 +51,96 @@ JSON_FORMATS = ("json_object", "json_schema")
 FREE_FORMATS = (None, "text", "json_object")
 # Any limit of the client's may cut an answer short; one below this may leave no text at all.
 TINY_LIMIT_TOKENS = 16
-_ABSENT = msgspec.Raw()
-_UNNAMED = (None, None, None)
 _NOTHING_EXCUSED: frozenset[str] = frozenset()
-_NOTHING = frozenset((b"", b"null", b"false", b"0", b"[]", b"{}", b'""'))
+# A longer key of a split or name of a tenant counts by its hash.
+_MAX_KEY_BYTES = 1024
+# A longer format has a schema: nothing else of it is long.
+_MAX_FORMAT_BYTES = 64 << 10
+_STRICT = re.compile(rb'"strict"')
 
 
 class RequestFields(msgspec.Struct):
-    """Fields that the gateway looks at; their types are the server's business, except `model`."""
+    """Fields that the gateway looks at. Their types are the server's business, except that of `model`: a value that
+    the gateway cannot use counts as absent, and goes to the server as it is.
+
+    No object is made of a value before it is used, and what is used is short.
+    """
 
     model: str | None = None
-    stream: Any = None
-    stream_options: Any = None
-    n: Any = None
-    user: Any = None
-    prompt_cache_key: Any = None
-    conversation: Any = None
-    # As it was written: the schema in it may be long, and only its type is looked at.
-    response_format: msgspec.Raw = _ABSENT
-    text: msgspec.Raw = _ABSENT  # of /v1/responses, with its format
-    # What a client decides of its response: only whether it is there, and a number of tokens, is looked at.
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
-    stop: msgspec.Raw = _ABSENT
-    stop_token_ids: msgspec.Raw = _ABSENT
-    logit_bias: msgspec.Raw = _ABSENT
-    allowed_token_ids: msgspec.Raw = _ABSENT
-    bad_words: msgspec.Raw = _ABSENT
-    ignore_eos: msgspec.Raw = _ABSENT
-    min_tokens: msgspec.Raw = _ABSENT
+    stream: Raw = ABSENT
+    stream_options: Raw = ABSENT
+    user: Raw = ABSENT
+    prompt_cache_key: Raw = ABSENT
+    conversation: Raw = ABSENT
+    params: Raw = ABSENT  # of /api/v1/models/{name}/predict, with a version
+    response_format: Raw = ABSENT
+    text: Raw = ABSENT  # of /v1/responses, with its format
+    # What a client decides of its response: only whether it is there, or a number, is looked at.
+    max_tokens: Raw = ABSENT
+    max_completion_tokens: Raw = ABSENT
+    max_output_tokens: Raw = ABSENT
+    stop: Raw = ABSENT
+    stop_token_ids: Raw = ABSENT
+    logit_bias: Raw = ABSENT
+    allowed_token_ids: Raw = ABSENT
+    bad_words: Raw = ABSENT
+    ignore_eos: Raw = ABSENT
+    min_tokens: Raw = ABSENT
     # What the text of the response must be, as vLLM names it.
-    structured_outputs: msgspec.Raw = _ABSENT
-    guided_json: msgspec.Raw = _ABSENT
-    guided_regex: msgspec.Raw = _ABSENT
-    guided_choice: msgspec.Raw = _ABSENT
-    guided_grammar: msgspec.Raw = _ABSENT
+    structured_outputs: Raw = ABSENT
+    guided_json: Raw = ABSENT
+    guided_regex: Raw = ABSENT
+    guided_choice: Raw = ABSENT
+    guided_grammar: Raw = ABSENT
     # A call that must come, or whose arguments are strict, follows a schema too.
-    tools: msgspec.Raw = _ABSENT
-    tool_choice: msgspec.Raw = _ABSENT
+    tools: Raw = ABSENT
+    tool_choice: Raw = ABSENT
+    # How many responses there are, and how many texts the model computes.
+    n: Raw = ABSENT
+    best_of: Raw = ABSENT
+    prompt: Raw = ABSENT
+    prompt_embeds: Raw = ABSENT
+    query: Raw = ABSENT
+    documents: Raw = ABSENT
+    text_1: Raw = ABSENT
+    text_2: Raw = ABSENT
+    # Of engines that know no tenants: the gateway sets them (`isolation`).
+    cache_salt: Raw = ABSENT
+    priority: Raw = ABSENT
 
     @property
-    def output_limits(self) -> tuple[Any, ...]:
-        """Numbers of output tokens that the request sets itself, or whatever it wrote there."""
-        return (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)
+    def streams(self) -> bool:
+        """Whether the client requested a stream."""
+        return is_true(self.stream)
 
     @property
-    def wants_usage(self) -> bool:
-        """Whether the stream is to end with its usage."""
-        return isinstance(self.stream_options, dict) and self.stream_options.get("include_usage") is True
+    def lacks_usage(self) -> bool:
+        """Whether a stream would end without its usage, and `with_usage` can change that."""
+        if is_null(self.stream_options):
+            return True
+        options = read_value(_OPTIONS, self.stream_options)
+        return options is not None and not is_true(options.include_usage)
+
+    @property
+    def version(self) -> str:
+        """`params.version`; "" without one."""
+        params = read_value(_PARAMS, self.params)
+        return (text_of(params.version) or "") if params else ""
 
     @property
     def wants_json(self) -> bool:
         """Whether the text of the response is to be JSON."""
-        if self.response_format is _ABSENT and self.text is _ABSENT:
+        if self.response_format is ABSENT and self.text is ABSENT:
             return False  # most requests
         return self._format in JSON_FORMATS
 
     @property
-    def _format(self) -> Any:
-        try:
-            if self.response_format is not _ABSENT:
-                return _FORMAT.decode(self.response_format).type
-            found = None if self.text is _ABSENT else _TEXT.decode(self.text).format
-            return found.type if found else None
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
+    def _format(self) -> str | None:
+        """The type of the response's format; None for none, and for what is no type."""
+        if self.response_format is not ABSENT:
+            return _type_of(self.response_format)
+        options = None if self.text is ABSENT else read_value(_TEXT, self.text, _MAX_FORMAT_BYTES)
+        return _type_of(options.format if options else self.text)
 
     @property
     def excused(self) -> frozenset[str]:
@@ -114,10 +150,10 @@ class RequestFields(msgspec.Struct):
         text, a loop, or text that is no JSON. A schema or a grammar may demand a text without end, a loop, or (a
         grammar) none.
         """
-        limits, shaping = self.output_limits, self._shaping
-        if limits == (None, None, None) and shaping.count(_ABSENT) == len(shaping):
+        limits, shaping = (self.max_tokens, self.max_completion_tokens, self.max_output_tokens), self._shaping
+        if limits.count(ABSENT) == len(limits) and shaping.count(ABSENT) == len(shaping):
             return _NOTHING_EXCUSED
-        limit = min((limit for limit in limits if isinstance(limit, int)), default=math.inf)
+        limit = min((count for limit in limits if (count := integer_of(limit)) is not None), default=math.inf)
         ends = _given(self.stop, self.stop_token_ids)
         steers = _given(self.logit_bias, self.allowed_token_ids, self.bad_words, self.ignore_eos, self.min_tokens)
         grammar = _given(
@@ -134,7 +170,7 @@ class RequestFields(msgspec.Struct):
         return frozenset(kind for kind, holds in found if holds)
 
     @property
-    def _shaping(self) -> tuple[msgspec.Raw, ...]:
+    def _shaping(self) -> tuple[Raw, ...]:
         """All fields that may shape the text of the response."""
         return (
             self.response_format, self.text, self.stop, self.stop_token_ids, self.logit_bias, self.allowed_token_ids,
@@ -144,67 +180,104 @@ class RequestFields(msgspec.Struct):
 
     @property
     def _dictates_calls(self) -> bool:
-        if not _given(self.tools) or bytes(self.tool_choice).strip() == b'"none"':
+        if not _given(self.tools) or (choice := _choice_of(self.tool_choice)) == "none":
             return False
-        forced = _given(self.tool_choice) and bytes(self.tool_choice).strip() != b'"auto"'
-        return forced or b'"strict"' in bytes(self.tools)
+        return choice != "auto" or _STRICT.search(self.tools) is not None
 
 
-def _given(*fields: msgspec.Raw) -> bool:
+def _given(*fields: Raw) -> bool:
     """Whether any of these fields has a value that does something."""
-    return any(bytes(field).strip() not in _NOTHING for field in fields if field is not _ABSENT)
+    return any(field is not ABSENT and not does_nothing(field) for field in fields)
 
 
 class _Format(msgspec.Struct):
-    type: Any = None
+    type: Raw = ABSENT
 
 
 class _Text(msgspec.Struct):
-    format: _Format | None = None
+    format: Raw = ABSENT
+
+
+class _Allowed(msgspec.Struct):
+    mode: Raw = ABSENT
+
+
+class _ToolChoice(msgspec.Struct):
+    """An object of `tool_choice`: of a chat with `allowed_tools`, or of a response with its `mode`."""
+
+    mode: Raw = ABSENT
+    allowed_tools: Raw = ABSENT
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: Raw = ABSENT
+
+
+class _Conversation(msgspec.Struct):
+    id: Raw = ABSENT
+
+
+class _Params(msgspec.Struct):
+    version: Raw = ABSENT
 
 
 _DECODER = msgspec.json.Decoder(RequestFields)
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _FORMAT = msgspec.json.Decoder(_Format)
 _TEXT = msgspec.json.Decoder(_Text)
+_TOOL_CHOICE = msgspec.json.Decoder(_ToolChoice)
+_ALLOWED = msgspec.json.Decoder(_Allowed)
+_OPTIONS = msgspec.json.Decoder(_StreamOptions)
+_CONVERSATION = msgspec.json.Decoder(_Conversation)
+_PARAMS = msgspec.json.Decoder(_Params)
+
+
+def _type_of(format_: Raw) -> str | None:
+    if len(format_) > _MAX_FORMAT_BYTES:
+        return "json_schema"
+    found = read_value(_FORMAT, format_, _MAX_FORMAT_BYTES)
+    return text_of(found.type) if found else None
+
+
+def _choice_of(tool_choice: Raw) -> str:
+    """`none`, `auto` or `required`: whether an answer may have calls, and whether it must."""
+    if not _given(tool_choice):
+        return "auto"
+    if (text := text_of(tool_choice)) is not None:
+        return text
+    choice = read_value(_TOOL_CHOICE, tool_choice, _MAX_FORMAT_BYTES)
+    mode = choice.mode if choice else ABSENT
+    if choice and choice.allowed_tools is not ABSENT:
+        allowed = read_value(_ALLOWED, choice.allowed_tools, _MAX_FORMAT_BYTES)
+        mode = allowed.mode if allowed else ABSENT
+    return text_of(mode) or "required"
 
 
 def parse(body: bytes) -> RequestFields:
+    """The fields of a body, in one pass over it.
+
+    Raises:
+        RequestError: it is no JSON object, or `model` is no text (400).
+    """
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
         raise invalid("invalid_type", f"The request body is not as expected: {error}.", param="model") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_json(error) from None
+        raise invalid("invalid_json", f"The request body is not valid JSON: {error}.") from None
 
 
-def _no_json(error: Exception) -> RequestError:
-    return invalid("invalid_json", f"The request body is not valid JSON: {error}.")
-
-
-def with_model(body: bytes, model: str) -> bytes:
-    """A body that `parse` let through, with another model name; all other values keep their bytes.
-
-    Raises:
-        RequestError: the name of a field is no text. `parse` skips fields that it does not know.
-    """
-    try:
-        fields = _FIELDS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_json(error) from None
-    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
-    return msgspec.json.encode(fields)
+def with_model(body: bytes, fields: RequestFields, model: str) -> bytes:
+    """The body of these fields with another model name; all other values keep their bytes."""
+    return members.with_member(body, b"model", msgspec.json.encode(model), msgspec.json.encode(fields.model))
 
 
 def with_usage(body: bytes, fields: RequestFields) -> bytes:
-    """The body of a stream, with its usage requested; all other values keep their bytes."""
-    if fields.stream_options is None and b'"stream_options"' not in body:
-        # The usual case: nothing is parsed again.
-        return body.rstrip()[:-1] + b',"stream_options":{"include_usage":true}}'
-    options = fields.stream_options if isinstance(fields.stream_options, dict) else {}
-    written = _FIELDS.decode(body)
-    written["stream_options"] = msgspec.Raw(msgspec.json.encode(options | {"include_usage": True}))
-    return msgspec.json.encode(written)
+    """The body of a stream that lacks its usage, with the usage requested; all other values keep their bytes."""
+    before, options = fields.stream_options, b'{"include_usage":true}'
+    if not is_null(before):
+        now = _OPTIONS.decode(before).include_usage
+        options = members.with_member(bytes(before), b"include_usage", b"true", now)
+    return members.with_member(body, b"stream_options", options, before)
 
 
 def sticky_key(
@@ -219,11 +292,9 @@ def sticky_key(
             if value := headers.get(name):
                 return f"session:{value}"
     if "user" in sources:
-        named = (fields.user, fields.prompt_cache_key, fields.conversation)
-        if named != _UNNAMED:
-            for value in (*named[:2], _conversation(fields)):
-                if isinstance(value, str) and value:
-                    return f"user:{value}"
+        for named in (fields.user, fields.prompt_cache_key, _conversation(fields)):
+            if named is not ABSENT and (who := _name(named)):
+                return f"user:{who}"
     if "key" in sources and own:
         return own
     if "key" in sources and _api_key(headers):
@@ -239,8 +310,8 @@ def tenant(headers: Mapping[str, str], fields: RequestFields, sources: Collectio
     """
     if "key" in sources and (key := _api_key(headers)):
         return pseudonym(f"key:{key}", salt)
-    if "user" in sources and isinstance(fields.user, str) and fields.user:
-        return pseudonym(f"user:{fields.user}", salt)
+    if "user" in sources and (name := _name(fields.user)):
+        return pseudonym(f"user:{name}", salt)
     return ""
 
 
@@ -259,9 +330,16 @@ def pseudonym(name: str, salt: str) -> str:
     return hmac.digest(salt.encode(), name.encode("utf-8", "surrogatepass"), "sha256")[:TENANT_BYTES].hex()
 
 
-def _conversation(fields: RequestFields) -> Any:
-    conversation = fields.conversation
-    return conversation.get("id") if isinstance(conversation, dict) else conversation
+def _name(value: Raw) -> str:
+    """A name, or of a long one the hash of how it is written; "" where the value is no text."""
+    if len(value) > _MAX_KEY_BYTES and is_text(value):
+        return f"sha256:{hashlib.sha256(value).hexdigest()}"
+    return text_of(value) or ""
+
+
+def _conversation(fields: RequestFields) -> Raw:
+    found = None if fields.conversation is ABSENT else read_value(_CONVERSATION, fields.conversation)
+    return found.id if found else fields.conversation
 
 
 def _api_key(headers: Mapping[str, str]) -> str | None:

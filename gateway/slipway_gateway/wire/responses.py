@@ -5,13 +5,26 @@ or a compressed one, counts as good.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from .inference import TEXT_PATHS
+from .json_values import (
+    ABSENT,
+    MAX_ITEMS,
+    UNREADABLE,
+    count_items,
+    does_nothing,
+    first_items,
+    integer_of,
+    is_list,
+    is_null,
+    is_object,
+    is_text,
+)
 
 ERRORS, EMPTY, TRUNCATED, REPETITION, NON_FINITE, INVALID_JSON, HUNG = KINDS = (
     "errors",
@@ -43,19 +56,30 @@ DEADLINE_EXCEEDED = "deadline_exceeded"
 class _Message(msgspec.Struct):
     """`message` or `delta` of a chat's choice."""
 
-    content: Any = None
-    reasoning_content: Any = None
-    refusal: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
+    content: Raw = ABSENT  # a text, or a list of parts
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: Raw = ABSENT
+    function_call: Raw = ABSENT
+
+    @property
+    def calls(self) -> bool:
+        """Whether it has calls of tools."""
+        if self.tool_calls is ABSENT and self.function_call is ABSENT:
+            return False  # most messages
+        return not (does_nothing(self.tool_calls) and does_nothing(self.function_call))
+
+
+_NO_MESSAGE = _Message()
+_RESPONSE = b'"response"'
 
 
 class _Choice(msgspec.Struct):
-    index: Any = 0
-    text: Any = None
+    index: int | None = None
+    text: str | None = None
     message: _Message | None = None
     delta: _Message | None = None
-    finish_reason: Any = None
+    finish_reason: str | None = None
 
     @property
     def is_text_alone(self) -> bool:
@@ -67,7 +91,7 @@ class _Choice(msgspec.Struct):
             and self.text is None
             and found.reasoning_content is None
             and found.refusal is None
-            and not (found.tool_calls or found.function_call)
+            and not found.calls
         )
 
 
@@ -75,63 +99,104 @@ class _Part(msgspec.Struct):
     """A whole response, or one event of a stream. From `object` on: of the Responses API."""
 
     choices: list[_Choice] | None = None
-    text: Any = None
-    token: Any = None
-    finish_reason: Any = None
-    error: Any = None
-    code: Any = None  # of an error that is a text, in the Open Inference Protocol
-    object: Any = None
-    type: Any = None
-    output: Any = None
-    incomplete_details: Any = None
-    response: Any = None
+    text: Raw = ABSENT
+    token: Raw = ABSENT
+    finish_reason: Raw = ABSENT
+    error: Raw = ABSENT
+    code: Raw = ABSENT  # of an error that is a text, in the Open Inference Protocol
+    object: Raw = ABSENT
+    type: Raw = ABSENT
+    output: Raw = ABSENT
+    incomplete_details: Raw = ABSENT
+    response: Raw = ABSENT
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it is a whole response of the Responses API."""
+        return len(self.object) == len(_RESPONSE) and bytes(self.object) == _RESPONSE
 
     @property
     def known(self) -> bool:
-        message = (self.text, self.token, self.finish_reason)
-        return self.choices is not None or any(isinstance(value, str) for value in message)
+        return self.choices is not None or any(map(is_text, (self.text, self.token, self.finish_reason)))
 
 
-def _as_chat(part: _Part) -> _Part:
-    """A response of the Responses API, or an event of its stream, as one of chat completions; any other one as it is.
-
-    Of a stream the last event has all that the others had.
-    """
-    if isinstance(part.type, str) and part.type.startswith("response."):
-        found = part.response if isinstance(part.response, dict) else {}
-        ended = found.get("status") in _ENDED
-        return _of_items(found.get("output"), found.get("incomplete_details"), found.get("error")) if ended else _PASSED
-    if part.object == "response":
-        return _of_items(part.output, part.incomplete_details, part.error)
-    return part
+class _Shape(msgspec.Struct):
+    choices: Raw = ABSENT
 
 
-def _of_items(output: object, incomplete: object, error: object) -> _Part:
-    if error:
-        return _Part(error=error)
-    message, texts, calls = _Message(), dict[str, list[str]](), list[object]()
-    for item in output if isinstance(output, list) else ():
-        kind = item.get("type") if isinstance(item, dict) else None
-        if kind == "function_call":
-            calls.append({"function": item})
-        elif kind in ("message", "reasoning") and isinstance(item.get("content"), list):
-            parts = (part for part in item["content"] if isinstance(part, dict))
-            texts.setdefault(kind, []).extend(_strings(*(part.get("text", part.get("refusal")) for part in parts)))
-        elif kind not in ("message", "reasoning"):
-            calls.append(item)  # of a tool that the server has itself
-    message.content = "".join(texts.get("message", ()))
-    message.reasoning_content = "".join(texts.get("reasoning", ()))
-    message.tool_calls = calls or None
-    cut = isinstance(incomplete, dict) and incomplete.get("reason") == "max_output_tokens"
-    return _Part(choices=[_Choice(message=message, finish_reason="length" if cut else "stop")])
+class _Error(msgspec.Struct):
+    type: Raw = ABSENT
+    code: Raw = ABSENT
 
 
-_PASSED = _Part(choices=[])
+class _Refused(msgspec.Struct):
+    error: Raw = ABSENT
+    code: Raw = ABSENT
+
+
+class _Responded(msgspec.Struct):
+    """A response of the Responses API within an event."""
+
+    status: Raw = ABSENT
+    output: Raw = ABSENT
+    incomplete_details: Raw = ABSENT
+    error: Raw = ABSENT
+
+
+class _Incomplete(msgspec.Struct):
+    reason: Raw = ABSENT
+
+
+class _Content(msgspec.Struct):
+    text: Raw = ABSENT
+    refusal: Raw = ABSENT
+
+
+class _Item(msgspec.Struct):
+    """An item of the output of the Responses API."""
+
+    type: Raw = ABSENT
+    content: Raw = ABSENT
+    arguments: Raw = ABSENT
+
+
+class _Function(msgspec.Struct):
+    arguments: Raw = ABSENT
+
+
+class _Call(msgspec.Struct):
+    index: Raw = ABSENT
+    function: Raw = ABSENT
+
+
 _ENDED = ("completed", "incomplete", "failed")
 _WHOLE = msgspec.json.Decoder(_Part)
 _EVENTS = msgspec.json.Decoder(list[_Part])
-_ANY = msgspec.json.Decoder(msgspec.Raw)  # checks a whole text and makes no objects: a tenth of a millisecond
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_SHAPE, _ERROR = msgspec.json.Decoder(_Shape), msgspec.json.Decoder(_Error)
+_REFUSED = msgspec.json.Decoder(_Refused)
+_RESPONDED, _INCOMPLETE = msgspec.json.Decoder(_Responded), msgspec.json.Decoder(_Incomplete)
+_ITEM, _CONTENT = msgspec.json.Decoder(_Item), msgspec.json.Decoder(_Content)
+_CALL, _FUNCTION = msgspec.json.Decoder(_Call), msgspec.json.Decoder(_Function)
+_STRING = msgspec.json.Decoder(str)
+_ANY = msgspec.json.Decoder(Raw)  # checks a whole text and makes no objects: a tenth of a millisecond
+# The choices of a longer response are counted before they become objects; those of a shorter one are few.
+_SHORT_BYTES = 64 << 10
+
+
+def _decode_whole(body: bytes) -> _Part:
+    """A whole response. Raises one of UNREADABLE, or ValueError where it has too many choices."""
+    if len(body) > _SHORT_BYTES and count_items(_SHAPE.decode(body).choices) > MAX_ITEMS:
+        raise msgspec.ValidationError(f"more than {MAX_ITEMS} choices")
+    return _WHOLE.decode(body)
+
+
+def _decode_events(events: list[bytes]) -> list[_Part]:
+    return _EVENTS.decode(b"[" + b",".join(events) + b"]")
+
+
+def _string(value: Raw) -> str | None:
+    """A text of any length; None for a value of another type. Raises one of UNREADABLE: it is no text."""
+    return _STRING.decode(value) if is_text(value) else None
 
 
 @dataclass(slots=True)
@@ -143,25 +208,45 @@ class _ChoiceText:
     arguments: dict[int, list[str]] = field(default_factory=dict)  # of tool calls, by index
     calls_tools: bool = False  # it has tool calls or other content that is no text
     truncated: bool = False
+    ended: bool = False  # it has a finish reason
 
     def add(self, choice: _Choice) -> None:
-        message = choice.message or choice.delta or _Message()
-        content = message.content
-        if choice.finish_reason == "length":
-            self.truncated = True
+        """Adds a part. It runs for every event of a tail, so it reads only what is there."""
+        message = choice.message or choice.delta or _NO_MESSAGE
+        if choice.finish_reason is not None:
+            self.ended = True
+            self.truncated |= choice.finish_reason == "length"
+        content = _string(message.content)
+        if content is None and is_list(message.content):
+            self.calls_tools = True
         for text in (choice.text, message.reasoning_content, content, message.refusal):
-            if isinstance(text, str):
+            if text is not None:
                 self.texts.append(text)
         for text in (choice.text, content):
-            if isinstance(text, str):
+            if text is not None:
                 self.content.append(text)
-        if isinstance(content, list):
+        if message.calls:
             self.calls_tools = True
-        if not (message.tool_calls or message.function_call):
-            return
-        self.calls_tools = True
-        for place, piece in _arguments(message):
-            self.arguments.setdefault(place, []).append(piece)
+            for place, piece in _arguments(message):
+                self.arguments.setdefault(place, []).append(piece)
+
+    def add_items(self, output: Raw, incomplete: Raw) -> None:
+        """Adds the output of the Responses API. Of a stream the last event has all that the others had."""
+        reasoning, content = list[str](), list[str]()
+        for place, value in enumerate(first_items(output)):
+            item = _ITEM.decode(value) if is_object(value) else _Item()
+            kind = _string(item.type)
+            if kind in ("message", "reasoning"):
+                (content if kind == "message" else reasoning).extend(_content_of(item))
+                continue
+            self.calls_tools = True  # also a tool that the server has itself
+            if kind == "function_call" and (arguments := _string(item.arguments)) is not None:
+                self.arguments[place] = [arguments]
+        self.texts += reasoning + content
+        self.content += content
+        self.ended = True
+        details = _INCOMPLETE.decode(incomplete) if is_object(incomplete) else _Incomplete()
+        self.truncated = _string(details.reason) == "max_output_tokens"
 
     def breaks_json(self, *, wants_json: bool) -> bool:
         """Whether tool call arguments, or the content if JSON was requested, are no JSON. False for truncated text."""
@@ -173,6 +258,77 @@ class _ChoiceText:
         return bool(self.arguments) and not all(is_json("".join(text)) for text in self.arguments.values())
 
 
+def _content_of(item: _Item) -> Iterator[str]:
+    for value in first_items(item.content):
+        part = _CONTENT.decode(value) if is_object(value) else _Content()
+        if (found := _string(part.refusal if part.text is ABSENT else part.text)) is not None:
+            yield found
+
+
+def _arguments(message: _Message) -> Iterator[tuple[int, str]]:
+    """Pieces of the arguments of calls of tools, with the place of the call; the former `function_call` comes last."""
+    for place, value in enumerate(first_items(message.tool_calls)):
+        call = _CALL.decode(value) if is_object(value) else _Call()
+        if (piece := _piece(call.function)) is not None:
+            index = integer_of(call.index)
+            yield place if index is None else index, piece
+    if (piece := _piece(message.function_call)) is not None:
+        yield -1, piece
+
+
+def _piece(function: Raw) -> str | None:
+    return _string(_FUNCTION.decode(function).arguments) if is_object(function) else None
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the parts of a response have. `known`: parts in a shape that is known. `errors`: of parts with one."""
+
+    choices: dict[int, _ChoiceText] = field(default_factory=dict)
+    errors: list[Raw] = field(default_factory=list)
+    known: int = 0
+
+    def add(self, part: _Part) -> None:
+        error = part.error
+        if part.type is not ABSENT and (_string(part.type) or "").startswith("response."):
+            found = _RESPONDED.decode(part.response) if is_object(part.response) else _Responded()
+            self._add_output(found, has_ended=_string(found.status) in _ENDED)
+            return
+        if part.is_response:
+            self._add_output(_Responded(ABSENT, part.output, part.incomplete_details, error), has_ended=True)
+            return
+        if error is not ABSENT and not (is_null(error) or (does_nothing(error) and not is_object(error))):
+            self.errors.append(error)
+        self.known += part.known
+        if part.text is not ABSENT or part.token is not ABSENT or part.finish_reason is not ABSENT:
+            self._choice(0).add(_Choice(text=_string(part.text), finish_reason=_string(part.finish_reason)))
+            self._choice(0).add(_Choice(text=_string(part.token)))
+        for choice in part.choices or ():
+            self._choice(choice.index or 0).add(choice)
+
+    def _add_output(self, found: _Responded, *, has_ended: bool) -> None:
+        """Adds a response of the Responses API. An event of a stream that has not ended it has nothing of its own."""
+        if has_ended and not does_nothing(found.error):
+            self.errors.append(found.error)
+            return
+        self.known += 1
+        if has_ended:
+            self._choice(0).add_items(found.output, found.incomplete_details)
+
+    def _choice(self, place: int) -> _ChoiceText:
+        found = self.choices.get(place)
+        if found is None:
+            found = self.choices[place] = _ChoiceText()
+        return found
+
+
+def _read(parts: list[_Part]) -> _Read:
+    found = _Read()
+    for part in parts:
+        found.add(part)
+    return found
+
+
 def find_failures(body: bytes, *, wants_json: bool = False) -> tuple[str, ...]:
     """Kinds of failure in a response that is one JSON object, which may be an error object.
 
@@ -181,8 +337,8 @@ def find_failures(body: bytes, *, wants_json: bool = False) -> tuple[str, ...]:
     if not body or body.isspace():
         return (EMPTY,)
     try:
-        return _find_failures([_as_chat(_WHOLE.decode(body))], complete=True, wants_json=wants_json)
-    except _UNREADABLE:
+        return _find_failures([_decode_whole(body)], complete=True, wants_json=wants_json)
+    except UNREADABLE:
         return ()
 
 
@@ -197,34 +353,38 @@ def find_failures_in_stream(tail: bytes, *, complete: bool, wants_json: bool = F
     if not events:
         return (EMPTY,) if complete and (data or not tail.strip()) else ()
     try:
-        parts = list(map(_as_chat, _EVENTS.decode(b"[" + b",".join(events) + b"]")))
-        return _find_failures(parts, complete=complete, wants_json=wants_json)
-    except _UNREADABLE:
+        return _find_failures(_decode_events(events), complete=complete, wants_json=wants_json)
+    except UNREADABLE:
         return ()
 
 
 def _text_alone(part: _Part) -> str | None:
     """The text of a response that is one finished choice with text and nothing else; None for any other one."""
-    if part.choices is None or len(part.choices) != 1 or not part.choices[0].is_text_alone or part.error:
+    if part.choices is None or len(part.choices) != 1 or not part.choices[0].is_text_alone:
         return None
-    if part.text is not None or part.token is not None or part.finish_reason is not None:
+    if part.type is not ABSENT or part.is_response or not does_nothing(part.error):
+        return None
+    if not (is_null(part.text) and is_null(part.token) and is_null(part.finish_reason)):
         return None
     message = part.choices[0].message
-    return message.content if message and isinstance(message.content, str) else None
+    return _string(message.content) if message else None
 
 
 def _find_failures(parts: list[_Part], *, complete: bool, wants_json: bool) -> tuple[str, ...]:
     if complete and not wants_json and len(parts) == 1 and (sound := _text_alone(parts[0])):
         return (REPETITION,) if loops(sound) else ()  # most responses
-    known = failed = False
-    for part in parts:
-        if isinstance(part.error, dict) and _is_servers_fault(part.error):
-            return (ERRORS, NON_FINITE) if part.error.get("code") == NON_FINITE else (ERRORS,)
-        known, failed = known or part.known, failed or bool(part.error)
-    if failed or not known:
+    read = _read(parts)
+    for error in read.errors:
+        if is_object(error) and _is_servers_fault(fault := _ERROR.decode(error)):
+            return (ERRORS, NON_FINITE) if _string(fault.code) == NON_FINITE else (ERRORS,)
+    if read.errors or not read.known:
         return ()
+    return _kinds(read.choices.values() or [_ChoiceText()], complete=complete, wants_json=wants_json)
+
+
+def _kinds(choices: Iterable[_ChoiceText], *, complete: bool, wants_json: bool) -> tuple[str, ...]:
     empty, truncated, repeats, breaks_json = True, False, False, False
-    for one in _read(parts).values():
+    for one in choices:
         text = "".join(one.texts)
         empty = empty and not text and not one.calls_tools
         truncated = truncated or one.truncated
@@ -234,8 +394,8 @@ def _find_failures(parts: list[_Part], *, complete: bool, wants_json: bool) -> t
     return tuple(kind for kind, holds in (*found, (INVALID_JSON, complete and breaks_json)) if holds)
 
 
-def _is_servers_fault(error: Mapping[str, Any]) -> bool:
-    return error.get("type") not in _NOT_THE_SERVERS_FAULT and error.get("code") != DEADLINE_EXCEEDED
+def _is_servers_fault(error: _Error) -> bool:
+    return _string(error.type) not in _NOT_THE_SERVERS_FAULT and _string(error.code) != DEADLINE_EXCEEDED
 
 
 def is_servers_failure(status: int, body: bytes) -> bool:
@@ -249,48 +409,11 @@ def is_servers_failure(status: int, body: bytes) -> bool:
 def is_deadline_exceeded(body: bytes) -> bool:
     """Whether an error means that the deadline of the client's own `timeout` is over."""
     try:
-        found = _WHOLE.decode(body)
-    except _UNREADABLE:
+        found = _REFUSED.decode(body)
+        code = _ERROR.decode(found.error).code if is_object(found.error) else found.code
+    except UNREADABLE:
         return False
-    code = found.error.get("code") if isinstance(found.error, dict) else found.code
-    return bool(code == DEADLINE_EXCEEDED)
-
-
-def _read(parts: list[_Part]) -> dict[int, _ChoiceText]:
-    """The choices of a response by index."""
-    choices_by_index: dict[int, _ChoiceText] = {0: _ChoiceText()}
-    for part in parts:
-        choices = part.choices or []
-        if part.text is not None or part.token is not None or part.finish_reason is not None:
-            alone = _Choice(text=part.text, finish_reason=part.finish_reason)
-            choices = [alone, _Choice(text=part.token), *choices]
-        for choice in choices:
-            index = choice.index if isinstance(choice.index, int) else 0
-            found = choices_by_index.get(index)
-            if found is None:
-                found = choices_by_index[index] = _ChoiceText()
-            found.add(choice)
-    return choices_by_index
-
-
-def _strings(*message: object) -> Iterator[str]:
-    return (value for value in message if isinstance(value, str))
-
-
-def _arguments(message: _Message) -> Iterator[tuple[int, str]]:
-    """Pieces of the arguments of calls of tools, with the place of the call; the former `function_call` comes last."""
-    calls: Iterable[object] = message.tool_calls if isinstance(message.tool_calls, list) else ()
-    for place, call in enumerate(calls):
-        if isinstance(call, dict) and (piece := _piece(call.get("function"))) is not None:
-            index = call.get("index")
-            yield index if isinstance(index, int) else place, piece
-    if (piece := _piece(message.function_call)) is not None:
-        yield -1, piece
-
-
-def _piece(function: object) -> str | None:
-    found = function.get("arguments") if isinstance(function, dict) else None
-    return found if isinstance(found, str) else None
+    return _string(code) == DEADLINE_EXCEEDED
 
 
 def is_json(text: str) -> bool:
@@ -324,8 +447,8 @@ class TextPieces(msgspec.Struct, frozen=True):
 def read_text(body: bytes) -> TextPieces | None:
     """The text of a response that is one JSON object; None for an error, a tool call, or an unreadable response."""
     try:
-        return _collect_text([_as_chat(_WHOLE.decode(body))])
-    except _UNREADABLE:
+        return _collect_text([_decode_whole(body)])
+    except UNREADABLE:
         return None
 
 
@@ -334,27 +457,15 @@ def read_text_of_events(events: bytes) -> TextPieces | None:
     data = [line[5:].strip() for line in events.splitlines() if line.startswith(b"data:")]
     message = [event for event in data if event != _DONE]
     try:
-        pieces_read = _collect_text(list(map(_as_chat, _EVENTS.decode(b"[" + b",".join(message) + b"]"))))
-    except _UNREADABLE:
+        pieces_read = _collect_text(_decode_events(message))
+    except UNREADABLE:
         return None
     return TextPieces(pieces_read.texts, True) if pieces_read and len(message) < len(data) else pieces_read
 
 
 def _collect_text(parts: list[_Part]) -> TextPieces | None:
-    texts: dict[int, list[str]] = {}
-    ended = False
-    for part in parts:
-        alone = _Choice(text=part.text if part.token is None else part.token, finish_reason=part.finish_reason)
-        # The last event of a stream may hold only the usage.
-        choices = [alone] if part.choices is None and part.known else part.choices or []
-        for choice in choices:
-            message = choice.message or choice.delta or _Message()
-            if message.tool_calls or message.function_call or isinstance(message.content, list):
-                return None
-            pieces = (choice.text, message.reasoning_content, message.content, message.refusal)
-            index = choice.index if isinstance(choice.index, int) else 0
-            texts.setdefault(index, []).extend(piece for piece in pieces if isinstance(piece, str))
-            ended = ended or isinstance(choice.finish_reason, str)
-        if part.error or not part.known:
-            return None
-    return TextPieces(texts, ended)
+    read = _read(parts)
+    if read.errors or read.known < len(parts) or any(choice.calls_tools for choice in read.choices.values()):
+        return None
+    texts = {place: choice.texts for place, choice in read.choices.items()}
+    return TextPieces(texts, any(choice.ended for choice in read.choices.values()))

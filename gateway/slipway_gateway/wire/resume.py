@@ -15,6 +15,7 @@ STREAM = "X-Slipway-Stream"
 RESUME = "X-Slipway-Resume"
 RESUME_BYTES = "X-Slipway-Resume-Bytes"
 RETURNS = "X-Slipway-Returns"
+RECOMPUTES = "X-Slipway-Recomputes"
 LAST_EVENT_ID = "Last-Event-ID"
 
 _MARK = b": "

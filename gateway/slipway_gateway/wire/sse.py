@@ -1,5 +1,7 @@
 """Server-sent events: only whole events are forwarded, and a broken stream ends with an error event."""
 
+import re
+
 import msgspec
 
 from .errors import ENGINE_CRASHED, error_object
@@ -9,54 +11,124 @@ DONE = b"data: [DONE]\n\n"  # the last event of OpenAI's streams
 # Precedes an event that further events of the same token follow: no stream is resumed between them.
 FOLLOWED = b": +\n"
 _CRASHED = f": {ENGINE_CRASHED}".encode()
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-# Beyond this an unfinished event is handed on as it is: memory is bounded, whatever an upstream sends.
+# What a client gets in a long silence: a line and no empty one behind it. Once they have seen an id, OpenAI's clients
+# take an empty line for the end of an event without data, and fail.
+KEEP_ALIVE = b":\n"
+# Comments between events: lines of that kind, and events that are nothing but a comment, as other servers write them. A
+# mark precedes an event, and the comment of a crash is for the gateway.
+_COMMENTS = re.compile(
+    rb"(?:(?<=\n\n)|(?<=\n\r\n)|\A)(?::(?! (?:\+|%b)\r?\n)[^\n]*\n\r?\n|:\n)+" % re.escape(ENGINE_CRASHED.encode())
+)
+_EVENT_END = re.compile(rb"(?:\r?\n){2,}|\r{2,}")
+_IS_FOLLOWED = re.compile(rb"[\r\n]*" + re.escape(FOLLOWED))
+# Beyond these an unfinished event, or events of one token, are handed on as they are: memory is bounded, whatever an
+# upstream sends.
 _MAX_PARTIAL_BYTES = 256 << 10
+_MAX_FOLLOWED = 64
+# Of more bytes at once, only the last events are looked at one by one: a piece of small events took 24 ms.
+_MANY_BYTES = 8 << 10
+_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
 class EventAligner:
     """Holds back an unfinished event, so that an error event never lands inside another one, and events of one token
-    until all of them are there."""
+    until all of them are there.
+
+    Each byte is looked at a bounded number of times, in however many pieces it comes.
+    """
 
     def __init__(self) -> None:
-        self._partial = b""
+        self._held = bytearray()
+        # Where the first event begins that is not known to be whole. Those before it, so many, are followed by others.
+        self._begin = self._followed = 0
+        self._is_after_comment = False
 
     def feed(self, chunk: bytes) -> bytes:
-        if not self._partial and chunk.endswith(b"\n\n") and FOLLOWED not in chunk:
-            return chunk
-        data = self._partial + chunk
-        cut = max((at + len(end) for end in _EVENT_ENDS if (at := data.rfind(end)) >= 0), default=0)
-        cut = _before_followed(data, cut)
-        if not cut and len(data) > _MAX_PARTIAL_BYTES:
-            cut = len(data)
-        self._partial = data[cut:]
-        return data[:cut]
+        """Takes the next bytes of a stream; returns those that may be forwarded now: events, or `KEEP_ALIVE`."""
+        held = self._held
+        if not held and chunk.endswith(b"\n\n") and FOLLOWED not in chunk:
+            return _without_comments(chunk)
+        # An end may have begun in the last three bytes of before.
+        looked, ready = max(self._begin, len(held) - 3), 0
+        held += chunk
+        if is_alive := self._drop_keep_alive():
+            looked = 0
+        if len(held) - looked > _MANY_BYTES and (begin := self._last_events(looked)):
+            looked = ready = self._begin = begin
+            self._followed = 0
+        for end in _EVENT_END.finditer(held, looked):
+            self._followed = self._followed + 1 if _IS_FOLLOWED.match(held, self._begin) else 0
+            self._begin = end.end()
+            if not 0 < self._followed <= _MAX_FOLLOWED:
+                ready, self._followed = self._begin, 0
+        if not ready and len(held) > _MAX_PARTIAL_BYTES:
+            ready = len(held)
+        return _without_comments(self._cut(ready)) or (KEEP_ALIVE if is_alive else b"")
+
+    def _last_events(self, looked: int) -> int:
+        """Where more events begin than are held for others of their token; 0 where there are not so many.
+
+        The events before them are handed on: one of the later ones ends its token, or they are too many to hold.
+        """
+        ends = [end for end in _ENDS if self._held.find(end, looked) >= 0]
+        at = len(self._held)
+        for _ in range(_MAX_FOLLOWED + 2):
+            at = max((self._held.rfind(end, looked, at) for end in ends), default=-1)
+            if at < 0:
+                return 0
+        separator = _EVENT_END.match(self._held, at)
+        return separator.end() if separator else 0
 
     @property
     def held_bytes(self) -> int:
-        return len(self._partial)
+        return len(self._held)
 
     def reports_crash(self) -> bool:
         """Whether the unfinished event at the end reports that the engine died."""
-        return self._partial.strip() == _CRASHED
+        return self._held.strip() == _CRASHED
 
     def drop(self) -> None:
-        self._partial = b""
+        self._cut(len(self._held))
 
     def flush(self) -> bytes:
-        rest, self._partial = self._partial, b""
-        return rest
+        return self._cut(len(self._held))
+
+    def _drop_keep_alive(self) -> bool:
+        """Takes lines of `KEEP_ALIVE` from the beginning of what is held; returns whether there were some."""
+        # The empty line of a comment may come in another piece than the comment.
+        size_bytes = int(self._is_after_comment and self._held.startswith(b"\n"))
+        while self._held.startswith(KEEP_ALIVE, size_bytes):
+            size_bytes += len(KEEP_ALIVE)
+            self._is_after_comment = True
+            size_bytes += self._held.startswith(b"\n", size_bytes)
+        self._is_after_comment &= len(self._held) == size_bytes
+        self._cut(size_bytes)
+        return size_bytes > 0
+
+    def _cut(self, size_bytes: int) -> bytes:
+        """Takes bytes from the beginning of those that are held."""
+        if not size_bytes:
+            return b""
+        with memoryview(self._held) as held, held[:size_bytes] as first:
+            ready = bytes(first)
+        del self._held[:size_bytes]
+        self._begin -= size_bytes
+        if self._begin <= 0:
+            self._begin = self._followed = 0
+        return ready
 
 
-def _before_followed(data: bytes, cut: int) -> int:
-    """The last position up to `cut` at which a token's last event ends; 0 where there is none."""
-    while cut:
-        last = data.rfind(b"\n\n", 0, max(0, cut - 2))
-        begin = 0 if last < 0 else last + 2
-        if not data.startswith(FOLLOWED, begin):
-            break
-        cut = begin
-    return cut
+def _without_comments(events: bytes) -> bytes:
+    """Whole events without the comments between them, which show that a server is alive; the events show it too.
+
+    Nothing but comments becomes `KEEP_ALIVE`.
+    """
+    if b"\n\n:" not in events and b"\n\r\n:" not in events:  # the usual case: one event, which may have a mark
+        second = events.find(b"\n") + 1
+        is_plain = not events.startswith(b":") or events[second : second + 1] not in (b"\n", b"\r", b":")
+        if is_plain and not events.startswith(KEEP_ALIVE):
+            return events
+    return _COMMENTS.sub(b"", events) or KEEP_ALIVE
 
 
 def split_crash_comment(events: bytes) -> tuple[bytes, bool]:

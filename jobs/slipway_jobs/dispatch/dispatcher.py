@@ -10,9 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from slipway_process.database_errors import UNAVAILABLE, is_of_record
+from slipway_process.shares import Shares
+
 from ..settings import JobsSettings
 from ..states import FAILED, QUEUED
-from ..store.database import UNAVAILABLE, Database
+from ..store.database import Database
 from ..store.line_store import LineClaim, LineResult, LineStore
 from ..telemetry import JobsMetrics
 from ..window import Window
@@ -49,6 +52,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._running: dict[asyncio.Task[None], LineClaim] = {}
         self._results: list[LineResult] = []
+        self._shares = Shares(settings.max_concurrency)  # of lines in flight, or with a result that is not recorded
         self._windows: OrderedDict[str, Window] = OrderedDict()
         self._next: dict[str, float] = {}  # when each regular task is due next
         self._pause_s = 0.0
@@ -109,7 +113,7 @@ class Dispatcher:
         validated = starts and self._validating is None
         if self._validating is not None and self._validating.done():
             done, self._validating = self._validating, None
-            validated = done.result() and starts
+            validated = _validated(done) and starts
         if validated:
             self._validating = asyncio.create_task(self._validator.next())
             self._validating.add_done_callback(lambda _: self.wake())
@@ -141,20 +145,45 @@ class Dispatcher:
     async def _record(self) -> None:
         if not (results := list(self._results)):
             return
-        taken = await self._database.call(self._lines.record, results)
+        found = await self._database.write_apart(self._lines.record, results)
         # Results that came meanwhile stay.
-        del self._results[: len(results)]
-        for result, is_mine in zip(results, taken, strict=True):
-            self._metrics.lines.labels(result.state if is_mine else "superseded").inc()
+        self._results[: len(results)] = found.left
+        for part, taken in found.parts:
+            for result, is_mine in zip(part, taken, strict=True):
+                self._shares.give_back(result.claim.batch.tenant)
+                self._metrics.lines.labels(result.state if is_mine else "superseded").inc()
+        for result, error in found.refused:
+            self._refused(result, error)
+        if found.error is not None:
+            raise found.error
+
+    def _refused(self, result: LineResult, error: Exception) -> None:
+        """Gives a line whose result the database refuses another one, once; else its lease ends, and it runs again."""
+        self._metrics.lines.labels("refused").inc()
+        about = {"batch": result.claim.batch.id, "line": result.claim.n}
+        log.error("the result of a line cannot be stored: %s", type(error).__name__, extra=about)
+        if result.replaces:
+            self._shares.give_back(result.claim.batch.tenant)
+        else:
+            self._results.append(self._calls.fail_inside(result.claim, "The result of this request cannot be stored."))
 
     async def _end_batches(self) -> None:
         self._metrics.lines.labels(FAILED).inc(await self._database.call(self._lines.fail_lost))
         for batch_id in await self._database.call(self._lines.sweep):
-            while await self._database.call(self._lines.render, batch_id):
-                pass
-            if status := await self._database.call(self._lines.finish, batch_id):
-                self._metrics.batches.labels(status).inc()
-                log.info("a batch ended", extra={"batch": batch_id, "status": status})
+            try:
+                await self._end_batch(batch_id)
+            except Exception as error:
+                if not is_of_record(error):
+                    raise
+                # Of one batch, which does not keep the others from their end.
+                log.exception("a batch cannot be ended", extra={"batch": batch_id})
+
+    async def _end_batch(self, batch_id: str) -> None:
+        while await self._database.call(self._lines.render, batch_id):
+            pass
+        if status := await self._database.call(self._lines.finish, batch_id):
+            self._metrics.batches.labels(status).inc()
+            log.info("a batch ended", extra={"batch": batch_id, "status": status})
 
     async def _purge_old(self) -> None:
         for _ in range(_PURGES):
@@ -174,17 +203,18 @@ class Dispatcher:
 
     async def _claim(self) -> bool:
         """Claims and sends as many lines as there is room for, tenant after tenant; whether it found any."""
-        if self._room() <= 0:
+        if not self._has_room():
             return False
         turn = await self._database.call(self._lines.runnable, self._last_tenant)
         if turn.is_full and not self._is_full:
             log.warning("lines wait: the database has no room for results (--max-database-bytes)")
         self._is_full = turn.is_full
-        share = max(1, self._room() // max(1, len({batch.tenant for batch in turn.batches})))
+        tenants = {batch.tenant for batch in turn.batches}
+        share = max(1, max(map(self._shares.room, tenants), default=0) // max(1, len(tenants)))
         found, served = False, turn.last
         for batch in turn.batches:
             window = self._window(batch.tenant)
-            count = min(self._room(), window.room(self._clock()), share)
+            count = min(self._shares.room(batch.tenant), window.room(self._clock()), share)
             if count <= 0:
                 continue
             for claim in await self._database.call(self._lines.claim, batch, count):
@@ -218,13 +248,14 @@ class Dispatcher:
 
     def _begin(self, claim: LineClaim, window: Window) -> asyncio.Task[None]:
         window.begun()
+        self._shares.taken[claim.batch.tenant] += 1
         task = asyncio.create_task(self._send(claim, window))
         self._running[task] = claim
         task.add_done_callback(self._ended)
         return task
 
-    def _room(self) -> int:
-        return self._settings.max_concurrency - len(self._running) - len(self._results)
+    def _has_room(self) -> bool:
+        return self._shares.taken.total() < self._shares.most
 
     def _window(self, tenant: str) -> Window:
         window = self._windows.setdefault(tenant, Window(float(self._settings.max_concurrency)))
@@ -237,6 +268,11 @@ class Dispatcher:
         began_s = self._clock()
         try:
             called = await self._calls.send(claim)
+        except Exception:
+            log.exception("a line failed inside of the process", extra={"batch": claim.batch.id, "line": claim.n})
+            window.broke()
+            self._results.append(self._calls.fail_inside(claim, "The process failed to send this request."))
+            return
         except BaseException:
             window.broke()
             raise
@@ -252,7 +288,9 @@ class Dispatcher:
         self._results.append(result)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
+        claim = self._running.pop(task)
+        if task.cancelled() or task.exception():
+            self._shares.give_back(claim.batch.tenant)  # there is no result
         if task is self._suspect:
             now_s = self._clock()
             self._isolates_from_s = 2 * now_s - (self._isolates_since_s or now_s)
@@ -261,3 +299,18 @@ class Dispatcher:
             # The line's lease ends, and it is claimed again.
             log.error("a line failed inside of the process", exc_info=error)
         self.wake()
+
+
+def _validated(done: "asyncio.Task[bool]") -> bool:
+    """Whether a batch was validated.
+
+    Raises the errors in `UNAVAILABLE`. Any other one is of one batch: it is read again when its lease has ended, and
+    fails in the end.
+    """
+    try:
+        return done.result()
+    except UNAVAILABLE:
+        raise
+    except Exception:
+        log.exception("a batch cannot be validated")
+        return False

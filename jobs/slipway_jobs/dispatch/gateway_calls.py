@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -12,7 +12,7 @@ import msgspec
 
 from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, PassKeys
 
-from ..input_line import InvalidLine, is_too_deep, read_line
+from ..input_line import UNREADABLE, InvalidLine, check_json, read_line
 from ..settings import JobsSettings
 from ..states import COMPLETED, FAILED, QUEUED
 from ..store.line_store import LineClaim, LineResult, request_id, result_line
@@ -119,6 +119,10 @@ class GatewayCalls:
         attempts = claim.attempts + 1
         return Called(LineResult(claim, QUEUED, attempts=attempts, wait_s=2.0**attempts / 2))
 
+    def fail_inside(self, claim: LineClaim, message: str) -> LineResult:
+        """The result of a line at which this process failed."""
+        return replace(self._failed(claim, "internal_error", message).result, replaces=True)
+
     def _failed(self, claim: LineClaim, code: str, message: str) -> Called:
         error = {"code": code, "message": message}
         line = result_line(claim.batch.id, claim.n, claim.custom_id, error=error)
@@ -132,13 +136,11 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
 
 def _body(data: bytes) -> Any:
     """A response's body: JSON on one line with the values as they came; other bytes, and too many levels, as a text."""
-    if is_too_deep(data):
-        return data.decode(errors="replace")
     try:
-        msgspec.json.decode(data)
+        check_json(data)
         # A second pass over the body, because a JSONL file needs it on one line.
         return msgspec.Raw(msgspec.json.format(data, indent=-1))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return data.decode(errors="replace")
 
 

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 
 from slipway_process import logs
+from slipway_process.database_errors import UNAVAILABLE
 from slipway_process.passes import PassKeys
+from slipway_process.shares import Shares
 
-from ..store.database import UNAVAILABLE
 from ..telemetry import JobsMetrics
+from .fields import LARGE_BODIES, MAX_LARGE_BODIES, end_body
 from .refusal import JobsRefusal, unavailable
 from .tenancy import verify
 
@@ -24,12 +26,16 @@ def public_app(routes: Iterable[web.RouteDef], keys: PassKeys, metrics: JobsMetr
     async def guarded(request: web.Request, handler: _Answer) -> web.StreamResponse:
         given = request.headers.get("X-Request-Id", "")
         with logs.about(request_id=given if _SANE_ID.fullmatch(given) else ""):
-            response = await _answered(request, handler, keys)
+            try:
+                response = await _answered(request, handler, keys)
+            finally:
+                end_body(request)
         metrics.requests.labels(str(response.status)).inc()
         return response
 
     # Bodies are read in parts, each within its own bound.
     app = web.Application(middlewares=[guarded], client_max_size=0)
+    app[LARGE_BODIES] = Shares(MAX_LARGE_BODIES)
     app.add_routes(routes)
     return app
 

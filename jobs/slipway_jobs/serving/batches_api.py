@@ -15,7 +15,7 @@ from ..store.file_store import FileStore
 from ..store.key_store import KeyAnswer
 from ..store.usage import TooMuchKept
 from .callbacks import CALLBACK_URL, Callbacks
-from .fields import BODY_DIGEST, body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, text_of
+from .fields import BODY_DIGEST, body_of, endpoint_of, expires_of, id_of, metadata_of, page_of, small_of, text_of
 from .files_api import listing
 from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
@@ -92,9 +92,11 @@ class BatchesApi:
         if recorded := attempt.replay(fingerprint_of(request, request[BODY_DIGEST])):
             return recorded
         endpoint, metadata = endpoint_of(fields), metadata_of(fields)
-        if fields.get("completion_window") != _WINDOW:
+        if small_of(fields, "completion_window") != _WINDOW:
             raise invalid("completion_window", f"completion_window must be {_WINDOW}.")
-        expires_s = expires_of(fields.get("output_expires_after"), "output_expires_after", self._settings.retention_s)
+        expires_s = expires_of(
+            small_of(fields, "output_expires_after"), "output_expires_after", self._settings.retention_s
+        )
         file_id = text_of(fields, "input_file_id", 64)
         file = await self._database.call(self._files.get, tenant, file_id)
         if file is None or file["purpose"] != "batch":

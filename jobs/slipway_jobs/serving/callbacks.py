@@ -41,7 +41,7 @@ class Callbacks:
         Raises:
             JobsRefusal: there are no webhooks, or the URL is invalid, or its host is not listed.
         """
-        if fields.get(CALLBACK_URL) is None:
+        if CALLBACK_URL not in fields:
             return None
         url = text_of(fields, CALLBACK_URL, MAX_URL_CHARACTERS)
         if not self._secrets:

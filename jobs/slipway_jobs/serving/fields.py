@@ -1,60 +1,140 @@
 """Reads the JSON body and the query of a request, with errors that name the field."""
 
+import asyncio
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from ..input_line import is_endpoint, is_too_deep
+from slipway_process import json_bounds
+from slipway_process.byte_order_mark import without_mark
+from slipway_process.json_bounds import MAX_NUMBERS
+from slipway_process.shares import Shares
+
+from ..input_line import UNREADABLE, check_json, is_endpoint, unknown_field
 from .refusal import JobsRefusal, invalid
+from .tenancy import tenant_of
 
 BODY_DIGEST: web.RequestKey[bytes] = web.RequestKey("body_digest", bytes)  # set by `body_of`
-MAX_BODY_BYTES = 16 << 20
+MAX_BODY_BYTES = 8 << 20
+# Bodies above a size that are held at once, from their arrival until their answer: at most 128 MiB of them.
+LARGE_BODY_BYTES, MAX_LARGE_BODIES = 256 << 10, 16
+LARGE_BODIES: web.AppKey[Shares] = web.AppKey("large_bodies", Shares)
+_IS_LARGE: web.RequestKey[bool] = web.RequestKey("is_large", bool)
+_OTHERS_S = 0.005
+_MAX_SMALL_BYTES = 1024  # of a field whose value may have any type
+_MAX_METADATA_BYTES = 128 << 10  # what 16 keys and values take if each character is escaped
 _MAX_LIMIT = 100
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
 _EXPIRES_S = (3600, 2_592_000)
+_TEXT, _ANY = msgspec.json.Decoder(str), msgspec.json.Decoder[Any]()
+_TEXTS, _LIST = msgspec.json.Decoder(dict[str, str]), msgspec.json.Decoder(list[msgspec.Raw])
 
-Fields = Mapping[str, Any]
+# The fields of a body that are there and not null, as they were written.
+Fields = Mapping[str, msgspec.Raw]
 
 
-async def body_of(request: web.Request, known: Collection[str], limit_bytes: int = MAX_BODY_BYTES) -> Fields:
+async def body_of(request: web.Request, known: tuple[str, ...], limit_bytes: int = MAX_BODY_BYTES) -> Fields:
     """Reads the JSON body of a request, and sets the request's `BODY_DIGEST` (SHA-256).
 
     Raises:
-        JobsRefusal: the body is too long, no JSON object, or has a field that is not `known`.
+        JobsRefusal: the body is too long, no JSON object, or has a field that is not `known`; or other large bodies of
+            the tenant are held.
     """
     data = bytearray()
     async for chunk in request.content.iter_any():
         data += chunk
         if len(data) > limit_bytes:
             raise JobsRefusal(413, "request_too_large", f"The request body exceeds {limit_bytes} bytes.")
+        if len(data) > LARGE_BODY_BYTES and _IS_LARGE not in request:
+            _take_place(request)
     request[BODY_DIGEST] = hashlib.sha256(data).digest()
-    if is_too_deep(data):
-        raise JobsRefusal(400, "invalid_json", "The body is nested too deeply.")
+    await let_others_run(data)
+    data = without_mark(data)
     try:
-        fields = msgspec.json.decode(data)
-        bytes(data).decode()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        check_json(data)
+        await let_others_run(data)
+        fields = _decoder(known).decode(data)
+    except RecursionError:
+        raise JobsRefusal(400, "invalid_json", "The body is nested too deeply.") from None
+    except msgspec.ValidationError as error:
+        if (name := unknown_field(error)) is None:
+            raise JobsRefusal(400, "invalid_json", "The body must be a JSON object.") from None
+        raise invalid(name, f"The field {name!r} is unknown.", "unknown_field") from None
+    except UNREADABLE:
         raise JobsRefusal(400, "invalid_json", "The body is no valid JSON.") from None
-    if not isinstance(fields, dict):
-        raise JobsRefusal(400, "invalid_json", "The body must be a JSON object.")
-    for name in fields:
-        if name not in known:
-            raise invalid(name[:100], f"The field {name[:100]!r} is unknown.", "unknown_field")
-    return fields
+    given = ((name, getattr(fields, name)) for name in known)
+    return {name: value for name, value in given if bytes(value) not in (b"", b"null")}
 
 
-def text_of(fields: Fields, name: str, limit: int = 600) -> str:
+async def let_others_run(data: bytes | bytearray) -> None:
+    """Call it between two looks at a body: each look at a large one takes some hundredths of a second.
+
+    An answer to another request needs some rounds of the event loop, so that one round is too little.
+    """
+    if len(data) > LARGE_BODY_BYTES:
+        await asyncio.sleep(_OTHERS_S)
+
+
+def _take_place(request: web.Request) -> None:
+    if not request.app[LARGE_BODIES].take(tenant_of(request)):
+        message = f"Too many bodies of more than {LARGE_BODY_BYTES} bytes are received now."
+        raise JobsRefusal(429, "too_many_bodies", message, retry_after_s=1)
+    request[_IS_LARGE] = True
+
+
+def end_body(request: web.Request) -> None:
+    """Call it when a request has its answer."""
+    if request.pop(_IS_LARGE, False):
+        request.app[LARGE_BODIES].give_back(tenant_of(request))
+
+
+@lru_cache(maxsize=16)
+def _decoder(known: tuple[str, ...]) -> "msgspec.json.Decoder[Any]":
+    """Of an object that has these fields alone."""
+    fields = [(name, msgspec.Raw, msgspec.Raw()) for name in known]
+    return msgspec.json.Decoder(msgspec.defstruct("Body", fields, forbid_unknown_fields=True))
+
+
+def text_of(fields: Fields, name: str, limit: int = 512) -> str:
     """
     Raises:
         JobsRefusal: it is missing, empty, no text, or too long.
     """
-    value = fields.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= limit or not is_storable(value):
-        raise invalid(name, f"{name} must be a text of 1 to {limit} characters.")
-    return value
+    with suppress(*UNREADABLE):
+        value = _TEXT.decode(fields.get(name, b"null"))
+        if 0 < len(value) <= limit and is_storable(value):
+            return value
+    raise invalid(name, f"{name} must be a text of 1 to {limit} characters.")
+
+
+def small_of(fields: Fields, name: str) -> Any:
+    """The value of a field that is at most 1 KiB; None without one. Raises JobsRefusal for a longer one."""
+    value = fields.get(name, b"null")
+    if len(bytes(value)) > _MAX_SMALL_BYTES:
+        raise invalid(name, f"{name} has more than {_MAX_SMALL_BYTES} bytes.")
+    return _ANY.decode(value)
+
+
+async def list_of(fields: Fields, name: str, most: int) -> list[msgspec.Raw]:
+    """The items of a list of 1 to `most`, as they were written. Raises JobsRefusal."""
+    data = bytes(fields.get(name, b"null"))
+    await let_others_run(data)
+    try:
+        json_bounds.check(data, max_objects=MAX_NUMBERS)
+        await let_others_run(data)
+        items = _LIST.decode(data)
+    except json_bounds.TooManyValues as error:
+        raise invalid(name, f"{name} {error}: upload a file instead.") from None
+    except msgspec.ValidationError:
+        items = []
+    if not 1 <= len(items) <= most:
+        raise invalid(name, f"{name} must be a list of 1 to {most} {name}.")
+    return items
 
 
 def is_storable(text: str) -> bool:
@@ -71,13 +151,15 @@ def endpoint_of(fields: Fields) -> str:
 
 def metadata_of(fields: Fields) -> str | None:
     """The field `metadata` as JSON; None without one. Raises JobsRefusal."""
-    given = fields.get("metadata")
-    if given is None:
+    if "metadata" not in fields:
         return None
-    if not isinstance(given, dict) or len(given) > _MAX_METADATA:
+    data, given = bytes(fields["metadata"]), None
+    with suppress(msgspec.ValidationError):
+        given = _TEXTS.decode(data) if len(data) <= _MAX_METADATA_BYTES else None
+    if given is None or len(given) > _MAX_METADATA:
         raise invalid("metadata", f"metadata must be an object of at most {_MAX_METADATA} texts.")
     for key, value in given.items():
-        fits = isinstance(value, str) and len(key) <= _MAX_METADATA_KEY and len(value) <= _MAX_METADATA_VALUE
+        fits = len(key) <= _MAX_METADATA_KEY and len(value) <= _MAX_METADATA_VALUE
         if not fits or not is_storable(key + value):
             message = f"keys have at most {_MAX_METADATA_KEY} characters, values are texts of {_MAX_METADATA_VALUE}."
             raise invalid("metadata", f"metadata: {message}")

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import hashlib
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
+
+from slipway_process.shares import Shares
 
 from ..settings import JobsSettings
 from ..store.database import Database
@@ -43,8 +44,8 @@ class FilesApi:
     ) -> None:
         self._settings, self._database, self._store = settings, database, store
         self._uploads, self._keys, self._metrics = uploads, keys, metrics
-        self._receiving = Counter[str]()  # by tenant
-        metrics.uploads.set_function(self._receiving.total)
+        self._receiving = Shares(settings.max_uploads)
+        metrics.uploads.set_function(self._receiving.taken.total)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -57,9 +58,8 @@ class FilesApi:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         tenant = tenant_of(request)
-        if not self._has_room(tenant):
+        if not self._receiving.take(tenant):
             raise JobsRefusal(429, "too_many_uploads", "Too many files are received now.", retry_after_s=2)
-        self._receiving[tenant] += 1
         try:
             return await self._keys.run(request, self._create)
         except JobsRefusal:
@@ -67,15 +67,7 @@ class FilesApi:
             await self._skip(request)
             raise
         finally:
-            self._receiving[tenant] -= 1
-            if not self._receiving[tenant]:
-                del self._receiving[tenant]
-
-    def _has_room(self, tenant: str) -> bool:
-        """Whether one more file may be received. A tenant may send half of them, so that it cannot keep others out."""
-        most = self._settings.max_uploads
-        of_tenant = max(1, most // 2) if tenant else most
-        return self._receiving.total() < most and self._receiving[tenant] < of_tenant
+            self._receiving.give_back(tenant)
 
     async def _create(self, request: web.Request, attempt: KeyedAttempt) -> KeyAnswer:
         if request.content_type != "multipart/form-data" or "boundary" not in request.headers["Content-Type"]:

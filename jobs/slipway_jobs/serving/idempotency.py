@@ -13,7 +13,9 @@ import msgspec
 from aiohttp import web
 from sqlalchemy import Connection
 
-from ..store.database import UNAVAILABLE, Database
+from slipway_process.database_errors import UNAVAILABLE
+
+from ..store.database import Database
 from ..store.file_store import DatabaseFull
 from ..store.key_store import KeyAnswer, KeyClaim, KeyInProgress, KeyStore, LostKey, TooManyKeys
 from .refusal import JobsRefusal, database_full, invalid
@@ -127,7 +129,7 @@ class IdempotentRequests:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 await self._database.call(self._store.renew, claim)
-            except UNAVAILABLE as error:
+            except Exception as error:
                 log.warning("the lease of an idempotency key is not renewed: %s", error)
 
 

@@ -1,6 +1,7 @@
 """Thin adapters over batches: `/v1/jobs` is a batch of one request, `/api/v1/batch` one of inputs in its body."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from ..store.file_store import INTERNAL, NewFile
 from ..store.key_store import KeyAnswer
 from .batches_api import make_batch
 from .callbacks import CALLBACK_URL, Callbacks
-from .fields import BODY_DIGEST, Fields, body_of, endpoint_of, id_of, text_of
+from .fields import BODY_DIGEST, Fields, body_of, endpoint_of, id_of, let_others_run, list_of, text_of
 from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of
@@ -80,6 +81,7 @@ class JobsApi:
             return recorded
         endpoint = endpoint_of(fields)
         line = _line("job", endpoint, fields.get("body"))
+        await let_others_run(line)
         try:
             read_line(line, endpoint)
         except InvalidLine as error:
@@ -108,10 +110,8 @@ class JobsApi:
         fields = await body_of(request, ("model", "inputs", CALLBACK_URL))
         if recorded := attempt.replay(fingerprint_of(request, request[BODY_DIGEST])):
             return recorded
-        model, inputs = text_of(fields, "model", MAX_CUSTOM_ID), fields.get("inputs")
-        most = self._settings.max_lines
-        if not isinstance(inputs, list) or not 1 <= len(inputs) <= most:
-            raise invalid("inputs", f"inputs must be a list of 1 to {most} inputs.")
+        model = text_of(fields, "model", MAX_CUSTOM_ID)
+        inputs = await list_of(fields, "inputs", self._settings.max_lines)
         lines = (_line(f"input-{n}", _PREDICT, {"model": model, "input": one}) for n, one in enumerate(inputs))
         new = self._new(request, fields, INPUTS, _PREDICT)
         # Nothing is known of how long requests of this model take.
@@ -168,20 +168,50 @@ class JobsApi:
         }
         line = await self._database.call(self._store.result, row["id"]) if row["output_file_id"] else None
         failed = None if line else await self._database.call(self._store.result, row["id"])
-        found = msgspec.json.decode(line or failed or b"{}")
-        response, error = found.get("response") or {}, found.get("error")
+        found = _RESULT.decode(line or failed or b"{}")
+        response = found.response or _Response()
+        error: dict[str, str] | msgspec.Raw | None = found.error
         if row["status"] == COMPLETED and not row["output_file_id"]:
             shown["status"] = "failed"
-        if failed and response:
-            body = response.get("body")
-            error = body.get("error", body) if isinstance(body, dict) else body
+        if failed and found.response:
+            error = _error_of(response.body)
         if row["status"] == COMPLETED and not (line or failed):
             error = {"code": "result_deleted", "message": "The file with the result of this job was deleted."}
         if error is None and row["status"] in UNRUN:  # the job ended before its file was read
             error = dict(zip(("code", "message"), UNRUN[row["status"]], strict=True))
-        shown["result"] = response.get("body") if line else None
-        shown["status_code"], shown["revision"] = response.get("status_code"), response.get("revision")
+        shown["result"] = response.body if line else None
+        shown["status_code"], shown["revision"] = response.status_code, response.revision
         return shown | {"error": error}
+
+
+class _Response(msgspec.Struct):
+    """The response in a line of a result. A model wrote `body`."""
+
+    status_code: int | None = None
+    revision: str | None = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Result(msgspec.Struct):
+    """What is shown of a line of a result."""
+
+    response: _Response | None = None
+    error: dict[str, str] | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: msgspec.Raw = msgspec.Raw()
+
+
+_RESULT, _ERROR_BODY = msgspec.json.Decoder(_Result), msgspec.json.Decoder(_ErrorBody)
+
+
+def _error_of(body: msgspec.Raw) -> msgspec.Raw:
+    """The `error` in the body of a response that is none of success, or the whole body."""
+    with suppress(msgspec.ValidationError):
+        if bytes(error := _ERROR_BODY.decode(body).error):
+            return error
+    return body
 
 
 def _line(custom_id: str, endpoint: str, body: Any) -> bytes:

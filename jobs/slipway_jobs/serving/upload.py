@@ -1,5 +1,6 @@
 """Receives a file line by line into the database, holding one slice of it at a time."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -15,7 +16,11 @@ from .refusal import JobsRefusal, database_full, invalid
 
 T = TypeVar("T")
 _SLICE_BYTES = 1 << 20
-_SLICE_LINES = 2000
+_SLICE_LINES = 500
+# After a slice of lines: the database's thread takes the interpreter in turns with the event loop, and an answer to
+# another request needs some rounds of the loop.
+_OTHERS_S = 0.01
+_PIECE_BYTES = 16 << 10  # that are cut into lines at once: each of its bytes may be one
 
 
 def new_id(prefix: str) -> str:
@@ -95,14 +100,16 @@ class Uploads:
             total += len(chunk)
             if total > self._settings.max_file_bytes:
                 raise file_too_large(self._settings.max_file_bytes)
-            for line in splitter.add(chunk):
-                slice_.append(line)
-                size += len(line)
-            if written + len(slice_) > most:
-                raise invalid("file", f"The file has more than {most} lines.", "too_many_lines")
-            if size >= _SLICE_BYTES or len(slice_) >= _SLICE_LINES:
-                await self._database.call(self._store.add, file_id, written, slice_)
-                written, slice_, size = written + len(slice_), [], 0
+            for at in range(0, len(chunk), _PIECE_BYTES):
+                for line in splitter.add(chunk[at : at + _PIECE_BYTES]):
+                    slice_.append(line)
+                    size += len(line)
+                    if size >= _SLICE_BYTES or len(slice_) >= _SLICE_LINES:
+                        await self._database.call(self._store.add, file_id, written, slice_)
+                        await asyncio.sleep(_OTHERS_S)
+                        written, slice_, size = written + len(slice_), [], 0
+                if written + len(slice_) > most:
+                    raise invalid("file", f"The file has more than {most} lines.", "too_many_lines")
         if slice_ := slice_ + splitter.end():
             await self._database.call(self._store.add, file_id, written, slice_)
         return total

@@ -1,6 +1,7 @@
 """Opens the database, and runs calls to it in threads."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -8,9 +9,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine, Table, create_engine, event, func, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.elements import ColumnElement
 
+from slipway_process.batches import Written, write_apart
+from slipway_process.database_errors import (
+    UnusableDatabase,
+    drop_connections_after_errors_of_the_driver,
+    is_of_record,
+)
 from slipway_process.database_urls import parse_url, ssl_context
 
 from .tables import metadata
@@ -18,20 +24,20 @@ from .upgrades import upgrade
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Record = TypeVar("Record")
 _CONNECT_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_MS = 30_000
 _CLIENT_CHECK_MS = 1000
 _CONNECTIONS = 4  # to PostgreSQL; SQLite has one writer
 _PAGE_BYTES = 4096
 _LOCK = 0x511B
-_PRAGMAS = ("journal_mode=WAL", "journal_size_limit=16777216", "synchronous=FULL", "busy_timeout=10000")
-
-
-class UnusableDatabase(Exception):
-    """The database belongs to another release."""
-
-
-UNAVAILABLE = (SQLAlchemyError, OSError, UnusableDatabase)
+_PRAGMAS = (
+    "journal_mode=WAL",
+    "journal_size_limit=16777216",
+    "temp_store=MEMORY",  # the root filesystem is read-only: there is no place for temporary files
+    "synchronous=FULL",
+    "busy_timeout=10000",
+)
 
 
 class Database:
@@ -63,11 +69,26 @@ class Database:
         """Runs a function in one transaction, in a thread. Raises the errors in `UNAVAILABLE`."""
 
         def run() -> T:
-            self._open()
-            with self._engine.begin() as connection:
-                return function(connection, *given, **named)
+            return self._run(lambda connection: function(connection, *given, **named))
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+    async def write_apart(
+        self, function: Callable[[Connection, Sequence[Record]], T], records: Sequence[Record]
+    ) -> Written[Record, T]:
+        """Writes records by a function that writes all or none, in a thread; see `slipway_process.batches`."""
+
+        def write(part: Sequence[Record]) -> T:
+            return self._run(lambda connection: function(connection, part))
+
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: write_apart(write, records, is_of_record)
+        )
+
+    def _run(self, function: Callable[[Connection], T]) -> T:
+        self._open()
+        with self._engine.begin() as connection:
+            return function(connection)
 
     def add(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Inserts all rows, with PostgreSQL in a few statements: by default its driver sends one for each row."""
@@ -82,15 +103,18 @@ class Database:
     def time(self, connection: Connection) -> float:
         return float(connection.execute(select(self.now)).scalar_one())
 
-    def free_share(self, connection: Connection) -> float:
-        """The free part (0 to 1) of SQLite's file at its size limit; 1 for PostgreSQL, which has no limit here."""
+    def free_bytes(self, connection: Connection, reserved_share: float = 0.0) -> float:
+        """The free bytes of SQLite's file, below its size limit and without a reserved share (0 to 1) of that.
+
+        Infinite for PostgreSQL, which has no limit here.
+        """
         if self.is_shared:
-            return 1.0
+            return math.inf
         used, free, most = (
             int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
             for name in ("page_count", "freelist_count", "max_page_count")
         )
-        return 1.0 - (used - free) / most
+        return max(0.0, most * (1.0 - reserved_share) - (used - free)) * _PAGE_BYTES
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
@@ -116,6 +140,8 @@ def _open_postgresql(url: URL) -> Engine:
         options["ssl_context"] = context
     bare = url.difference_update_query(["sslmode", "sslrootcert"])
     engine = create_engine(bare, connect_args=options, pool_size=_CONNECTIONS, max_overflow=0, pool_pre_ping=True)
+
+    drop_connections_after_errors_of_the_driver(engine)
 
     @event.listens_for(engine, "connect")
     def limit_time(connection: Any, record: object) -> None:

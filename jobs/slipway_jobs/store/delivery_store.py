@@ -1,6 +1,6 @@
 """Reads and writes of webhooks: each is added with its batch, is due when the batch has ended, and is fenced."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,17 +91,25 @@ class DeliveryStore:
             connection.execute(update(deliveries).where(*own).values(values))
         return len(rows)
 
-    def claim(self, connection: Connection, limit: int) -> list[Delivery]:
+    def claim(
+        self, connection: Connection, limit: int, *, each: int = 100, but_not: Sequence[str] = ()
+    ) -> list[Delivery]:
         """Claims webhooks that are due: one of each tenant, first attempts first, then the second ones.
 
         So neither receivers that are away nor those of another tenant delay a webhook for long.
+        `each`: at most so many of one tenant. `but_not`: tenants that get none.
         """
         now_s, table = self._database.time(connection), deliveries.c
-        due = (table.state == PENDING, table.next_at <= now_s)
+        due = (table.state == PENDING, table.next_at <= now_s, table.tenant.not_in(but_not))
         order = (table.attempts, table.next_at)
         place = func.row_number().over(partition_by=table.tenant, order_by=order).label("place")
         ranked = select(table.batch_id, *order, place).where(*due).subquery()
-        turn = select(ranked.c.batch_id).order_by(ranked.c.place, ranked.c.attempts, ranked.c.next_at).limit(limit)
+        turn = (
+            select(ranked.c.batch_id)
+            .where(ranked.c.place <= each)
+            .order_by(ranked.c.place, ranked.c.attempts, ranked.c.next_at)
+            .limit(limit)
+        )
         free = select(table.batch_id).where(table.batch_id.in_(turn), *due).with_for_update(skip_locked=True)
         if not (ids := connection.execute(free).scalars().all()):
             return []

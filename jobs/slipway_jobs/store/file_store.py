@@ -1,5 +1,6 @@
 """Reads and writes of files. Input files have rows of lines; output and error files are the lines of a batch."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ INTERNAL = "internal"  # purpose of the input file of a job or batch that was cr
 PAGE_LINES = 200
 PAGE_BYTES = 1 << 20
 UPLOAD_S = 3600.0  # time of an upload; later it is deleted as one whose process was killed
+FILE_BYTES = 1024  # of a file's own row
 RESERVED_SHARE = 0.25  # of SQLite's file: for results, not for uploads
 
 Row = Mapping[str, Any]
 
 
 class DatabaseFull(Exception):
-    """SQLite's file is at the limit for files that are uploaded."""
+    """SQLite's file is at the limit for files that are uploaded, or at that for one tenant's."""
 
 
 class UploadEnded(Exception):
@@ -64,11 +66,10 @@ class FileStore:
         """Adds lines to a file, from number `first` on.
 
         Raises:
-            DatabaseFull: the rest of the database is reserved for results.
+            DatabaseFull: the rest of the database is reserved for results, or for other tenants' files.
             UploadEnded: the upload took too long.
         """
-        if self._database.free_share(connection) < RESERVED_SHARE:
-            raise DatabaseFull
+        self._check_room(connection, file_id)
         rows = [{"file_id": file_id, "n": first + place, "data": line} for place, line in enumerate(data)]
         size = sum(map(len, data))
         larger = update(files).where(*self._uploading(file_id)).values(bytes=files.c.bytes + size)
@@ -83,11 +84,7 @@ class FileStore:
             TooMuchStored: with this file the tenant would have more than it may.
             UploadEnded: the upload took too long.
         """
-        # A deleted file is there as long as a batch reads it.
-        kept = or_(files.c.state != DELETED, self._is_read())
-        own = (files.c.tenant == new.tenant, files.c.batch_id.is_(None), kept)
-        stored = connection.execute(select(func.sum(files.c.bytes)).where(*own)).scalar() or 0
-        if stored > self._max_tenant_bytes:
+        if self._stored(connection, new.tenant) > self._max_tenant_bytes:
             raise TooMuchStored
         values = {"state": READY, "purpose": new.purpose, "filename": new.filename}
         now_s = self._database.time(connection)
@@ -177,6 +174,22 @@ class FileStore:
         own = (lines.c.batch_id == file["batch_id"], lines.c.n.in_([n for n, _ in found]))
         connection.execute(update(lines).where(*own).values(result=None))
         return [size for _, size in found]
+
+    def _check_room(self, connection: Connection, file_id: str) -> None:
+        """A tenant may fill as much as it leaves free, so that there is always room for the first file of another."""
+        free_bytes = self._database.free_bytes(connection, RESERVED_SHARE)
+        if free_bytes == math.inf:
+            return
+        tenant = connection.execute(select(files.c.tenant).where(files.c.id == file_id)).scalar() or ""
+        if not free_bytes or (tenant and self._stored(connection, tenant) > free_bytes):
+            raise DatabaseFull
+
+    def _stored(self, connection: Connection, tenant: str) -> int:
+        """Bytes of a tenant's files. A deleted file is there as long as a batch reads it."""
+        kept = or_(files.c.state != DELETED, self._is_read())
+        own = (files.c.tenant == tenant, files.c.batch_id.is_(None), kept)
+        size = func.sum(files.c.bytes) + FILE_BYTES * func.count()
+        return int(connection.execute(select(size).where(*own)).scalar() or 0)
 
     def _uploading(self, file_id: str) -> tuple[Any, ...]:
         """Conditions: the file is being written, and `purge` does not delete it yet."""

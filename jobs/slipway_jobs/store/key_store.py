@@ -112,7 +112,7 @@ class KeyStore:
         count, stored = connection.execute(select(func.count(), size).where(keys.c.tenant == tenant)).one()
         if count >= self._most or stored >= MAX_TENANT_ANSWER_BYTES:
             raise TooManyKeys
-        if self._database.free_share(connection) < RESERVED_SHARE:
+        if not self._database.free_bytes(connection, RESERVED_SHARE):
             raise DatabaseFull
 
 

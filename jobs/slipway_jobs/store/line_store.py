@@ -33,15 +33,12 @@ from ..states import (
 )
 from .database import Database
 from .tables import batches, files, inputs, lines
-from .usage import TenantUsage
+from .usage import LEAST_SHARE, TenantUsage
 
 MAX_LISTED = 200  # batches that are looked at in one turn
 MAX_TENANTS = 100  # whose batches are looked at in one turn
 _BATCHES_OF_TENANT = 32
 ALONE_AFTER = 2  # losses, after which a line runs alone
-# Of SQLite's file: with less no line is claimed, as the rest is for results of those in flight and for the ends of
-# batches. A database that is full takes no result, and then no tenant's batch goes on.
-LEAST_SHARE = 0.1
 _RENDERED_ROWS = 1000
 
 
@@ -84,13 +81,17 @@ class LineClaim:
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """`state`: COMPLETED or FAILED with the line of the result; QUEUED: it runs again after `wait_s`."""
+    """`state`: COMPLETED or FAILED with the line of the result; QUEUED: it runs again after `wait_s`.
+
+    `replaces`: it takes the place of a result that the database refused.
+    """
 
     claim: LineClaim
     state: str
     line: bytes | None = None
     attempts: int = 0
     wait_s: float = 0.0
+    replaces: bool = False
 
 
 class LineStore:
@@ -130,7 +131,7 @@ class LineStore:
         ready = (lines.c.state == QUEUED, lines.c.ready_at <= self._database.now, lines.c.losses < ALONE_AFTER)
         waiting = exists().where(lines.c.batch_id == batches.c.id, *ready)
         place = func.row_number().over(partition_by=batches.c.tenant, order_by=batches.c.id).label("place")
-        own = (batches.c.status == IN_PROGRESS, batches.c.tenant.in_(names), self._tenant_has_room())
+        own = (batches.c.status == IN_PROGRESS, batches.c.tenant.in_(names), self._tenant_has_room(connection))
         ranked = select(*_RUNNABLE, place).where(*own, waiting).subquery()
         query = select(ranked).where(ranked.c.place <= _BATCHES_OF_TENANT).order_by(ranked.c.place).limit(MAX_LISTED)
         turns = {name: turn for turn, name in enumerate(names)}
@@ -161,25 +162,27 @@ class LineStore:
 
     def has_suspect(self, connection: Connection) -> bool:
         """Whether a line waits that has to run with nothing beside it, and the database has room for its result."""
-        return self._has_room(connection) and connection.execute(self._suspects().limit(1)).first() is not None
+        return (
+            self._has_room(connection) and connection.execute(self._suspects(connection).limit(1)).first() is not None
+        )
 
     def claim_suspect(self, connection: Connection) -> list[LineClaim]:
         """Claims one line that was in flight when processes died; alone, it is the cause if its process dies too."""
-        free = self._suspects().order_by(lines.c.batch_id, lines.c.n).limit(1)
+        free = self._suspects(connection).order_by(lines.c.batch_id, lines.c.n).limit(1)
         row = connection.execute(free.with_for_update(of=lines, skip_locked=True)).first()
         return self._claimed(connection, RunnableBatch(*row[:-1]), [row.n]) if row else []
 
-    def _tenant_has_room(self) -> Any:
-        return ~self._usage.is_full(batches.c.tenant)
+    def _tenant_has_room(self, connection: Connection) -> Any:
+        return ~self._usage.is_full(connection, batches.c.tenant)
 
     def _has_room(self, connection: Connection) -> bool:
-        return self._database.free_share(connection) >= LEAST_SHARE
+        return self._database.free_bytes(connection, LEAST_SHARE) > 0
 
-    def _suspects(self) -> Select[Any]:
+    def _suspects(self, connection: Connection) -> Select[Any]:
         chosen = (lines.c.losses >= ALONE_AFTER, lines.c.losses < self._max_losses)
         ready = (lines.c.state == QUEUED, *chosen, lines.c.ready_at <= self._database.now)
         joined = lines.join(batches, lines.c.batch_id == batches.c.id)
-        own = (batches.c.status == IN_PROGRESS, self._tenant_has_room())
+        own = (batches.c.status == IN_PROGRESS, self._tenant_has_room(connection))
         return select(*_RUNNABLE, lines.c.n).select_from(joined).where(*ready, *own)
 
     def _claimed(self, connection: Connection, batch: RunnableBatch, numbers: Sequence[int]) -> list[LineClaim]:

@@ -12,6 +12,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from .database import Database
 from .tables import batches, lines, usage
 
+# Of SQLite's file: with less no line is claimed, as the rest is for results of those in flight and for the ends of
+# batches. A database that is full takes no result, and then no tenant's batch goes on.
+LEAST_SHARE = 0.1
 BATCH_BYTES, LINE_BYTES = 1024, 256  # of a row without its texts, with its part of the indexes
 
 # Bytes of a row of `lines` or `batches`, as the stores count them when they write it.
@@ -38,12 +41,14 @@ class TenantUsage:
         Raises:
             TooMuchKept: the tenant is at its limit.
         """
-        if connection.execute(select(self.is_full(tenant))).scalar_one():
+        if connection.execute(select(self.is_full(connection, tenant))).scalar_one():
             raise TooMuchKept
 
-    def is_full(self, tenant: str | ColumnElement[str]) -> ColumnElement[bool]:
-        """A condition: a tenant is at its limit."""
-        return select(usage.c.tenant).where(usage.c.tenant == tenant, usage.c.bytes >= self.max_bytes).exists()
+    def is_full(self, connection: Connection, tenant: str | ColumnElement[str]) -> ColumnElement[bool]:
+        """A condition: a tenant is at its limit, or has as much of SQLite's file as it leaves free for others."""
+        free_bytes = self._database.free_bytes(connection, LEAST_SHARE)
+        most = case((usage.c.tenant != "", min(self.max_bytes, free_bytes)), else_=self.max_bytes)
+        return select(usage.c.tenant).where(usage.c.tenant == tenant, usage.c.bytes >= most).exists()
 
     def add(self, connection: Connection, changes: Mapping[str, int]) -> None:
         """Adds bytes by tenant; negative ones are taken away. Call it last in a transaction."""

@@ -4,19 +4,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from slipway_operator.api.objects import Object
 from slipway_operator.audit.trail import Trail
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.errors import NotFound, Refused
+from slipway_operator.kube.errors import ApiError, NotFound, Refused
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, TENANTS
+from slipway_operator.model.shares import in_turns
 from slipway_operator.planning import audit
 from slipway_operator.planning.audit import MODEL_DEPLOYMENT, TENANT, Record, Recorded
 
 LOOK_S = 5.0
 ABSENT = timedelta(minutes=1)  # until Tenants are listed again, after their CRD or the right to read it was missing
-MOST = 100  # reads in one look; other objects wait for the next one
+MOST = 100  # reads in one look, in turns of namespaces; other objects wait for the next one
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class AuditRunner:
         self._elsewhere: set[str] = set()  # uids of ModelDeployments in the log that this operator does not watch
         self._tenants_after = datetime.min.replace(tzinfo=UTC)
         self._trouble = ""
+        self._broken: dict[str, str] = {}  # by object: the error that was logged
 
     async def run(self) -> None:
         """Look every LOOK_S until cancelled."""
@@ -49,7 +52,7 @@ class AuditRunner:
                 else:
                     self._opened = False  # another operator may append meanwhile
                 self._trouble = ""
-            except Exception as error:  # even a bug of the audit log must not stop rollouts
+            except (ApiError, OSError) as error:
                 if str(error) != self._trouble:
                     log.error("the audit log is not written; what is new is recorded later: %s", error)
                 self._trouble = str(error)
@@ -77,7 +80,7 @@ class AuditRunner:
         """
         found: list[Record] = []
         present, reads = set(), 0
-        for key in self._cache.deployments():
+        for key in in_turns(self._cache.deployments(), lambda key: key[0]):
             if (obj := self._cache.get(key)) is None:
                 continue
             present.add(uid := obj["metadata"]["uid"])
@@ -90,17 +93,29 @@ class AuditRunner:
                 reads += 1
                 if reads > MOST or (obj := await self._read(*key)) is None or obj["metadata"]["uid"] != uid:
                     continue
-            found += audit.records(MODEL_DEPLOYMENT, obj, former, self._now(), self._trail.since)
+            found += self._records(MODEL_DEPLOYMENT, obj, former)
             versions[uid] = version
         self._elsewhere -= present
         absent = known.keys() - present - self._elsewhere
         missing = [uid for uid in sorted(absent) if known[uid].kind == MODEL_DEPLOYMENT]
-        for uid in missing[:MOST]:
+        for uid in islice(in_turns(missing, lambda uid: known[uid].namespace), MOST):
             if await self._is_gone(uid, known[uid]):
                 found.append(audit.gone(uid, known[uid]))
             else:
                 self._elsewhere.add(uid)
         return found
+
+    def _records(self, kind: str, obj: Object, former: Recorded | None) -> list[Record]:
+        """Records of one object; none of one at which a bug is met: those of all others are written."""
+        try:
+            return audit.records(kind, obj, former, self._now(), self._trail.since)
+        except Exception as error:
+            name = f"{obj['metadata'].get('namespace', '')}/{obj['metadata'].get('name', '')}"
+            if self._broken.get(name) != repr(error):
+                log.exception("a bug: changes of the %s %s are not in the audit log", kind, name)
+            if len(self._broken) < MOST:
+                self._broken[name] = repr(error)
+            return []
 
     async def _is_gone(self, uid: str, former: Recorded) -> bool:
         """Whether an object was deleted; one that this operator may not read, or no longer watches, was not."""
@@ -132,7 +147,7 @@ class AuditRunner:
             return []
         found: list[Record] = []
         for obj in tenants:
-            found += audit.records(TENANT, obj, known.get(obj["metadata"]["uid"]), self._now(), self._trail.since)
+            found += self._records(TENANT, obj, known.get(obj["metadata"]["uid"]))
         return [*found, *(audit.gone(uid, known[uid]) for uid in _missing(known, tenants))]
 
 

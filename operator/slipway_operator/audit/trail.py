@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from slipway_operator.planning.audit import Record, Recorded, moment, remembered
+from slipway_operator.planning.audit import Record, Recorded, moment, remembered, shortened
 from slipway_process.hash_chain import BrokenChain, Chain, digest, link, read_line
 
 log = logging.getLogger("slipway.audit")
@@ -110,7 +110,10 @@ class Trail:
         at = self._now().isoformat(timespec="milliseconds")
         for record in records:
             seq += 1
-            lines.append(link({"at": at, **record}, seq, head))
+            try:
+                lines.append(link({"at": at, **record}, seq, head))
+            except ValueError:  # it is too long; one object must not keep those of others out of the log
+                lines.append(link({"at": at, **shortened(record)}, seq, head))
             head = digest(lines[-1])
         return lines
 

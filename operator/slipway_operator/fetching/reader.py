@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -13,13 +12,15 @@ from slipway_operator.api.objects import ObjectKey
 from slipway_operator.fetching import page
 from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.model.cluster.observed import Pod, PodDownload
+from slipway_operator.turns import Turns
+from slipway_process.network.guarded import read_body
 
 PORT = HTTP_PORT
 EVERY_S = 4.5  # between two rounds, each of all pods of a ModelDeployment; longer than between its reconciles
-ROUNDS_PER_S = 20  # rounds of all ModelDeployments: each may cause the write of a status
+ROUNDS_PER_S = 20  # rounds of all namespaces, in equal shares: each may cause the write of a status
 TIMEOUT_S = 2.0
 CONCURRENCY = 32
-OF_A_NAMESPACE = 8  # so that pods that hang in one namespace delay no other namespace
+OF_A_NAMESPACE = 8
 KEPT_S = 30.0  # how long an answer is kept while later reads fail
 
 log = logging.getLogger(__name__)
@@ -59,10 +60,9 @@ class DownloadReader:
     ) -> None:
         """`session`: from `new_session`. `changed` is called with each ModelDeployment whose answers changed."""
         self._session, self._changed, self._clock = session, changed, clock
-        self._rounds: dict[ObjectKey, _Round] = {}
+        self._rounds: dict[str, dict[ObjectKey, _Round]] = {}  # by namespace
         self._tasks: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._slots_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns = Turns(CONCURRENCY, OF_A_NAMESPACE)
 
     def read(self, key: ObjectKey, pods: Sequence[Pod]) -> dict[str, PodDownload | None]:
         """Return the last answers by pod name, and start a task that reads new ones when they are due.
@@ -73,9 +73,9 @@ class DownloadReader:
             self.forget(key)
             return {}
         targets = {(pod.name, pod.address) for pod in pods}
-        item = self._rounds.setdefault(key, _Round())
+        item = self._rounds.setdefault(key[0], {}).setdefault(key, _Round())
         item.known = {target: known for target, known in item.known.items() if target in targets}
-        if item.task is None and self._clock() - item.began_at >= max(EVERY_S, len(self._rounds) / ROUNDS_PER_S):
+        if item.task is None and self._clock() - item.began_at >= self._every_s(key[0]):
             item.began_at = self._clock()
             item.task = asyncio.create_task(self._run(key, item, sorted(targets)), name=f"downloads of {'/'.join(key)}")
             self._tasks.add(item.task)
@@ -84,7 +84,10 @@ class DownloadReader:
 
     def forget(self, key: ObjectKey) -> None:
         """Drop what is known of a ModelDeployment; reads in progress end by themselves."""
-        self._rounds.pop(key, None)
+        of_namespace = self._rounds.get(key[0], {})
+        of_namespace.pop(key, None)
+        if not of_namespace:
+            self._rounds.pop(key[0], None)
 
     async def close(self) -> None:
         """Cancel all reads and wait for their end."""
@@ -92,27 +95,31 @@ class DownloadReader:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _every_s(self, namespace: str) -> float:
+        """Seconds between two rounds of a ModelDeployment: one with many neighbours is read less often."""
+        share_per_s = ROUNDS_PER_S / len(self._rounds)
+        return max(EVERY_S, len(self._rounds[namespace]) / share_per_s)
+
     async def _run(self, key: ObjectKey, item: _Round, targets: Sequence[Target]) -> None:
         """Read all pods of a round, then replace their answers together and report a change."""
         try:
-            own = self._slots_of.setdefault(key[0], asyncio.Semaphore(OF_A_NAMESPACE))
-            found = await asyncio.gather(*(self._answer(own, address) for _, address in targets))
+            found = await asyncio.gather(*(self._answer(key[0], address) for _, address in targets))
             now, former = self._clock(), _answers(item.known)
             item.known = {
                 target: _Known(download, now) if download else _kept(item.known.get(target), now)
                 for target, download in zip(targets, found, strict=True)
             }
-            if _answers(item.known) != former and self._rounds.get(key) is item:
+            if _answers(item.known) != former and self._rounds.get(key[0], {}).get(key) is item:
                 self._changed(key)
         except Exception:
             log.exception("a bug: reading how far downloads are raised")
         finally:
             item.task = None
 
-    async def _answer(self, own: asyncio.Semaphore, address: str) -> PodDownload | None:
+    async def _answer(self, namespace: str, address: str) -> PodDownload | None:
         host = f"[{address}]" if ":" in address else address
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with own, self._slots:  # the shared semaphore last: no read holds it while it waits for the namespace's
+        async with self._turns.turn(namespace):
             try:
                 async with self._session.get(
                     f"http://{host}:{PORT}/metrics",
@@ -120,7 +127,8 @@ class DownloadReader:
                     allow_redirects=False,
                     headers={"Accept-Encoding": "identity"},
                 ) as response:
-                    return page.parse(await _body(response)) if response.status == 200 else None
+                    body = await read_body(response, page.LARGEST_BYTES) if response.status == 200 else None
+                    return None if body is None else page.parse(body)
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 log.debug("the download of the pod at %s cannot be read: %s", address, error)
                 return None
@@ -132,11 +140,3 @@ def _answers(known: Mapping[Target, _Known | None]) -> dict[str, PodDownload | N
 
 def _kept(known: _Known | None, now: float) -> _Known | None:
     return known if known and now - known.read_at < KEPT_S else None
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body; of one that is too large, a part that is longer than LARGEST_BYTES."""
-    body = b""
-    while len(body) <= page.LARGEST_BYTES and (more := await response.content.read(page.LARGEST_BYTES + 1)):
-        body += more
-    return body

@@ -5,23 +5,26 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from weakref import WeakValueDictionary
+from functools import partial
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster, Reply
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
+from slipway_operator.model.shares import Shares
 from slipway_operator.model.wire import format_time
+from slipway_operator.turns import Turns
+from slipway_process.fair_memory import FairMemory
+from slipway_process.supervisor import observe
 
 Measure = Callable[[str, str, float], None]
 
-QUESTIONS_LIMIT = 4096  # calls in progress or waiting for a turn; further ones wait for the next plan
-NOTICES_LIMIT = 1024  # event calls in progress; further ones are dropped
+QUESTIONS_LIMIT = 4096  # calls in progress or waiting for a turn; beyond its share a namespace's wait for its next plan
+NOTICES_LIMIT = 1024  # event calls in progress; beyond it the oldest of the namespace with most is dropped
 CALLS_AT_A_TIME = 64
-CALLS_OF_A_NAMESPACE = 8  # so that hooks that hang in one namespace delay no other namespace
+CALLS_OF_A_NAMESPACE = 8
 RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 10.0
 
 log = logging.getLogger(__name__)
@@ -44,9 +47,9 @@ class HookRunner:
         self._wanted: dict[ObjectKey, frozenset[str]] = {}
         self._answers: dict[ObjectKey, dict[str, HookAnswer]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
-        self._notices: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(CALLS_AT_A_TIME)
-        self._turns_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._places: Shares[str] = Shares(QUESTIONS_LIMIT)
+        self._notices: FairMemory[str, asyncio.Task[None], HookCall] = FairMemory(NOTICES_LIMIT)  # by namespace
+        self._turns = Turns(CALLS_AT_A_TIME, CALLS_OF_A_NAMESPACE)
 
     def answers(self, key: ObjectKey) -> dict[str, HookAnswer]:
         """Return the responses that the last plan still needed, by idempotency key."""
@@ -60,21 +63,22 @@ class HookRunner:
         if not wanted:
             self.forget(key)
         new = [call for one, call in wanted.items() if one not in known and one not in self._questions]
-        room = max(0, QUESTIONS_LIMIT - len(self._questions))
-        for call in new[:room]:
+        for call in new:
+            if not self._places.take(key[0]):
+                return False
             task = asyncio.create_task(self._question(key, call), name=f"hook {call.key}")
             self._questions[call.key] = task
-        return len(new) <= room
+            task.add_done_callback(lambda _: self._places.give_back(key[0]))
+        return True
 
     def notify(self, key: ObjectKey, calls: Iterable[HookCall]) -> None:
         """Send event calls without keeping responses; calls beyond the limit are dropped and counted."""
         for call in calls:
-            if len(self._notices) >= NOTICES_LIMIT:
-                self._measure(call.hook.type, "dropped", 0.0)
-                continue
-            task = asyncio.create_task(self._notice(key, call), name=f"hook {call.key}")
-            self._notices.add(task)
-            task.add_done_callback(self._notices.discard)
+            task = observe(asyncio.create_task(self._notice(key, call), name=f"hook {call.key}"))
+            task.add_done_callback(partial(self._notices.pop, key[0]))
+            for dropped, of_call in self._notices.put(key[0], task, call):
+                dropped.cancel()
+                self._measure(of_call.hook.type, "dropped", 0.0)
 
     def forget(self, key: ObjectKey) -> None:
         """Drop the responses for this ModelDeployment; calls in progress go on, and their responses are ignored."""
@@ -83,7 +87,7 @@ class HookRunner:
 
     async def close(self) -> None:
         """Cancel calls in progress: the next process repeats them with the same keys."""
-        tasks = [*self._questions.values(), *self._notices]
+        tasks = [*self._questions.values(), *self._notices.keys()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,20 +127,11 @@ class HookRunner:
         return HookAnswer(reply.ok, reply.message + tries)
 
     async def _try(self, key: ObjectKey, call: HookCall, body: bytes) -> Reply:
-        async with AsyncExitStack() as turn:
-            # The namespace's semaphore first: no try holds the shared one while it waits for the namespace's.
-            await turn.enter_async_context(self._turns_in(key[0]))
-            await turn.enter_async_context(self._turns)
+        async with self._turns.turn(key[0]):
             started = time.monotonic()
             reply = await self._poster.post(call.hook.url, body, call.key, call.hook.timeout_s)
             self._measure(call.hook.type, reply.outcome, time.monotonic() - started)
             return reply
-
-    def _turns_in(self, namespace: str) -> asyncio.Semaphore:
-        found = self._turns_of.get(namespace)
-        if found is None:
-            found = self._turns_of[namespace] = asyncio.Semaphore(CALLS_OF_A_NAMESPACE)
-        return found
 
 
 def _is_to_be_repeated(reply: Reply) -> bool:

@@ -17,6 +17,8 @@ from slipway_operator.model.engine_types import SINGLE, VLLM, EngineMetrics
 Buckets = tuple[tuple[float, float], ...]
 
 _MOST_LINES, _MOST_BUCKETS = 20_000, 256
+# Lines that are parsed, at some 20 µs each: several engines in one pod have some 30 each.
+_MOST_SAMPLES = 1024
 _LARGEST = 1e15  # requests or tokens: more than any real value, but sums of them are still valid quantities
 _LONGEST_LINE, _MOST_WANTED = 1024, 1 << 17  # characters: of one needed line, and of all together
 
@@ -61,13 +63,13 @@ def parse(page: str, names: EngineMetrics = VLLM) -> ExposedSample:
             continue
         if sample.name == bucket:
             bound = _bound(sample)
-            buckets[bound] = buckets.get(bound, 0.0) + _number(sample)
+            buckets[bound] = min(buckets.get(bound, 0.0) + _number(sample), _LARGEST)
         else:
             found.setdefault(sample.name, []).append(_number(sample))
     if len(buckets) > _MOST_BUCKETS:
         raise Malformed(f"{bucket} has {len(buckets)} bounds")
     numbers = {field: _first(found, several) for field, several in fields.items()}
-    sums = {field: sum(items) if items else None for field, items in numbers.items()}
+    sums = {field: min(sum(items), _LARGEST) if items else None for field, items in numbers.items()}
     usage = numbers["kv_usage"]
     missing = [(field, several[0]) for field, several in fields.items() if several and not numbers[field]]
     # Before the first request an engine has no buckets yet; with tokens and without buckets it has no histogram.
@@ -90,7 +92,11 @@ def _samples(page: str, names: tuple[str, ...]) -> Iterator[Sample]:
     if len(lines) > _MOST_LINES:
         raise Malformed(f"more than {_MOST_LINES} lines")
     wanted = [line for line in lines if line.startswith(names)]
-    if any(len(line) > _LONGEST_LINE for line in wanted) or sum(map(len, wanted)) > _MOST_WANTED:
+    if (
+        len(wanted) > _MOST_SAMPLES
+        or any(len(line) > _LONGEST_LINE for line in wanted)
+        or sum(map(len, wanted)) > _MOST_WANTED
+    ):
         raise Malformed("more labels than any model server has")
     try:
         families = list(text_string_to_metric_families("\n".join(wanted)))

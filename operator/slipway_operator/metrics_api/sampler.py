@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
 import aiohttp
@@ -19,6 +19,9 @@ from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, S
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import MetricsPage, Observed
 from slipway_operator.model.engine_types import VLLM, EngineMetrics, metrics_of
+from slipway_operator.model.shares import in_turns
+from slipway_operator.turns import Turns
+from slipway_process.network.guarded import read_body
 from slipway_process.network.host_names import host_name, pod_zone
 
 PORT = 8000  # of the server: docs/contracts.md
@@ -106,7 +109,8 @@ class MetricsSampler:
         self._states: dict[ObjectKey, State] = {}
         self._series: dict[ObjectKey, Series] = {}
         self._read_at: dict[ObjectKey, float] = {}
-        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._turns = Turns(CONCURRENCY)
+        self._parsing = asyncio.Lock()  # one page at a time: others run between two of them
         self._new: set[ObjectKey] = set()  # ModelDeployments with pods that were not scraped yet
         self._wanted_now = asyncio.Event()
 
@@ -161,27 +165,31 @@ class MetricsSampler:
                 await self.sample(keys)
 
     async def sample(self, keys: Sequence[ObjectKey]) -> None:
-        """Poll the gateways once and scrape every pod of these ModelDeployments."""
+        """Poll the gateways once and scrape the pods of these ModelDeployments, for PERIOD_S at most.
+
+        Pods that hang would delay the readings of all others. Those that were not reached are first the next time.
+        """
         if not keys:
             return
         await self._poll_gateways(keys)
         pods = [(key, pod) for key in keys if key in self._series for pod in self._series[key].followed.pods]
-        await asyncio.gather(*(self._scrape_pod(key, pod) for key, pod in pods))
+        pods.sort(key=lambda item: self._series[item[0]].polled_at(item[1].name))
+        await _for_a_period([self._scrape_pod(key, pod) for key, pod in pods])
         for key in keys:
             self._report(key)
 
     def wanted(self) -> list[ObjectKey]:
         """Return the ModelDeployments to sample: those in use, and as many others as `beside` pods allow.
 
-        Others are taken in the order of their names, so that they are the same ones each time.
+        Others are taken in the order of their names, the first of each namespace, then the second of each: so they are
+        the same ones each time, and not all of one namespace.
         """
         used = [key for key in self._series if self._is_wanted(key)]
         others, left = [], self._beside
-        for key in sorted(self._series.keys() - set(used)):
-            left -= len(self._series[key].followed.pods)
-            if left < 0:
-                break
-            others.append(key)
+        for key in in_turns(sorted(self._series.keys() - set(used)), lambda key: key[0]):
+            if (pods := len(self._series[key].followed.pods)) <= left:
+                left -= pods
+                others.append(key)
         return [*used, *others]
 
     def pages(self, key: ObjectKey) -> tuple[MetricsPage, ...]:
@@ -230,7 +238,9 @@ class MetricsSampler:
                 series.add_gateways(problem or inflight(answers, key, uid), now, held)
 
     async def _scrape_pod(self, key: ObjectKey, pod: PodTarget) -> None:
-        async with self._slots:
+        async with self._turns.turn(key[0]):
+            if series := self._series.get(key):
+                series.polls(pod.name, self.clock())
             reading = await self._read(pod)
         if series := self._series.get(key):
             series.add_reading(pod.name, reading, self.clock())
@@ -245,12 +255,11 @@ class MetricsSampler:
             async with self._session.get(f"{origin}{path}", timeout=limit, allow_redirects=False) as response:
                 if response.status != 200:
                     return f"{path} answers {response.status}"
-                page = await response.content.read(LARGEST_BYTES + 1)
-                while len(page) <= LARGEST_BYTES and (more := await response.content.read(LARGEST_BYTES)):
-                    page += more
+                page = await read_body(response, LARGEST_BYTES)
             if len(page) > LARGEST_BYTES:
                 return f"{path} has more than {LARGEST_BYTES} bytes"
-            return exposition.parse(page.decode(errors="replace"), pod.metrics)
+            async with self._parsing:
+                return exposition.parse(page.decode(errors="replace"), pod.metrics)
         except exposition.Malformed as error:
             return f"{path}: {error}"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -270,3 +279,16 @@ def inflight(answers: Sequence[Answer], key: ObjectKey, uid: str) -> int | str:
         return f"gateway {silent[0]} does not answer"
     counts = [count for answer in present if (count := answer.inflight(*key, uid)) is not None]
     return sum(counts) if counts else "no gateway has a route to it yet"
+
+
+async def _for_a_period(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all calls for at most PERIOD_S; those that have not ended by then are cancelled."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    try:
+        done = (await asyncio.wait(tasks, timeout=PERIOD_S))[0] if tasks else set()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()  # raises what a bug raised

@@ -71,6 +71,7 @@ class _Memory:
     revision: str
     counts: dict[str, float] = field(default_factory=dict)  # the last reading of each counter
     polled: bool = False
+    polled_at: float = float("-inf")
     readings: deque[tuple[float, ExposedSample]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problem: str = "it was not polled yet"
 
@@ -97,6 +98,16 @@ class Series:
         live = {*followed.live, *(pod.revision for pod in followed.pods)}
         self._counted = {revision: counts for revision, counts in self._counted.items() if revision in live}
         return bool(new)
+
+    def polls(self, pod: str, now: float) -> None:
+        """Note that a pod is polled now."""
+        if memory := self._pods.get(pod):
+            memory.polled_at = now
+
+    def polled_at(self, pod: str) -> float:
+        """Return when a pod was polled last, whatever it answered; minus infinity for one that never was."""
+        memory = self._pods.get(pod)
+        return memory.polled_at if memory else float("-inf")
 
     def add_reading(self, pod: str, reading: ExposedSample | str, now: float) -> None:
         """Store a pod's reading, or the text why there is none; ignored for a pod that is no longer followed."""

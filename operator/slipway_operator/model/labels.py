@@ -14,6 +14,7 @@ MODEL_DEPLOYMENT = f"{GROUP}/modeldeployment"
 REVISION = f"{GROUP}/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
+RECORD = f"{GROUP}/record"  # annotation of a workload: copy of its revision's ControllerRevision
 METRICS_PATH = f"{GROUP}/metrics-path"  # annotation of pods: path of the engine's metrics, if it is not /metrics
 
 MODEL_POOL = f"{GROUP}/modelpool"  # label of the objects of a ModelPool

@@ -68,6 +68,12 @@ def gone(uid: str, former: Recorded) -> Record:
     return about | {"generation": former.generation, "action": "deleted", "by": []}
 
 
+def shortened(record: Record) -> Record:
+    """A record that says of which object it is and what happened, without what made it too long for a line."""
+    kept = ("kind", "namespace", "name", "uid", "generation", "action")
+    return {name: record[name] for name in kept if name in record} | {"whole": False}
+
+
 def remembered(known: dict[str, Recorded], record: Record) -> None:
     """Update `known`, what the log has by uid, with a record. Records of other releases may lack fields."""
     uid, action = str(record.get("uid", "")), record.get("action")

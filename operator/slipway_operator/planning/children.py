@@ -1,20 +1,21 @@
 """Objects that a plan creates, scales and deletes: revisions, their workloads and Services."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.manifests.groups.leader_worker_set import workload
-from slipway_operator.manifests.history import controller_revision
+from slipway_operator.manifests.history import controller_revision, copy_of
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.service import headless_service
 from slipway_operator.model import labels
+from slipway_operator.model.cluster import history
 from slipway_operator.model.cluster.observed import Child, Snapshot, Workload
-from slipway_operator.model.cluster.plan import Create, Delete, Scale
+from slipway_operator.model.cluster.plan import Annotate, Create, Delete, Scale
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import revision
+from slipway_operator.planning.facts import recall, revision
 from slipway_operator.planning.facts.situation import Situation
 from slipway_operator.planning.sizing import baseline
 from slipway_operator.planning.sizing.replicas import retired
@@ -28,15 +29,15 @@ def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSetti
     course = decided.course
     target = None if course.state is State.ABORTING else course.target
     wanted = [name for name in (course.stable, target) if name]
-    manifests: list[dict[str, Any]] = []
+    records = at.observed.snapshots | {at.current: at.observed.snapshots.get(at.current) or _described(at, settings)}
+    manifests = [controller_revision(owner, item) for item in records.values() if not item.name]
     for name in wanted:
-        snapshot = at.observed.snapshots.get(name) or _new_snapshot(at, name, settings)
+        snapshot = records.get(name)
         if snapshot is None or (snapshot.is_grouped and at.observed.no_groups):
             continue
-        if name not in at.observed.snapshots:
-            manifests.append(controller_revision(owner, snapshot))
         # LeaderWorkerSet makes a Service of its own, of the same name, by which the pods of a group find each other.
-        if name not in at.observed.services and not snapshot.is_grouped and not snapshot.inputs.pool:
+        lacks_service = name not in at.observed.services or name in at.observed.astray
+        if lacks_service and not snapshot.is_grouped and not snapshot.inputs.pool:
             manifests.append(headless_service(owner, name, tls=snapshot.tls))
         if at.workload(name) is None:
             manifests.append(workload(owner, snapshot, decided.desired[name]))
@@ -47,16 +48,37 @@ def creations(owner: Owner, decided: Decided, at: Situation, settings: PlanSetti
     )
 
 
+def annotations(at: Situation) -> tuple[Annotate, ...]:
+    """What outlives a lost status: the histories of records; and copies of the records, at their workloads."""
+    snapshots, changed = at.observed.snapshots, recall.histories(at.status, at.observed)
+    snapshots = snapshots | {name: replace(snapshots[name], history=item) for name, item in changed.items()}
+    recorded = (snapshots[name] for name in sorted(changed) if snapshots[name].name)
+    held = ((item, snapshots[name]) for name, item in sorted(at.observed.workloads.items()) if name in snapshots)
+    return (
+        *(
+            Annotate("ControllerRevision", item.name, history.ANNOTATION, history.render(item.history))
+            for item in recorded
+        ),
+        *(copy for item, snapshot in held if (copy := _copy(item, copy_of(snapshot)))),
+    )
+
+
+def _copy(workload: Workload, text: str) -> Annotate | None:
+    """Write the copy of a record to its workload; None where it is there, or too long."""
+    if not text or text == workload.record or workload.stuck_deleting:
+        return None
+    kind = labels.LEADER_WORKER_SET if workload.kind == labels.LEADER_WORKER_SET else "ReplicaSet"
+    return Annotate(kind, workload.name, labels.RECORD, text)
+
+
 def _made_for(manifest: Json) -> str:
     return str(manifest["metadata"]["labels"][labels.REVISION])
 
 
-def _new_snapshot(at: Situation, name: str, settings: PlanSettings) -> Snapshot | None:
-    """The record of the revision that the spec describes; None for another one, whose inputs are unknown."""
-    if name != at.current:
-        return None
+def _described(at: Situation, settings: PlanSettings) -> Snapshot:
+    """The record of the revision that the spec describes."""
     return Snapshot(
-        revision=name,
+        revision=at.current,
         ordinal=revision.next_ordinal(at.observed.snapshots),
         inputs=at.spec.inputs,
         image=settings.image_of(at.spec.inputs),
@@ -105,11 +127,17 @@ def deletions(decided: Decided, at: Situation) -> tuple[Delete, ...]:
     in_use |= {course.rollout.revision} if course.rollout else set()
     forgotten = revision.forgotten(at.observed.snapshots, in_use, at.spec.revision_history_limit)
     return (
-        *(Delete("v1", "Service", observed.services[name]) for name in gone if name in observed.services),
+        *(Delete("v1", "Service", name) for name in _spare_services(decided, at, gone)),
         *(_deletion(observed.workloads[name]) for name in gone),
         *(Delete("apps/v1", "ControllerRevision", observed.snapshots[name].name) for name in forgotten),
         *(Delete(one.api_version, one.kind, one.name) for one in observed.spare if _may_go(one, at)),
     )
+
+
+def _spare_services(decided: Decided, at: Situation, gone: Collection[str]) -> list[str]:
+    """Names of the Services of revisions whose workload goes, or was deleted by others and does not come again."""
+    kept = (decided.desired.keys() | at.observed.workloads.keys()) - set(gone)
+    return [name for of, name in sorted(at.observed.services.items()) if of not in kept]
 
 
 def _deletion(gone: Workload) -> Delete:

@@ -7,13 +7,15 @@ from datetime import datetime, timedelta
 from slipway_operator.model import wire
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Grants, Standing, Wish
+from slipway_operator.model.shares import Shares
 
 TAKEN, RESERVED, GRANTED = "ModelNameTaken", "ModelNameReserved", "ModelNameGranted"
 INVALID, FULL, UNCLAIMED = "ModelNameInvalid", "ModelNamesFull", "ModelNameNotClaimed"
 
-# All claims are one object, which the API server limits to 1 MiB. No namespace may take more than half of it.
+# All claims are one object, which the API server limits to 1 MiB. A namespace may have a quarter of what the others
+# leave: so a new namespace finds room for its names after any number of others that took what they could.
 MAX_BYTES = 900_000
-MAX_NAMESPACE_BYTES = MAX_BYTES // 2
+NAMESPACE_PART = 0.25
 # Names of deleted ModelDeployments that one namespace keeps: creating and deleting must not fill the object.
 MAX_RELEASED = 64
 _SHOWN = 3  # namespaces that a message lists
@@ -94,11 +96,14 @@ def _beyond(kept: Mapping[str, Claim]) -> list[str]:
 
 def _given(
     kept: Mapping[str, Claim], wishes_by_name: Mapping[str, list[Wish]], rules: ClaimRules, now: datetime
-) -> tuple[dict[str, Claim], set[str]]:
-    """Free names with their new owners, the oldest ModelDeployment first; and those for whose name there is no room."""
+) -> tuple[dict[str, Claim], dict[str, int]]:
+    """Free names with their new owners, the oldest ModelDeployment first.
+
+    Also the owners for whose name there is no room, with the bytes that their namespace's names have.
+    """
     given: dict[str, Claim] = {}
-    full: set[str] = set()
-    used, of_namespace = _used(kept)
+    full: dict[str, int] = {}
+    shares = _shares(kept)
     free = [
         (wish, name)
         for name, found in wishes_by_name.items()
@@ -110,34 +115,31 @@ def _given(
         if name in given or not rules.grants.allow(name, wish.namespace):
             continue
         claim = Claim(wish.owner, now)
-        size = names.size_bytes(name, claim)
-        mine = of_namespace.get(wish.namespace, 0)
-        if used + size > MAX_BYTES or mine + size > MAX_NAMESPACE_BYTES:
-            full.add(wish.owner)
-            continue
-        given[name] = claim
-        used, of_namespace[wish.namespace] = used + size, mine + size
+        if shares.take(wish.namespace, names.size_bytes(name, claim)):
+            given[name] = claim
+        else:
+            full[wish.owner] = shares.held(wish.namespace)
     return given, full
 
 
-def _used(kept: Mapping[str, Claim]) -> tuple[int, dict[str, int]]:
-    of_namespace: dict[str, int] = {}
+def _shares(kept: Mapping[str, Claim]) -> Shares[str]:
+    shares: Shares[str] = Shares(MAX_BYTES, part=NAMESPACE_PART)
     for name, claim in kept.items():
-        of_namespace[claim.namespace] = of_namespace.get(claim.namespace, 0) + names.size_bytes(name, claim)
-    return sum(of_namespace.values()), of_namespace
+        shares.add(claim.namespace, names.size_bytes(name, claim))
+    return shares
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def _standing(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Collection[str]) -> Standing:
+def _standing(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Mapping[str, int]) -> Standing:
     if claim and claim.owner == wish.owner:
         return Standing(wish.owner, wish.name)
     reason, why = _why(wish, claim, rules, full)
     return Standing(wish.owner, wish.name, reason, f"clients reach this model as {wish.owner} only: {why}")
 
 
-def _why(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Collection[str]) -> tuple[str, str]:
+def _why(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Mapping[str, int]) -> tuple[str, str]:
     name, other = f'the model name "{wish.name}"', "create it again with another spec.model.name"
     if not names.is_name(wish.name):
         return INVALID, f"{name} is not one that a model can have; {other}, of letters, digits and ._:- and without /"
@@ -152,7 +154,8 @@ def _why(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Collection[st
     if claim:
         return TAKEN, f"{name} belongs to {claim.owner}; {other}, or {grant}"
     if wish.owner in full:
-        return FULL, f"there is no room for {name} among the names of the cluster or of this namespace; see the docs"
+        held = f"the names of namespace {wish.namespace} have {full[wish.owner]} of the {MAX_BYTES} bytes of all names"
+        return FULL, f"there is no room for {name}: {held}, which is its share; delete ModelDeployments there"
     return TAKEN, f"{name} is not free; {other}, or {grant}"
 
 

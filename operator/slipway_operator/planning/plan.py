@@ -1,23 +1,33 @@
 """The plan from spec, status and observed state: the overview of all decisions."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from slipway_operator.api.objects import Json
-from slipway_operator.api.v1alpha1.status import Status
+from slipway_operator.api.v1alpha1.status import Condition, Status
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Observed
-from slipway_operator.model.cluster.plan import Plan
+from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.planning.analysis import measuring, runs
-from slipway_operator.planning.children import creations, deletions, scalings
+from slipway_operator.planning.children import annotations, creations, deletions, scalings
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import groups, needs, restore, revision, weights
+from slipway_operator.planning.facts import groups, needs, references, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.reporting import certificate, events, model_name, requeue, unknown_fields
+from slipway_operator.planning.reporting import (
+    certificate,
+    events,
+    model_name,
+    requeue,
+    resolved_refs,
+    tenant_isolation,
+    unknown_fields,
+    usage_reports,
+)
 from slipway_operator.planning.reporting.refused import refused
 from slipway_operator.planning.reporting.status import generation_of, status_of
 from slipway_operator.planning.rollout import argo, hook_calls
@@ -39,14 +49,12 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
 
     # What is known
     spec, translated = argo.translate(spec, obj.get("status") or {}, status)
-    wanted, current = revision.wanted_revision(spec, observed.snapshots)
+    wanted, current = revision.wanted_revision(spec, observed.snapshots, status)
     if problem := needs.problem(spec, current, observed, settings.policy, obj["metadata"]["namespace"]):
         return refused(obj, status, observed, problem, now)
     read, status = status, restore.restored(status, spec, observed, wanted, now)
     owner = replace(Owner.of(obj), collision_count=status.collision_count or 0)
-    at = Situation(spec, wanted, current, status, observed, now, owner.uid)
-    before = _course(status)
-    at = replace(at, sleep=sleep.next_sleep(before, at))
+    before, at = _situated(Situation(spec, wanted, current, status, observed, now, owner.uid))
 
     # What is decided: one row of the rollout's table, then what follows from the course
     course, transition = advance(before, at)
@@ -59,13 +67,15 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
 
     # What users see of it
     found = [*scaler.conditions, *engine_metrics.conditions(course, at), *certificate.conditions(course, at)]
-    found += unknown_fields.conditions(obj, now)
+    found += [*resolved_refs.conditions(at), *usage_reports.conditions(at)]
+    found += [*tenant_isolation.conditions(course, at), *unknown_fields.conditions(obj, now)]
     renewed = status_of(decided, at, found, obj, settings)
     settled = (course, at.sleep) == (before, status.sleep)
     return Plan(
         status=renewed,
         pins=weights.pins(owner.name, observed),
         create=creations(owner, decided, at, settings),
+        annotate=annotations(at),
         autoscaler=scaler.create,
         scale=scalings(at, decided.desired),
         delete=(*deletions(decided, at), *scaler.delete),
@@ -74,16 +84,14 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
         grouped=groups.used(spec, observed),
         min_available=replacement.min_available(course, at, decided.desired.get(course.stable or "", 0)),
         events=(
-            *restore.lost(read, status),
+            *restore.lost(read, status, observed, wanted),
             *translated,
             *transition,
             *end,
             *events.movements(decided, at, renewed.revisions, evicted),
             *sleep.events(course, at),
-            *events.troubles(status.conditions, renewed.conditions),
-            *model_name.events(status.conditions, renewed.conditions),
-            *certificate.events(status.conditions, renewed.conditions),
-            *unknown_fields.events(status.conditions, renewed.conditions),
+            *_of_conditions(status.conditions, renewed.conditions),
+            *resolved_refs.restored(observed),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
         ),
         calls=hook_calls.calls(owner, course, ended, at, sizes),
@@ -102,6 +110,20 @@ def explain(obj: Json, observed: Observed, settings: PlanSettings, now: datetime
         "observed": wire.to_json(observed),
         "plan": wire.to_json(decided),
     }
+
+
+def _situated(at: Situation) -> tuple[Course, Situation]:
+    """The course by the status, and the situation with what follows from it: a hold, what is missing, and sleep."""
+    wanted, current = revision.wanted_revision(at.spec, at.observed.snapshots, at.status)
+    missing = references.missing(at.spec, current, at.observed, at.status)
+    before, at = _course(at.status), replace(at, wanted=wanted, missing=missing)
+    return before, replace(at, sleep=sleep.next_sleep(before, at))
+
+
+def _of_conditions(before: Sequence[Condition], now: Sequence[Condition]) -> Iterator[Event]:
+    """Events about conditions that changed."""
+    for room in (events, model_name, certificate, resolved_refs, unknown_fields):
+        yield from room.of_conditions(before, now)
 
 
 def _course(status: Status) -> Course:

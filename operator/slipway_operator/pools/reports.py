@@ -18,6 +18,7 @@ from slipway_operator.manifests.engines.profile import HTTP_PORT
 from slipway_operator.manifests.pods.certificate import PORT_NAME
 from slipway_operator.model.pool_views import MAX_ENTRIES, READY, EntryState, PoolPod
 from slipway_operator.model.text import printable
+from slipway_process.network.guarded import read_body
 from slipway_process.network.host_names import host_name, pod_zone
 
 TIMEOUT_S, LOAD_TIMEOUT_S = 3.0, 2.0
@@ -85,9 +86,7 @@ async def _body(session: aiohttp.ClientSession, method: str, url: str) -> bytes:
     async with session.request(method, url, timeout=limit, allow_redirects=False) as response:
         if response.status != 200:
             raise ValueError(f"{url} answers {response.status}")
-        body = b""
-        while len(body) <= LARGEST_BYTES and (more := await response.content.read(LARGEST_BYTES)):
-            body += more
+        body = await read_body(response, LARGEST_BYTES)
     if len(body) > LARGEST_BYTES:
         raise ValueError(f"{url} has more than {LARGEST_BYTES} bytes")
     return body

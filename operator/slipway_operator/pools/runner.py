@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -49,12 +48,13 @@ from slipway_operator.pools import refreshing, serving
 from slipway_operator.pools.members import Members, members
 from slipway_operator.pools.reports import PoolTarget, load, read_pod
 from slipway_operator.pools.writing import MemberNews, WriteRate
+from slipway_operator.turns import Turns
 
 LOOK_S, ABSENT_S = 2.0, 60.0
 APPLY_AGAIN_S = 240.0  # manual changes are reverted within this time
 NO_POD_AGAIN_S = 20.0  # a StatefulSet without a pod may have been deleted
 CONCURRENCY = 16
-OF_A_NAMESPACE = 8  # so that pods that hang in one namespace delay no other namespace
+OF_A_NAMESPACE = 8
 REPORTS_S = 6.0  # for all pods of a pool; those that were not read by then count as silent in this look
 MAX_LOADS = 8  # loads that are requested of a pod in one look
 
@@ -125,8 +125,7 @@ class PoolRunner:
         self._may_write, self._changed, self._now = may_write, changed, now
         self._pools: dict[ObjectKey, _Pool] = {}
         self._files: dict[str, tuple[str, float]] = {}  # digest of the ConfigMap of a namespace, and when
-        self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._slots_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns = Turns(CONCURRENCY, OF_A_NAMESPACE)
         self._trouble = ""
         self._members = MemberNews()
         self.views: dict[ObjectKey, PoolView] | None = None  # None before the first look
@@ -328,16 +327,11 @@ class PoolRunner:
         known.silent = {uid for uid, one in found.items() if one.entries is None}
         return [found[_uid(pod)] for pod in pods]
 
-    def _slots_in(self, namespace: str) -> asyncio.Semaphore:
-        if (found := self._slots_of.get(namespace)) is None:
-            found = self._slots_of[namespace] = asyncio.Semaphore(OF_A_NAMESPACE)
-        return found
-
     async def _report(self, known: _Pool, pod: Object, listed: list[PoolMemberRevision]) -> PoolPod:
         """Read what a pod reports, and request loads of entries that are not stable and were never in its memory."""
         metadata = pod["metadata"]
         target = PoolTarget.of(pod)
-        async with self._slots_in(metadata["namespace"]), self._slots:
+        async with self._turns.turn(metadata["namespace"]):
             found = await read_pod(self._session, target)
             if found.entries is None:
                 return found

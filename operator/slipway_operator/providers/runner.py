@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
+from slipway_operator.model.shares import Shares
+from slipway_operator.turns import Turns
 
 Observe = Callable[[str, str, float], None]
 
-QUESTIONS_LIMIT = 4096  # measurements in progress; further ones wait for the next plan
+QUESTIONS_LIMIT = 4096  # measurements in progress; beyond its share a namespace's wait for its next plan
 AT_A_TIME = 64
-OF_A_NAMESPACE = 8  # so that providers that hang in one namespace delay no other namespace
+OF_A_NAMESPACE = 8
 JOBS_OF_A_NAMESPACE = 32  # more, because Jobs take long; they have their own turns and delay no request
 
 log = logging.getLogger(__name__)
@@ -41,8 +42,9 @@ class MeasurementRunner:
         self._answers: dict[ObjectKey, dict[str, ProviderAnswer]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Task[None]] = {}  # of cancelled tasks; a new one with the key waits for this
-        self._turns = {False: asyncio.Semaphore(AT_A_TIME), True: asyncio.Semaphore(QUESTIONS_LIMIT)}
-        self._turns_of: WeakValueDictionary[tuple[str, bool], asyncio.Semaphore] = WeakValueDictionary()
+        self._places: Shares[str] = Shares(QUESTIONS_LIMIT)
+        self._requests = Turns(AT_A_TIME, OF_A_NAMESPACE)
+        self._jobs = Turns(QUESTIONS_LIMIT, JOBS_OF_A_NAMESPACE)
 
     def answers(self, key: ObjectKey) -> dict[str, ProviderAnswer]:
         """Return the results that the last plan still needed, by key of the measurement."""
@@ -55,17 +57,19 @@ class MeasurementRunner:
         for name in former.keys() - wanted.keys():
             self._end(former[name], releases=True)
         new = [name for name in wanted if name not in known and name not in self._tasks]
-        room = max(0, QUESTIONS_LIMIT - len(self._tasks))
-        taken = {name: question for name, question in wanted.items() if name not in new[room:]}
-        self._wanted[key], self._answers[key] = taken, {name: known[name] for name in wanted if name in known}
+        started = [name for name in new if self._places.take(key[0])]
+        waiting = set(new).difference(started)
+        self._wanted[key] = {name: question for name, question in wanted.items() if name not in waiting}
+        self._answers[key] = {name: known[name] for name in wanted if name in known}
         if not wanted:
             self.forget(key)
-        for name in new[:room]:
+        for name in started:
             task = asyncio.create_task(self._question(key, wanted[name]), name=f"measurement {name}")
             self._tasks[name] = task
-            # A callback, because a task that is cancelled before its first step runs none of its own code.
+            # Callbacks, because a task that is cancelled before its first step runs none of its own code.
             task.add_done_callback(partial(self._forget_task, name))
-        return len(new) <= room
+            task.add_done_callback(lambda _: self._places.give_back(key[0]))
+        return not waiting
 
     def forget(self, key: ObjectKey) -> None:
         """Cancel the measurements of a ModelDeployment and drop its results; garbage collection deletes its Jobs."""
@@ -124,13 +128,6 @@ class MeasurementRunner:
             self._wake(key)
 
     async def _in_turn(self, namespace: str, question: Question) -> ProviderAnswer:
-        # The namespace's semaphore first: no measurement holds the shared one while it waits for the namespace's.
-        is_job = question.job is not None
-        async with self._turn_of(namespace, is_job), self._turns[is_job]:
+        turns = self._jobs if question.job is not None else self._requests
+        async with turns.turn(namespace):
             return await self._client.measure(namespace, question)
-
-    def _turn_of(self, namespace: str, is_job: bool) -> asyncio.Semaphore:
-        name = (namespace, is_job)
-        if (found := self._turns_of.get(name)) is None:
-            found = self._turns_of[name] = asyncio.Semaphore(JOBS_OF_A_NAMESPACE if is_job else OF_A_NAMESPACE)
-        return found

@@ -47,21 +47,16 @@ def run_check(longest_run_s: Callable[[], float]) -> Check:
     return check
 
 
-def tasks_check(tasks: Sequence[asyncio.Task[None]]) -> Check:
-    """Return a check that fails when a task has ended."""
+def application(
+    registry: CollectorRegistry, live: Sequence[Check], ready: Sequence[Check], missing: Callable[[], str] = str
+) -> web.Application:
+    """Return the admin application. A check returns what is wrong, or None; any failure gives status 503.
 
-    def check() -> str | None:
-        ended = [task.get_name() for task in tasks if task.done()]
-        return f"ended: {', '.join(ended)}" if ended else None
-
-    return check
-
-
-def application(registry: CollectorRegistry, live: Sequence[Check], ready: Sequence[Check]) -> web.Application:
-    """Return the admin application. A check returns what is wrong, or None; any failure gives status 503."""
+    `missing`: what the operator works without, for the text of /readyz; empty when nothing is missing.
+    """
     application = web.Application()
     application.router.add_get("/livez", _answer(live))
-    application.router.add_get("/readyz", _answer(ready))
+    application.router.add_get("/readyz", _answer(ready, missing))
     application.router.add_get("/metrics", _metrics(registry))
     return application
 
@@ -75,10 +70,11 @@ async def serve(application: web.Application, port: int) -> web.AppRunner:
     return runner
 
 
-def _answer(checks: Sequence[Check]) -> Answer:
+def _answer(checks: Sequence[Check], missing: Callable[[], str] = str) -> Answer:
     async def answer(_: web.Request) -> web.Response:
         wrong = [sentence for sentence in (check() for check in checks) if sentence]
-        return web.Response(text="\n".join(wrong or ["ok"]) + "\n", status=503 if wrong else 200)
+        lines = filter(None, [*(wrong or ["ok"]), missing()])
+        return web.Response(text="\n".join(lines) + "\n", status=503 if wrong else 200)
 
     return answer
 

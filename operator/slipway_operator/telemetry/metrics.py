@@ -39,6 +39,9 @@ class Metrics:
         self.registry.register(self.rollouts)
         self.costs = RevisionCosts(prices or {})
         self.registry.register(self.costs)
+        self._restarts = Counter(
+            "slipway_task_restarts", "Tasks that ended and were started again.", ["task"], registry=self.registry
+        )
         self._reconciles = Counter(
             "slipway_operator_reconcile", "Reconciles by result.", ["result"], registry=self.registry
         )
@@ -87,6 +90,10 @@ class Metrics:
             registry=self.registry,
         )
         Info("slipway_operator_build", "Version of the operator.", registry=self.registry).info({"version": version})
+
+    def task_restarted(self, task: str) -> None:
+        """Count a task that ended and was started again."""
+        self._restarts.labels(task).inc()
 
     def reconciled(self, result: str, seconds: float) -> None:
         """Count a reconcile and its duration; `result` is ok, stale, error or the name of an ApiError."""

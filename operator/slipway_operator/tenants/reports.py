@@ -7,6 +7,7 @@ import msgspec
 
 from slipway_operator.kube.reading.gateways import Endpoint, Gateways
 from slipway_operator.model.cluster.tenant_reports import GatewayTenants, TenantReports
+from slipway_process.network.guarded import read_body
 
 TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 MAX_BYTES = 32 << 20
@@ -30,11 +31,7 @@ async def _read(session: aiohttp.ClientSession, endpoint: Endpoint) -> GatewayTe
     try:
         async with session.get(f"{endpoint.url}/internal/tenants", timeout=TIMEOUT) as response:
             response.raise_for_status()
-            content = b""
-            async for piece in response.content.iter_chunked(256 << 10):
-                content += piece
-                if len(content) > MAX_BYTES:
-                    return None
-            return _DECODER.decode(content)
+            content = await read_body(response, MAX_BYTES)
+            return _DECODER.decode(content) if len(content) <= MAX_BYTES else None
     except _TROUBLES:
         return None

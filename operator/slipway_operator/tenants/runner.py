@@ -45,7 +45,10 @@ class _Change:
 
 
 class TenantRunner:
-    """Keeps the status of all Tenants up to date. `may_write`: whether this operator has the lease."""
+    """Keeps the status of all Tenants up to date. `may_write`: whether this operator has the lease.
+
+    `changed` is called when the first Tenant comes, and when the last one is gone.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,10 @@ class TenantRunner:
         session: aiohttp.ClientSession,
         may_write: Callable[[], bool],
         now: Callable[[], datetime],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._changed = changed
+        self.present: bool | None = None  # whether there is a Tenant; None before the first look
         self._client, self._gateways, self._session = client, gateways, session
         self._may_write, self._now = may_write, now
         self._written: dict[str, datetime] = {}
@@ -88,6 +94,9 @@ class TenantRunner:
         known = {obj["metadata"]["name"] for obj in found}
         self._written = {name: at for name, at in self._written.items() if name in known}
         self._unreadable = {name: why for name, why in self._unreadable.items() if name in known}
+        before, self.present = self.present, bool(found)
+        if self.present != bool(before):
+            self._changed()
         if not found:
             return
         reports = await read_reports(self._gateways, self._session)
@@ -115,8 +124,7 @@ class TenantRunner:
         except (Stale, NotFound):
             return  # the next look reads it again
         self._written[obj["metadata"]["name"]] = now
-        for event in tenants.events(change.former, change.fresh):
-            await events.post(self._client, obj, event, now)
+        await events.post_all(self._client, obj, tenants.events(change.former, change.fresh), now)
 
     def _note_unreadable(self, name: str, why: str) -> None:
         """Log once, not at each look, why a Tenant cannot be read."""

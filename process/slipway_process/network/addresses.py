@@ -21,33 +21,36 @@ class Reach(StrEnum):
     FORBIDDEN = "forbidden"  # this machine, its link, a cloud's metadata, or no unicast address
 
 
-def _networks(*texts: str) -> tuple[Network, ...]:
-    return tuple(ip_network(text) for text in texts)
+METADATA, LOOPBACK, LINK_LOCAL = "a metadata service of a cloud", "a loopback address", "a link-local address"
+_OTHER, _TUNNEL = "a reserved address", "an address of a tunnel or translator"
 
-
-_PRIVATE = _networks("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-_RESERVED = _networks(
-    "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"
+# The first network that has the address counts.
+_WRITTEN: tuple[tuple[Reach, str, tuple[str, ...]], ...] = (
+    # AWS and most others, AWS for tasks, Azure's wire server, Alibaba Cloud, Oracle Cloud Classic.
+    (Reach.FORBIDDEN, METADATA, ("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32")),
+    (Reach.FORBIDDEN, METADATA, ("100.100.100.200/32", "192.0.0.192/32")),
+    # AWS with time, names and credentials of pods; GCP, Oracle Cloud, Scaleway.
+    (Reach.FORBIDDEN, METADATA, ("fd00:ec2::/32", "fd20:ce::/32", "fd00:c1::a9fe:a9fe/128", "fd00:42::42/128")),
+    (Reach.FORBIDDEN, LOOPBACK, ("127.0.0.0/8", "::1/128")),
+    (Reach.FORBIDDEN, LINK_LOCAL, ("169.254.0.0/16", "fe80::/10")),
+    (Reach.RESERVED, _OTHER, ("192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24")),
+    (Reach.RESERVED, _OTHER, ("2001:db8::/32", "3fff::/20")),
+    # IETF protocols and relays of 6to4 among them.
+    (Reach.FORBIDDEN, _OTHER, ("0.0.0.0/8", "192.0.0.0/24", "192.88.99.0/24", "240.0.0.0/4", "100::/64", "fec0::/10")),
+    (Reach.FORBIDDEN, "a multicast address", ("224.0.0.0/4", "ff00::/8")),
+    # IPv4 in IPv6, NAT64 of a site, Teredo and other protocols of the IETF, 6to4.
+    (Reach.FORBIDDEN, _TUNNEL, ("::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16")),
+    (
+        Reach.PRIVATE,
+        "a private address",
+        ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"),
+    ),
+    (Reach.PUBLIC, "a public address", ("0.0.0.0/0", "2000::/3")),
+    (Reach.FORBIDDEN, _OTHER, ("::/0",)),  # what no registry assigns
 )
-# Some of these are inside a private or a public range, so they are checked first.
-_FORBIDDEN = _networks(
-    "0.0.0.0/8",
-    "127.0.0.0/8",
-    "169.254.0.0/16",  # link-local: AWS, GCP, Azure, OpenStack, DigitalOcean, Oracle, Hetzner, Scaleway
-    "168.63.129.16/32",  # Azure: the wire server
-    "100.100.100.200/32",  # Alibaba Cloud
-    "192.0.0.0/24",  # IETF protocols; 192.0.0.192 is Oracle Cloud Classic
-    "192.88.99.0/24",  # 6to4 relays
-    "224.0.0.0/4",
-    "240.0.0.0/4",
-    "fd00:ec2::/32",  # AWS: metadata, time, names, credentials of pods
-    "fd20:ce::/32",  # GCP
-    "fd00:c1::a9fe:a9fe/128",  # Oracle Cloud
-    "fd00:42::42/128",  # Scaleway
-    "2001::/23",  # IETF protocols, among them Teredo, which embeds an IPv4 address
-    "2002::/16",  # 6to4: embeds an IPv4 address
+_TABLE: tuple[tuple[Network, Reach, str], ...] = tuple(
+    (ip_network(text), reach, kind) for reach, kind, texts in _WRITTEN for text in texts
 )
-_GLOBAL_UNICAST = IPv6Network("2000::/3")
 # Prefixes whose last 32 bits are the IPv4 address of the destination: mapped, translated (SIIT), NAT64.
 _EMBEDDING = (IPv6Network("::ffff:0:0/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("64:ff9b::/96"))
 
@@ -66,15 +69,12 @@ def canonical(text: str) -> Address:
 
 def reach_of(address: Address) -> Reach:
     """Return the class of a canonical address; what no registry assigns is forbidden."""
-    if any(address in network for network in _FORBIDDEN):
-        return Reach.FORBIDDEN
-    if any(address in network for network in _RESERVED):
-        return Reach.RESERVED
-    if any(address in network for network in _PRIVATE):
-        return Reach.PRIVATE
-    if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
-        return Reach.FORBIDDEN  # ::/96, 64:ff9b:1::/48, fe80::/10, fec0::/10, 100::/64, ff00::/8 and the unassigned
-    return Reach.PUBLIC
+    return described(address)[0]
+
+
+def described(address: Address) -> tuple[Reach, str]:
+    """The class of a canonical address, and what it is in words: "a link-local address"."""
+    return next((reach, kind) for network, reach, kind in _TABLE if address in network)
 
 
 # Docker, etcd, API server, kubelet, kube-proxy, scheduler, controller manager.

@@ -54,7 +54,7 @@ def guard_listed(hosts: ListedHosts) -> ConnectionGuard:
 
 async def read_body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     """The body; of a body longer than `most_bytes`, the first `most_bytes + 1`."""
-    body = b""
+    body = bytearray()  # a sender may choose pieces of one byte
     while len(body) <= most_bytes and (chunk := await response.content.read(most_bytes + 1 - len(body))):
         body += chunk
-    return body
+    return bytes(body)

@@ -16,6 +16,8 @@ from aiohttp.http_writer import StreamWriter, _serialize_headers
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import ERROR, _ErrInfo
 
+from .request_heads import MAX_HEAD_BYTES, BoundedHeads
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeConnection = Callable[..., Any]  # of a server and the options of aiohttp's RequestHandler
 
@@ -29,7 +31,12 @@ class ServerConnection(web.RequestHandler):
     aiohttp's own makes a task for each request, which starts and ends in further turns of the event loop.
     """
 
-    __slots__ = ()
+    __slots__ = ("_heads",)
+
+    def __init__(self, server: web.Server, *, max_head_bytes: int = MAX_HEAD_BYTES, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._heads = BoundedHeads(self._parser, max_head_bytes)
+        self._parser: Any = self._heads
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         if self._reading_paused:  # readers of bodies call it after each read

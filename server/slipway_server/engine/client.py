@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slipway_process.shares import Shares
+
 from .. import environment
 from ..telemetry.heartbeat import Heartbeat
 from .messages import (
@@ -75,7 +77,8 @@ class EngineClient:
         self.slots = slots
         self._queue, self._on_step = queue, on_step
         self._streams: dict[str, asyncio.Queue[RequestOutput]] = {}
-        self._unstarted: dict[str, int] = {}
+        self._places = Shares(slots + queue.requests)  # of requests that run or wait
+        self._unstarted: dict[str, Request] = {}
         self._commands = EncodedCommands([], [])
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -118,12 +121,8 @@ class EngineClient:
                         loading.reschedule(None)
                         self._serve(message)
                         on_ready(message)
-                    elif isinstance(message, Profiled):
-                        self._resolve_profile(message.table)
-                    elif isinstance(message, Started):
-                        self._mark_started(message.started)
                     else:
-                        self._publish(message)
+                        self._take(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             served, self.ready = self.ready is not None, None
             # Immediately: the process may take long to end, and its restart may have to wait.
@@ -136,6 +135,11 @@ class EngineClient:
             raise kind(await self._exit_reason(reason)) from None
         except TimeoutError:
             raise EngineError(f"The engine did not come back within {self._load_limit_s:.0f} s.") from None
+        except Exception:  # a bug of this process, maybe because of what the engine computed
+            if self.ready is not None and not self._stopping:
+                on_crash()
+                self._end_crashed()
+            raise
         finally:
             self.ready = None
             self.end_streams(ENGINE_DIED)
@@ -176,6 +180,7 @@ class EngineClient:
                 yield event
         finally:
             del self._streams[request.id]
+            self._places.give_back(request.tenant)
             self._unstarted.pop(request.id, None)
             if not ended:
                 self._send(cancel=request.id)
@@ -241,14 +246,22 @@ class EngineClient:
             raise EngineError(self._not_ready_reason())
         if not admitted:
             self._check_queue(request)
-        self._unstarted[request.id] = request.known_tokens
+        self._places.taken[request.tenant] += 1
+        self._unstarted[request.id] = request
 
     def _check_queue(self, request: Request) -> None:
-        if len(self._streams) >= self.slots + self._queue.requests:
-            raise QueueFull(f"{len(self._streams)} requests are running or waiting, which is the limit.")
-        waiting_tokens = sum(self._unstarted.values())
-        if waiting_tokens and waiting_tokens + request.known_tokens > self._queue.tokens:
-            raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {self._queue.tokens}.")
+        """The last quarter of requests, and of tokens that wait, is for tenants that have none here."""
+        if not self._places.room(request.tenant):
+            raise QueueFull(f"{len(self._streams)} requests are running or waiting, which is {self._whose(request)}.")
+        waiting = self._unstarted.values()
+        waiting_tokens, limit = sum(one.known_tokens for one in waiting), self._queue.tokens
+        if request.tenant and any(one.tenant == request.tenant for one in waiting):
+            limit -= limit // 4
+        if waiting_tokens and waiting_tokens + request.known_tokens > limit:
+            raise QueueFull(f"{waiting_tokens} prompt tokens are waiting; the limit is {limit}.")
+
+    def _whose(self, request: Request) -> str:
+        return "the limit" if len(self._streams) >= self._places.most else "the share of this tenant"
 
     def _send(self, *, submit: bytes | None = None, cancel: str | None = None) -> None:
         """Collects the commands of one iteration of the event loop into one message."""
@@ -264,6 +277,14 @@ class EngineClient:
         commands, self._commands = self._commands, EncodedCommands([], [])
         if self._writer and not self._writer.is_closing():
             self._writer.write(encode(commands))
+
+    def _take(self, message: Profiled | Started | Step) -> None:
+        if isinstance(message, Profiled):
+            self._resolve_profile(message.table)
+        elif isinstance(message, Started):
+            self._mark_started(message.started)
+        else:
+            self._publish(message)
 
     def _publish(self, step: Step) -> None:
         self._mark_started(step.started)

@@ -1,4 +1,8 @@
-"""Restarts the engine process after a crash, with a backoff, and gives up when it crashes too often."""
+"""Restarts the engine process after a crash, with a backoff, and gives up when it crashes too often.
+
+The supervisor of `slipway_process` keeps tasks of a process; this keeps a process beside it, which has other causes
+to end.
+"""
 
 import asyncio
 import logging
@@ -6,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from .client import EngineCrashed
+from .client import EngineCrashed, EngineError
 
 log = logging.getLogger("slipway.engine")
 
@@ -46,16 +50,30 @@ async def keep_running(
 ) -> None:
     """Awaits `live`, and awaits it again after each crash for which `restart_in_s` returns a delay in seconds.
 
+    An exception that nothing expects counts as a crash: `live` has ended the process, and the next one may do better.
+
     Raises:
         EngineError: from the last `live`: a crash that is not followed by a restart, or an engine that cannot start.
+        OSError: the system starts no process.
     """
     while True:
-        try:
-            await live()
-        except EngineCrashed as crash:
-            delay_s = restart_in_s(crash)
-            if delay_s is None:
-                raise
-            log.error("the engine crashed and is started again", extra={"reason": str(crash), "delay_s": delay_s})
-            await asyncio.sleep(delay_s)
-            on_restart()
+        crash = await _crash_of(live)
+        delay_s = restart_in_s(crash)
+        if delay_s is None:
+            raise crash
+        log.error("the engine crashed and is started again", extra={"reason": str(crash), "delay_s": delay_s})
+        await asyncio.sleep(delay_s)
+        on_restart()
+
+
+async def _crash_of(live: Callable[[], Awaitable[None]]) -> EngineCrashed:
+    try:
+        await live()
+    except EngineCrashed as crash:
+        return crash
+    except (EngineError, OSError):
+        raise
+    except Exception as error:
+        log.error("the task of the engine ended", exc_info=error)
+        return EngineCrashed(f"The task of the engine ended by {error!r}.")
+    return EngineCrashed("The task of the engine ended.")

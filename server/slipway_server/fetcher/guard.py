@@ -14,7 +14,8 @@ from functools import partial
 from typing import IO, Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
-from .addresses import AddressKind, Network, is_in, judge
+from slipway_process.network.addresses import LOOPBACK, Network, Reach, canonical, described
+
 from .folder import FetchError
 
 ALLOW_NETWORKS = "SLIPWAY_FETCHER_ALLOW_NETWORKS"
@@ -86,7 +87,7 @@ def check_url(rules: EgressRules, url: str, *, insecure: bool) -> SplitResult:
     if not parts.hostname or port == 0:
         raise RefusedError(f"{shown(url)} names no host.")
     try:
-        judge(parts.hostname)
+        canonical(parts.hostname)
     except ValueError:
         return parts  # a name: its address is checked when it is connected to
     check_address(rules, parts.hostname, parts.hostname)
@@ -99,16 +100,18 @@ def check_address(rules: EgressRules, host: str, address: str) -> None:
     Raises:
         RefusedError: with the host, the address and its kind.
     """
-    verdict, host = judge(address), host.lower()
+    found, host = canonical(address), host.lower()
+    reach, kind = described(found)
+    within = any(found in network for network in rules.networks)
     allowed = {
-        AddressKind.PUBLIC: True,
-        AddressKind.PRIVATE: host in rules.written or host in rules.hosts or is_in(address, rules.networks),
-        AddressKind.LOOPBACK: host in rules.hosts,
-        AddressKind.BLOCKED: False,
-    }[verdict.kind]
+        Reach.PUBLIC: True,
+        Reach.PRIVATE: host in rules.written or host in rules.hosts or within,
+        Reach.RESERVED: False,
+        Reach.FORBIDDEN: kind == LOOPBACK and host in rules.hosts,
+    }[reach]
     if not allowed:
-        advice = f": list its network in {ALLOW_NETWORKS} if it is meant" if verdict.kind is AddressKind.PRIVATE else ""
-        raise RefusedError(f"{host} leads to {address}, {verdict.what}, where models are not fetched from{advice}.")
+        advice = f": list its network in {ALLOW_NETWORKS} if it is meant" if reach is Reach.PRIVATE else ""
+        raise RefusedError(f"{host} leads to {address}, {kind}, where models are not fetched from{advice}.")
 
 
 def connect(

@@ -4,8 +4,11 @@ import asyncio
 
 from aiohttp import web
 
+from slipway_process.supervisor import OnFailure, Supervisor
+
 from ..engine.client import EngineClient
 from ..settings import ServerSettings
+from ..telemetry.tasks import count_restarts
 from .debug import profiles
 from .openai import OpenAI
 from .openapi import document
@@ -36,5 +39,10 @@ async def serve(
     limits = ReplayLimits(settings.replay_window_s, settings.max_replay_bytes, settings.max_replay_streams)
     replays = ReplayStore(limits, service.metrics)
     app, guard = build(service, replays, settings.max_body_bytes)
+    tasks = Supervisor(count_restarts(service.metrics.registry))
+    tasks.start("warm-up", service.reader.warm_up, OnFailure.SHOW, ends=True)
     debug = profiles(engine, asyncio.get_running_loop()) if settings.enable_debug else None
-    await run_server(settings, app, guard, engine, engine_life, debug=debug, on_drain=replays.close)
+    try:
+        await run_server(settings, app, guard, engine, engine_life, tasks, debug=debug, on_drain=replays.close)
+    finally:
+        await service.reader.close()

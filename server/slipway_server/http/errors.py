@@ -1,6 +1,7 @@
 """Refusals and failures, in OpenAI's shape or the Open Inference Protocol's, and what each is counted as."""
 
 import msgspec
+from msgspec import Struct
 
 MAX_MESSAGE_CHARACTERS = 500  # an error may quote what a client sent
 
@@ -38,6 +39,23 @@ class HttpError(Exception):
             # Clients of the protocol read `error` as a text; gateways read the code.
             return msgspec.json.encode({"error": str(self), "code": self.code})
         return msgspec.json.encode(self.body)
+
+
+class Refusal(Struct, frozen=True, tag=True):
+    """An error for the client, from a process that reads for this one."""
+
+    status: int
+    message: str
+    code: str | None
+    param: str | None
+
+    @classmethod
+    def of(cls, error: HttpError) -> "Refusal":
+        return cls(error.status, str(error), error.code, error.param)
+
+    @property
+    def error(self) -> HttpError:
+        return HttpError(self.status, self.message, code=self.code, param=self.param)
 
 
 PREFIX = "/revisions"  # before the path of a request for one entry of a pool

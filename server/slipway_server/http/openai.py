@@ -8,10 +8,11 @@ from typing import Any
 
 from aiohttp import web
 
-from .errors import HttpError, invalid
-from .requests.bodies import body_of, checked, decoded, parse, prompts_of
-from .requests.fields import MAX_PROMPTS
-from .requests.prompts import Prompt
+from .errors import invalid
+from .reading.inputs import check_answers
+from .requests.bodies import body_of
+from .requests.prompt import Prompt
+from .requests.prompts import wrong_model
 from .requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
 from .requests.shadow import priority_of
 from .requests.tools import PLAIN_ANSWERS, AnswerPlan, begin_answer, plan_answers
@@ -42,33 +43,22 @@ class OpenAI:
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
-        fields = decoded(incoming.body)
-        body = checked(fields, ChatRequest)
-        body.check()
-        check_model(self._service, body.model)
+        body, [prompt] = await self._service.read(incoming.body, ChatRequest, incoming.tenant)
         formats = self._service.model.formats
         plan = plan_answers(body.tool_use, formats, body.grammar)
-        prompt = await self._service.chat(body, fields["messages"])
         return await self._answer(http, incoming, body, [prompt], begin_answer(plan, formats, prompt.text))
 
     async def complete(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
-        body = parse(incoming.body, CompletionRequest)
-        body.check()
-        check_model(self._service, body.model)
-        inputs = prompts_of(body.prompt, "prompt")
-        check_answers(len(inputs) * body.candidates)
-        prompts = await self._service.prompts(inputs, param="prompt", special_tokens=body.add_special_tokens)
+        body, prompts = await self._service.read(incoming.body, CompletionRequest, incoming.tenant)
         return await self._answer(http, incoming, body, prompts)
 
     async def embed(self, http: web.Request) -> web.Response:
-        body = parse(await body_of(http), EmbeddingRequest)
-        check_model(self._service, body.model)
+        tenant = self._service.tenants.of(http.headers)
+        body, texts = await self._service.read(await body_of(http), EmbeddingRequest, tenant)
         check_dimensions(body.dimensions, self._service.model.checkpoint.config)
-        inputs = prompts_of(body.input, "input")
-        texts = await self._service.prompts(inputs, param="input", special_tokens=body.add_special_tokens)
         prompts = [prompt.tokens for prompt in texts]
-        vectors = await self._service.embed(prompts, tenant=self._service.tenants.of(http.headers))
+        vectors = await self._service.embed(prompts, tenant=tenant)
         # Thousands of vectors take a while: other requests go on meanwhile.
         data = await asyncio.to_thread(embedding_data, vectors, body.dimensions, body.encoding_format)
         tokens = sum(map(len, prompts))
@@ -218,11 +208,6 @@ async def search_beams(
             yield number * sampling.choices + index, Delta(text, len(beam.tokens), beam.tokens[-1], beam.finish)
 
 
-def check_answers(num_answers: int) -> None:
-    if num_answers > MAX_PROMPTS:
-        raise invalid(f"{num_answers} answers are requested at once; {MAX_PROMPTS} is the limit.", "n")
-
-
 def check_logprobs(body: FullSampling, prompt_tokens: list[int], context_tokens: int) -> None:
     """Raises HttpError for more log probabilities than a response may have. `prompt_tokens`: one number a prompt."""
     limit = ASSUMED_TOKENS if body.limit is None else body.limit
@@ -242,5 +227,4 @@ def check_logprobs(body: FullSampling, prompt_tokens: list[int], context_tokens:
 def check_model(service: ModelService, name: str) -> None:
     service.check_open()
     if name != service.model.name:
-        message = f"The model {name!r} does not exist here; this server has {service.model.name!r}."
-        raise HttpError(404, message, param="model", code="model_not_found")
+        raise wrong_model(name, service.model.name)

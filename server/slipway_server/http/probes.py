@@ -4,9 +4,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 
 import msgspec
+
+from slipway_process.supervisor import keep_thread
 
 from ..telemetry.heartbeat import Heartbeat
 from .debug import Profiles
@@ -24,6 +26,9 @@ class Health:
     draining: bool = False
     crashed: bool = False  # from a crash of the engine until it serves again
     loop_beat_s: float = field(default_factory=time.monotonic)
+    # What tasks of this process fail again and again: without some it serves nothing, without others less.
+    failing: str = ""
+    missing: str = ""
 
     def trouble(self, now_s: float) -> str | None:
         """Why the process should be restarted; None when it should not."""
@@ -38,7 +43,9 @@ class Health:
         """Why this server should get no requests; None when it should."""
         if self.draining:
             return "draining"
-        return self.trouble(now_s) if self.loaded else ": ".join(self.why_not_loaded)
+        if not self.loaded:
+            return ": ".join(self.why_not_loaded)
+        return self.trouble(now_s) or self.failing or None
 
     @property
     def why_not_loaded(self) -> tuple[str, str]:
@@ -59,14 +66,22 @@ class Health:
         if check is None:
             return 404, b'{"status":"not found"}'
         reason = check(time.monotonic())
-        body = {"status": "failing" if reason else "ok", "reason": reason, "engine_steps": self.heartbeat.steps}
+        shown = reason or self.missing or None
+        body = {"status": "failing" if reason else "ok", "reason": shown, "engine_steps": self.heartbeat.steps}
         return (503 if reason else 200), msgspec.json.encode(body)
 
 
 class ProbeServer:
-    """`profiles` answers /debug/profile, where there is one."""
+    """`profiles` answers /debug/profile, where there is one. `on_restart` gets the name of a thread that failed."""
 
-    def __init__(self, health: Health, host: str, port: int, profiles: Profiles | None = None) -> None:
+    def __init__(
+        self,
+        health: Health,
+        host: str,
+        port: int,
+        profiles: Profiles | None = None,
+        on_restart: Callable[[str], None] = lambda thread: None,
+    ) -> None:
         class Handler(BaseHTTPRequestHandler):
             timeout = 5
 
@@ -90,7 +105,9 @@ class ProbeServer:
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
-        self._thread = Thread(target=self._server.serve_forever, name="probes", daemon=True)
+        self._ended = Event()
+        kept = ("probes", self._server.serve_forever, on_restart, self._ended)
+        self._thread = Thread(target=keep_thread, args=kept, name="probes", daemon=True)
 
     @property
     def port(self) -> int:
@@ -100,6 +117,7 @@ class ProbeServer:
         self._thread.start()
 
     def stop(self) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

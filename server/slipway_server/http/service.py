@@ -7,7 +7,9 @@ from array import array
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from ..engine.beams import Beam, BeamRules, BeamSearch
 from ..engine.client import EngineClient, EngineError, QueueFull, RequestRefused
@@ -31,9 +33,11 @@ from .errors import (
     unavailable,
 )
 from .probes import Health
-from .requests.prompts import Prompt, PromptLimits, Prompts, ServedModel, check_tokens
+from .reading.reader import RequestReader
+from .requests.prompt import Prompt, PromptLimits
+from .requests.prompts import ServedModel, check_tokens
 from .requests.sampling import Sampling
-from .requests.schemas import ChatRequest, FullSampling
+from .requests.schemas import FullSampling
 from .requests.structured import unusable
 from .requests.tenant import Tenants
 from .requests.tools import PLAIN_ANSWERS, AnswerPlan
@@ -43,6 +47,7 @@ from .responses.resume import stream_gone
 # Not numpy's: importing that would be a third of this process's start.
 Vector: TypeAlias = "array[float]"
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 ERRORS = {
     FinishReason.ERROR: failed,
@@ -77,11 +82,13 @@ class ModelService:
         health: Health,
         tracing: Tracing | None = None,
         tenants: Tenants | None = None,
+        *,
+        log_level: str = "info",
     ) -> None:
         """`tenants`: verifies the tenant of a request. Without it no tenant is accepted."""
         self.tenants = tenants or Tenants(unproved=metrics.unproved_tenant)
         self.model, self.metrics, self.health, self.tracing = model, metrics, health, tracing or Tracing()
-        self._engine, self.texts = engine, Prompts(model)
+        self._engine, self.reader = engine, RequestReader(model, log_level=log_level)
 
     def check_open(self) -> None:
         if self.health.draining:
@@ -104,19 +111,23 @@ class ModelService:
         """Token ids must be below: the rows of the model's embedding, as the engine reports them once it is ready."""
         return getattr(self._engine.ready, "vocab_size", 0) or self.model.embedding_rows
 
-    @property
-    def _limits(self) -> PromptLimits:
-        return PromptLimits(self.max_context_tokens, self.vocabulary_size)
+    async def read(self, body: bytes, kind: type[S], tenant: str) -> tuple[S, list[Prompt]]:
+        """A body as `kind`, and its prompts, which fit into the context; ids are in the vocabulary of the model.
 
-    async def chat(self, body: ChatRequest, messages: list[dict[str, Any]]) -> Prompt:
-        """The prompt of a chat; `messages` are as the client sent them."""
-        return await self.texts.chat(body, messages, self._limits)
+        Raises:
+            HttpError: with the name of the field that is wrong or does not fit.
+        """
+        self.check_open()
+        answers = self.model.checkpoint.task == "generate"
+        limits = PromptLimits(self.max_context_tokens, self.vocabulary_size, answer=answers)
+        return await self.reader.read(body, kind, limits, tenant)
 
-    async def prompts(
-        self, given: Sequence[str | Sequence[int]], *, param: str, special_tokens: bool = True
-    ) -> list[Prompt]:
-        """Prompts that fit into the context; ids that a client sends must be in the vocabulary."""
-        return await self.texts.encode_all(given, self._limits, param=param, special_tokens=special_tokens)
+    async def read_texts(self, body: bytes, kind: type[S], tenant: str) -> tuple[S, Prompt]:
+        """As `read`, where the model computes nothing: its context bounds the text, and ids are the tokenizer's."""
+        self.check_open()
+        limits = PromptLimits(self.model.context_tokens, self.model.tokenizer.vocabulary_size, may_be_empty=True)
+        request, [prompt] = await self.reader.read(body, kind, limits, tenant)
+        return request, prompt
 
     async def prepare_generation(
         self, sampling: Sampling, *, seed: int, priority: int = 0, tenant: str = "", answers: AnswerPlan = PLAIN_ANSWERS
@@ -129,7 +140,7 @@ class ModelService:
         fields = {"logit_bias": biased, "allowed_token_ids": allowed, "stop_token_ids": stop_token_ids}
         for param, tokens in fields.items():
             check_tokens(tokens, param, self.vocabulary_size)
-        bad_words = await self.texts.encode_words(sampling.bad_words or [])
+        bad_words = await self.reader.encode_words(sampling.bad_words or [], tenant)
         return Generation(sampling, seed, priority, tenant, bad_words, answers)
 
     async def generate(

@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from slipway_process import collector, logs
 from slipway_process.network.http_server import HttpRunner
+from slipway_process.supervisor import Supervisor
 
 from ..engine.client import EngineError
 from ..settings import ServerSettings
@@ -204,11 +206,15 @@ async def run_server(
     guard: Guard,
     backend: ComputeBackend,
     life: asyncio.Task[None],
+    tasks: Supervisor,
     *,
     debug: Profiles | None = None,
     on_drain: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM and the end of the drain; raise EngineError when `life`, the backend's task, ends first."""
+    """Serve until SIGTERM and the end of the drain; raise EngineError when `life`, the backend's task, ends first.
+
+    `tasks`: what runs beside it; ended before this returns.
+    """
     health = guard.health
     # By default aiohttp does not cancel handlers of clients that disconnected.
     runner = HttpRunner(
@@ -224,12 +230,12 @@ async def run_server(
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
     await site.start()
-    probes = ProbeServer(health, settings.host, settings.probe_port, debug)
+    probes = ProbeServer(health, settings.host, settings.probe_port, debug, tasks.on_restart)
     probes.start()
     log.info("listening", extra={"port": runner.addresses[0][1], "probe_port": probes.port, "tls": tls is not None})
     collector.spare()
     stop = _stop_on_signals()
-    beat = asyncio.create_task(_beat(health))
+    tasks.start("beat", partial(_beat, health, tasks))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([stopping, life], return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +246,6 @@ async def run_server(
             await _wait(guard.idle, ERROR_EVENTS_S)
             await life
     finally:
-        beat.cancel()
         stopping.cancel()
         backend.stop()
         await runner.cleanup()
@@ -248,6 +253,7 @@ async def run_server(
         life.cancel()
         with contextlib.suppress(asyncio.CancelledError, EngineError):
             await life
+        await tasks.close()
 
 
 async def _drain(
@@ -271,9 +277,11 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
 
 
-async def _beat(health: Health) -> None:
+async def _beat(health: Health, tasks: Supervisor) -> None:
+    """Give the thread of the probes what it answers from."""
     while True:
         health.loop_beat_s = time.monotonic()
+        health.failing, health.missing = tasks.trouble, tasks.missing
         await asyncio.sleep(LOOP_BEAT_S)
 
 

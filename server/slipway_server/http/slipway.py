@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from .openai import check_model
-from .requests.bodies import body_of, parse
+from .requests.bodies import body_of
 from .requests.sampling import Sampling
 from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest
 from .requests.shadow import priority_of
@@ -34,10 +34,8 @@ class Slipway:
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
-        body = parse(incoming.body, GenerateRequest)
-        check_model(self._service, body.model)
+        body, [prompt] = await self._service.read(incoming.body, GenerateRequest, incoming.tenant)
         priority = priority_of(http.headers, body.priority)
-        prompt = await self._prompt(body.prompt)
         identity = incoming.stream_identity(body.seed)
         generation = await self._service.prepare_generation(
             body, seed=identity.seed, priority=priority, tenant=incoming.tenant
@@ -45,14 +43,15 @@ class Slipway:
         progress = incoming.track_progress(identity, streamed=bool(body.stream))
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
-            return self._service.generate(prompt, generation, resumed=resumed)
+            return self._service.generate(prompt.tokens, generation, resumed=resumed)
 
+        prompt_tokens = len(prompt.tokens)
         answer = self._replays.answer(incoming, identity, source, progress=progress, known=incoming.resumed_tokens)
         async with aclosing(answer) as deltas:
             if body.stream:
-                events = typed_events(deltas, len(prompt), progress)
+                events = typed_events(deltas, prompt_tokens, progress)
                 return await stream_events(
-                    http, events, done=False, error=typed_error, progress=progress, prompt_tokens=len(prompt)
+                    http, events, done=False, error=typed_error, progress=progress, prompt_tokens=prompt_tokens
                 )
             choice = await collect(deltas)
         return json_response(
@@ -61,29 +60,28 @@ class Slipway:
                 "model": self._service.model.name,
                 "text": choice.text,
                 "finish_reason": choice.finish,
-                "usage": usage_of(len(prompt), choice.tokens),
+                "usage": usage_of(prompt_tokens, choice.tokens),
             }
         )
 
     async def api_generate(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
-        body = parse(incoming.body, ApiGenerateRequest)
-        check_model(self._service, body.model)
+        body, [prompt] = await self._service.read(incoming.body, ApiGenerateRequest, incoming.tenant)
         sampling = Sampling(max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p)
-        return await self._api_answer(http, incoming, body.prompt, sampling, stream=body.stream)
+        return await self._api_answer(http, incoming, prompt.tokens, sampling, stream=body.stream)
 
     async def named_generate(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
-        body = parse(incoming.body, NamedGenerateRequest)
         check_model(self._service, http.match_info["name"])
+        body, [prompt] = await self._service.read(incoming.body, NamedGenerateRequest, incoming.tenant)
         sampling = Sampling(max_tokens=body.max_tokens)
-        return await self._api_answer(http, incoming, body.prompt, sampling, stream=body.stream)
+        return await self._api_answer(http, incoming, prompt.tokens, sampling, stream=body.stream)
 
     async def api_embed(self, http: web.Request) -> web.Response:
-        body = parse(await body_of(http), EmbedRequest)
-        check_model(self._service, body.model)
-        prompts = [prompt.tokens for prompt in await self._service.prompts(body.inputs, param="inputs")]
-        vectors = await self._service.embed(prompts, tenant=self._service.tenants.of(http.headers))
+        tenant = self._service.tenants.of(http.headers)
+        _, texts = await self._service.read(await body_of(http), EmbedRequest, tenant)
+        prompts = [prompt.tokens for prompt in texts]
+        vectors = await self._service.embed(prompts, tenant=tenant)
         return json_response(
             {
                 "embeddings": [vector.tolist() for vector in vectors],
@@ -93,15 +91,16 @@ class Slipway:
             }
         )
 
-    async def _prompt(self, text: str) -> tuple[int, ...]:
-        (prompt,) = await self._service.prompts([text], param="prompt")
-        return prompt.tokens
-
     async def _api_answer(
-        self, http: web.Request, incoming: IncomingRequest, text: str, sampling: Sampling, *, stream: bool
+        self,
+        http: web.Request,
+        incoming: IncomingRequest,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        stream: bool,
     ) -> web.StreamResponse:
         began = time.monotonic()
-        prompt = await self._prompt(text)
         priority = priority_of(http.headers)
         identity = incoming.stream_identity(sampling.seed)
         generation = await self._service.prepare_generation(

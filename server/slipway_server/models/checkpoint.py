@@ -4,11 +4,16 @@ import json
 import logging
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from . import end_tokens
+from .added_tokens import misnumbered, vocabulary
 from .configs import architectures
+from .configs.rope import longest_contexts
+from .json_files import BadFile, read_object
+from .tokenizer_files import TokenizerFiles
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +21,6 @@ MARKER = "slipway-model.json"
 INDEX = "model.safetensors.index.json"
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
 HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
-JSON_LIMIT_BYTES = 64 * 2**20
 ENTRIES_LIMIT = 100_000  # files and folders in a model folder
 CONTEXT_LIMIT = 10_000_000
 # Files in which tools describe their quantization; config.json may not mention it.
@@ -32,13 +36,19 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete model folder and its description."""
+    """A complete model folder and its description.
+
+    `longest_context_tokens`: the most that may be requested in place of `context_tokens`. `tokenizer_files`: what the
+    folder has beside tokenizer.json.
+    """
 
     folder: Path
     config: dict[str, Any]
     task: str  # generate | embed
     context_tokens: int
     stop_token_ids: tuple[int, ...]
+    longest_context_tokens: int = 0
+    tokenizer_files: TokenizerFiles = field(default_factory=TokenizerFiles)
 
 
 def read(folder: Path, *, task: str = "auto") -> Checkpoint:
@@ -55,7 +65,10 @@ def read(folder: Path, *, task: str = "auto") -> Checkpoint:
     if not (folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{folder.name} has no tokenizer.json: save the model with a fast tokenizer.")
     _log_ignored_files(folder, config)
-    return Checkpoint(folder, config, task, _context(folder, config, task), _stop_token_ids(folder, config))
+    context_tokens, longest_tokens = _contexts(folder, config, task)
+    files = _tokenizer_files(folder)
+    stops = _stop_token_ids(folder, config, files)
+    return Checkpoint(folder, config, task, context_tokens, stops, longest_tokens, files)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -192,14 +205,17 @@ def _task(folder: Path, config: dict[str, Any], requested: str) -> str:
         raise CheckpointError(f"{folder.name}: {reason}.") from None
 
 
-def _context(folder: Path, config: dict[str, Any], task: str) -> int:
+def _contexts(folder: Path, config: dict[str, Any], task: str) -> tuple[int, int]:
+    """The context in tokens, and the most that may be requested."""
     names = ("max_position_embeddings", "n_positions", "max_sequence_length")
     context = next((_count(config, name) for name in names if config.get(name)), 2048)
     sentence = folder / "sentence_bert_config.json"
-    if task == "embed" and sentence.is_file():
-        reason = _json(sentence)
-        context = min(context, _count(reason, "max_seq_length") if reason.get("max_seq_length") else context)
-    return context
+    if task != "embed":
+        return longest_contexts(config, context)
+    if sentence.is_file():
+        described = _json(sentence)
+        context = min(context, _count(described, "max_seq_length") if described.get("max_seq_length") else context)
+    return context, context
 
 
 def _count(config: dict[str, Any], name: str) -> int:
@@ -209,28 +225,34 @@ def _count(config: dict[str, Any], name: str) -> int:
     return value
 
 
-def _stop_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    generation = folder / "generation_config.json"
-    token_ids = _json(generation).get("eos_token_id") if generation.is_file() else None
-    token_ids = config.get("eos_token_id") if token_ids is None else token_ids
-    if token_ids is None:
-        return ()
-    token_ids = token_ids if isinstance(token_ids, list) else [token_ids]
-    if not all(isinstance(token_id, int) and not isinstance(token_id, bool) for token_id in token_ids):
-        raise CheckpointError(
-            f"eos_token_id of {folder.name} is {str(token_ids)[:64]}: it must be a token's number, or a list."
-        )
-    return tuple(token_ids)
+def _stop_token_ids(folder: Path, config: dict[str, Any], files: TokenizerFiles) -> tuple[int, ...]:
+    text = config.get("text_config")
+    configs = (_optional(folder, "generation_config.json"), config, text if isinstance(text, dict) else {})
+    try:
+        named = end_tokens.named_ids(*configs)
+    except end_tokens.BadEndToken as reason:
+        raise CheckpointError(f"eos_token_id of {folder.name} {reason}") from None
+    tokens = vocabulary(folder, files)
+    if strange := misnumbered(tokens, files):
+        log.warning("added tokens have other numbers than the files list: %s", ", ".join(strange[:8]))
+    ids = (*named, *end_tokens.tokenizer_ids(tokens, files.texts.get("eos_token")))
+    return tuple(dict.fromkeys(ids)) or end_tokens.found_ids(tokens)
+
+
+def _tokenizer_files(folder: Path) -> TokenizerFiles:
+    try:
+        return TokenizerFiles.read(folder)
+    except BadFile as reason:
+        raise CheckpointError(str(reason)) from None
+
+
+def _optional(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    return _json(path) if path.is_file() else {}
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        size = path.stat().st_size
-        if size > JSON_LIMIT_BYTES:
-            raise ValueError(f"it has {size} bytes, the limit is {JSON_LIMIT_BYTES}")
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} in {path.parent.name} cannot be read as JSON: {error}.") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path.name} in {path.parent.name} is not a JSON object.")
-    return content
+        return read_object(path)
+    except BadFile as reason:
+        raise CheckpointError(str(reason)) from None

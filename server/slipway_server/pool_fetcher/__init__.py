@@ -14,6 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from slipway_process import logs
 from slipway_process.settings import ProcessSettings
+from slipway_process.supervisor import OnFailure, Supervisor
 from slipway_process.values import Bytes, Flag, Folder, LogLevel, OptionalFile, Seconds, Variable
 
 from ..telemetry.termination import Parser
@@ -54,15 +55,19 @@ def main() -> None:
     logs.configure(settings.log_level)
     assert settings.pool_config, "the settings require it"
     rules = FetchRules(settings.pool_config, settings.dest, settings.max_bytes, settings.max_fetch_s)
-    asyncio.run(_run(PoolFolder(rules)))
+    sys.exit(asyncio.run(run(PoolFolder(rules))))
 
 
-async def _run(folder: PoolFolder) -> None:
-    """Follow the pool's file until SIGTERM or SIGINT."""
-    task = asyncio.create_task(folder.run())
+async def run(folder: PoolFolder) -> int:
+    """Follow the pool's file until SIGTERM or SIGINT. Returns 1 when its task failed too often.
+
+    No page of metrics counts restarts here: the log has them, and the container's restarts what follows.
+    """
+    stop = asyncio.Event()
+    tasks = Supervisor(lambda task: None, stop.set)
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
-        await task
-    except asyncio.CancelledError:
-        return
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    tasks.start("pool-folder", folder.run, OnFailure.EXIT)
+    await stop.wait()
+    await tasks.close()
+    return int(bool(tasks.gave_up))

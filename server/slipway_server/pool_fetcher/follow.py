@@ -44,6 +44,10 @@ class _Attempts:
     next_s: float = 0.0
     running: "asyncio.Task[None] | None" = None
 
+    def failed(self, delay_s: float) -> None:
+        self.count += 1
+        self.next_s = time.monotonic() + min(LONGEST_DELAY_S, delay_s)
+
 
 @dataclass(slots=True)
 class PoolFolder:
@@ -95,15 +99,15 @@ class PoolFolder:
             async with self._slots:
                 reason = await self._fetch(entry)
             if reason:
-                attempts.count += 1
-                attempts.next_s = time.monotonic() + min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(attempts.count, 10))
+                attempts.failed(FIRST_DELAY_S * 2 ** min(attempts.count + 1, 10))
                 log.error("a model cannot be fetched: %s", reason, extra={"model": entry.name, "path": entry.path})
             else:
                 log.info("fetched", extra={"model": entry.name, "path": entry.path})
-        except OSError as error:
-            attempts.count += 1
-            attempts.next_s = time.monotonic() + LONGEST_DELAY_S
-            log.error("a model cannot be fetched: %s", error, extra={"model": entry.name, "path": entry.path})
+        except Exception as error:  # nothing awaits this task, and other entries go on
+            attempts.failed(LONGEST_DELAY_S)
+            bug = None if isinstance(error, OSError) else error
+            fields = {"model": entry.name, "path": entry.path}
+            log.error("a model cannot be fetched: %s", error, exc_info=bug, extra=fields)
         finally:
             attempts.running = None
 

@@ -1,11 +1,12 @@
 """Which rows run in the next batch: at once when the model is idle, gathered while it is busy (pure).
 
 A batch has rows of one key: the same inputs, shapes of a row, parameters and outputs. Its first request is the oldest
-one of the most urgent class. A request that is larger than a batch is cut, in order; any other one runs whole.
+one of the most urgent class. A request that is larger than a batch is cut, in order, and goes behind the others after
+each of its batches; any other one runs whole.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from .texts import BATCH_TOKENS
 MIN_QUEUE, MAX_QUEUE, QUEUE_S = 256, 1024, 1.0
 # Of inputs that wait, in all queues of a server together: a share of the memory that is free at its start, and a bound.
 QUEUE_MEMORY_SHARE, MAX_QUEUE_BYTES = 0.1, 512 << 20
+OF_A_TENANT = 0.75  # of each of these bounds; the rest is for tenants of which no request waits
 
 
 @dataclass(slots=True)
@@ -32,8 +34,9 @@ class QueueMemory:
     def of_free(cls, free_bytes: int) -> "QueueMemory":
         return cls(min(MAX_QUEUE_BYTES, int(free_bytes * QUEUE_MEMORY_SHARE)))
 
-    def has_room(self, size_bytes: int) -> bool:
-        return self.used_bytes + size_bytes <= self.limit_bytes
+    def has_room(self, size_bytes: int, part: float = 1.0) -> bool:
+        """`part`: of the limit."""
+        return self.used_bytes + size_bytes <= part * self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class BatchRules:
 class PredictJob(Struct, eq=False):
     """A request for `rows` rows; 0: it runs alone. `done_rows`: how many of them were put into a batch already.
 
-    `row_tokens`: estimated tokens of its longest row; 0: its rows are no texts.
+    `row_tokens`: estimated tokens of its longest row; 0: its rows are no texts. `turn`: its place in the order of all
+    requests that wait.
     """
 
     id: int
@@ -63,6 +67,8 @@ class PredictJob(Struct, eq=False):
     row_tokens: int = 0
     size_bytes: int = 0  # of its inputs
     queued: bool = False
+    turn: int = 0
+    tenant: str = ""
 
     @property
     def left(self) -> int:
@@ -110,9 +116,11 @@ class Batcher:
     fit: ServiceTime = field(default_factory=ServiceTime)
     _queues: dict[tuple[int, Hashable], deque[PredictJob]] = field(
         default_factory=dict
-    )  # by class and key, oldest first
+    )  # by class and key, in the order of their turns
+    _turns: int = 0  # that were given out
     _waiting: int = 0
-    _waiting_rows: int = 0
+    _tenants: Counter[str] = field(default_factory=Counter)  # requests that wait of each
+    _turn_rows: int = 0  # of the next batch of each request that waits: what is ahead of one that comes now
     _running_rows: int = 0
 
     @property
@@ -121,7 +129,8 @@ class Batcher:
 
     @property
     def waiting_rows(self) -> int:
-        return self._waiting_rows
+        """Rows that wait; of a request that is larger than a batch those of one batch."""
+        return self._turn_rows
 
     def submit(self, job: PredictJob, now_s: float) -> None:
         """Put a request into the queue.
@@ -130,21 +139,23 @@ class Batcher:
             BatchQueueFull: too many requests wait.
             DeadlineMissed: the request is refused at once, because it would be late.
         """
-        if self._is_full():
+        part = OF_A_TENANT if job.tenant and job.tenant in self._tenants else 1.0
+        if self._is_full(part):
             raise BatchQueueFull(f"{self._waiting} requests wait, which is the limit.")
         # One request of each model may always wait: or large inputs were never computed, and a model had to wait for
         # another one's queue.
-        if self._waiting and not self.memory.has_room(job.size_bytes):
+        if self._waiting and not self.memory.has_room(job.size_bytes, part):
             raise BatchQueueFull(f"{self.memory.used_bytes} bytes of inputs wait, and there is no room for more.")
         if math.isfinite(job.deadline_s):
-            rows_ahead = self._waiting_rows + self._running_rows
+            rows_ahead = self._turn_rows + self._running_rows
             batches = math.ceil(rows_ahead / self.rules.max_size)
             if self.fit.misses(max(1, job.rows), rows_ahead, batches, job.deadline_s - now_s):
                 raise DeadlineMissed("The request would miss its deadline: more work waits than is done until then.")
-        self._queues.setdefault((job.priority, job.key), deque()).append(job)
+        self._queue(self._queues.setdefault((job.priority, job.key), deque()), job)
         job.queued = True
         self._waiting += 1
-        self._waiting_rows += job.left
+        self._tenants[job.tenant] += 1
+        self._turn_rows += self._next_rows(job)
         self.memory.used_bytes += job.size_bytes
 
     def cancel(self, job: PredictJob) -> None:
@@ -183,22 +194,22 @@ class Batcher:
             moments.append(queue[0].arrived_s + self.rules.max_delay_s)
         return min(moments, default=None)
 
-    def _is_full(self) -> bool:
-        """Whether too many requests wait."""
+    def _is_full(self, part: float) -> bool:
+        """Whether too many requests wait for one who may use this part of the queue."""
         if self.rules.max_queue:
-            return self._waiting >= self.rules.max_queue
-        if self._waiting < MIN_QUEUE:
+            return self._waiting >= part * self.rules.max_queue
+        if self._waiting < part * MIN_QUEUE:
             return False
-        rows = self._waiting_rows
+        rows = self._turn_rows
         wait_s = self.fit.wait_s(rows, math.ceil(rows / self.rules.max_size))
-        return self._waiting >= MAX_QUEUE or not 0.0 < wait_s <= QUEUE_S
+        return self._waiting >= part * MAX_QUEUE or not 0.0 < wait_s <= part * QUEUE_S
 
     def _jobs(self) -> Iterator[PredictJob]:
         return (job for queue in self._queues.values() for job in queue)
 
     def _first_queue(self) -> deque[PredictJob] | None:
-        """The queue of the oldest request in the most urgent class."""
-        best = min(self._queues.items(), key=lambda one: (one[0][0], one[1][0].arrived_s, one[1][0].id), default=None)
+        """The queue of the request in the most urgent class that has the next turn."""
+        best = min(self._queues.items(), key=lambda one: (one[0][0], one[1][0].turn), default=None)
         return best[1] if best else None
 
     def _should_wait(self, queue: deque[PredictJob], now_s: float) -> bool:
@@ -222,10 +233,13 @@ class Batcher:
                 return  # it runs whole, as the first one of the next batch
             taken = min(job.left, room)
             part = Part(job, job.done_rows, job.done_rows + taken)
+            self._turn_rows -= self._next_rows(job)
             job.done_rows += taken
-            self._waiting_rows -= taken
-            if not job.left:
-                queue.popleft()
+            self._turn_rows += self._next_rows(job)
+            queue.popleft()
+            if job.left:
+                self._queue(queue, job)
+            else:
                 self._removed(job)
             yield part
             if not job.rows:
@@ -237,10 +251,22 @@ class Batcher:
         most = self.rules.max_size
         return min(most, max(1, self.rules.max_tokens // row_tokens)) if row_tokens else most
 
+    def _queue(self, queue: deque[PredictJob], job: PredictJob) -> None:
+        """Puts a request behind all others."""
+        self._turns += 1
+        job.turn = self._turns
+        queue.append(job)
+
+    def _next_rows(self, job: PredictJob) -> int:
+        return min(job.left, self.rules.max_size)
+
     def _removed(self, job: PredictJob) -> None:
         job.queued = False
         self._waiting -= 1
-        self._waiting_rows -= job.left
+        self._tenants[job.tenant] -= 1
+        if not self._tenants[job.tenant]:
+            del self._tenants[job.tenant]
+        self._turn_rows -= self._next_rows(job)
         self.memory.used_bytes -= job.size_bytes
         key = (job.priority, job.key)
         if not self._queues.get(key, True):

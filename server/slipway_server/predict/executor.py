@@ -94,8 +94,8 @@ class Executor:
 
     # -- requests
 
-    async def infer(self, request: InferRequest) -> list[Tensor]:
-        """The outputs of a request, which may share its batch with others.
+    async def infer(self, request: InferRequest, tenant: str = "") -> list[Tensor]:
+        """The outputs of a request, which may share its batch with others. `tenant`: whose place in the queue it takes.
 
         Raises:
             BatchQueueFull, DeadlineMissed: the request was not computed, or not in time.
@@ -109,6 +109,7 @@ class Executor:
         rows = request.inputs[0].rows if description.batched else 0
         key = request.key() if description.batched else number
         job = PredictJob(number, key, rows, now_s, now_s + timeout_s, request.priority)
+        job.tenant = tenant
         job.row_tokens, job.size_bytes = request.row_tokens, sum(one.size_bytes for one in request.inputs)
         pending = _Pending(request, loop.create_future())
         if description.batched and rows == 0:
@@ -147,19 +148,28 @@ class Executor:
             ModelRefused, EngineError: the process never served.
         """
         ready = await self._process.start(start)
-        self.description = ready.description
-        for rows, seconds in ready.measured:
-            self.batcher.fit.observe(rows, seconds)
-        on_ready(ready)
         try:
+            self.description = ready.description
+            for rows, seconds in ready.measured:
+                self.batcher.fit.observe(rows, seconds)
+            on_ready(ready)
             await self._serve()
-        except EngineCrashed:
+        except Exception as error:
             on_crash()
+            if not isinstance(error, EngineCrashed):
+                self._fail_running()
             raise
         finally:
             self._running = None
             with contextlib.suppress(ProcessLookupError):
                 await self._process.kill()
+
+    def _fail_running(self) -> None:
+        """Fail the requests of the batch at which a bug of this process was met: they may be the cause."""
+        if batch := self._running:
+            self.batcher.finished(batch, None)
+            for part in batch.parts:
+                self._fail(part.job, ModelCrashed("The server failed while it computed this request."))
 
     async def _serve(self) -> None:
         ended = asyncio.create_task(self._process.ended())

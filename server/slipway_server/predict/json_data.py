@@ -23,6 +23,8 @@ from .tensors import (
 )
 
 _WHITE = b" \t\r\n"
+_PIECE = 1 << 16  # elements that are written at once
+_encoder = msgspec.json.Encoder()
 
 
 @lru_cache(maxsize=256)
@@ -111,19 +113,27 @@ def _texts(name: str, values: Any) -> Any:
     return encoded.reshape(texts.shape)
 
 
-def write(tensor: Tensor) -> list[Any]:
-    """A flat list, whose NaN and infinities become null.
+def write(tensor: Tensor) -> list[Any] | msgspec.Raw:
+    """A flat list, whose NaN and infinities become null; JSON of a long one, written piece by piece.
 
     Raises:
         TensorError: JSON cannot hold the tensor.
     """
     if tensor.datatype in BINARY_ONLY:
         raise TensorError(f"output {tensor.name!r} is {tensor.datatype}, which JSON cannot hold: request binary_data")
-    flat = tensor.array.reshape(-1).tolist()
+    flat = tensor.array.reshape(-1)
+    if flat.size <= _PIECE:
+        return _plain_list(tensor, flat)
+    pieces = (_encoder.encode(_plain_list(tensor, flat[at : at + _PIECE])) for at in range(0, flat.size, _PIECE))
+    return msgspec.Raw(b"[" + b",".join(piece[1:-1] for piece in pieces) + b"]")
+
+
+def _plain_list(tensor: Tensor, elements: Any) -> list[Any]:
+    values = elements.tolist()
     if tensor.datatype != BYTES:
-        return list(flat)
+        return list(values)
     try:
-        return [item.decode("utf-8") for item in flat]
+        return [item.decode("utf-8") for item in values]
     except UnicodeDecodeError:
         raise TensorError(f"output {tensor.name!r} has bytes that are no UTF-8: request binary_data") from None
 

@@ -10,7 +10,10 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Event, Thread
+
+from slipway_process.supervisor import keep_thread
 
 from .downloads import DownloadState
 
@@ -38,9 +41,10 @@ def served(port: int, state: Callable[[], DownloadState]) -> Iterator[int]:
         yield 0
         return
     ended = Event()
+    serve = partial(_serve, listener, state, ended)
     threads = [
-        Thread(target=_serve, args=(listener, state, ended), name=f"progress {number}", daemon=True)
-        for number in range(CONNECTIONS)
+        Thread(target=keep_thread, args=("progress", serve), kwargs={"ended": ended}, name="progress", daemon=True)
+        for _ in range(CONNECTIONS)
     ]
     for thread in threads:
         thread.start()

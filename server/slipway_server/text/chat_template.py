@@ -1,10 +1,11 @@
 """Renders chat messages to a prompt with the model's own Jinja template, in a sandbox.
 
-The language is that of transformers' apply_chat_template: tags, functions, filters and variables are the same.
+The language is that of transformers' apply_chat_template: tags, functions, filters and variables are the same. A
+template is a stranger's program: one operation of it may take gigabytes, or minutes that no other thread can interrupt.
+It is compiled and rendered in a process whose memory and time the system bounds (`http/reading`), never where requests
+are served.
 """
 
-import json
-import logging
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,11 @@ from typing import Any
 from jinja2 import Template, meta
 
 from .template_language import TooLarge, environment
-
-log = logging.getLogger("slipway.text")
+from .template_source import NO_TEMPLATE, ONLY_FOR_TOOLS, TemplateSource, shortened
 
 MAX_RENDERED_CHARACTERS = 16 << 20
-MAX_REASON_CHARACTERS = 300  # of a template's error message in a response
 REASONING = ("reasoning_content", "thinking", "reasoning")  # a message's reasoning; a template reads one of them
+_PROBE = "Is the harbour open?"  # a message by which the format of contents is found out
 # Variables that the server itself sets.
 OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
@@ -33,50 +33,59 @@ class ChatTemplate:
     def __init__(self, source: str | None, special_tokens: dict[str, str], *, for_tools: str | None = None) -> None:
         """`source`: None without a chat template. `for_tools`: another template, for conversations with tools.
 
-        A `source` that does not parse is not an error here: `problem` has the reason, which `render` raises.
+        A `source` that does not parse is not an error here: `problem` has the reason why there is no template for
+        conversations without tools, which `render` raises.
         """
         self._special_tokens = special_tokens
+        own, _ = _compiled(for_tools)
         self._plain, self.problem = _compiled(source)
-        self._for_tools = _compiled(for_tools)[0] or self._plain
+        if own is not None and source is None:
+            self.problem = ONLY_FOR_TOOLS
+        self._for_tools = own or self._plain
+
+    @classmethod
+    def of(cls, source: TemplateSource) -> "ChatTemplate":
+        return cls(source.plain, source.special_tokens, for_tools=source.for_tools)
 
     @classmethod
     def read(cls, folder: Path) -> "ChatTemplate":
-        """Reads the template of a model folder. Never fails: without a usable template a model still completes text."""
-        try:
-            found = cls._read(folder)
-        except (OSError, ValueError) as error:
-            found = cls(None, {})
-            found.problem = f"The model's chat template cannot be read: {_short(error)}."
-        if found.problem:
-            log.warning("no chat completions", extra={"reason": found.problem})
-        return found
+        return cls.of(TemplateSource.read(folder))
 
-    @classmethod
-    def _read(cls, folder: Path) -> "ChatTemplate":
-        path = folder / "tokenizer_config.json"
-        config: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
-        if not isinstance(config, dict):
-            raise ValueError("tokenizer_config.json is no object")
-        named = _named(config.get("chat_template"))
-        beside = folder / "chat_template.jinja"
-        if beside.is_file():
-            named = {"default": beside.read_text(encoding="utf-8")}
-        special_tokens = {name: text for name in config if (text := _token_text(config, name)) is not None}
-        return cls(named.get("default"), special_tokens, for_tools=named.get("tool_use"))
+    def refuses(self, *, tools: bool) -> str:
+        """Why there is no template for a conversation; "" where there is one."""
+        return "" if self._template(tools) else self.problem
+
+    def _template(self, tools: object) -> "_Compiled | None":
+        return self._for_tools if tools else self._plain
 
     def names(self, variable: str, *, tools: bool = False) -> bool:
         """Whether the template uses a variable; it ignores all others."""
-        template = self._for_tools if tools else self._plain
+        template = self._template(tools)
         return template is not None and variable in template.variables
 
-    @property
-    def source(self) -> str:
-        """The source of the template for conversations with tools; "" without a template."""
-        return self._for_tools.source if self._for_tools else ""
+    def reads_parts(self, *, tools: bool = False) -> bool:
+        """Whether the template writes contents that are lists of parts, and none that are texts."""
+        template = self._template(tools)
+        return template is not None and self._reads_parts(template)
 
-    def mentions(self, text: str) -> bool:
+    def _reads_parts(self, template: "_Compiled") -> bool:
+        """By what it writes of a message, as llama.cpp finds it out: it may reach a part in many ways."""
+        if template.reads_parts is None:
+            text, parts = (self._shows(template, content) for content in (_PROBE, [{"type": "text", "text": _PROBE}]))
+            template.reads_parts = parts and not text
+        return template.reads_parts
+
+    def _shows(self, template: "_Compiled", content: str | list[dict[str, Any]]) -> bool:
+        given = {"messages": [{"role": "user", "content": content}], "tools": None, "documents": None}
+        try:
+            return _PROBE in template.render(self._special_tokens | given | {"add_generation_prompt": True})
+        except ChatTemplateError:
+            return False
+
+    def mentions(self, text: str, *, tools: bool = False) -> bool:
         """Whether the template's source contains `text`."""
-        return self._plain is not None and text in self._plain.source
+        template = self._template(tools)
+        return template is not None and text in template.source
 
     def render(
         self,
@@ -88,18 +97,18 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt. Rendering may take long: call it in a `TextPool`.
+        """The prompt.
 
         Raises:
             ChatTemplateError: there is no usable template, or it refused the messages.
         """
-        template = self._for_tools if tools else self._plain
-        if template is None or self.problem:
+        template = self._template(tools)
+        if template is None:
             raise ChatTemplateError(self.problem)
         messages = [_with_reasoning(message) for message in messages]
         mark = secrets.token_hex(16) + " " if continue_final_message else ""
         if mark:
-            messages[-1] = messages[-1] | {"content": messages[-1]["content"] + mark}
+            messages[-1] = messages[-1] | {"content": _marked(messages[-1]["content"], mark)}
         given = {
             "messages": messages,
             "tools": tools or None,
@@ -116,6 +125,7 @@ class _Compiled:
         self.source = source
         self.variables = frozenset(meta.find_undeclared_variables(language.parse(source)))
         self._template: Template = language.from_string(source)
+        self.reads_parts: bool | None = None  # not known yet
 
     def render(self, variables: dict[str, Any]) -> str:
         """Renders piece by piece, so that endless output stops at MAX_RENDERED_CHARACTERS.
@@ -135,10 +145,16 @@ class _Compiled:
         return "".join(pieces)
 
 
+def _marked(content: str | list[dict[str, Any]], mark: str) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content + mark
+    return [*content[:-1], content[-1] | {"text": content[-1]["text"] + mark}]
+
+
 def _compiled(source: str | None) -> tuple[_Compiled | None, str]:
     """The compiled template and ""; or None and the reason why there is none."""
     if source is None:
-        return None, "This model has no chat template: use /v1/completions."
+        return None, NO_TEMPLATE
     try:
         return _Compiled(source), ""
     except Exception as error:  # Jinja raises Python's own errors too
@@ -161,23 +177,4 @@ def _up_to(text: str, mark: str) -> str:
 
 
 def _short(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return text if len(text) <= MAX_REASON_CHARACTERS else text[:MAX_REASON_CHARACTERS] + "…"
-
-
-def _named(template: Any) -> dict[str, str]:
-    """Templates by name. `template` is the text of the default one, or a list of named ones, as in older folders."""
-    if isinstance(template, str):
-        return {"default": template}
-    if not isinstance(template, list):
-        return {}
-    pairs = [(entry.get("name"), entry.get("template")) for entry in template if isinstance(entry, dict)]
-    return {name: source for name, source in pairs if isinstance(name, str) and isinstance(source, str)}
-
-
-def _token_text(config: dict[str, Any], name: str) -> str | None:
-    value = config[name]
-    if not name.endswith("_token"):
-        return None
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None
+    return "it takes too much memory" if isinstance(error, MemoryError) else shortened(error)

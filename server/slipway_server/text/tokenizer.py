@@ -1,4 +1,4 @@
-"""The model's own tokenizer, read from tokenizer.json without torch or transformers."""
+"""The model's own tokenizer, read from its files without torch or transformers."""
 
 import json
 from dataclasses import dataclass
@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
+
+from ..models.added_tokens import completed
+from .token_bytes import byte_characters, most_bytes
 
 BYTE_LEVEL, BYTE_FALLBACK, OTHER = "byte-level", "byte-fallback", "other"
 # Encoded and decoded at start: the joined bytes of the single tokens must be the library's text of all tokens.
@@ -33,7 +36,7 @@ class Tokenizer:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._backend = Backend.from_file(str(folder / "tokenizer.json"))
+            self._backend = Backend.from_str(completed(folder))
         except Exception as error:  # the library raises nothing more precise
             raise TokenizerError(f"tokenizer.json of {folder.name} cannot be read: {error}.") from error
         # tokenizer.json may contain the training script's truncation and padding: switched off here.
@@ -46,6 +49,11 @@ class Tokenizer:
         self.kind, self.leading = _kind(self._backend)
         if self.kind is not OTHER and not self._joins():
             self.kind, self.leading, self._bytes = OTHER, Leading(), {}
+        self._most_bytes = _most_bytes(self._backend)
+
+    def max_bytes(self, tokens: int) -> int | None:
+        """A text of more bytes than this has more tokens; None where any text may have few."""
+        return None if self._most_bytes is None else tokens * self._most_bytes
 
     @property
     def vocabulary_size(self) -> int:
@@ -57,11 +65,14 @@ class Tokenizer:
         return frozenset(token for token in found if token in self.special_ids)
 
     def encode_now(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """The token IDs of a text. Long texts take long: call this in a `TextPool`. It releases the GIL."""
-        return tuple(self._backend.encode(text, add_special_tokens=special_tokens).ids)
+        """The token IDs of a text. Each of its bytes takes up to a microsecond, and up to 100 bytes of memory.
+
+        The library keeps the GIL in `encode` and `decode`, and releases it in `encode_batch_fast` and `decode_batch`.
+        """
+        return tuple(self._backend.encode_batch_fast([text], add_special_tokens=special_tokens)[0].ids)
 
     def decode(self, tokens: list[int], *, skip_special_tokens: bool = True) -> str:
-        return self._backend.decode(tokens, skip_special_tokens=skip_special_tokens)
+        return self._backend.decode_batch([tokens], skip_special_tokens=skip_special_tokens)[0]
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes of a token inside a text; those of its name for a special token, b"" for an unknown ID."""
@@ -119,7 +130,7 @@ def without_leading(text: str, leading: Leading) -> str:
 
 def _kind(backend: Backend) -> tuple[str, Leading]:
     decoder = getattr(backend, "decoder", None)
-    parts = _parts(json.loads(decoder.__getstate__())) if decoder else []
+    parts = _parts(_state(decoder) or {}) if decoder else []
     names = [part.get("type") for part in parts]
     if names == ["ByteLevel"]:
         return BYTE_LEVEL, Leading()
@@ -128,6 +139,22 @@ def _kind(backend: Backend) -> tuple[str, Leading]:
         if not strip["stop"]:
             return BYTE_FALLBACK, Leading(strip["content"], strip["start"])
     return OTHER, Leading()
+
+
+def _most_bytes(backend: Backend) -> int | None:
+    model = {"type": type(backend.model).__name__, "byte_fallback": getattr(backend.model, "byte_fallback", False)}
+    added = [
+        {"content": token.content, "lstrip": token.lstrip, "rstrip": token.rstrip}
+        for token in backend.get_added_tokens_decoder().values()
+    ]
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    return most_bytes(_state(backend.normalizer), _state(backend.pre_tokenizer), model, vocabulary, added)
+
+
+def _state(part: Any) -> dict[str, Any] | None:
+    """A part of the tokenizer as tokenizer.json has it."""
+    state: dict[str, Any] | None = json.loads(part.__getstate__()) if part else None
+    return state
 
 
 def _parts(decoder: dict[str, Any]) -> list[dict[str, Any]]:
@@ -144,14 +171,4 @@ def _named_byte(name: str) -> int | None:
     return None
 
 
-def _byte_characters() -> dict[str, int]:
-    """The byte of each character in the names of byte-level tokens.
-
-    Each byte is written as a printable character: the byte's own where it is printable, else one from 256 on.
-    """
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
-
-
-BYTES = _byte_characters()
+BYTES = byte_characters()

@@ -1,5 +1,7 @@
 """The ledger's database: each response once, however often it is reported."""
 
+import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -223,4 +225,20 @@ def test_a_full_file_of_sqlite_is_an_error_and_keeps_its_size(tmp_path: Path, mo
     with pytest.raises(OperationalError, match="full"):
         store.apply([charge(f"r{number}") for number in range(5000)])
     assert (tmp_path / "ledger.db").stat().st_size <= 40 * 4096
+    store.close()
+
+
+def test_no_statement_needs_a_temporary_file(tmp_path: Path) -> None:
+    """The root filesystem of a gateway is read-only: a ledger that needed one would write nothing from then on."""
+    store = LedgerStore(f"sqlite:///{tmp_path}/ledger.db")
+    store.apply([charge(f"{number:08}") for number in range(4000)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_file = os.open(os.devnull, os.O_RDONLY)
+    os.close(next_file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_file, hard))
+    try:
+        store.apply([charge(f"{number:08}x") for number in range(0, 4000, 10)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert totals(store)["requests"] == 4400
     store.close()

@@ -99,8 +99,8 @@ async def test_a_request_without_a_response_leaves_nothing_behind() -> None:
 
 
 async def test_the_queue_is_bounded_and_what_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipway_gateway.ledger.writer.MAX_WAITING", 3)
-    assert MAX_WAITING > 3
+    monkeypatch.setattr("slipway_gateway.ledger.writer.MAX_WAITING", 6)
+    assert MAX_WAITING > 6
     async with ledger() as one:
         for number in range(5):
             running = meter(str(number))

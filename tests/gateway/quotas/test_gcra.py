@@ -83,7 +83,25 @@ def test_a_bucket_never_has_more_than_if_the_use_had_been_known(rate: Rate, even
 def test_a_hold_settled_at_once_leaves_what_was_used(rate: Rate, reserved: int, used: int, now_s: float) -> None:
     bucket = Bucket(rate)
     bucket.settle(bucket.take(reserved, now_s), used, now_s)
-    assert bucket.full_in_s(now_s) == pytest.approx(used * rate.interval_s, abs=1e-6)
+    assert bucket.full_in_s(now_s) == pytest.approx(min(used, 2 * rate.burst) * rate.interval_s, abs=1e-6)
+
+
+@pytest.mark.finding("F3")
+@given(RATES, st.lists(st.integers(0, 1 << 62), min_size=1, max_size=20), st.floats(0, 100))
+def test_one_full_bucket_of_debt_is_the_most(rate: Rate, reports: list[int], now_s: float) -> None:
+    """One report of 2^40 tokens locked a tenant out for 41 years."""
+    bucket = Bucket(rate)
+    for hold, used in [(bucket.take(1, now_s), used) for used in reports]:
+        bucket.settle(hold, used, now_s)
+    assert bucket.wait_s(1, now_s) <= (rate.burst + 1) * rate.interval_s * 1.001
+
+
+@pytest.mark.finding("F3")
+def test_debt_of_a_larger_limit_is_at_most_a_full_bucket_of_the_new_one() -> None:
+    bucket = Bucket(Rate(1_000_000, 1_000_000))
+    bucket.settle(bucket.take(1, 0.0), 1 << 40, 0.0)
+    bucket.change(Rate(60, 60), 0.0)
+    assert bucket.wait_s(1, 0.0) == pytest.approx(61)
 
 
 @given(RATES, st.integers(0, 500), st.integers(0, 500))
@@ -156,7 +174,7 @@ def test_a_place_is_given_back_once() -> None:
 
 def test_overshoot_is_what_requests_in_flight_used_beyond_their_reservations() -> None:
     """The bound of docs/tenants.md: with C in flight, C times what one of them used beyond its reservation."""
-    quota, parallel, reserved, used = TenantQuota(Limits(output_tokens_per_minute=1000)), 10, 100, 250
+    quota, parallel, reserved, used = TenantQuota(Limits(output_tokens_per_minute=1000)), 10, 100, 190
     taken = [quota.reserve({OUTPUT: reserved}, 0.0) for _ in range(parallel)]
     assert all(isinstance(one, Reservation) for one in taken)
     assert isinstance(quota.reserve({OUTPUT: reserved}, 0.0), LimitReached)

@@ -1,16 +1,20 @@
 """What a request is charged: by what its server reports, else by what was counted."""
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_gateway.quotas.estimate import MAX_REPEATED_BYTES, Estimate, estimate, repeated_bytes
+from slipway_gateway.quotas.estimate import MAX_REPEATED_BYTES, Estimate, estimate, repeated_bytes, responses
 from slipway_gateway.quotas.meter import Meter
 from slipway_gateway.quotas.prices import FREE, Price, micro, price_of, shown
 from slipway_gateway.quotas.tenant import INPUT, OUTPUT, REQUESTS
 from slipway_gateway.quotas.usage import Usage, last_usage, marked_position, without_usage_event
 from slipway_gateway.wire.headers import PROMPT_TOKENS
+from slipway_gateway.wire.request_fields import parse
+from tests.support.linear import assert_linear
 
 USAGE = b'{"prompt_tokens":7,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":3},"total_tokens":12}'
 WHOLE = b'{"id":"x","choices":[{"text":"a"}],"usage":' + USAGE + b',"extra":null}'
@@ -181,25 +185,69 @@ def test_marks_are_read(events: bytes, position: int | None) -> None:
 )
 def test_a_query_counts_with_each_document(body: object, repeated: int) -> None:
     """A model computes it with each of them; the usage that its server reports has it as often."""
-    assert repeated_bytes(msgspec.json.encode(body)) == repeated
-
-
-def test_what_is_no_json_repeats_nothing() -> None:
-    for body in (b"", b"[]", b"{", b'{"query": "a", "documents": ' + b"[" * 5000 + b"]" * 5000 + b"}"):
-        assert repeated_bytes(body) == 0
+    assert repeated_bytes(parse(msgspec.json.encode(body))) == repeated
 
 
 def test_estimates_are_bounded() -> None:
-    def of(limits: tuple[object, ...] = (), choices: object = None, *, text: bool = True) -> Estimate:
-        return estimate(401, limits, choices, 512, computes=True, writes_text=text)
+    def of(path: str = "/v1/completions", *, text: bool = True, **fields: object) -> Estimate:
+        return estimate(parse(msgspec.json.encode(fields)), path, 401, 512, computes=True, writes_text=text)
 
     assert of() == Estimate(101, 512)
-    assert of((16, None)) == Estimate(101, 16)
-    assert of((16,), 3) == Estimate(101, 48)
-    assert of((10**30, "many", True, -4)) == Estimate(101, 512)
-    assert of((16,), 10**9) == Estimate(101, 16 * 128)
-    assert of((16,), text=False) == Estimate(101, 0)
-    assert estimate(401, (), None, 512, computes=False, writes_text=True) == Estimate()
+    assert of(max_tokens=16) == Estimate(101, 16)
+    assert of(max_tokens=16, n=3) == Estimate(101, 48)
+    for limit in (10**30, "many", True, -4, 16.5, [16], None):
+        assert of(max_tokens=limit) == Estimate(101, 512)
+    assert of(max_tokens=16, n=10**9) == Estimate(101, 1 << 31)
+    assert of(max_tokens=16, text=False) == Estimate(101, 0)
+    assert estimate(parse(b"{}"), "/tokenize", 401, 512, computes=False, writes_text=True) == Estimate()
+
+
+@pytest.mark.finding("F14")
+@pytest.mark.parametrize(
+    ("path", "fields", "tokens"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 2048, "max_tokens": 100}, 204_800),
+        ("/v1/completions", {"prompt": ["a, b", "c"], "max_tokens": 100, "best_of": 3}, 600),
+        ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 100, "n": 2, "best_of": 3}, 600),
+        ("/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 100}, 200),
+        ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 100}, 100),
+        ("/v1/completions", {"prompt": "a, b", "max_tokens": 100}, 100),
+        ("/v1/completions", {"prompt_embeds": ["a", "b"], "max_tokens": 100}, 200),
+        ("/v1/completions", {"prompt": ["a"], "prompt_embeds": ["a", "b"], "max_tokens": 100}, 300),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 100, "n": "4"}, 400),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 100, "n": 4.0}, 400),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 100, "n": 0, "best_of": -2}, 100),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 100, "max_output_tokens": 1}, 100),
+        ("/v1/chat/completions", {"messages": [], "max_tokens": 100, "n": 2}, 200),
+        ("/v1/chat/completions", {"messages": [], "max_tokens": 1, "max_completion_tokens": 100}, 100),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 100}, 100),
+        ("/v1/responses", {"input": "a", "max_tokens": 1}, 512),
+        ("/v1/generate", {"prompt": "a", "max_tokens": 100}, 100),
+        ("/api/v1/generate", {"prompt": "a", "max_tokens": 100}, 100),
+        ("/api/v1/models/m/generate", {"prompt": "a", "max_tokens": 100}, 100),
+        ("/v1/completions", {"prompt": ["a", "b"]}, 1024),
+    ],
+)
+def test_a_request_reserves_what_it_allows_its_responses_to_be(
+    path: str, fields: dict[str, object], tokens: int
+) -> None:
+    """safety-2, F14: 2048 prompts with `max_tokens` 100 reserved 100 and used 204,800."""
+    body = msgspec.json.encode({"model": "m"} | fields)
+    found = estimate(parse(body), path, len(body), 512, computes=True, writes_text=True)
+    assert found == Estimate(-(-len(body) // 4), tokens)
+
+
+@pytest.mark.finding("F14")
+@given(st.lists(st.text(max_size=4) | st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1, max_size=5))
+def test_every_prompt_is_counted(prompts: list[str | list[int]]) -> None:
+    for body in (json.dumps({"prompt": prompts}).encode(), msgspec.json.encode({"prompt": prompts})):
+        assert responses(parse(body)) == len(prompts)
+
+
+@pytest.mark.finding("F14")
+def test_more_prompts_than_are_counted_reserve_no_less() -> None:
+    for count in (2047, 2048, 2049, 50_000):
+        assert count <= responses(parse(msgspec.json.encode({"prompt": ["a"] * count}))) <= count + 1
 
 
 def test_costs_are_whole_numbers_rounded_up_once() -> None:
@@ -221,3 +269,27 @@ def test_the_price_that_matches_best_is_taken() -> None:
     assert [price_of(prices, name).input_micro for name in ("chat", "embed-small", "other")] == [1, 2, 3]
     assert price_of(prices, "team-a/x", "chat").input_micro == 1
     assert price_of((), "chat") is FREE
+
+
+@given(st.lists(st.integers(1, 3000), max_size=40), st.integers(0, 200_000))
+def test_usage_is_found_in_whatever_part_of_a_long_response(sizes: list[int], before: int) -> None:
+    whole = b'{"text":"' + b"x" * before + b'","usage":' + USAGE + b',"more":"' + b"y" * (200_000 - before) + b'"}'
+    one, begin = begun(), 0
+    for size in [*sizes, 70_000, 5, len(whole)]:
+        one.add_body(whole[begin : begin + size])
+        begin += size
+    assert one.usage == Usage(7, 5, 3)
+
+
+@pytest.mark.finding("F9")
+@pytest.mark.parametrize("echoes", [True, False])
+def test_a_response_in_small_parts_takes_time_by_its_length(echoes: bool) -> None:
+    """safety-2, F9: of a response to /v1/responses all parts were decoded again at each part."""
+
+    def feed(count: int) -> None:
+        one = begun(echoes=echoes)
+        for _ in range(count):
+            one.add_body(b'"usage",[],' * 10)
+        assert one.estimated
+
+    assert_linear(feed, 2000)

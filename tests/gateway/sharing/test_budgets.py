@@ -89,6 +89,7 @@ def written(one: Spender) -> int:
     return share.own.total_nano if share else 0
 
 
+@pytest.mark.timeout(400)
 async def test_gateways_together_exceed_a_budget_by_one_request_each_at_most(redis: RedisServer) -> None:
     """Any number of requests at once, in any interleaving, that cost what they were expected to, or less."""
 

@@ -299,13 +299,13 @@ async def test_a_server_that_refuses_scripts_is_away_and_said_so(
     await counters.close()
 
 
-async def test_a_full_queue_drops_the_oldest_settlement_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_counters, "MAX_WAITING", 3)
+async def test_a_settlement_for_which_there_is_no_room_is_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_counters, "MAX_WAITING", 6)
     metrics = GatewayMetrics("test")
     counters = RedisCounters("redis://127.0.0.1:1", "x", 0.1, metrics)
     for number in range(5):
         counters.begin("team-a", str(number), sent=True)
         counters.settle("team-a", str(number), ONE)
-    assert [id_ for _, id_, _ in counters._waiting] == ["2", "3", "4"]
+    assert [id_ for _, id_, _ in counters._waiting] == ["0", "1", "2"]
     assert metrics.registry.get_sample_value("slipway_gateway_settlements_lost_total") == 2
     await counters.close()

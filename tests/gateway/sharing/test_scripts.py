@@ -103,3 +103,37 @@ def test_the_scripts_decide_as_buckets_of_one_gateway_do(server: "client.Redis[A
         else:
             twin.change(which)
             twin.reserve(amount)
+
+
+@pytest.mark.finding("F3")
+def test_a_bucket_that_owes_years_heals_with_the_next_request(server: "client.Redis[Any]") -> None:
+    """An earlier release wrote it, after one report of 2^40 tokens; a restart of the gateways changed nothing."""
+    twin = Twin(server)
+    years_s = 41 * 365 * 86400
+    rates = twin.limits.rates()
+    for name, rate in rates.items():
+        pack = "redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({tonumber(ARGV[2]), 0, 0, tonumber(ARGV[3])}))"
+        server.eval(pack, 1, twin.keys[0], name, twin.now_s + years_s, repr(rate.interval_s))
+    server.expire(twin.keys[0], years_s)
+    arguments = [
+        "a",
+        30,
+        0,
+        *(value for name, rate in rates.items() for value in (name, repr(rate.interval_s), rate.burst, 1)),
+    ]
+    taken, _, wait_s, *_ = server.eval(RESERVE, 3, *twin.keys, *arguments, repr(twin.now_s))
+    assert (taken, float(wait_s) <= 62) == (0, True)
+    later_s = twin.now_s + float(wait_s) + 1
+    assert server.eval(RESERVE, 3, *twin.keys, *arguments, repr(later_s))[0] == 1
+    assert server.ttl(twin.keys[0]) < 2 * 86400
+
+
+@pytest.mark.finding("F3")
+def test_one_full_bucket_of_debt_is_the_most_there_too(server: "client.Redis[Any]") -> None:
+    twin = Twin(server)
+    for _ in range(3):
+        twin.reserve(1)
+    for _ in range(3):
+        twin.settle(0, (1 << 40) - 1)
+    twin.reserve(1)
+    assert twin.quota._buckets[INPUT].wait_s(1, twin.now_s) <= 62

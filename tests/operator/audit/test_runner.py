@@ -32,9 +32,9 @@ class World:
         self.trouble: Exception | None = None
         self._version = 0
 
-    def write(self, name: str, generation: int, version: str, **more: Any) -> None:
+    def write(self, name: str, generation: int, version: str, namespace: str = "ml", **more: Any) -> None:
         self._version += 1
-        meta = {"namespace": "ml", "name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-11-25T11:00:00Z"}
+        meta = {"namespace": namespace, "name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-11-25T11:00:00Z"}
         meta |= {"generation": generation, "resourceVersion": str(self._version)}
         self.objects[name] = {"metadata": meta, "spec": {"model": {"version": version}}} | more
         self.cache.update(MODEL_DEPLOYMENTS, copy.deepcopy(self.objects[name]))
@@ -80,6 +80,25 @@ async def test_a_change_is_recorded_once_and_an_unchanged_object_is_not_read(tmp
         await found.look()
     assert actions(tmp_path / "log") == ["begun", "found", "changed spec.model"]
     assert world.reads == 2
+
+
+@pytest.mark.finding("F8")
+async def test_a_namespace_whose_objects_change_all_the_time_delays_no_other_record(tmp_path: Path) -> None:
+    """Its objects were read first in each look, and no other one's change was recorded."""
+    world = World()
+    for number in range(runner.MOST + 20):
+        world.write(f"hog-{number}", 1, "1", namespace="hog")
+    world.write("chat", 1, "1")
+    for _ in range(4):
+        found, trail = auditor(world, tmp_path / "log")
+        await found.look()
+    for generation in (2, 3):
+        for number in range(runner.MOST + 20):
+            world.write(f"hog-{number}", generation, str(generation), namespace="hog")
+        if generation == 3:
+            world.write("chat", 2, "2")
+        await found.look()
+    assert trail.known["uid-chat"].generation == 2
 
 
 async def test_what_was_not_written_is_recorded_by_the_next_look(
@@ -149,7 +168,7 @@ async def test_without_tenants_deployments_are_recorded_all_the_same(tmp_path: P
     assert actions(tmp_path / "log") == ["begun", "found"]
 
 
-@pytest.mark.parametrize("trouble", [Unavailable("away"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("trouble", [Unavailable("away"), OSError("no room")])
 async def test_trouble_ends_no_operator_and_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: Exception, tmp_path: Path
 ) -> None:
@@ -185,3 +204,39 @@ async def test_an_operator_without_the_lease_records_nothing(monkeypatch: pytest
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert not (tmp_path / "log").exists() and world.reads == 0
+
+
+@pytest.mark.finding("F4")
+async def test_an_object_at_which_a_bug_is_met_keeps_no_other_out_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No change of any object was recorded any more."""
+    world, real = World(), runner.audit.records
+
+    def records(kind: str, obj: dict[str, Any], *given: Any) -> list[dict[str, Any]]:
+        if obj["metadata"]["name"] == "bad":
+            raise AttributeError("a bug")
+        return real(kind, obj, *given)
+
+    monkeypatch.setattr(runner.audit, "records", records)
+    for name in ("bad", "good"):
+        world.write(name, 1, "v1")
+    auditor_, trail = auditor(world, tmp_path / "audit")
+    await auditor_.look()
+    assert [one.name for one in trail.known.values()] == ["good"]
+
+
+@pytest.mark.finding("F4")
+async def test_a_record_that_is_too_long_for_a_line_is_shortened(tmp_path: Path) -> None:
+    """A Tenant with very many keys was one, and no line was written any more."""
+    path = tmp_path / "audit"
+    trail = Trail(str(path), lambda: NOW)
+    trail.open()
+    about = {"kind": "Tenant", "namespace": "", "name": "team-a", "uid": "u1", "generation": 3, "action": "found"}
+    long = about | {"fields": {f"spec.auth.keys[{n}]": "0" * 64 for n in range(2000)}}
+    assert trail.append([long, about | {"uid": "u2", "name": "team-b"}])
+    shown = [json.loads(line) for line in path.read_text().splitlines()][1:]
+    assert [(one["name"], one.get("whole", True)) for one in shown] == [("team-a", False), ("team-b", True)]
+    again = Trail(str(path), lambda: NOW)
+    again.open()
+    assert {one.name for one in again.known.values()} == {"team-a", "team-b"}

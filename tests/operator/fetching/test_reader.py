@@ -132,6 +132,21 @@ async def test_many_model_deployments_are_read_less_often(reader: Any, server: A
     assert count <= server.requests - before <= seconds * ROUNDS_PER_S + count
 
 
+@pytest.mark.finding("F8")
+async def test_downloads_of_a_namespace_slow_down_their_own_alone(reader: Any, server: Any) -> None:
+    """500 ModelDeployments of one namespace had each other's read every 25 s, and everybody's."""
+    hog = [("hog", f"chat-{number}") for number in range(500)]
+    reads = {"hog": 0, "quiet": 0}
+    for _ in range(50):
+        for key in [*hog, ("quiet", "chat")]:
+            reader.read(key, pods("a"))
+        running = [task.get_name().split()[-1].partition("/")[0] for task in reader._tasks]
+        reads = {namespace: count + running.count(namespace) for namespace, count in reads.items()}
+        await asyncio.gather(*reader._tasks)
+        reader.clock.now += 1
+    assert reads == {"hog": 500, "quiet": 10}
+
+
 async def test_nothing_is_kept_of_pods_that_do_not_download_any_more(reader: Any, server: Any) -> None:
     await round_of(reader, "a", "b")
     assert reader.read(CHAT, pods("b")).keys() == {"b"}
@@ -231,7 +246,7 @@ async def test_pods_that_hang_in_one_namespace_hold_up_no_other(reader: Any, ser
     server.page = PAGE
     reader.read(CHAT, pods("a"))
     async with asyncio.timeout(room.TIMEOUT_S / 2):
-        await reader._rounds[CHAT].task
+        await reader._rounds[CHAT[0]][CHAT].task
     assert reader.read(CHAT, pods("a")) == {"a": READ}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,8 +13,10 @@ from slipway_operator.hooks import runner as runner_room
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.model.deployment.hooks import Hook, HookAnswer, HookCall
+from slipway_operator.model.shares import Shares
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
+from slipway_process.fair_memory import FairMemory
 from testkit.until import until_async
 
 CHAT = ("default", "chat")
@@ -163,8 +166,8 @@ async def test_namespace_cannot_delay_calls_of_another(stage):
     release.set()
 
 
-async def test_calls_beyond_the_limit_wait_for_the_next_plan(stage, monkeypatch):
-    monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
+async def test_calls_beyond_a_share_wait_for_the_next_plan(stage):
+    stage.runner._places = Shares(4)  # of which a namespace that is alone gets half
     release = held(stage)
     calls = [stage.call(f"k/{number}") for number in range(3)]
     assert not stage.runner.follow(CHAT, calls)
@@ -175,6 +178,60 @@ async def test_calls_beyond_the_limit_wait_for_the_next_plan(stage, monkeypatch)
     await until_async(lambda: len(stage.runner.answers(CHAT)) == 3)
 
 
+def hanging_for(stage, namespaces):
+    """Make the receiver hang for the calls of these namespaces, which their payloads name."""
+
+    async def reply(request):
+        if json.loads(await request.read())["namespace"] in namespaces:
+            await asyncio.Event().wait()
+        return web.Response()
+
+    stage.receiver.reply = reply
+
+
+def calls_of(stage, namespace, count, kind):
+    hook = stage.call(kind=kind, timeout_s=300).hook
+    return [HookCall(f"{namespace}/{number}", hook, {"namespace": namespace}) for number in range(count)]
+
+
+@pytest.mark.finding("F8")
+async def test_as_many_hanging_gates_as_the_operator_holds_keep_no_other_namespaces_gate(stage):
+    """512 ModelDeployments with 8 gates each; before, the ninth's call was not even begun."""
+    hanging_for(stage, {"hog"})
+    for number in range(512):
+        calls = calls_of(stage, "hog", 8, HookType.CONFIRM_ROLLOUT)
+        named = [replace(call, key=f"{call.key}/{number}") for call in calls]
+        stage.runner.follow(("hog", f"m{number}"), named)
+    (call,) = calls_of(stage, "quiet", 1, HookType.CONFIRM_ROLLOUT)
+    assert (await stage.answer(call, ("quiet", "chat"))).ok
+    assert stage.runner._places.held("hog") == runner_room.QUESTIONS_LIMIT // 2
+
+
+@pytest.mark.finding("F8")
+async def test_of_notices_beyond_the_limit_the_namespace_with_most_loses_its_oldest(stage):
+    hanging_for(stage, {"hog"})
+    hog = calls_of(stage, "hog", runner_room.NOTICES_LIMIT + 10, HookType.EVENT)
+    stage.runner.notify(("hog", "chat"), hog)
+    assert stage.measured == [("event", "dropped")] * 10
+    stage.runner.notify(("quiet", "chat"), calls_of(stage, "quiet", 3, HookType.EVENT))
+    await until_async(lambda: stage.measured[-3:] == [("event", "ok")] * 3)
+    assert stage.measured[:-3] == [("event", "dropped")] * 13, "each of them took the place of one of the hog's"
+    await until_async(lambda: len(stage.runner._notices.of("hog")) == runner_room.NOTICES_LIMIT - 3)
+    assert next(iter(stage.runner._notices.of("hog").values())) == hog[13]
+
+
+@pytest.mark.finding("F8")
+async def test_many_namespaces_whose_hooks_hang_leave_turns_to_others(stage):
+    """Eight of them had all 64 turns; the ninth namespace waited for up to 300 s."""
+    hogs = [f"hog-{number}" for number in range(10)]
+    hanging_for(stage, hogs)
+    for hog in hogs:
+        stage.runner.follow((hog, "chat"), calls_of(stage, hog, 64, HookType.CONFIRM_ROLLOUT))
+    await until_async(lambda: stage.receiver.got)
+    (call,) = calls_of(stage, "quiet", 1, HookType.CONFIRM_ROLLOUT)
+    assert (await stage.answer(call, ("quiet", "chat"))).ok
+
+
 async def test_notices_are_sent_and_forgotten(stage):
     stage.runner.notify(CHAT, [stage.call(kind=HookType.EVENT)])
     await until_async(lambda: stage.measured == [("event", "ok")])
@@ -182,11 +239,13 @@ async def test_notices_are_sent_and_forgotten(stage):
     assert stage.woken.empty()
 
 
-async def test_notices_beyond_the_limit_are_dropped_and_counted(stage, monkeypatch):
-    monkeypatch.setattr(runner_room, "NOTICES_LIMIT", 2)
+async def test_notices_beyond_the_limit_are_dropped_and_counted(stage):
+    stage.runner._notices = FairMemory(2)
     release = held(stage)
-    stage.runner.notify(CHAT, [stage.call(f"k/{number}", HookType.EVENT) for number in range(5)])
+    calls = [stage.call(f"k/{number}", HookType.EVENT) for number in range(5)]
+    stage.runner.notify(CHAT, calls)
     assert stage.measured == [("event", "dropped")] * 3
+    assert list(stage.runner._notices.of(CHAT[0]).values()) == calls[3:], "the oldest are dropped"
     release.set()
     await until_async(lambda: len(stage.measured) == 5)
 

@@ -235,7 +235,34 @@ async def test_repeated_events_count_up(client, chat):
     assert [(event["message"], event["count"]) for event in found] == [("rev1 is stable", 3), ("rev2 is stable", 1)]
     assert found[0]["firstTimestamp"] == "2026-11-21T12:00:00Z"
     assert found[0]["lastTimestamp"] == "2026-11-21T12:02:00Z"
+    assert found[0]["eventTime"] == "2026-11-21T12:02:00.000000Z", "as the last one, for --sort-by"
     assert found[0]["involvedObject"]["uid"] == chat["metadata"]["uid"]
+
+
+@pytest.mark.finding("L10")
+async def test_events_of_one_second_have_an_order(client, chat):
+    """Generation 6 came before 5, and a pause before the step before it was complete."""
+    namespace, reasons = chat["metadata"]["namespace"], ["Paused", "Completed", "Began", "Advanced"]
+    planned = [Event("Normal", reason, f"step of {reason}") for reason in reasons]
+    await apply.execute(client, chat, Plan(Status(model="chat"), events=tuple(planned[:2])), NOW)
+    chat = await reread(client, chat)
+    later = NOW.replace(microsecond=NOW.microsecond + 50_000)
+    await apply.execute(client, chat, Plan(Status(model="chat"), events=tuple(planned[2:])), later)
+    found = sorted(await client.list(EVENTS, namespace), key=lambda event: event["eventTime"])
+    assert [event["reason"] for event in found] == reasons
+    assert len({event["lastTimestamp"] for event in found}) == 1
+
+
+async def test_an_event_of_a_former_release_counts_up_too(client, chat):
+    """It has no time in microseconds."""
+    event = Event("Normal", "Promoted", "rev1 is stable")
+    former = events.render(chat, event, NOW)
+    for field in ("eventTime", "action", "reportingInstance"):
+        del former[field]
+    await client.create(EVENTS, former)
+    await events.post(client, chat, event, NOW.replace(minute=1))
+    [found] = await client.list(EVENTS, chat["metadata"]["namespace"])
+    assert (found["count"], found["eventTime"]) == (2, "2026-11-21T12:01:00.000000Z")
 
 
 async def test_event_posted_twice_is_one_event(client, chat):

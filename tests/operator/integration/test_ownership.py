@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
+from slipway_operator.kube.errors import Refused, Stale
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.observe import observe
 from slipway_operator.kube.resources import (
@@ -17,10 +18,13 @@ from slipway_operator.kube.resources import (
     SERVICES,
 )
 from slipway_operator.kube.writing import apply
+from slipway_operator.kube.writing.adoption import adopt
+from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment import status
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import plan
+from testkit.until import until_async
 from testkit.world.pods import MERGE
 
 from .conftest import MANIFEST
@@ -116,6 +120,81 @@ async def test_orphans_are_adopted(client, chat):
         assert live["metadata"]["ownerReferences"] == found[kind]["metadata"]["ownerReferences"]
 
 
+@pytest.mark.finding("L1")
+async def test_restored_children_without_a_controller_are_adopted(client, chat):
+    """A backup tool drops the references to owners: records of former revisions were not seen any more."""
+    namespace, found = chat["metadata"]["namespace"], await made(client, chat)
+    for kind in KINDS:
+        await owned_by(client, kind, found[kind], [])
+    alien = {"metadata": {"name": "alien", "namespace": namespace, "labels": found[SERVICES]["metadata"]["labels"]}}
+    await client.create(SERVICES, alien | {"spec": {"clusterIP": "None"}})
+    assert not (await seen(client, chat)).snapshots
+    assert await adopted(client, chat)
+    observed = await seen(client, chat)
+    assert set(observed.snapshots) == set(observed.workloads) == set(observed.services) != set()
+    assert not await adopted(client, chat)
+    assert not (await client.get(SERVICES, namespace, "alien"))["metadata"].get("ownerReferences"), "another name"
+    [event] = [one for one in await client.list(EVENTS, namespace) if one["reason"] == "OrphansAdopted"]
+    assert f"ReplicaSet {found[REPLICA_SETS]['metadata']['name']}" in event["message"]
+
+
+async def adopted(client, chat):
+    children = await ObjectCache().read(client, (chat["metadata"]["namespace"], "chat"))
+    return await adopt(client, chat, children, NOW)
+
+
+@pytest.mark.finding("L1")
+async def test_what_another_controls_or_another_hash_has_is_not_adopted(client, chat):
+    namespace, found = chat["metadata"]["namespace"], await made(client, chat)
+    workload, record = found[REPLICA_SETS], found[CONTROLLER_REVISIONS]
+    await owned_by(client, SERVICES, found[SERVICES], [await keeper(client, namespace)])
+    await owned_by(client, REPLICA_SETS, workload, [])
+    await client.delete(CONTROLLER_REVISIONS, namespace, record["metadata"]["name"], record["metadata"]["uid"])
+    kept = {key: record["metadata"][key] for key in ("name", "namespace", "labels")}
+    data = record["data"] | {"inputs": {"model": {"uri": "file:///other"}}}
+    await client.create(CONTROLLER_REVISIONS, {"metadata": kept, "revision": 1, "data": data})
+    change = {"metadata": {"annotations": {labels.RECORD: None}}}
+    await client.request("PATCH", REPLICA_SETS.path(namespace, workload["metadata"]["name"]), [], change, MERGE)
+    assert not await adopted(client, chat)
+    assert not (await seen(client, chat)).workloads
+
+
+@pytest.mark.finding("L1")
+@pytest.mark.parametrize("selector", [None, {labels.REVISION: "elsewhere"}], ids=["emptied", "another"])
+async def test_a_service_that_selects_other_pods_is_mended(client, chat, selector):
+    namespace, found = chat["metadata"]["namespace"], (await made(client, chat))[SERVICES]
+    path = SERVICES.path(namespace, found["metadata"]["name"])
+    await client.request("PATCH", path, [], {"spec": {"selector": selector}}, MERGE)
+    planned = plan(chat, Status(), await seen(client, chat), SETTINGS, NOW)
+    assert [item.manifest["kind"] for item in planned.create] == ["Service"]
+    for create in planned.create:
+        await apply.create_child(client, chat, create)
+    assert (await client.request("GET", path, []))["spec"]["selector"] == found["spec"]["selector"]
+    assert not plan(chat, Status(), await seen(client, chat), SETTINGS, NOW).create
+
+
+@pytest.mark.finding("L1")
+async def test_a_deployment_that_is_another_object_now_adopts_nothing(client, chat):
+    namespace, found = chat["metadata"]["namespace"], await made(client, chat)
+    await owned_by(client, REPLICA_SETS, found[REPLICA_SETS], [])
+    former = {**chat, "metadata": {**chat["metadata"], "uid": "of-the-former-one"}}
+    with pytest.raises(Stale, match="another object"):
+        await adopted(client, former)
+    live = await client.get(REPLICA_SETS, namespace, found[REPLICA_SETS]["metadata"]["name"])
+    assert not live["metadata"].get("ownerReferences")
+
+
+@pytest.mark.finding("L1")
+async def test_an_adoption_that_is_refused_is_not_tried_in_a_loop(client, chat, monkeypatch):
+    await owned_by(client, REPLICA_SETS, (await made(client, chat))[REPLICA_SETS], [])
+
+    async def refuse(*_):
+        raise Refused(403, "replicasets is forbidden")
+
+    monkeypatch.setattr(client, "patch", refuse)
+    assert not await adopted(client, chat), "the reconcile goes on with what it has"
+
+
 @pytest.mark.parametrize("change", [{"labels": None}, {"ownerReferences": []}], ids=lambda change: next(iter(change)))
 async def test_a_replica_set_of_a_former_name_is_found_by_its_uid(client, chat, change):
     """A second ReplicaSet beside it would leave the first one running unknown to the operator."""
@@ -164,7 +243,7 @@ async def test_a_record_with_other_data_is_replaced(client, chat, data):
     kept = {key: metadata[key] for key in ("name", "namespace", "labels", "ownerReferences")}
     await client.create(CONTROLLER_REVISIONS, {"metadata": kept, "revision": 1, "data": data})
     observed = await seen(client, chat)
-    assert not observed.snapshots
+    assert [one.name for one in observed.snapshots.values()] == [""], "from the copy at the ReplicaSet"
     with pytest.raises(apply.NameTaken, match="which cannot be changed"):
         await apply.execute(client, chat, plan(chat, Status(), observed, SETTINGS, NOW), NOW)
     for create in plan(chat, Status(collision_count=1), observed, SETTINGS, NOW).create:
@@ -178,6 +257,37 @@ async def test_a_record_with_other_data_is_replaced(client, chat, data):
 
 def serves(status):
     return status.get("phase") == "Healthy"
+
+
+@pytest.mark.finding("L1")
+async def test_an_edit_of_the_status_by_another_writer_is_an_event(client, cluster):
+    await client.create(MODEL_DEPLOYMENTS, MANIFEST | {"metadata": {"name": "chat", "namespace": cluster.namespace}})
+    before = await cluster.reaches("chat serves", serves)
+    await cluster.edit({"progressDeadlineSeconds": 700})  # the status that follows is the operator's own
+    obj = await reread(cluster)
+    [backend] = before["traffic"]["backends"]
+    table = before["traffic"] | {"backends": [backend | {"weight": 1}, backend | {"revision": "other", "weight": 99}]}
+    await client.put_status(MODEL_DEPLOYMENTS, obj | {"status": obj["status"] | {"traffic": table}})
+
+    async def edited():
+        return [one for one in await client.list(EVENTS, cluster.namespace) if one["reason"] == "StatusEdited"]
+
+    [event] = await until_async(edited, "an Event about the edit")
+    assert event["message"].startswith("another writer changed status.traffic: ")
+    await cluster.reaches("all requests go to its own revision", lambda now: weights(now) == {backend["revision"]: 100})
+
+
+def weights(status):
+    return {one["revision"]: one["weight"] for one in status["traffic"]["backends"] if one["weight"]}
+
+
+async def reread(cluster):
+    """The ModelDeployment when the operator has acted on its spec."""
+
+    def acted(found):
+        return found["status"].get("observedGeneration") == found["metadata"]["generation"]
+
+    return await until_async(cluster.chat, "the operator acts", holds=acted)
 
 
 async def test_the_operator_recovers_service(client, cluster):

@@ -132,9 +132,22 @@ async def test_operator_and_gateway_as_processes_show_what_hinders_a_tenant(tmp_
                 listed = api.get("/api/v1/namespaces/default/events").body["items"]
                 return {one["reason"] for one in listed if one["involvedObject"]["kind"] == "Tenant"}
 
+            engine = {"type": "custom", "image": "other:1"}
+            deployment = {"metadata": {"name": "chat"}, "spec": {"model": {"uri": "file:///m"}, "engine": engine}}
+            body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "ModelDeployment", **deployment}
+            chat = f"{GROUP_PATH}/namespaces/default/modeldeployments/chat"
+            assert api.apply(chat, body).ok
+
+            def isolation() -> list[str]:
+                conditions = (api.get(chat).body.get("status") or {}).get("conditions", ())
+                return [one["reason"] for one in conditions if one["type"] == "TenantIsolationUnknown"]
+
             async with made.running():
                 await until_async(lambda: ready() == "KeyPepperMissing")
                 await until_async(lambda: about() == {"KeyPepperMissing"})
+                await until_async(lambda: isolation() == ["UnknownEngine"])
+                assert api.delete(path).ok
+                await until_async(lambda: isolation() == [])
 
 
 async def test_a_tenant_that_cannot_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

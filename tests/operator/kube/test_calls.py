@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.reading import calls
 from slipway_operator.kube.reading.gateways import Endpoint
+from slipway_process.supervisor import Supervisor
 from testkit.until import until_async
 
 
@@ -56,7 +57,8 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 async def listening(known: Known, *namespaces: str) -> AsyncIterator[list[tuple[str, str]]]:
     received: list[tuple[str, str]] = []
     async with aiohttp.ClientSession() as session:
-        task = asyncio.create_task(calls.Calls(known, session, received.append, namespaces).run())  # type: ignore[arg-type]
+        tasks = Supervisor(lambda task: None)
+        task = asyncio.create_task(calls.Calls(known, session, received.append, tasks, namespaces).run())  # type: ignore[arg-type]
         yield received
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from slipway_operator.kube.reading.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
-from slipway_operator.model.cluster.observed import Gateway
+from slipway_operator.model.cluster.observed import Gateway, ImplausibleUsage
 from tests.support.report import as_report
 
 ROUTES = {
@@ -149,6 +149,26 @@ async def test_measurements_of_a_gateway_are_read_within_bounds():
     assert len(found.service.last) == 64
     odd = Answer("gw", True, True, as_report({"default/chat": route | {"service": {"unserved_s": "long"}}}))
     assert not odd.about("default", "chat", "u1").reachable
+
+
+@pytest.mark.finding("F3")
+async def test_counts_of_a_gateway_fit_a_status():
+    """A number above 2^63 in the status made the API server refuse all of it."""
+    route = dict(ROUTES["routes"]["default/chat"], activity={"held": 10**400, "known_s": 1e300})
+    route["revisions"] = {"rev1": {"inflight": 10**400, "weight": -5}}
+    route["implausible_usage"] = {"reported": 10**400, "possible": 7}
+    answer = Answer("gw", True, True, as_report({"default/chat": route}))
+    found = answer.about("default", "chat", "u1")
+    assert (found.inflight, found.weights, found.held) == ({"rev1": 1 << 53}, {"rev1": 0}, 1 << 53)
+    assert found.implausible_usage == ImplausibleUsage(1 << 53, 7)
+    assert found.known_s == 1e9
+    assert answer.inflight("default", "chat", "u1") == answer.held("default", "chat", "u1") == 1 << 53
+    for odd in ({"implausible_usage": 7}, {"implausible_usage": {"reported": "x"}}, {"activity": {"known_s": 10**400}}):
+        assert (
+            not Answer("gw", True, True, as_report({"default/chat": route | odd}))
+            .about("default", "chat", "u1")
+            .reachable
+        )
 
 
 async def test_a_leaving_gateway_still_counts(session, gateway):

@@ -90,9 +90,10 @@ def test_the_queue_of_an_engine_that_exports_nothing_else_is_known() -> None:
 @pytest.mark.parametrize(
     ("engine", "expected"),
     [
-        (Engine(), ("Drain", "Metrics", "MirrorTokens", "StreamResume", "TenantFairness")),
-        (Engine("i", type="vllm"), ("Drain", "Metrics")),
+        (Engine(), ("Drain", "Metrics", "MirrorTokens", "StreamResume", "TenantCache", "TenantFairness")),
+        (Engine("i", type="vllm"), ("Drain", "Metrics", "TenantCache")),
         (Engine("i", type="sglang"), ("Drain", "Metrics")),
+        (Engine("i", type="sglang", args=("--disable-radix-cache",)), ("Drain", "Metrics", "TenantCache")),
         (LLAMA, ("Metrics",)),
         (Engine("i", type="custom"), ()),
     ],

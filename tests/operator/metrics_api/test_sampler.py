@@ -20,6 +20,7 @@ from slipway_operator.metrics_api import sampler as room
 from slipway_operator.metrics_api.sampler import IN_USE_S, MetricsSampler, followed, inflight
 from slipway_operator.metrics_api.series import Followed, PodTarget, Unknown
 from slipway_operator.model.cluster.observed import Autoscaler, Observed, Pod, Workload
+from slipway_operator.turns import Turns
 from tests.support.report import as_report
 
 CHAT = ("default", "chat")
@@ -160,6 +161,66 @@ async def test_pods_without_an_autoscaler_are_scraped_as_far_as_the_bound_allows
     for name, count in (("c", 2), ("b", 2), ("a", 1)):
         sampler.follow(("default", name), pods(*(f"{name}-{number}" for number in range(count)), scaled=False))
     assert sampler.wanted() == [("default", "scaled"), ("default", "a"), ("default", "b")]
+
+
+@pytest.mark.finding("F8")
+async def test_of_pods_beside_each_namespace_gets_some(session: Any) -> None:
+    """The namespace whose name is first had all of them, and one large ModelDeployment ended the list."""
+    sampler = MetricsSampler(KnownGateways(), session, Clock(), beside=4)
+    sampler.follow(("a", "0-large"), pods(*map(str, range(9)), scaled=False))
+    for key in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1")):
+        sampler.follow(key, pods("p", scaled=False))
+    assert sampler.wanted() == [("b", "1"), ("c", "1"), ("a", "1"), ("a", "2")]
+
+
+@pytest.mark.finding("F8")
+async def test_pods_that_hang_in_one_namespace_delay_no_readings_of_another(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sample waited for all pods: a thousand that hung took half a minute, after which numbers are unknown."""
+    release = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.host.startswith("127.0.0.2"):
+            await release.wait()
+        return web.Response(text=PAGE)
+
+    application = web.Application()
+    application.router.add_get("/metrics", answer)
+    server = TestServer(application, host="0.0.0.0")  # both addresses
+    monkeypatch.setattr(room, "PERIOD_S", 1.0)
+    async with server:
+        monkeypatch.setattr(room, "PORT", server.port)
+        sampler = MetricsSampler(KnownGateways(gateway()), session)
+        hung = tuple(PodTarget(f"p{number}", "127.0.0.2", "r1") for number in range(300))
+        sampler.follow(("hog", "chat"), Followed("u1", hung, 300, scaled=True))
+        sampler.follow(CHAT, pods("a"))
+        for _ in range(2):
+            await asyncio.wait_for(sampler.sample([("hog", "chat"), CHAT]), 10 * room.PERIOD_S)
+            assert sampler.pages(CHAT)[0].problem == ""
+        release.set()
+
+
+async def test_pods_that_a_sample_did_not_reach_are_first_in_the_next(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "PERIOD_S", 0.2)
+    clock = Clock()
+    sampler = MetricsSampler(KnownGateways(), session, clock)
+    sampler._turns = Turns(2)  # one for a namespace that is alone
+    polled: list[str] = []
+
+    async def hang(pod: PodTarget) -> str:
+        polled.append(pod.name)
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(sampler, "_read", hang)
+    sampler.follow(CHAT, pods("a", "b", "c"))
+    for _ in range(4):
+        clock.seconds += 10
+        await sampler.sample([CHAT])
+    assert polled == ["a", "b", "c", "a"]
 
 
 async def test_a_page_that_begins_or_ceases_to_be_readable_causes_one_reconcile(session: Any, pod: Any) -> None:

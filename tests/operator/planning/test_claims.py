@@ -100,7 +100,7 @@ def test_name_with_a_slash_has_no_owner(name: str) -> None:
 
 @pytest.mark.attack_class(22)
 def test_creating_and_deleting_fills_nothing() -> None:
-    """A namespace keeps few released names, and can take half of the room at most."""
+    """A namespace keeps few released names, and can take a quarter of the room at most."""
     claims: dict[str, Claim] = {}
     for n in range(3 * MAX_RELEASED):
         claims = settle(claims, [wish("b/x", f"squat-{n}")], ClaimRules(DAY), after(n)).claims
@@ -114,6 +114,28 @@ def test_creating_and_deleting_fills_nothing() -> None:
     assert full.claims["chat"].owner == "a/chat"
     assert {one.reason for one in full.standings.values()} == {"", FULL}
     assert len(encode(full.claims).encode()) <= MAX_BYTES
+
+
+@pytest.mark.finding("F20")
+@pytest.mark.attack_class(22)
+def test_namespaces_with_long_names_leave_room_for_a_new_one() -> None:
+    """Two took all of it."""
+    claims: dict[str, Claim] = {}
+    wishes: list[Wish] = []
+    held: list[int] = []
+    for number in range(8):  # each takes what it can before the next one comes
+        wishes += [wish(f"hog-{number}/m-{n}", f"{number}-{n}-" + "x" * 110) for n in range(1100)]
+        settled = settle(claims, wishes, ClaimRules(DAY), START)
+        claims = settled.claims
+        sizes = [size_bytes(name, claim) for name, claim in claims.items() if claim.namespace == f"hog-{number}"]
+        held.append(sum(sizes))
+    assert held[0] == pytest.approx(MAX_BYTES / 4, rel=0.01) and held == sorted(held, reverse=True)
+    new = [wish(f"new/m-{n}", f"chat-{n}") for n in range(20)]
+    settled = settle(claims, [*wishes, *new], ClaimRules(DAY), START)
+    assert not any(settled.standings[one.owner].lost for one in new)
+    lost = next(one for one in settled.standings.values() if one.lost)
+    assert (lost.reason, lost.owner[:6]) == (FULL, "hog-0/")
+    assert f"the names of namespace hog-0 have {held[0]} of the {MAX_BYTES} bytes of all names" in lost.message
 
 
 def test_most_specific_grant_wins() -> None:
@@ -248,7 +270,7 @@ def test_condition_exists_during_a_conflict() -> None:
 
 def test_each_change_of_a_conflict_is_one_event() -> None:
     def changes(*found: Condition) -> list[tuple[str, str]]:
-        return [(event.type, event.reason) for event in model_name.events(before, found)]
+        return [(event.type, event.reason) for event in model_name.of_conditions(before, found)]
 
     def one(message: str) -> Condition:
         return Condition(NAME_CONFLICT, "True", TAKEN, message, START)
@@ -263,7 +285,7 @@ def test_each_change_of_a_conflict_is_one_event() -> None:
 def test_a_conflict_that_is_unknown_for_a_moment_is_no_event() -> None:
     def reported(before: str, now: str) -> list[str]:
         found = [[Condition(NAME_CONFLICT, status, TAKEN, status, START)] if status else [] for status in (before, now)]
-        return [event.reason for event in model_name.events(*found)]
+        return [event.reason for event in model_name.of_conditions(*found)]
 
     assert not reported("", "Unknown") and not reported("Unknown", "") and not reported("True", "Unknown")
     assert reported("Unknown", "True") == ["NameConflict"] and reported("True", "") == ["NameClaimed"]

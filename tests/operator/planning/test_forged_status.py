@@ -6,27 +6,13 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.status import Status
-from tests.support.forgery import forged
+from tests.support.forgery import Forged, forged
 from tests.support.model_cluster import ModelCluster, ModelGateway, cluster, healthy, model
 
 pytestmark = pytest.mark.finding("S1")
 
 SEEDS = 150
 SETTLES_S = 30
-
-
-class Forged(ModelCluster):
-    """A world whose status others write too: earlier writes do not bound what the operator may write now."""
-
-    def _assert_nothing(self, *_: Any, **__: Any) -> None:
-        return
-
-    _assert_weights = _assert_mirrors = _assert_confirmed = _assert_judged = _assert_scale = _assert_nothing
-    _assert_may_shrink = _assert_room = _assert_nothing
-
-    def _write_status(self, new: Status, rendered: dict[str, Any]) -> None:
-        self.keep(new, rendered)
 
 
 TWINS = {"revision": "y", "twin": "z", "percentage": 5, "maxPairsPerSecond": 1}
@@ -42,7 +28,7 @@ def world_of(seed: int) -> tuple[ModelCluster, list[dict[str, Any]]]:
         world.reconcile()
         world.pass_time()
     if seed % 2:
-        world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+        world.edit(rollout__promoteFull=world.parsed().rollout.attempt_token)  # type: ignore[union-attr]
         world.run_until(None)
         world.run(40)
     return world, former
@@ -73,7 +59,7 @@ def test_a_forged_status_converges(lot: int) -> None:
         assert serves(world), (seed, what, now.message)
         assert now.traffic and now.traffic.model == "chat"
         if world.state():
-            world.edit(rollout__promoteFull=now.rollout.revision)  # type: ignore[union-attr]
+            world.edit(rollout__promoteFull=now.rollout.attempt_token)  # type: ignore[union-attr]
         world.run(60)
         assert world.state() is None and world.parsed().phase == "Healthy", (seed, what, world.parsed().message)
         assert serves(world) and world.weights() == {"v2": 100}, (seed, what)
@@ -112,7 +98,7 @@ def test_lost_status_in_a_canary_promotes_no_revision() -> None:
         assert world.parsed().stable_revision == stable
         assert (world.parsed().traffic or Traffic(0, "", "")).weight(stable) >= 90
         world.pass_time()
-    assert world.parsed().rollout and world.parsed().rollout.attempt == 1
+    assert world.parsed().rollout and world.parsed().rollout.attempt == 2
     assert "StatusRestored" in {event.reason for event in world.events}
 
 
@@ -122,7 +108,7 @@ def test_pods_stay_while_gateways_route_by_another_table() -> None:
     first = world.parsed().stable_revision
     world.edit(model=model("v2"), rollout__promoteFull="aaaaaaaaaa")
     world.run_until("Paused")
-    world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+    world.edit(rollout__promoteFull=world.parsed().rollout.attempt_token)  # type: ignore[union-attr]
     world.run_until(None)
     world.__class__ = Forged
     behind: ModelGateway = world.gateways[1]
@@ -210,7 +196,7 @@ def test_children_keep_their_names_when_the_count_grows() -> None:
     world.forge({**world.status, "collisionCount": 3})
     world.edit(model=model("v2"))
     world.run_until("Paused")
-    world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+    world.edit(rollout__promoteFull=world.parsed().rollout.attempt_token)  # type: ignore[union-attr]
     world.run_until(None)
     added = {item.name for item in world.pods.values()} - before
     assert added == {f"chat-{world.parsed().stable_revision[:8]}-3"}  # type: ignore[index]
@@ -247,7 +233,7 @@ def test_step_index_beyond_the_steps_does_not_stop_the_rollout(state: str, place
     rollout = world.parsed().rollout
     assert rollout is None or rollout.steps == 4
     if rollout:
-        world.edit(rollout__promoteFull=rollout.revision)
+        world.edit(rollout__promoteFull=rollout.attempt_token)
     world.run(60)
     assert world.state() is None and world.weights() == {"v2": 100}
 
@@ -288,7 +274,7 @@ def test_generation_without_a_next_one_counts_as_lost(number: int, edit: dict[st
     assert serves(world)
     assert world.parsed().traffic.generation < 2**30  # type: ignore[union-attr]
     assert [event.reason for event in world.events[before:]].count("StatusRestored") <= 2
-    world.edit(rollout__promoteFull=world.parsed().rollout.revision)  # type: ignore[union-attr]
+    world.edit(rollout__promoteFull=world.parsed().rollout.attempt_token)  # type: ignore[union-attr]
     world.run(60)
     assert world.state() is None and world.weights() == {"v2": 100}
 

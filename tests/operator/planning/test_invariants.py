@@ -188,7 +188,7 @@ def intend(world: ModelCluster, kind: str) -> None:
     elif rollout:
         tokens = {
             "promote": rollout.step_token,
-            "promoteFull": rollout.revision,
+            "promoteFull": rollout.attempt_token,
             "abort": rollout.attempt_token,
             "retry": f"{rollout.revision}/{rollout.attempt + 1}",
         }

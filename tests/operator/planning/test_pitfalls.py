@@ -123,6 +123,79 @@ def test_stable_without_a_ready_pod_delays_an_abort_and_is_reported() -> None:
     assert at_rest(world).weights() == {"v1": 100}
 
 
+def without_stable(world: ModelCluster) -> None:
+    """All pods of stable v1 are gone, and new ones do not start."""
+    world.broken = {"file:///models/v1"}
+    world.pods[world.parsed().stable_revision or ""].ready = 0
+
+
+TIMED: list[dict[str, Any]] = [{"setWeight": 10}, {"pause": {"duration": "5s"}}, {"setWeight": 50}]
+
+
+@pytest.mark.parametrize("maxSurge", ["100%", 1, 0])
+def test_a_stable_without_a_ready_pod_holds_its_replacement_no_longer_than_the_deadline(maxSurge: int | str) -> None:
+    world = healthy(replicas=4, strategy={"canary": {"steps": TIMED}, "capacity": {"maxSurge": maxSurge}})
+    without_stable(world)
+    world.edit(model=model("v2"))
+    world.run(40)
+    assert world.parsed().stable_revision != world.parsed().current_revision
+    assert (
+        "waits for pods of stable" in world.parsed().message and "goes on without them from" in world.parsed().message
+    )
+    world.run(90)
+    assert (world.weights(), world.parsed().phase) == ({"v2": 100}, "Healthy")
+
+
+def test_a_stable_that_is_back_before_the_deadline_is_waited_for() -> None:
+    world = healthy(replicas=4, strategy={"canary": {"steps": TIMED}})
+    without_stable(world)
+    world.edit(model=model("v2"))
+    for _ in range(3):
+        world.run(40)
+        stable = world.parsed().stable_revision or ""
+        world.pods[stable].ready = 1
+        world.run(1)
+        world.pods[stable].ready = 0
+    assert world.state() in ("Provisioning", "Shifting") and world.parsed().rollout
+    world.broken = set()
+    at_rest(world)
+    assert world.weights() == {"v2": 100}
+
+
+def test_a_pause_waits_for_its_promotion_though_stable_has_no_pods() -> None:
+    world = begun(0, replicas=2)
+    world.edit(strategy__canary__steps=[{"setWeight": 10}, {"pause": {}}, {"setWeight": 50}])
+    world.run_until("Paused")
+    without_stable(world)
+    world.run(200)
+    assert world.state() == "Paused"
+    condition = next(one for one in world.parsed().conditions if one.type == "StableHealthy")
+    assert (condition.status, condition.reason) == ("False", "StableLost")
+    assert world.parsed().rollout
+    world.edit(rollout__promote=world.parsed().rollout.step_token)  # type: ignore[union-attr]
+    assert at_rest(world).weights() == {"v2": 100}
+
+
+@pytest.mark.parametrize("aborted", [True, False])
+def test_a_third_revision_goes_out_though_stable_has_no_ready_pod(*, aborted: bool) -> None:
+    """The second one was rejected, or the third one supersedes it: its weight cannot return."""
+    world = begun(0, replicas=2)
+    world.run_until("Paused")
+    without_stable(world)
+    world.run(1)
+    second = world.parsed().canary_revision
+    if aborted:
+        abort(world)
+        world.run(200)
+        assert world.state() == "Aborting" and world.weights()["v2"] > 0
+    world.edit(model=model("v3"), strategy__canary__steps=[{"setWeight": 10}, {"pause": {}}])
+    world.run_until("Paused")
+    assert world.parsed().stable_revision == second and set(world.weights()) == {"v3", "v2"}
+    assert "StableReplaced" in [event.reason for event in world.events]
+    world.edit(rollout__promote=world.parsed().rollout.step_token)  # type: ignore[union-attr]
+    assert at_rest(world).weights() == {"v3": 100}
+
+
 def test_an_abort_of_what_is_already_stable_does_nothing() -> None:
     world = begun(0, replicas=2)
     world.run_until("Paused")

@@ -18,7 +18,8 @@ def test_a_member_gets_a_record_and_an_empty_workload_and_no_service() -> None:
     [record, workload] = planned(cluster(model=CLASSIC, pool={"name": "shared"}, replicas=1)).create
     assert (record.manifest["kind"], workload.manifest["kind"]) == ("ControllerRevision", "ReplicaSet")
     assert workload.manifest["spec"]["replicas"] == 0, "a pool has the pods"
-    assert workload.manifest["metadata"]["annotations"] == {"slipway.dev/pool-replicas": "1"}
+    annotations = workload.manifest["metadata"]["annotations"]
+    assert annotations == {"slipway.dev/pool-replicas": "1", "slipway.dev/record": annotations["slipway.dev/record"]}
     assert record.manifest["data"]["inputs"]["pool"] == {"name": "shared"}
 
 

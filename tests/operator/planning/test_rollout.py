@@ -178,6 +178,20 @@ def test_third_revision_supersedes() -> None:
     assert second != world.parsed().canary_revision
 
 
+def test_a_superseded_revision_makes_room_for_the_next_one_at_once() -> None:
+    """Surge was short, and the next revision waited for the delay after which rejected pods leave."""
+    steps = [{"setWeight": 10}, {"pause": {}}]
+    world = healthy(strategy={"canary": {"steps": steps}, "capacity": {"maxSurge": 1}})
+    world.broken = {"file:///models/v2"}  # it never had traffic
+    world.edit(model=model("v2"))
+    world.run(5)
+    second = world.parsed().canary_revision
+    world.edit(model=model("v3"))
+    world.run(12)
+    third = world.parsed().canary_revision
+    assert second != third and world.pods[str(third)].desired == 1, world.parsed().message
+
+
 def test_broken_revision_is_rejected_with_the_pods_own_reason() -> None:
     world = healthy()
     world.broken = {"file:///models/v2"}
@@ -211,6 +225,19 @@ def test_pause_by_spec_holds_and_abort_stays_live() -> None:
     world.run_until("Aborted")
 
 
+@pytest.mark.finding("L9")
+def test_pods_beyond_those_that_are_wanted_are_counted_apart() -> None:
+    """The message was: 3 of 2 pods ready."""
+    world = healthy()
+    ready = int(world.obj()["spec"]["replicas"])
+    world.edit(replicas=ready - 1)
+    before = world.parsed()
+    planned = plan(world.obj(), before, world.observed(), SETTINGS, world.now).status
+    assert f"{ready - 1} of {ready - 1} pods ready, 1 more than wanted" in planned.message
+    (available,) = [item for item in planned.conditions if item.type == "Available"]
+    assert available.message.startswith(f"{ready - 1} of {ready - 1} pods of revision")
+
+
 def test_weight_waits_for_every_ready_gateway() -> None:
     world = healthy()
     world.gateways[1].generation, world.gateways[1].digest = 0, ""
@@ -220,7 +247,7 @@ def test_weight_waits_for_every_ready_gateway() -> None:
         world.pass_time(gateways=False)
         world.gateways[0].follow(world.parsed().traffic)
     assert world.state() == "Shifting"
-    assert "1 of 2 gateways acknowledged" in world.parsed().message
+    assert "1 of 2 gateways acknowledged these weights" in world.parsed().message
     assert world.parsed().weight == 0, "what is shown is what was acknowledged"
     world.gateways[1].ready = False
     world.run_until("Paused")

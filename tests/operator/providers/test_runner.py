@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from slipway_operator.model.analysis.measure import Job, Measure, ProviderAnswer, Question, Web
+from slipway_operator.model.shares import Shares
 from slipway_operator.providers import runner as runner_room
 from slipway_operator.providers.runner import MeasurementRunner
 from testkit.until import until_async
@@ -173,8 +174,8 @@ async def test_jobs_hold_up_no_request(stage):
     await until_async(lambda: len(stage.client.requested) == 21)
 
 
-async def test_measurements_in_progress_are_limited(stage, monkeypatch):
-    monkeypatch.setattr(runner_room, "QUESTIONS_LIMIT", 2)
+async def test_measurements_in_progress_are_limited(stage):
+    stage.runner._places = Shares(4)  # of which a namespace that is alone gets half
     stage.client.open.clear()
     assert not stage.runner.follow(CHAT, [ask("a"), ask("b"), ask("c")])
     await until_async(lambda: len(stage.client.requested) == 2)
@@ -182,6 +183,26 @@ async def test_measurements_in_progress_are_limited(stage, monkeypatch):
     assert await asyncio.wait_for(stage.woken.get(), 10) == CHAT
     assert stage.runner.follow(CHAT, [ask("a"), ask("c")])
     await until_async(lambda: "c" in stage.runner.answers(CHAT))
+
+
+@pytest.mark.finding("F8")
+@pytest.mark.parametrize("make", [ask, job])
+async def test_as_many_hanging_measurements_as_the_operator_holds_keep_no_other_namespaces(stage, make):
+    stage.client.open.clear()
+    for number in range(512):
+        stage.runner.follow(("hog", f"m{number}"), [make(f"hog/{number}/{n}") for n in range(8)])
+    assert stage.runner._places.held("hog") == runner_room.QUESTIONS_LIMIT // 2
+    assert stage.runner.follow(OTHER, [make("other")])
+    await until_async(lambda: stage.client.requested[-1:] == ["other"])
+
+
+async def test_places_are_given_back(stage):
+    stage.client.open.clear()
+    stage.runner.follow(CHAT, [ask("a"), job("b"), ask("never started")])
+    stage.runner.follow(CHAT, [ask("a"), job("b")])
+    stage.client.open.set()
+    await until_async(lambda: len(stage.runner.answers(CHAT)) == 2)
+    assert stage.runner._places.free == runner_room.QUESTIONS_LIMIT
 
 
 async def test_a_deleted_deployment_is_forgotten(stage):

@@ -1,7 +1,5 @@
 """The admin port over a real socket, and the checks behind it."""
 
-import asyncio
-
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -35,9 +33,11 @@ def test_a_reconcile_that_hangs_is_noticed():
     assert health.run_check(lambda: 601.0)() == "a reconcile has been running for 601 s"
 
 
-async def test_an_ended_task_is_noticed():
-    task = asyncio.create_task(asyncio.sleep(0), name="worker 3")
-    check = health.tasks_check([task])
-    assert check() is None
-    await task
-    assert check() == "ended: worker 3"
+async def test_what_the_operator_works_without_is_in_the_text():
+    missing = ["failing again and again: pools"]
+    application = health.application(CollectorRegistry(), live=[], ready=[], missing=lambda: missing[0])
+    async with TestClient(TestServer(application)) as client:
+        ready = await client.get("/readyz")
+        assert (ready.status, await ready.text()) == (200, "ok\nfailing again and again: pools\n")
+        missing[0] = ""
+        assert await (await client.get("/readyz")).text() == "ok\n"

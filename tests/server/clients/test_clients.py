@@ -1,5 +1,6 @@
 """Clients of many kinds, unmodified, against a real server: the answers are those of the model itself."""
 
+import asyncio
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from slipway_server.models.loader import load
+from tests.gateway.harness import gateway
 
 from ..process import ServerProcess, post
 from .environment import run_client
@@ -75,6 +77,23 @@ def test_instructor_gets_its_objects_by_tools_and_by_schema(server: ServerProces
     for name in ("TOOLS", "JSON_SCHEMA"):
         assert found[name]["city"] in ("Oslo", "Lima") and -50 <= found[name]["degrees"] <= 50
     assert found["parts"] > 3 and found["last"] == found["JSON_SCHEMA"]
+
+
+async def test_anthropics_client_chats_streams_and_calls_tools_through_the_gateway(
+    server: ServerProcess, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    async with gateway() as door:
+        door.route(("r1", 100, [server.url]))
+        text = await asyncio.to_thread(run_client, HERE / "with_anthropic.py", door.url, cwd=tmp_path)
+    found, usage = json.loads(text), expected["usage"]
+    tokens = [usage["prompt_tokens"], usage["completion_tokens"]]
+    assert found["whole"] == found["streamed"] == expected["chat"] and found["pieces"] > 5
+    assert found["usage"] == found["streamed_usage"] == tokens and found["count"] == tokens[0]
+    assert found["stop_reason"] in ("end_turn", "max_tokens") and found["request_id"]
+    for reason, call in (found["call"], found["streamed_call"]):
+        assert reason == "tool_use" and call["city"] in ("Oslo", "Lima") and 1 <= call["days"] <= 9
+    assert found["name"] == "weather" and found["later"] in ("end_turn", "max_tokens")
+    assert found["errors"] == [["NotFoundError", "not_found_error"], ["BadRequestError", "invalid_request_error"]]
 
 
 # --- lm-eval ----------------------------------------------------------------------------------------------------------

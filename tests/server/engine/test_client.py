@@ -15,6 +15,7 @@ from slipway_server.engine.client import (
     EngineClient,
     EngineCrashed,
     EngineError,
+    QueueFull,
     QueueLimits,
     RequestRefused,
 )
@@ -31,6 +32,7 @@ START = Start(
     model=str(FOLDER), task="generate", dtype="float32", quantization="none", device="cpu", context_tokens=512,
     slots=2, step_tokens=0, step_s=0, kv_tokens=1024,
 )  # fmt: skip
+QUEUE = QueueLimits(286, 10_000)
 PLAIN = SamplingParams(4, temperature=0.0)
 LONG = SamplingParams(480, temperature=0.0)
 
@@ -38,11 +40,11 @@ LONG = SamplingParams(480, temperature=0.0)
 class Life:
     """One engine process, and the steps that its client received."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: QueueLimits) -> None:
         self.steps: list[Step] = []
         self.crashes = 0
         self._moved = asyncio.Event()
-        self.client = EngineClient(QueueLimits(286, 10_000), START.slots, self._step)
+        self.client = EngineClient(queue, START.slots, self._step)
         self.ready = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(self.client.run(START, 1, self.ready.set_result, self._crashed))
 
@@ -69,8 +71,8 @@ class Life:
 
 
 @contextlib.asynccontextmanager
-async def a_life() -> AsyncIterator[Life]:
-    life = Life()
+async def a_life(queue: QueueLimits = QUEUE) -> AsyncIterator[Life]:
+    life = Life(queue)
     try:
         yield life
     finally:
@@ -114,6 +116,31 @@ async def test_a_request_that_cannot_be_encoded_does_not_affect_others() -> None
                 await life.ask(UNSAYABLE["a top_k of 26 digits"])
         assert life.client.in_flight == 0
         assert (await life.ask(request("last")))[-1].finish is FinishReason.LENGTH
+
+
+@pytest.mark.attack_class(8)
+@pytest.mark.parametrize("queue", [QueueLimits(6, 10_000), QueueLimits(100, 20)], ids=["requests", "tokens"])
+async def test_a_tenant_that_fills_the_queue_leaves_room_for_others(queue: QueueLimits) -> None:
+    async with a_life(queue) as life:
+        await life.ready
+        requests = [replace(request(f"a{number}", LONG), tenant="a") for number in range(12)]
+        running = [asyncio.create_task(life.ask(one)) for one in requests]
+        await life.until_running(2)
+        await asyncio.sleep(0)
+        full = [task for task in running if task.done()]
+        assert full and all(isinstance(task.exception(), QueueFull) for task in full)
+        with pytest.raises(QueueFull, match=r"share of this tenant|tokens are waiting"):
+            for number in range(12):  # two of the first ones run by now
+                running.append(asyncio.create_task(life.ask(replace(request(f"more{number}", LONG), tenant="a"))))
+                await asyncio.sleep(0)
+                if running[-1].done():
+                    await running[-1]
+        other = asyncio.create_task(life.ask(replace(request("b"), tenant="b")))
+        assert (await other)[-1].finish is FinishReason.LENGTH
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert (await life.ask(replace(request("last"), tenant="a")))[-1].finish is FinishReason.LENGTH, "given back"
 
 
 async def test_a_model_that_the_engine_refuses_ends_with_its_reason() -> None:

@@ -16,6 +16,8 @@ import torch
 from slipway_server.engine.beams import BeamRules, BeamSearch
 from slipway_server.engine.build import build_engine
 from slipway_server.engine.engine import EngineCore
+from slipway_server.engine.grammars.compiler import compile_grammar, limit_met, load_tokenizer
+from slipway_server.engine.grammars.examples import examples
 from slipway_server.engine.messages import Start
 from slipway_server.engine.request import FinishReason, Grammar, Logprobs, Request, RequestOutput, SamplingParams
 from slipway_server.http.requests.structured import of_schema
@@ -306,3 +308,89 @@ def test_hostile_grammars_harm_nobody(engine: EngineCore, name: str) -> None:
     assert name in MAY_RUN or end.finish is FinishReason.GRAMMAR
     assert end.error is None or len(end.error) < 500
     assert slowest_s < 2.0
+
+
+def many(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"property_{i}": {"type": "string"} for i in range(count)}}
+
+
+TOO_MANY = many(700)
+TOO_LARGE = {
+    "at once": TOO_MANY,
+    "in lists": {"type": "array", "items": TOO_MANY},
+    "nested": {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": TOO_MANY}}}},
+    "behind patterns": {
+        "type": "object",
+        "required": ["x", "y", "z"],
+        "properties": {
+            "x": {"type": "string", "minLength": 3},
+            "y": {"type": "string", "pattern": "^[a-z]{4,9}$"},
+            "z": {"type": "array", "minItems": 1, "items": TOO_MANY},
+        },
+    },
+    "alternatives": {
+        "anyOf": [{"type": "object", "properties": {f"p{i}_{j}": {} for j in range(8)}} for i in range(100)]
+    },
+    "in the third alternative": {"anyOf": [{"type": "string"}, {"type": "null"}, {"properties": {"k": TOO_MANY}}]},
+    "after others": {
+        "type": "object",
+        "properties": {
+            **{f"q{i}": {"type": "integer"} for i in range(20)},
+            "late": {"type": "array", "items": {"type": "object", "properties": {"deep": TOO_MANY}}},
+        },
+    },
+    "in a tree": {
+        "$ref": "#/$defs/node",
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "fields": TOO_MANY}}},
+    },
+}
+
+
+@pytest.mark.finding("F21")
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_schema_that_would_fail_within_an_answer_is_refused_before_it(engine: EngineCore, name: str) -> None:
+    """F21: 300 properties passed the trial, and every answer ended in an error that blamed its tokens."""
+    answers = run(engine, [request("large", of_schema(TOO_LARGE[name], ""), tokens=40)])
+    end = answers.ends["large"]
+    assert end.finish is FinishReason.GRAMMAR and not answers.tokens.get("large")
+    assert end.error and "make it smaller" in end.error, end
+
+
+@pytest.mark.finding("F21")
+@pytest.mark.parametrize("schema_of", [many(300), many(600), {"type": "array", "minItems": 2, "items": many(300)}])
+def test_a_schema_with_hundreds_of_properties_has_answers(engine: EngineCore, schema_of: dict[str, Any]) -> None:
+    answers = run(engine, [request(f"{seed}", of_schema(schema_of, ""), seed, tokens=80) for seed in range(6)])
+    assert all(end.finish in (FinishReason.STOP, FinishReason.LENGTH) for end in answers.ends.values()), answers.ends
+
+
+@pytest.mark.finding("F21")
+def test_a_limit_within_an_answer_is_named_and_no_token_is_blamed() -> None:
+    """Trials go along examples, not along every answer."""
+    tokenizer = load_tokenizer(MODEL / "tokenizer.json", 2048, STOPS)
+    matcher = compile_grammar(tokenizer, "json_schema", of_schema(TOO_MANY, "").text)
+    assert not matcher.consume_tokens(tokenizer.tokenize_str("{"))
+    assert "make it smaller" in limit_met(matcher)
+    other = compile_grammar(tokenizer, "choice", '["yes"]')
+    assert not other.consume_tokens(tokenizer.tokenize_str("no")) and limit_met(other) == ""
+
+
+ODD_SCHEMAS: list[Any] = [
+    True,
+    {},
+    {"$ref": ["#"]},
+    {"$ref": "#/$defs/none"},
+    {"required": [["a"], 3], "properties": {"a": True}},
+    {"properties": []},
+    {"properties": {"a": 3, "b": None}},
+    {"type": ["object", "null"], "properties": {"a": {"enum": []}, "b": {"anyOf": {}}}},
+    {"type": "array", "prefixItems": 3, "minItems": 1e9, "items": [1]},
+    {"type": "array", "minItems": 10**6, "items": {"type": "array", "minItems": 10**6}},
+    {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    {"const": {"\ud800": "\ud800"}},
+]
+
+
+@pytest.mark.parametrize("schema_of", ODD_SCHEMAS, ids=str)
+def test_examples_of_odd_schemas_are_short_texts(schema_of: Any) -> None:
+    found = list(examples(json.dumps(schema_of), 4))
+    assert len(found) == 4 and all(json.loads(text) is not ... and len(text) < 100_000 for text in found)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from tests.support.stores.azure import ACCOUNT, KEY, Azure, azurite, token
 pytestmark = [
     pytest.mark.extended,
     pytest.mark.integration,
-    pytest.mark.skipif(shutil.which("npm") is None, reason="azurite comes from npm"),
 ]
 WITH_KEY = {"AZURE_STORAGE_ACCOUNT_KEY": KEY}
 

@@ -20,7 +20,7 @@ from slipway_server.http.responses.replay import ReplayLimits, ReplayStore
 from slipway_server.http.service import ModelService
 from slipway_server.models.checkpoint import Checkpoint, read
 from slipway_server.telemetry.metrics import ServerMetrics
-from slipway_server.text.chat_template import ChatTemplate
+from slipway_server.text.template_source import TemplateSource
 from slipway_server.text.tokenizer import Tokenizer
 
 from ..conftest import MODELS
@@ -79,6 +79,7 @@ class InProcess:
     async def __aexit__(self, *exception: object) -> None:
         await self.client.close()
         await self.server.close()
+        await self.service.reader.close()
         self.engine.heartbeat.close()
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
@@ -113,5 +114,5 @@ def model_of(
         checkpoint=replace(checkpoint, config=checkpoint.config | config),
         context_tokens=CONTEXT_TOKENS,
         tokenizer=Tokenizer(folder),
-        template=ChatTemplate(template, {}),
+        template=TemplateSource(template),
     )

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletionMessageParam, chat_completion_stream
 from openai.types.chat import completion_create_params as chat
 
 from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.bodies import UNSUPPORTED, checked
+from slipway_server.http.requests.bodies import UNSUPPORTED, WITHOUT_EFFECT, checked
 from slipway_server.http.requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, StreamOptions
 from slipway_server.http.responses.embeddings import check_dimensions, embedding_data
 from slipway_server.text.answers.selection import AnswerFormats
@@ -45,6 +45,17 @@ def names_of(types: list[Any]) -> set[str]:
 def test_safety_11_every_field_of_the_installed_client_is_used_or_refused(kind: type[msgspec.Struct]) -> None:
     names = names_of(TYPES[kind])
     assert len(names) >= 5 and names - set(kind.__struct_fields__) <= UNSUPPORTED.keys()
+
+
+def test_fields_for_who_stores_chats_have_no_effect() -> None:
+    body = LEAST[ChatRequest] | {"metadata": {"run": "7"}, "safety_identifier": "ada", "store": False}
+    assert body.keys() - LEAST[ChatRequest].keys() == WITHOUT_EFFECT | {"store"}
+    before, after = (checked(dict(one), ChatRequest).params(5, (), 1) for one in (LEAST[ChatRequest], body))
+    assert before == after
+    for name, value in (("metadata", {"a": 1}), ("metadata", {"a": "x" * 513}), ("store", True)):
+        with pytest.raises(HttpError) as refusal:
+            checked(LEAST[ChatRequest] | {name: value}, ChatRequest)
+        assert refusal.value.param == name
 
 
 def test_fields_of_other_endpoints_are_refused_too() -> None:
@@ -94,9 +105,9 @@ async def test_tokens_and_texts_both_ways(server: InProcess) -> None:
     assert answer["token_strs"] == [tokenizer.text_of(token) for token in answer["tokens"]]
     status, back = await server.post("/detokenize", {"model": "chat", "tokens": answer["tokens"]})
     assert (status, back) == (200, {"prompt": text})
-    messages = [{"role": "user", "content": "x" * 4000}]  # longer than the context
+    messages = [{"role": "user", "content": "In the beginning"}]
     status, answer = await server.post("/tokenize", {"model": "chat", "messages": messages})
-    prompt = f"<user>{'x' * 4000}<assistant>"
+    prompt = "<user>In the beginning<assistant>"
     assert status == 200 and tuple(answer["tokens"]) == tokenizer.encode_now(prompt, special_tokens=False)
     assert answer["token_strs"] is None and not server.engine.requests
     assert (await server.post("/tokenize", {"prompt": ""}))[1]["tokens"] == []

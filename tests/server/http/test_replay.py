@@ -237,6 +237,19 @@ async def test_the_oldest_buffer_is_evicted_when_there_are_too_many_bytes() -> N
     assert world.resumes("stopped") == 1, "the newer buffer is still there"
 
 
+@pytest.mark.attack_class(8)
+@pytest.mark.parametrize("limits", [{"streams": 4}, {"size_bytes": 5 * (BUFFER_BYTES + 2 * DELTA_BYTES)}])
+async def test_streams_of_one_tenant_evict_none_of_another(limits: dict[str, int]) -> None:
+    world = World(**limits)
+    one = await detached_after(world, 2, replace(REQUEST, tenant="b"), identity=Identity(1))
+    for seed in range(2, 12):
+        await detached_after(world, 2, replace(REQUEST, tenant="a"), identity=Identity(seed))
+    assert world.ends()["evicted"] > 5
+    world.engine.allow(100)
+    assert await world.connect(one.resume(2)).rest() == list(TOKENS[2:])
+    assert world.resumes("stopped") == 1
+
+
 async def test_a_stream_that_exceeds_the_byte_limit_alone_is_sent_and_not_kept() -> None:
     world = World(size_bytes=BUFFER_BYTES + 3 * DELTA_BYTES)
     one = world.connect(replace(REQUEST, returns=True))

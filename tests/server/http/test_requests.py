@@ -4,14 +4,17 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slipway_process.json_bounds import MAX_OBJECTS
 from slipway_server.http.errors import taken_over
 from slipway_server.http.openapi import REQUESTS
+from slipway_server.http.reading import reader
 from slipway_server.http.requests import bodies
 from slipway_server.http.responses.delta import Delta
 from slipway_server.text.tokenizer import Tokenizer
@@ -83,10 +86,13 @@ async def test_more_log_probabilities_than_a_response_may_have_are_refused(
 
 @pytest.mark.attack_class(18)
 async def test_more_lists_than_a_body_may_have_are_refused_and_brackets_in_texts_are_not(server: InProcess) -> None:
-    lists = b'{"model":"chat","max_tokens":1,"prompt":[' + b"[]," * bodies.MAX_CONTAINERS + b"[]]}"
+    lists = b'{"model":"chat","max_tokens":1,"prompt":[' + b"[]," * MAX_OBJECTS + b"[]]}"
     status, refused = await server.post(COMPLETE, lists)
-    assert (status, refused["error"]["message"]) == (400, "The body has more than 262144 lists and objects.")
-    text = b'{"model":"chat","max_tokens":1,"prompt":"x","zz":"' + b'[\\"{' * (bodies.MAX_CONTAINERS // 2) + b'["}'
+    assert (status, refused["error"]["message"]) == (
+        400,
+        "The body has more than 65536 lists, objects and texts, or 524288 numbers.",
+    )
+    text = b'{"model":"chat","max_tokens":1,"prompt":"x","zz":"' + b'[\\"{' * MAX_OBJECTS + b'["}'
     assert (await server.post(COMPLETE, text))[0] == 200
 
 
@@ -242,11 +248,6 @@ async def test_safety_10_without_a_template_that_parses_texts_are_completed() ->
             "messages",
             None,
         ),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-            "messages",
-            None,
-        ),
     ],
 )
 async def test_safety_10_11_what_the_template_would_pass_over_is_refused(
@@ -302,8 +303,8 @@ async def test_the_final_message_is_continued() -> None:
 @pytest.mark.attack_class(17, 18)
 async def test_safety_5_a_slow_template_delays_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(template="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    monkeypatch.setattr(reader, "RENDERERS", replace(reader.RENDERERS, job_s=0.3))
     async with InProcess(model) as server:
-        monkeypatch.setattr(server.service.texts._pool, "_limit_s", 0.3)
         slow = [asyncio.create_task(server.post(CHAT, chat())) for _ in range(3)]
         assert (await server.post(COMPLETE, completion()))[0] == 200
         for status, answer in await asyncio.gather(*slow):

@@ -142,19 +142,30 @@ def test_what_cannot_be_done_is_refused_by_its_name(changes: dict[str, Any], par
 
 
 def test_fields_become_those_of_a_chat() -> None:
-    chat, messages = body(
+    chat = body(
         instructions="Be brief.", max_output_tokens=7, temperature=0.5, seed=3, reasoning={"effort": "low"},
         text={"format": {"type": "json_schema", "name": "place", "schema": LIGHT, "strict": True}}, tools=[TOOL],
         tool_choice="none", parallel_tool_calls=False, include=["reasoning.encrypted_content"], store=False,
     ).chat()  # fmt: skip
     chat.check()
-    assert [message["role"] for message in messages] == ["system", "user"]
     assert (chat.limit, chat.temperature, chat.seed, chat.reasoning_effort) == (7, 0.5, 3, "low")
     assert chat.grammar and json.loads(chat.grammar.text)["required"] == ["place"]
     assert chat.tool_use.tools[0].function.parameters == LIGHT and not chat.tool_use.parallel
     for wrong in ({"type": "json_schema"}, {"type": "text", "schema": {}}):
         with pytest.raises(HttpError, match=r"text.format has a schema exactly"):
             body(text={"format": wrong}).chat()
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools_are_those_that_a_chat_may_call(mode: str) -> None:
+    other = TOOL | {"name": "other"}
+    chosen = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "light"}]}
+    request = body(tools=[TOOL, other], tool_choice=chosen)
+    use = request.chat().tool_use
+    assert [tool.function.name for tool in use.callable_tools] == ["light"]
+    assert use.must_call == (mode == "required") and len(use.for_template() or ()) == 2
+    response = ResponseBuilder(request, "chat", Identity(1, 100, "0" * 32), AnswerForm().parser("s"), 9).response
+    assert response["tool_choice"] == chosen
 
 
 # -- the response

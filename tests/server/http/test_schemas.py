@@ -14,6 +14,7 @@ from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
 from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import REQUESTS, document
+from slipway_server.http.predict import json_body
 from slipway_server.http.requests import fields
 from slipway_server.http.requests.bodies import UNSUPPORTED, parse, prompts_of
 from slipway_server.http.requests.schemas import (
@@ -23,6 +24,7 @@ from slipway_server.http.requests.schemas import (
     FullSampling,
     GenerateRequest,
 )
+from slipway_server.http.texts.bodies import RerankRequest
 
 pytestmark = pytest.mark.attack_class(15, 18)
 
@@ -30,6 +32,13 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 COMPLETION = {"model": "m", "prompt": "x"}
 GENERATE = {"model": "m", "prompt": "x"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 HUGE = 10**25
 DEEP: Any = {}
 for _ in range(64):
@@ -89,7 +98,6 @@ OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("bad_words", ["x"] * 257),
     ("model", "x" * 513),
     ("stream", 1),
-    ("ignore_eos", None),
 ]
 
 
@@ -128,7 +136,6 @@ def test_safety_2_15_priorities_of_v1_generate_have_the_same_bounds(value: int) 
         b'{"model": "\xff"}',
         b'{"\\ud800": 1}',
         b"\xff\xfe{\x00}\x00",
-        b'\xef\xbb\xbf{"model": "m"}',
         b"",
         b"null",
         b"1",
@@ -157,6 +164,17 @@ def test_safety_5_a_long_key_of_logit_bias_is_refused() -> None:
     assert refusal.value.param == "logit_bias"
 
 
+MARK = b"\xef\xbb\xbf"
+
+
+def test_a_byte_order_mark_before_a_body_is_skipped() -> None:
+    body = b'{"model":"a","prompt":"x"}'
+    assert parse(MARK + body, CompletionRequest) == parse(body, CompletionRequest)
+    rerank = b'{"model":"m","query":"a","documents":["b"]}'
+    decoder = msgspec.json.Decoder(RerankRequest)
+    assert json_body.counted(MARK + rerank, decoder) == json_body.counted(rerank, decoder)
+
+
 def test_the_last_value_of_a_repeated_name_counts() -> None:
     """As in the gateway, which reads bodies with the same library, and adds a seed at the end of mirrored ones."""
     assert parse(b'{"model":"a","prompt":"x","seed":1,"seed":2}', CompletionRequest).seed == 2
@@ -172,6 +190,8 @@ def test_the_last_value_of_a_repeated_name_counts() -> None:
         (CHAT | {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, ChatRequest, "messages"),
         (CHAT | {"tool_choice": "always", "tools": [TOOL]}, ChatRequest, "tool_choice"),
         (CHAT | {"tool_choice": {"type": "function"}, "tools": [TOOL]}, ChatRequest, "tool_choice"),
+        (CHAT | {"tool_choice": allowed("none", "f"), "tools": [TOOL]}, ChatRequest, "tool_choice"),
+        (CHAT | {"tool_choice": allowed("auto"), "tools": [TOOL]}, ChatRequest, "tool_choice"),
         (CHAT | {"tools": [{}]}, ChatRequest, "tools"),
         (CHAT | {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, ChatRequest, "tools"),
         (CHAT | {"tools": [TOOL] * 129}, ChatRequest, "tools"),
@@ -205,6 +225,8 @@ def test_other_fields_by_name(body: dict[str, Any], kind: type[msgspec.Struct], 
         ({"tools": [TOOL | {"function": {"name": f"f{n}", "description": "x" * 65536}} for n in range(17)]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": allowed("auto", "g"), "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": allowed("required", "f", "g"), "tools": [TOOL]}, "tool_choice"),
         ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [TOOL], "ignore_eos": True}, "ignore_eos"),
         (

@@ -7,9 +7,11 @@ from typing import Any, cast
 import pytest
 
 from slipway_server.engine.request import FinishReason, Logprobs
-from slipway_server.http.requests.prompts import Prompt, ServedModel
+from slipway_server.http.requests.prompt import Prompt
+from slipway_server.http.requests.prompts import ServedModel
 from slipway_server.http.requests.schemas import CompletionRequest
 from slipway_server.http.responses.delta import Delta
+from slipway_server.http.responses.logprobs import TextOffsets
 from slipway_server.http.responses.resume import Identity, Resume, StreamPosition
 from slipway_server.http.responses.shapes import Choice, CompletionShape, IndexedDelta, best
 from slipway_server.text.tokenizer import Tokenizer
@@ -59,6 +61,16 @@ async def test_a_resumed_stream_continues_with_the_same_chunks(tiny_v1: Path, ec
         checked.add_token(tokens[2 + position])
         resume = Resume(IDENTITY, position, checked._check, tokens[3 : 3 + position])
         assert await chunks_of(model, resume, echo=echo) == whole[position + echo :]
+
+
+def test_tokens_of_one_character_share_its_offset(tiny_v1: Path) -> None:
+    """reports.md, 12: each token of a part of a character counted as one, and all later offsets were wrong."""
+    tokenizer, text = Tokenizer(tiny_v1), "Lo, héllo ⚓ 漢字 end"
+    offsets = TextOffsets(tokenizer)
+    found = [(tokenizer.text_of(token), offsets.push(token)) for token in tokenizer.encode_now(text)]
+    assert all(text[offset:].startswith(shown) for shown, offset in found if "\ufffd" not in shown)
+    parts = [offset for shown, offset in found if "\ufffd" in shown]
+    assert len(parts) > len(set(parts)) and {text[offset] for offset in parts} & set("⚓漢字")
 
 
 def test_the_best_choices_are_returned_in_order() -> None:

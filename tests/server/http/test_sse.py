@@ -65,7 +65,7 @@ async def test_a_silent_stream_is_kept_alive() -> None:
 
     async with Answering(events) as answer:
         assert await answer.content.readuntil(b"\n\n") == b'data: "first"\n\n'
-        assert await answer.content.readuntil(b"\n\n") == sse.COMMENT
+        assert await answer.content.readuntil(b"\n") == sse.COMMENT
         resumed.set()
         rest = await answer.content.read()
         assert rest.replace(sse.COMMENT, b"") == b'data: "second"\n\n' + sse.DONE
@@ -83,9 +83,9 @@ async def test_a_stream_that_recomputes_its_beginning_is_kept_alive_by_comments(
 
     async with Answering(events, progress) as answer:
         assert answer.headers["X-Slipway-Stream"] == str(progress.identity)
-        assert await answer.content.readuntil(b"\n\n") == sse.COMMENT
+        assert await answer.content.readuntil(b"\n") == sse.COMMENT
         resumed.set()
-        *_, event, done, _ = (await answer.content.read()).split(b"\n\n")
+        *_, event, done, _ = (await answer.content.read()).replace(sse.COMMENT, b"").split(b"\n\n")
         assert (event.splitlines()[-1], done) == (b"data: 2", b"data: [DONE]")
 
 
@@ -108,7 +108,7 @@ async def test_an_error_after_a_comment_is_an_event() -> None:
         yield
 
     async with Answering(events, repeating(0, 1)) as answer:
-        assert await answer.content.readuntil(b"\n\n") == sse.COMMENT
+        assert await answer.content.readuntil(b"\n") == sse.COMMENT
         resumed.set()
         rest = await answer.content.read()
         assert b'"message":"No."' in rest and rest.endswith(sse.DONE)

@@ -12,7 +12,7 @@ from slipway_server.engine.grammars.compiler import compile_grammar, load_tokeni
 from slipway_server.engine.request import FinishReason, Grammar
 from slipway_server.http.errors import HttpError
 from slipway_server.http.requests.bodies import parse
-from slipway_server.http.requests.prompts import Prompt
+from slipway_server.http.requests.prompt import Prompt
 from slipway_server.http.requests.schemas import ChatRequest
 from slipway_server.http.requests.tools import plan_answers
 from slipway_server.http.responses.delta import Delta
@@ -101,6 +101,11 @@ async def test_calls_and_reasoning_whole_and_streamed(server: InProcess) -> None
         assert found == message
 
 
+CLOCKED = '{"name": "time", "arguments": {"any": 1}}'
+ALLOWED = {"mode": "auto", "tools": [NAMED]}
+WEATHER_ALONE = {"tool_choice": {"type": "allowed_tools", "allowed_tools": ALLOWED}}
+
+
 @pytest.mark.parametrize(
     ("text", "more", "expected"),
     [
@@ -109,6 +114,8 @@ async def test_calls_and_reasoning_whole_and_streamed(server: InProcess) -> None
         ("Hm</think> Yes. ", {}, {"content": "Yes. ", "finish_reason": "stop"}),
         ("</think><tool_call>{}</tool_call>", {}, {"content": "<tool_call>{}</tool_call>", "finish_reason": "stop"}),
         (f"</think><tool_call>{OSLO}", {"tool_choice": "none"}, {"content": f"<tool_call>{OSLO}"}),
+        (f"</think><tool_call>{OSLO}</tool_call>", WEATHER_ALONE, {"content": None, "finish_reason": "tool_calls"}),
+        (f"</think><tool_call>{CLOCKED}</tool_call>", WEATHER_ALONE, {"content": f"<tool_call>{CLOCKED}</tool_call>"}),
         (f"</think>a<tool_call>{OSLO}", {"stop": "<tool"}, {"content": "a", "finish_reason": "stop"}),
         ("Hm</think>{}", {"tools": [], "response_format": {"type": "json_object"}}, {"content": "Hm</think>{}"}),
     ],
@@ -205,9 +212,15 @@ def tagged(*calls: str) -> str:
 PARIS, NO_CITY, TIME = (
     OSLO.replace("Oslo", "Paris"),
     '{"name": "weather", "arguments": {}}',
-    '{"name": "time", "arguments": {"any": 1}}',
+    CLOCKED,
 )
 LLAMA = OSLO.replace("arguments", "parameters")
+
+
+def only_weather(mode: str) -> dict[str, Any]:
+    return {"tool_choice": {"type": "allowed_tools", "allowed_tools": ALLOWED | {"mode": mode}}}
+
+
 STRICT = {"tools": [WEATHER | {"function": WEATHER["function"] | {"strict": True}}, CLOCK]}  # type: ignore[operator]
 GRAMMARS: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("", {"tool_choice": NAMED}, [OSLO], [PARIS, NO_CITY, TIME, f"[{OSLO}]", "Oslo", OSLO + OSLO]),
@@ -222,6 +235,8 @@ GRAMMARS: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("hermes", {"tool_choice": NAMED}, [tagged(OSLO)], [tagged(TIME), tagged(OSLO, OSLO)]),
     ("llama3", {"tool_choice": "required"}, [LLAMA, f"{LLAMA}; {LLAMA}"], [OSLO, f"[{LLAMA}]"]),
     ("llama3", {"tool_choice": NAMED}, [LLAMA], [f"{LLAMA}; {LLAMA}"]),
+    ("hermes", only_weather("required"), [tagged(OSLO), tagged(OSLO, OSLO)], [tagged(TIME), tagged(OSLO, TIME)]),
+    ("hermes", STRICT | only_weather("auto"), ["Hi.", tagged(OSLO)], [tagged(PARIS), tagged(TIME)]),
     (
         "hermes",
         STRICT,

@@ -25,7 +25,7 @@ from slipway_server.kernels.in_triton import (
 
 from .batches import POSITIONS, a_batch, made, width_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 DEVICE = "cpu" if INTERPRETED else "cuda:0"
 BLOCKS = 100

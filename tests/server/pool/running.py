@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from slipway_process.supervisor import Supervisor
 from slipway_server.predict.batcher import BatchRules
 from slipway_server.predict.executor import Executor, InferRequest
 from slipway_server.predict.pool.catalog import PoolEntry
@@ -60,9 +61,11 @@ class Recorder:
 class RunningPool:
     def __init__(self, root: Path, limits: PoolLimits, **rules: Any) -> None:
         self.root, self.recorder = root, Recorder()
+        self.restarts: list[str] = []
+        self.tasks = Supervisor(self.restarts.append)
         # A slow machine takes long to load a model; who tests the limit itself gives another one.
         made = replace(PoolRules(root, limits, log_level="error"), **{"load_timeout_s": 120.0, **rules})
-        self.pool = ProcessPool(root / "pool.json", made, self._host, self.recorder)
+        self.pool = ProcessPool(root / "pool.json", made, self._host, self.recorder, self.tasks)
 
     def _host(self, entry: PoolEntry) -> BareHost:
         return BareHost()

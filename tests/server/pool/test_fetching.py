@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slipway_server import pool_fetcher
 from slipway_server.models.checkpoint import MARKER
 from slipway_server.pool_fetcher.follow import FetchRules, PoolFolder
 from slipway_server.predict.pool.catalog import FETCH_ERROR
-from testkit.until import until
+from testkit.until import until, until_async
+from tests.support.tasks import Started, fail, reasons
 
 from ..process import ServerProcess, post
 from .running import write
@@ -128,3 +132,36 @@ def test_a_path_chooses_one_of_two_revisions_and_a_late_download_is_loaded(tmp_p
         assert {(one["version"], one["revision"], one["state"]) for one in index} == {
             ("blue", "r1", "READY"), ("blue", "r2", "READY"),
         }  # fmt: skip
+
+
+async def test_the_task_that_follows_the_file_is_at_work_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, entry("a", f"file://{IRIS}/iris-onnx"))
+    Started.replace(monkeypatch, pool_fetcher)
+    looks = fail(monkeypatch, PoolFolder, "look")
+    running = asyncio.create_task(pool_fetcher.run(folder_of(tmp_path)))
+    await until_async((tmp_path / "models" / "a" / MARKER).is_file, "its files come")
+    assert looks[:2] == ["failed", "worked"] and reasons(caplog) == {"pool-folder"}
+    assert Started.made[0].restarts == ["pool-folder"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(running, 30) == 0
+
+
+async def test_where_that_does_not_help_the_fetcher_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(monkeypatch, PoolFolder, "look", 10**9)
+    assert await asyncio.wait_for(pool_fetcher.run(folder_of(tmp_path)), 60) == 1
+
+
+async def test_an_entry_at_which_a_bug_is_met_waits_and_others_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was tried again each second, and nothing had the reason."""
+    write(tmp_path, entry("a", f"file://{IRIS}/iris-onnx", default=True), entry("b", f"file://{IRIS}/iris-skops"))
+    fail(monkeypatch, PoolFolder, "_fetch")
+    folder = folder_of(tmp_path)
+    await settled(folder)
+    assert [(tmp_path / "models" / name / MARKER).is_file() for name in "ab"] == [False, True]
+    assert "a bug" in caplog.text
+    await folder.look()
+    assert folder._attempts["a"].running is None

@@ -171,7 +171,7 @@ def test_simple_endpoints_take_features_by_name_and_by_position(trees: ServerPro
         ({"inputs": [{"features": [1, 2, 3, True]}]}, "inputs[0]"),
         ({"input": dict.fromkeys([*trained.FEATURES, "age"], 1)}, "input.age"),
         ({}, "input"),
-        ({"input": {"features": ROW}, "inputs": []}, "inputs"),
+        ({"input": {"features": ROW}, "inputs": []}, "input"),
         ({"input": {"features": ROW}, "why": 1}, "why"),
     ],
 )
@@ -186,6 +186,35 @@ def test_the_other_formats_answer_as_their_library(models: Path, format: str) ->
         server.wait_ready()
         body = {"instances": [ROW, [6.9, 3.1, 5.4, 2.1]]}
         assert post(server.url + "/v1/models/m:predict", body)[2] == {"predictions": [0, 2]}
+        no_rows_and_no_numbers(server, refused=format == "skops")
+
+
+def test_requests_without_rows_and_numbers(trees: ServerProcess) -> None:
+    no_rows_and_no_numbers(trees, refused=False)
+
+
+def no_rows_and_no_numbers(server: ServerProcess, *, refused: bool) -> None:
+    """No row gives no row, and NaN of a client is no error of the model. `refused`: the model takes no NaN."""
+    url = server.url + "/v2/models/m/infer"
+    [given] = json.loads(get(server.url + "/v2/models/m")[1])["inputs"]
+    tensor = {"name": given["name"], "datatype": given["datatype"]}
+    status, _, answer = post(url, {"inputs": [tensor | {"shape": [0, 4], "data": []}]})
+    assert status == 200 and answer["outputs"]
+    assert all(one["shape"][0] == 0 and one["data"] == [] for one in answer["outputs"])
+    assert post(server.url + "/v1/models/m:predict", {"instances": []})[::2] == (200, {"predictions": []})
+    assert post(server.url + "/api/v1/predict", {"model": "m", "inputs": []})[::2] == (200, "[]")
+    status, _, answer = post(server.url + "/api/v1/models/m/predict", {"inputs": []})
+    assert (status, answer["predictions"]) == (200, [])
+    before = server.metric('slipway_server_requests_total{outcome="error"}')
+    status, _, answer = post(url, {"inputs": [tensor | {"shape": [1, 4], "data": [5.1, None, 1.4, 0.2]}]})
+    assert status == (400 if refused else 200)
+    if refused:
+        assert given["name"] in answer["error"] and "NaN" in answer["error"]
+    status, _, answer = post(
+        url, json.dumps({"inputs": [tensor | {"shape": [1, 1], "data": [1]}]}).replace("[1]}", "[NaN]}").encode()
+    )
+    assert status == 400
+    assert server.metric('slipway_server_requests_total{outcome="error"}') == before
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Requests in protobuf: every datatype in both forms, sentences that name the input, and no message that crashes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -9,15 +10,20 @@ from hypothesis import strategies as st
 
 from slipway_process import protobuf
 from slipway_server.http.errors import HttpError
-from slipway_server.http.predict import infer_message
-from slipway_server.http.predict.infer_request import Incoming
+from slipway_server.http.predict.identity import ModelIdentity
 from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse
-from slipway_server.http.predict.service import ModelIdentity
+from slipway_server.http.predict_bodies import infer_message
+from slipway_server.http.predict_bodies.infer_request import Incoming
+from slipway_server.http.predict_bodies.limits import ASIDE
 from slipway_server.predict.tensors import NUMPY, Tensor, to_bytes
 
 
+def read(body: bytes, headers: Mapping[str, str] = {}) -> Incoming:
+    return infer_message.read(body, headers, ASIDE)
+
+
 def parse(message: Any, **headers: str) -> Incoming:
-    return infer_message.parse(message.SerializeToString(), {name.replace("_", "-"): v for name, v in headers.items()})
+    return read(message.SerializeToString(), {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 def refusal(message: Any, **headers: str) -> str:
@@ -128,15 +134,15 @@ def test_the_deadline_of_a_call_is_a_time_limit_of_its_request() -> None:
 def test_many_empty_tensors_are_refused_before_they_are_made() -> None:
     body = bytes.fromhex("2a00") * 2000
     with pytest.raises(HttpError, match="2000 inputs; 1024"):
-        infer_message.parse(body, {})
+        read(body)
     with pytest.raises(HttpError, match="more than 4096 fields"):
-        infer_message.parse(body * 100, {})
+        read(body * 100)
 
 
 def test_outputs_are_always_raw() -> None:
     array = numpy.zeros((0, 2), "f4")
     incoming = parse(request(fp32_contents=[1, 2]))
-    response = infer_message.answer(ModelIdentity("m", "v1"), incoming, [Tensor("y", "FP32", array)])
+    response = incoming.answer.written(ModelIdentity("m", "v1"), [Tensor("y", "FP32", array)])
     message = ModelInferResponse.FromString(response.body)
     assert (message.model_name, message.model_version, message.id) == ("m", "v1", "7")
     assert list(message.raw_output_contents) == [b""] and list(message.outputs[0].shape) == [0, 2]
@@ -146,7 +152,7 @@ def test_outputs_are_always_raw() -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_crash_the_reader(body: bytes) -> None:
     try:
-        infer_message.parse(body, {})
+        read(body)
     except HttpError as refused:
         assert refused.status == 400
 
@@ -157,7 +163,7 @@ def test_no_message_with_a_flaw_crashes_the_reader(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(whole)))
     put = data.draw(st.binary(max_size=3))
     try:
-        infer_message.parse(whole[:at] + put + whole[at + len(put) :], {})
+        read(whole[:at] + put + whole[at + len(put) :])
     except HttpError as refused:
         assert refused.status == 400
 

@@ -119,3 +119,21 @@ def test_a_port_in_use_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) ->
     with socket.create_server(("", 0)) as other, served(other.getsockname()[1], lambda: STATE) as port:
         assert port == 0
     assert "cannot be bound" in caplog.text
+
+
+def test_a_bug_at_one_response_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """Each of the threads ended at its first one, and nothing had the reason."""
+    left = [CONNECTIONS]
+
+    def state() -> DownloadState:
+        if left[0]:
+            left[0] -= 1
+            raise OverflowError("a bug")
+        return STATE
+
+    with served(0, state) as port:
+        for _ in range(CONNECTIONS):
+            with pytest.raises((OSError, http.client.HTTPException)):
+                answer(port)
+        assert answer(port).startswith(b"200")
+    assert "the thread 'progress' ended and is started again" in caplog.text and "a bug" in caplog.text

@@ -93,6 +93,73 @@ ALTERNATING = """\
 
 ALL = {"chatml": CHATML, "headers": HEADERS, "generation": GENERATION, "alternating": ALTERNATING}
 
+# As Llama-Guard-3: the text of the first part alone.
+FIRST_PART = """\
+{% for message in messages %}<{{ message['role'] }}>{{ message['content'][0]['text'] | trim }}
+{% endfor %}{% if add_generation_prompt %}<verdict>{% endif %}"""
+
+# As those of models that see: a loop over parts, images by a token.
+PART_LOOP = """\
+{{- bos_token }}{% for message in messages %}<|{{ message.role }}|>
+{%- for part in message.content %}{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}
+{%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+# As Gemma 3 and Llama 3.2: texts, and parts where there are some.
+EITHER = """\
+{% for message in messages %}[{{ message.role }}]
+{%- if message.content is string %}{{ message.content | trim }}
+{%- elif message.content is iterable %}{% for part in message.content %}{{ part['text'] | trim }}{% endfor %}{% endif %}
+{%- for call in message.tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}
+{% endfor %}"""
+
+# Whole calls as JSON: the order of their fields is seen.
+WHOLE_CALLS = """\
+{% for message in messages %}{{ message.role }}:{{ message.content }}
+{%- if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}
+
+{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}"""
+
+# As Qwen: arguments as they are where they are texts.
+TEXT_OR_JSON = """\
+{% for message in messages %}{{ message.role }}:{{ message.content }}
+{%- for call in message.tool_calls or [] %}{% set call = call.function %}
+<tool_call>{"name": "{{ call.name }}", "arguments":
+{%- if call.arguments is string %}{{ call.arguments }}{% else %}{{ call.arguments | tojson }}{% endif %}}</tool_call>
+{%- endfor %}
+{% endfor %}"""
+
+# As DeepSeek-V3: arguments are joined to a text, and must be one.
+JOINED = """\
+{% for message in messages %}{{ message.role }}:{{ message.content }}
+{%- for call in message.tool_calls or [] %}{% set call = call.function %}
+{{- '<call>' + call['name'] + '\\n' + call['arguments'] + '</call>' }}
+{%- endfor %}
+{% endfor %}"""
+
+# As Qwen3-Coder and GLM: each argument has a tag.
+TAGGED = """\
+{% for message in messages %}{{ message.role }}:{{ message.content }}
+{%- for call in message.tool_calls or [] %}<function={{ call.function.name }}>
+{%- for name, value in call.function.arguments.items() %}<parameter={{ name }}>{{ value }}</parameter>{% endfor %}
+{%- endfor %}
+{% endfor %}"""
+
+# Parts, and calls as JSON.
+PARTS_AND_CALLS = """\
+{% for message in messages %}<{{ message.role }}>{% for part in message['content'] %}{{ part['text'] }}|{% endfor %}
+{%- for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}
+{% endfor %}{% if tools is not none %}{{ tools | tojson(indent=2) }}{% endif %}"""
+
+READ_PARTS = {"first part": FIRST_PART, "part loop": PART_LOOP, "parts and calls": PARTS_AND_CALLS}
+READ_TEXTS = {
+    **ALL,
+    "either": EITHER,
+    "whole calls": WHOLE_CALLS,
+    "text or json": TEXT_OR_JSON,
+    "joined": JOINED,
+    "tagged": TAGGED,
+}
+
 # Ways out of a sandbox that have worked somewhere.
 ESCAPES = (
     "{{ messages.__class__.__mro__[1].__subclasses__() }}",

@@ -5,24 +5,21 @@ import contextlib
 import hashlib
 import hmac
 import http.client
-import os
 import re
-import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from devcluster.places import places
-from devcluster.tools import run
 from testkit.world.program import Launch, running
+from tests.support import npm
 
 LOCKED = Path(__file__).with_name("azurite")
 ACCOUNT = "devstoreaccount1"
 # The emulator's own, which its documentation has.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-START_S, INSTALL_S = 60.0, 600.0
+START_S = 60.0
 _VERSION, _ENDS = "2021-08-06", "2099-01-01T00:00:00Z"
 
 
@@ -75,24 +72,8 @@ def azurite(log: Path) -> Iterator[Azure]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     here = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--disableTelemetry"]
-    command = [str(_installed() / "node_modules" / ".bin" / "azurite-blob"), *here]
+    command = [str(npm.installed(LOCKED) / "node_modules" / ".bin" / "azurite-blob"), *here]
     url = f"http://127.0.0.1:{port}"
     ready = f"{url}/{ACCOUNT}?restype=service&comp=properties&{token('r')}"
-    with running(Launch(command, {}, url, ready), log, START_S):
+    with running(Launch(command, {"PATH": npm.environment()["PATH"]}, url, ready), log, START_S):
         yield Azure(port, log)
-
-
-def _installed() -> Path:
-    """Installed once for each lock, without the scripts of packages."""
-    lock = LOCKED / "package-lock.json"
-    folder = places().cache / f"azurite-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
-    if folder.exists():
-        return folder
-    made = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(made, ignore_errors=True)
-    shutil.copytree(LOCKED, made)
-    run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=made, timeout=INSTALL_S)
-    with contextlib.suppress(OSError):
-        made.rename(folder)  # another process of this test run may have been faster
-    shutil.rmtree(made, ignore_errors=True)
-    return folder

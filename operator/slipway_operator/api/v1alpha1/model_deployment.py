@@ -88,13 +88,14 @@ class RolloutIntents(ApiType):
             str,
             Field(max_length=64),
             CelRule(
-                "self.matches('^[a-z2-7]{10}$')",
-                "spec.rollout.promoteFull is a REVISION: copy it from status.rollout.revision",
+                "self.matches('^[a-z2-7]{10}(/[0-9]+)?$')",
+                "spec.rollout.promoteFull is REVISION/ATTEMPT: take the first two parts of status.rollout.token",
             ),
         ]
         | None
     ) = None
-    """Skips all steps of the revision that it names. The rollout still waits until the pods are ready."""
+    """Skips all steps of the attempt that it names as REVISION/ATTEMPT; REVISION alone is its first attempt. The
+    rollout still waits until the pods are ready."""
     abort: (
         Annotated[
             str,

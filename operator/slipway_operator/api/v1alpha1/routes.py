@@ -36,6 +36,9 @@ class Backend:
     """Percent of new requests."""
     version: str | None = None
     """Human-readable version."""
+    engine: str | None = None
+    """Type of the engine, vllm or sglang, for which gateways add fields to requests that keep tenants apart. Absent for
+    other types, and where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

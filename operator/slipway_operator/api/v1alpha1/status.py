@@ -136,6 +136,9 @@ class Rollout:
     pod is deleted before the new one starts."""
     capacity_since: Time | None = None
     """Start time of the wait for capacity, or of the current capacity mode."""
+    stable_lost_at: Time | None = None
+    """Time since which no pod of the stable revision is ready. Absent while one is. After spec.progressDeadlineSeconds
+    the rollout no longer waits for them."""
     without_baseline: Message | None = None
     """Reason why the attempt continues without the baseline pods of spec.strategy.canary.baselinePod."""
     abort: Abort | None = None
@@ -176,7 +179,8 @@ class EngineStatus:
     type: str
     """Type of the engine."""
     capabilities: Annotated[tuple[Annotated[str, Field(description="Name.")], ...], AtMost(16)] = ()
-    """What the engine can do: Drain, Metrics, MirrorTokens, StreamResume and TenantFairness. slipway can do all.
+    """What the engine can do: Drain, Metrics, MirrorTokens, StreamResume, TenantCache and
+    TenantFairness. slipway can do all.
     docs/engines.md explains what is lost without each."""
 
 
@@ -364,7 +368,7 @@ class Status:
     does, has the effect of spec.rollout.promote for that step."""
     controller_pause: bool | None = None
     """Whether a pause step holds. It stays true when pauseConditions are removed."""
-    conditions: Annotated[tuple[Condition, ...], AtMost(16), ListMap("type")] = ()
+    conditions: Annotated[tuple[Condition, ...], AtMost(24), ListMap("type")] = ()
     """Accepted, Ready, Available, Progressing, TrafficSynced, StableHealthy and CapacityAvailable. CanaryHealthy is
     present while there is a canary beside a stable revision, Autoscaling with an autoscaler. docs/status.md lists all
     conditions."""

@@ -17,7 +17,7 @@ from slipway_operator.kube.resources import (
     Resource,
 )
 from slipway_operator.model import labels
-from slipway_operator.model.cluster import weights
+from slipway_operator.model.cluster import history, weights
 
 ByKind = Mapping[Resource, list[Object]]
 
@@ -31,6 +31,7 @@ _METADATA = (
     "name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences",
     "creationTimestamp", "deletionTimestamp",
 )  # fmt: skip
+RECORDED = (weights.ANNOTATION, history.ANNOTATION)  # annotations of ControllerRevisions
 _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "initContainerStatuses", "containerStatuses")
 
 log = logging.getLogger(__name__)
@@ -145,11 +146,13 @@ class ObjectCache:
             try:
                 for key in await self.relist(client, resources):
                     add(key)
-            except ApiError as error:
+            except Exception as error:
+                self._listed.update(resources)  # also where this task ends: the next one lists again
+                self._is_listed.set()
+                if not isinstance(error, ApiError):
+                    raise
                 log.warning("a list failed: %s", error)
                 await asyncio.sleep(RETRY_S)
-                self._listed.update(resources)
-                self._is_listed.set()
 
     async def _list(self, client: Client, resource: Resource, namespace: str | None, name: str = "") -> set[ObjectKey]:
         """List a kind into the cache, of one ModelDeployment if `name`; returns those where a deletion was missed."""
@@ -203,8 +206,10 @@ def _kept(resource: Resource, obj: Object) -> Object:
     if resource is REPLICA_SETS:
         kept["spec"] = _part(obj["spec"], ("replicas",))
         kept["status"] = obj.get("status") or {}
-        if entry := _part(obj["metadata"].get("annotations") or {}, (labels.POOL_REPLICAS,)):
+        if entry := _part(obj["metadata"].get("annotations") or {}, (labels.POOL_REPLICAS, labels.RECORD)):
             kept["metadata"]["annotations"] = entry
+    elif resource is SERVICES:
+        kept["spec"] = _part(obj.get("spec") or {}, ("selector",))
     elif resource is PODS:
         kept["status"] = _part(obj.get("status") or {}, _POD_STATUS)
         kept["spec"] = _part(obj.get("spec") or {}, ("nodeName",))
@@ -212,7 +217,7 @@ def _kept(resource: Resource, obj: Object) -> Object:
             kept["metadata"]["annotations"] = cost
     elif resource is CONTROLLER_REVISIONS:
         kept |= _part(obj, ("data", "revision"))
-        kept["metadata"]["annotations"] = _part(obj["metadata"].get("annotations") or {}, (weights.ANNOTATION,))
+        kept["metadata"]["annotations"] = _part(obj["metadata"].get("annotations") or {}, RECORDED)
     return kept
 
 

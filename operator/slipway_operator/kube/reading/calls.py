@@ -7,12 +7,14 @@ endpoint is gone.
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 
 import aiohttp
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.reading.gateways import Gateways
+from slipway_process.supervisor import OnFailure, Supervisor
 
 LOOK_S = 2.0  # between two lists of gateways
 PAUSE_S = 0.1  # between two polls, whatever a gateway responds
@@ -33,10 +35,15 @@ class Calls:
         gateways: Gateways,
         session: aiohttp.ClientSession,
         look_at: Callable[[ObjectKey], None],
+        tasks: Supervisor,
         namespaces: Collection[str] = (),
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`namespaces`: the served ones; empty means all. `changed`: gateways came, left, or changed readiness."""
+        """`tasks`: has a task for each gateway. `namespaces`: the served ones; empty means all.
+
+        `changed`: gateways came, left, or changed readiness.
+        """
+        self._tasks = tasks
         self._gateways, self._session, self._changed = gateways, session, changed
         self._look_at, self._namespaces = look_at, frozenset(namespaces)
 
@@ -55,7 +62,7 @@ class Calls:
                 for url in listening.keys() - urls:
                     listening.pop(url).cancel()
                 for url in urls - listening.keys():
-                    listening[url] = asyncio.create_task(self._listen(url), name=f"calls of {url}")
+                    listening[url] = self._tasks.start("calls-of-gateway", partial(self._listen, url), OnFailure.SHOW)
                 await asyncio.sleep(LOOK_S)
         finally:
             for task in listening.values():

@@ -14,7 +14,7 @@ from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.reading import samples
 from slipway_operator.kube.resources import ENDPOINT_SLICES
-from slipway_operator.model.cluster.observed import Gateway, Service
+from slipway_operator.model.cluster.observed import Gateway, ImplausibleUsage, Service
 from slipway_process.network.host_names import gateway_zone, host_name
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,9 @@ CACHE_S = 0.3
 GRACE_S = 30.0
 PORT_NAME, TLS_PORT_NAME = "admin", "internal"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
-MAX_GENERATION = 1 << 53  # JSON numbers may be read as doubles, which are exact up to here
 MOST_AT_A_POD = 1 << 20
+_MAX_S = 1e9
+_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -69,8 +70,8 @@ class Answer:
         """Return how many requests of one ModelDeployment wait at the gateway for an endpoint; 0 when not reported."""
         try:
             route = self._route(namespace, name)
-            return max(0, int((route.get("activity") or {}).get("held", 0))) if route.get("uid") == uid else 0
-        except (AttributeError, TypeError, ValueError):
+            return _count((route.get("activity") or {}).get("held", 0)) if route.get("uid") == uid else 0
+        except _MALFORMED:
             return 0
 
     def inflight(self, namespace: str, name: str, uid: str) -> int | None:
@@ -78,8 +79,8 @@ class Answer:
         try:
             route = self._route(namespace, name)
             counted = (route.get("revisions") or {}).values() if route.get("uid") == uid else None
-            return None if counted is None else sum(max(0, int(counts["inflight"])) for counts in counted)
-        except (AttributeError, LookupError, TypeError, ValueError):
+            return None if counted is None else sum(_count(counts["inflight"]) for counts in counted)
+        except _MALFORMED:
             return None
 
     def about(self, namespace: str, name: str, uid: str) -> Gateway:
@@ -97,8 +98,8 @@ class Answer:
                 self.name,
                 self.ready,
                 self.reachable,
-                min(int(route["generation"]), MAX_GENERATION),
-                inflight={revision: int(counts["inflight"]) for revision, counts in counted.items()},
+                _count(route["generation"]),
+                inflight={revision: _count(counts["inflight"]) for revision, counts in counted.items()},
                 at_pods={
                     revision: _at_pods(counts["pods"]) for revision, counts in counted.items() if "pods" in counts
                 },
@@ -107,14 +108,15 @@ class Answer:
                 bounds=self.bounds,
                 samples=samples.samples(route.get("samples"), self.bounds),
                 gone=self.gone,
-                held=int(activity.get("held", 0)),
+                held=_count(activity.get("held", 0)),
                 known_s=_seconds(activity.get("known_s")),
                 last_request_s=_seconds(activity.get("last_request_s")),
                 digest=str(route.get("digest") or "")[:DIGEST_LENGTH],
-                weights={revision: int(counts.get("weight", 0)) for revision, counts in counted.items()},
+                weights={revision: _count(counts.get("weight", 0)) for revision, counts in counted.items()},
                 service=_service(route.get("service") or {}),
+                implausible_usage=_implausible(route.get("implausible_usage") or {}),
             )
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except _MALFORMED:
             return Gateway(self.name, self.ready, reachable=False, gone=self.gone)
 
     def _route(self, namespace: str, name: str) -> Object:
@@ -138,24 +140,37 @@ def _at_pods(pods: Object) -> dict[str, int]:
 
 def _service(service: Object) -> Service:
     return Service(
-        answered=max(0, int(service.get("answered", 0))),
-        refused=max(0, int(service.get("refused", 0))),
+        answered=_count(service.get("answered", 0)),
+        refused=_count(service.get("refused", 0)),
         last=str(service.get("last") or "")[: samples.LONGEST],
         unserved_s=_seconds(service.get("unserved_s")),
     )
+
+
+def _implausible(found: Object) -> ImplausibleUsage | None:
+    return ImplausibleUsage(_count(found["reported"]), _count(found["possible"])) if found else None
+
+
+def _count(value: Any) -> int:
+    """Return a number of requests or tokens, bounded to what JSON holds.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it is no number.
+    """
+    return min(max(0, int(value)), samples.MAX_COUNT)
 
 
 def _seconds(value: object) -> float | None:
     """Return a number of seconds, or None without a value.
 
     Raises:
-        ValueError: when it is something else.
+        ValueError, OverflowError: when it is something else.
     """
     if value is None:
         return None
     if not isinstance(value, int | float) or not value >= 0:
         raise ValueError(f"{value!r} is no number of seconds")
-    return float(value)
+    return min(float(value), _MAX_S)
 
 
 class Gateways:

@@ -123,6 +123,7 @@ def workload(
         scheduled=tuple(str(pod["metadata"]["name"]) for pod in living if pod_trouble.is_scheduled(pod)),
         uid=leaders_uid,
         kind=labels.LEADER_WORKER_SET,
+        record=str((metadata.get("annotations") or {}).get(labels.RECORD) or ""),
         workers=tuple(replace(parse_pod(pod, leaving), group=_index(pod)) for pod in workers),
     )
 

@@ -1,6 +1,7 @@
 """Reads the objects and gateways of one ModelDeployment into Observed."""
 
 import asyncio
+import json
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,12 +30,14 @@ from slipway_operator.kube.resources import (
 from slipway_operator.model import labels
 from slipway_operator.model.analysis import template
 from slipway_operator.model.analysis.template import BUILT_IN, Template
+from slipway_operator.model.cluster import history
 from slipway_operator.model.cluster.observed import Child, Observed, Snapshot, Workload
 from slipway_operator.model.cluster.weights import ANNOTATION
 from slipway_operator.model.cluster.weights import parse as parse_weights
 from slipway_operator.model.deployment.spec import Invalid, parse
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.facts import weights
+from slipway_operator.planning.facts.revision import revision_hash
 
 RESOURCE_CLAIMS = "resource.k8s.io/v1"
 MAX_TROUBLES = 8  # of one revision; a message shows the first
@@ -61,7 +64,7 @@ async def observe(
         analysis_templates(client, obj),
         (autoscalers or Autoscalers(client)).of(obj),
         reader.failures(namespace, children[PODS]),
-        _group_sets(client, obj, snapshots.values()),
+        _group_sets(client, obj, snapshots.values(), children[PODS]),
         _serves_claims(client, obj),
     )
     sets, sets_spare = _one_each(children[REPLICA_SETS], uid, _replica_set_order(obj))
@@ -75,10 +78,12 @@ async def observe(
         *(pool_entry(it) or workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
         *(groups.workload(it, of, pods, leaving, failures | refusals) for it, of in held),
     )
+    snapshots |= {item.revision: item for item in rebuilt(found, snapshots, name)}
     return Observed(
         snapshots=snapshots,
         workloads={item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found},
         services={revision_of(item): item["metadata"]["name"] for item in services if not is_leaving(item)},
+        astray=frozenset(revision_of(item) for item in services if not selects(item, name)),
         spare=(
             *_children(SERVICES, services_spare),
             *_children(REPLICA_SETS, sets_spare),
@@ -95,11 +100,14 @@ async def observe(
     )
 
 
-async def _group_sets(client: Client, obj: Object, snapshots: Iterable[Snapshot]) -> groups.GroupSets:
-    """Read LeaderWorkerSets if a revision has one or the spec wants one: most clusters do not have this kind."""
+async def _group_sets(
+    client: Client, obj: Object, snapshots: Iterable[Snapshot], pods: Iterable[Object]
+) -> groups.GroupSets:
+    """Read LeaderWorkerSets if a revision or a pod has one or the spec wants one: most clusters lack this kind."""
     spec = parse(obj)
     wanted = not isinstance(spec, Invalid) and spec.inputs.engine.parallelism.nodes > 1
-    if not wanted and not any(item.is_grouped for item in snapshots):
+    grouped = any(labels.GROUP_SET in (pod["metadata"].get("labels") or {}) for pod in pods)
+    if not wanted and not grouped and not any(item.is_grouped for item in snapshots):
         return groups.GroupSets()
     return await groups.read(client, obj["metadata"]["namespace"], obj["metadata"]["name"])
 
@@ -197,6 +205,13 @@ def is_owned(item: Object, uid: str) -> bool:
     return labels.REVISION in (item["metadata"].get("labels") or {}) and is_controlled_by(item, uid)
 
 
+def selects(service: Object, name: str) -> bool:
+    """Whether a Service of a revision selects its pods; labels of others may narrow that."""
+    wanted = {labels.MODEL_DEPLOYMENT: name, labels.REVISION: revision_of(service)}
+    found = service["spec"].get("selector") or {}
+    return all(found.get(key) == value for key, value in wanted.items())
+
+
 def revision_of(item: Object) -> str:
     """Return the revision that an object of ours belongs to."""
     return str(item["metadata"]["labels"][labels.REVISION])
@@ -210,12 +225,51 @@ def snapshot(item: Object, name: str) -> Snapshot | None:
         return None
 
 
+def rebuilt(workloads: Iterable[Workload], snapshots: Mapping[str, Snapshot], name: str) -> list[Snapshot]:
+    """The records of revisions that have lost their ControllerRevision, from the copies at their workloads.
+
+    The revision's name proves a copy: it is the hash of the user's inputs. Any other copy counts as none.
+    """
+    lost = (item for item in workloads if item.record and item.revision not in snapshots)
+    copies = (_copied(item.revision, item.record, name) for item in lost)
+    return [copy for copy in copies if copy and _has_its_hash(copy)]
+
+
+def is_proved(kind: Resource, item: Object, children: ByKind, name: str) -> bool:
+    """Whether what an object's revision runs has the hash that is the revision's name.
+
+    A record has it itself, a ReplicaSet its copy or else the record; a Service has only the labels.
+    """
+    if kind is CONTROLLER_REVISIONS:
+        return _has_its_hash(snapshot(item, name))
+    if kind is not REPLICA_SETS:
+        return True
+    revision, text = labels.what_runs(revision_of(item)), _copy_at(item)
+    if text:
+        return _has_its_hash(_copied(revision, text, name))
+    records = (snapshot(one, name) for one in children[CONTROLLER_REVISIONS])
+    return any(one and one.revision == revision and _has_its_hash(one) for one in records)
+
+
+def _has_its_hash(found: Snapshot | None) -> bool:
+    return found is not None and revision_hash(found.inputs) == found.revision
+
+
+def _copied(revision: str, text: str, name: str) -> Snapshot | None:
+    try:
+        content = json.loads(text)
+        metadata = {"name": "", "labels": {labels.REVISION: revision}, "annotations": content["annotations"]}
+        return _snapshot({**content, "metadata": metadata}, name)
+    except (*_MALFORMED, RecursionError):
+        return None
+
+
 # Errors of parsing data that is no record of ours.
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 
 
 def _snapshot(item: Object, name: str) -> Snapshot:
-    data = item["data"]
+    data, annotations = item["data"], item["metadata"].get("annotations") or {}
     return Snapshot(
         revision=revision_of(item),
         ordinal=int(item["revision"]),
@@ -223,7 +277,8 @@ def _snapshot(item: Object, name: str) -> Snapshot:
         image=data["image"],
         drain_timeout_s=int(data["drainTimeoutSeconds"]),
         template_version=int(data["templateVersion"]),
-        weights=parse_weights((item["metadata"].get("annotations") or {}).get(ANNOTATION)),
+        weights=parse_weights(annotations.get(ANNOTATION)),
+        history=history.parse(annotations.get(history.ANNOTATION)),
         name=item["metadata"]["name"],
         fetcher_image=str(data.get("fetcherImage", "")),
         accelerator=dict(data.get("accelerator") or {}),
@@ -239,7 +294,7 @@ def pool_entry(replica_set: Object) -> Workload | None:
         return None
     desired, leaving = int(written == "1"), is_leaving(replica_set)
     found = Workload(revision_of(replica_set), desired, desired, 0, stuck_deleting=leaving, name=metadata["name"])
-    return replace(found, kind=labels.POOL_KIND)
+    return replace(found, kind=labels.POOL_KIND, record=_copy_at(replica_set))
 
 
 def workload(
@@ -272,4 +327,10 @@ def workload(
         name=replica_set["metadata"]["name"],
         scheduled=tuple(str(pod["metadata"]["name"]) for pod in living if pod_trouble.is_scheduled(pod)),
         uid=uid,
+        record=_copy_at(replica_set),
     )
+
+
+def _copy_at(workload: Object) -> str:
+    """Return the copy of its revision's record that a workload has; empty without one."""
+    return str((workload["metadata"].get("annotations") or {}).get(labels.RECORD) or "")

@@ -24,6 +24,7 @@ from slipway_operator.model.cluster.samples import (
 MOST_GENERATIONS, MOST_REVISIONS, MOST_STRATA, MOST_BUCKETS, MOST_EVENTS = 8, 4, 16, 256, 16
 MOST_COMPARISONS, MOST_REASONS = 4, 16
 KINDS = ("ttft", "itl", "e2e")
+MAX_COUNT = 1 << 53  # where doubles, with which the judge computes, are exact
 LONGEST = 64  # characters of a name
 
 T = TypeVar("T", Pairs, Discordance, PairedTimes, Probed, Quality, Scores, Agreements)
@@ -137,6 +138,6 @@ def _name(name: Any) -> str:
 
 
 def _count(count: Any) -> int:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_COUNT:
         raise ValueError("no count")
     return count

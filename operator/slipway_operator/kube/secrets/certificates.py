@@ -149,7 +149,8 @@ class Certificates(KeptSecret[Anchor, Issued]):
     async def _pause(self, seconds: float) -> None:
         seconds = SOON_S if self._source and self._source.waits else seconds
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._new.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._new.wait()
         self._new.clear()
 
     async def _keep_others(self) -> None:

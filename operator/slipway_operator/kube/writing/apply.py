@@ -1,4 +1,4 @@
-"""Executes a Plan exactly and in order: create, scale, status, delete, evict, events."""
+"""Executes a Plan exactly and in order: create, annotate, scale, status, delete, evict, events."""
 
 import logging
 from datetime import datetime
@@ -8,10 +8,18 @@ from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.ownership import foreign_controller, is_controlled, is_controlled_by, is_leaving
-from slipway_operator.kube.resources import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, PODS, WORKLOADS, Resource, child
+from slipway_operator.kube.resources import (
+    CONTROLLER_REVISIONS,
+    LEADER_WORKER_SETS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    WORKLOADS,
+    Resource,
+    child,
+)
 from slipway_operator.kube.writing import events
 from slipway_operator.model import labels
-from slipway_operator.model.cluster.plan import Create, Delete, Evict, Plan, Scale
+from slipway_operator.model.cluster.plan import Annotate, Create, Delete, Evict, Plan, Scale
 from slipway_operator.model.deployment.status import render
 
 INVALID = 422  # HTTP status: the object is invalid, or a changed field is immutable
@@ -40,6 +48,8 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
     """
     for create in plan.create:
         await create_child(client, obj, create)
+    for item in plan.annotate:
+        await _annotate(client, obj, item)
     for scale in plan.scale:
         await _set_costs(client, obj, scale)
         await _scale(client, obj, scale)
@@ -48,7 +58,7 @@ async def execute(client: Client, obj: Object, plan: Plan, now: datetime) -> boo
         await _delete(client, obj, delete)
     for evict in plan.evict:
         await _evict(client, obj, evict)
-    return all([await events.post(client, obj, event, now) for event in plan.events])
+    return await events.post_all(client, obj, plan.events, now)
 
 
 async def autoscale(client: Client, create: Create) -> str:
@@ -157,6 +167,20 @@ def _why_not_ours(live: Object, obj: Object, manifest: Object) -> str:
 def _is_of_revision(manifest: Object) -> bool:
     """Whether the child may have another name, because it is found by its revision label."""
     return labels.REVISION in manifest["metadata"].get("labels", {})
+
+
+async def _annotate(client: Client, obj: Object, item: Annotate) -> None:
+    """Write what helps after a loss. A refusal is logged: nothing else waits for it."""
+    body: Object = {"metadata": {"annotations": {item.annotation: item.text}}}
+    [resource] = (one for one in (*WORKLOADS, CONTROLLER_REVISIONS) if one.kind == item.kind)
+    try:
+        await client.patch(resource, obj["metadata"]["namespace"], item.name, body)
+    except NotFound as error:
+        raise Stale(str(error)) from error
+    except Leaving:
+        raise
+    except Refused as error:
+        log.warning("%s %s has no annotation %s: %s", item.kind, item.name, item.annotation, error)
 
 
 async def _scale(client: Client, obj: Object, scale: Scale) -> None:

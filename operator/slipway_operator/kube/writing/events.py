@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from slipway_operator.api.objects import Object
 from slipway_operator.api.v1alpha1.status import Decision
@@ -26,11 +26,16 @@ async def post_missing(client: Client, obj: Object, decisions: Sequence[Decision
     An Event that exists stays as it is. Decisions older than NEWS_S are skipped, as their Events may have expired.
     Returns False when one could not be posted.
     """
-    last, complete = decisions[-1].at if decisions else now, True
-    for item in decisions:
-        if item.reason and item.at == last and (now - item.at).total_seconds() < NEWS_S:
-            complete &= await post(client, obj, Event(item.type or "Normal", item.reason, item.message), item.at)
-    return complete
+    last = decisions[-1].at if decisions else now
+    news = (item for item in decisions if item.reason and item.at == last and (now - last).total_seconds() < NEWS_S)
+    missing = [Event(item.type or "Normal", item.reason or "", item.message) for item in news]
+    return await post_all(client, obj, missing, last)
+
+
+async def post_all(client: Client, obj: Object, events: Sequence[Event], now: datetime) -> bool:
+    """Post Events in their order, a microsecond apart. Returns False when one could not be posted."""
+    moments = (now + timedelta(microseconds=number) for number in range(len(events)))
+    return all([await post(client, obj, event, moment) for event, moment in zip(events, moments, strict=True)])
 
 
 async def post(client: Client, obj: Object, event: Event, now: datetime) -> bool:
@@ -44,7 +49,10 @@ async def post(client: Client, obj: Object, event: Event, now: datetime) -> bool
 
 
 def render(obj: Object, event: Event, now: datetime) -> Object:
-    """Return the event as a v1 Event; the same one about the same object gets the same name."""
+    """Return the event as a v1 Event; the same one about the same object gets the same name.
+
+    `eventTime` is when it was seen last, in microseconds: many have the same `lastTimestamp`, which has whole seconds.
+    """
     metadata = obj["metadata"]
     # Events about objects without a namespace are in the namespace default.
     place = {"namespace": metadata["namespace"]} if "namespace" in metadata else {}
@@ -67,10 +75,20 @@ def render(obj: Object, event: Event, now: datetime) -> Object:
         "reason": event.reason,
         "message": message,
         "source": {"component": labels.FIELD_MANAGER},
-        "reportingComponent": labels.FIELD_MANAGER,
         "firstTimestamp": moment,
         "lastTimestamp": moment,
         "count": 1,
+        **_precise(now),
+    }
+
+
+def _precise(now: datetime) -> Object:
+    """The time in microseconds, and the fields that an Event with such a time must have."""
+    return {
+        "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "action": "Reconcile",
+        "reportingComponent": labels.FIELD_MANAGER,
+        "reportingInstance": labels.FIELD_MANAGER,
     }
 
 
@@ -82,5 +100,6 @@ async def _post(client: Client, body: Object) -> None:
         known = await client.get(EVENTS, namespace, name)
         if (known.get("lastTimestamp") or "") >= body["lastTimestamp"]:
             return  # posted already: the response was lost, or the process that posted it died
-        again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": body["lastTimestamp"]}
-        await client.patch(EVENTS, namespace, name, again)
+        again = ("lastTimestamp", "eventTime", "action", "reportingComponent", "reportingInstance")
+        count = {"count": int(known.get("count") or 1) + 1}
+        await client.patch(EVENTS, namespace, name, count | {field: body[field] for field in again})

@@ -42,6 +42,13 @@ class Pins:
             if len(self._seen) > KEPT:
                 self._seen.popitem(last=False)
 
+    def forget(self, obj: Object) -> None:
+        """Check the pins of a ModelDeployment again: with a lost record, its ConfigMap went too."""
+        metadata = obj["metadata"]
+        former = [key for key in self._seen if key[:3] == (metadata["namespace"], metadata["name"], metadata["uid"])]
+        for key in former:
+            del self._seen[key]
+
 
 async def _keep(client: Client, namespace: str, pin: Pin) -> None:
     try:

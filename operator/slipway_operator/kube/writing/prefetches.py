@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +11,9 @@ from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotF
 from slipway_operator.kube.resources import JOBS
 from slipway_operator.model.cluster.downloads import CACHED, FAILED, FETCHING
 from slipway_operator.model.cluster.plan import Prefetch
+from slipway_process.fair_memory import FairMemory
 
-KEPT = 8192  # Jobs that are known to have been created
+KEPT = 8192  # Jobs that are known to have been created; beyond it the namespace with most forgets its oldest
 READ_EVERY_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Prefetches:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._made: OrderedDict[tuple[str, str, str], _CreatedJob] = OrderedDict()
+        self._made: FairMemory[str, tuple[str, str], _CreatedJob] = FairMemory(KEPT)  # by namespace
         self._states: dict[ObjectKey, dict[tuple[str, str], str]] = {}
 
     async def start(self, client: Client, key: ObjectKey, wanted: Sequence[Prefetch]) -> None:
@@ -61,7 +61,7 @@ class Prefetches:
 
     async def _read(self, client: Client, job: Object) -> _CreatedJob | None:
         """Return what is known of a Job, None if it was not created; a running one is read every READ_EVERY_S."""
-        made, now = self._made.get(_key(job)), self._clock()
+        made, now = self._made.get(job["metadata"]["namespace"], _key(job)), self._clock()
         if made is None or made.state != FETCHING or now - made.read_at < READ_EVERY_S:
             return made
         made.read_at = now
@@ -92,15 +92,13 @@ class Prefetches:
         except (Unavailable, NotFound) as error:
             log.warning("Job %s/%s cannot be created now: %s", metadata["namespace"], metadata["name"], error)
             return None
-        self._made[_key(job)] = made
-        if len(self._made) > KEPT:
-            self._made.popitem(last=False)
+        self._made.put(metadata["namespace"], _key(job), made)
         return made
 
 
-def _key(job: Object) -> tuple[str, str, str]:
+def _key(job: Object) -> tuple[str, str]:
     metadata = job["metadata"]
-    return metadata["namespace"], metadata["name"], metadata["ownerReferences"][0]["uid"]
+    return metadata["name"], metadata["ownerReferences"][0]["uid"]
 
 
 def _state(job: Object) -> str:

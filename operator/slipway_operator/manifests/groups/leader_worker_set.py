@@ -3,6 +3,7 @@
 from typing import Any
 
 from slipway_operator.manifests.engines.profile import HTTP_PORT
+from slipway_operator.manifests.history import copy_of
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import pod_template, profile_of, replica_set
 from slipway_operator.model import labels
@@ -28,11 +29,20 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
 def workload(owner: Owner, snapshot: Snapshot, replicas: int, revision: str = "") -> dict[str, Any]:
-    """One immutable workload per revision; `revision` as for `replica_set`."""
+    """One immutable workload per revision, with a copy of the revision's record; `revision` as for `replica_set`."""
     if snapshot.inputs.pool:
-        return _entry(owner, snapshot, replicas)
+        return _recorded(_entry(owner, snapshot, replicas), snapshot)
     make = leader_worker_set if snapshot.is_grouped else replica_set
-    return make(owner, snapshot, replicas, revision)
+    return _recorded(make(owner, snapshot, replicas, revision), snapshot)
+
+
+def _recorded(manifest: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """Return the manifest with the copy; without one for a baseline, whose label names no revision of its own."""
+    metadata, copy = manifest["metadata"], copy_of(snapshot)
+    if not copy or metadata["labels"][labels.REVISION] != snapshot.revision:
+        return manifest
+    annotations = {**metadata.get("annotations", {}), labels.RECORD: copy}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _entry(owner: Owner, snapshot: Snapshot, replicas: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from slipway_operator.api.objects import Json
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.template import Template
+from slipway_operator.model.cluster.history import UNKNOWN, History
 from slipway_operator.model.cluster.names import Standing
 from slipway_operator.model.cluster.samples import Sample
 from slipway_operator.model.cluster.weights import Weights
@@ -42,10 +43,11 @@ class Snapshot:
     drain_timeout_s: int
     template_version: int  # version of the pod's rendering when the revision was created
     weights: Weights | None = None  # loaded by its first pod, and binding for all others; None: unknown yet
-    name: str = ""  # name of the ControllerRevision
+    name: str = ""  # name of the ControllerRevision; empty: it was lost, and this is the copy at the workload
     fetcher_image: str = ""  # image with slipway-fetcher, if the engine's image has none; empty: `image` has it
     accelerator: Json = field(default_factory=dict)  # what its accelerator type stood for when the revision was made
     tls: bool = False  # its pods serve HTTPS
+    history: History = UNKNOWN  # its attempts and promotions
 
     @property
     def is_grouped(self) -> bool:
@@ -99,6 +101,7 @@ class Workload:
     kind: str = "ReplicaSet"
     workers: tuple[Pod, ...] = ()  # pods of groups that are not terminating, without the leaders
     creating: int = 0  # pods without any container yet, except those that no node takes
+    record: str = ""  # copy of its revision's record, as its annotation has it; empty without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,14 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
+class ImplausibleUsage:
+    """Tokens that a server of the ModelDeployment reported, and how many its request can have caused."""
+
+    reported: int
+    possible: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gateway:
     """One gateway pod, from its response to `/internal/routes`."""
 
@@ -142,6 +153,7 @@ class Gateway:
     digest: str = ""  # digest of the route in use; empty without one, or when not reported
     weights: dict[str, int] = field(default_factory=dict)  # of that route, in percent by revision
     service: Service = field(default_factory=Service)
+    implausible_usage: ImplausibleUsage | None = None  # of the last minutes; None: all reports were plausible
     # Requests in progress by revision and pod address; a revision is missing when the gateway does not report its pods.
     at_pods: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -194,6 +206,7 @@ class Observed:
     snapshots: dict[str, Snapshot] = field(default_factory=dict)  # by revision
     workloads: dict[str, Workload] = field(default_factory=dict)  # by revision
     services: dict[str, str] = field(default_factory=dict)  # names of headless Services by revision
+    astray: frozenset[str] = frozenset()  # revisions whose Service does not select their pods
     spare: tuple[Child, ...] = ()  # objects of ours beyond the first of each revision
     foreign: tuple[Child, ...] = ()  # objects with our labels that another controller owns
     gateways: tuple[Gateway, ...] = ()
@@ -213,6 +226,7 @@ class Observed:
     # States of the prefetch Jobs of the last plan, by revision and node.
     prefetches: dict[tuple[str, str], str] = field(default_factory=dict)
     certificate: str | None = None  # why the issuer gives its pods none; empty: it does; None: unknown, or no issuer
+    tenants: bool | None = False  # whether the release has Tenants; None: they were not read yet
     no_groups: str = ""  # condition reason why LeaderWorkerSets cannot be used, if needed; empty: they can
 
     def ready(self, revision: str | None) -> int:

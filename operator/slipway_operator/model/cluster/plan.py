@@ -30,6 +30,16 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Annotate:
+    """Write one annotation of an object of a revision."""
+
+    kind: str  # ControllerRevision, ReplicaSet or LeaderWorkerSet
+    name: str
+    annotation: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """Set the replicas of an existing workload; its template is never touched."""
 
@@ -82,6 +92,7 @@ class Plan:
     status: Status
     pins: tuple[Pin, ...] = ()
     create: tuple[Create, ...] = ()
+    annotate: tuple[Annotate, ...] = ()
     scale: tuple[Scale, ...] = ()
     delete: tuple[Delete, ...] = ()
     evict: tuple[Evict, ...] = ()

@@ -138,7 +138,7 @@ def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
 _REVISION, _NUMBER = "[a-z2-7]{10}", "[0-9]{1,9}"
 _TOKENS = {
     "promote": re.compile(f"{_REVISION}/{_NUMBER}/{_NUMBER}"),
-    "promote_full": re.compile(_REVISION),
+    "promote_full": re.compile(f"{_REVISION}(/{_NUMBER})?"),
     "abort": re.compile(f"{_REVISION}/{_NUMBER}"),
     "retry": re.compile(f"{_REVISION}/{_NUMBER}"),
     "rollback_to": re.compile(f"{_REVISION}/{_REVISION}"),

@@ -9,8 +9,11 @@ from slipway_operator.api.v1alpha1.status import Condition
 NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD = "NameConflict", "ForeignObjects", "UnknownField"
 ENGINE_METRICS = "EngineMetricsAvailable"
 CERTIFICATE_READY = "CertificateReady"
+RESOLVED_REFS = "ResolvedRefs"
+USAGE_IMPLAUSIBLE = "UsageReportsImplausible"
+TENANT_ISOLATION_UNKNOWN = "TenantIsolationUnknown"
 # All conditions except these are good when True.
-BAD_NEWS = frozenset({NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD})
+BAD_NEWS = frozenset({NAME_CONFLICT, FOREIGN_OBJECTS, UNKNOWN_FIELD, USAGE_IMPLAUSIBLE, TENANT_ISOLATION_UNKNOWN})
 
 
 def is_ill(item: Condition) -> bool:

@@ -25,45 +25,44 @@ from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.wire import camel
+from slipway_operator.planning.facts import recall
+from slipway_operator.planning.facts.recall import MAX_GENERATION
 from slipway_operator.planning.facts.revision import steps_hash
 
-# Bound on a table's generation: one per change never reaches it, and the integer has room above it for later tables.
-MAX_GENERATION = 1 << 40
 MOST_PATHS = 5  # paths in one Event
 MAX_ATTEMPT = 1 << 31
 MAX_COLLISIONS = 9999  # a name has room for this many digits
 AT_A_STEP = frozenset({State.PAUSED, State.ANALYZING})
-_ATTEMPT = re.compile("[^/]+/[0-9]{1,9}")  # of status.abortedRevisions
+_ATTEMPT = re.compile("[^/]+/[0-9]{1,10}")  # of status.abortedRevisions
+_REVISION = re.compile("[a-z2-7]{10}")
 SKEW = timedelta(seconds=30)  # between the clocks of two operators
 
 
 def restored(status: Status, spec: Spec, observed: Observed, wanted: str, now: datetime) -> Status:
-    """The status without impossible values; the same object where there are none."""
-    rollout = _rollout(status, spec, observed, wanted, now)
-    stable = status.stable_revision if _is_known(status.stable_revision, observed) else None
-    if stable is None and (rollout is None or rollout.state is not State.INITIALIZING):
-        stable, rollout = _served(observed, wanted), None
+    """The status without impossible values, and with what it lost; the same object where there is neither."""
+    recalled = _recalled(status, spec, observed, wanted, now)
     sleep = replace(status.sleep, since=_past(status.sleep.since, now)) if status.sleep else None
     kept = replace(
-        status,
-        stable_revision=stable,
-        rollout=rollout,
+        recalled,
         traffic=status.traffic if status.traffic and _is_table(status.traffic) else None,
         sleep=sleep,
         revisions=_revisions(status.revisions, spec, now),
-        aborted_revisions=tuple(token for token in status.aborted_revisions if _ATTEMPT.fullmatch(token)),
+        aborted_revisions=tuple(token for token in recalled.aborted_revisions if _ATTEMPT.fullmatch(token)),
         collision_count=_count(status.collision_count),
     )
     return status if kept == status else kept
 
 
-def lost(before: Status, kept: Status) -> tuple[Event, ...]:
-    """An Event with the names of the dropped parts of a status; none where nothing was dropped."""
-    if before is kept:
-        return ()
+def lost(before: Status, kept: Status, observed: Observed, wanted: str) -> tuple[Event, ...]:
+    """An Event about a status that is a former copy, or with the names of its dropped parts; none where it is sound."""
     names = ("stable_revision", "rollout", "traffic", "sleep", "revisions", "aborted_revisions", "collision_count")
     parts = ", ".join(f"status.{camel(name)}" for name in names if getattr(before, name) != getattr(kept, name))
-    return (Event("Warning", "StatusRestored", f"{parts} had impossible values and was computed again"),)
+    if recall.is_older(before, observed, wanted):
+        text = f"it is a former copy: {parts or 'no part of it'} was taken from records and gateways, which are ahead"
+        return (Event("Warning", "StatusRestored", text),)
+    if before is kept:
+        return ()
+    return (Event("Warning", "StatusRestored", f"{parts} was lost or had impossible values, and was computed again"),)
 
 
 def unread(paths: Sequence[str]) -> tuple[Event, ...]:
@@ -82,6 +81,25 @@ def _count(collisions: int | None) -> int | None:
 def _past(moment: datetime, now: datetime) -> datetime:
     """The moment where it is known and, apart from clock skew, not in the future; else now."""
     return moment if NEVER < moment <= now + SKEW else now
+
+
+def _recalled(status: Status, spec: Spec, observed: Observed, wanted: str, now: datetime) -> Status:
+    """The status with its sound rollout; where decisions were lost or are former ones, with those of other objects."""
+    rollout, named = _rollout(status, spec, observed, wanted, now), status.stable_revision
+    older, known = recall.is_older(status, observed, wanted), _is_known(named, observed) or named == wanted
+    first = named is None and rollout is not None and rollout.state is State.INITIALIZING
+    if first or (known and not older):
+        return replace(status, rollout=rollout)
+    stable = recall.stable(None if older else _valid(named), observed, wanted)
+    goes_on = rollout and stable == named and not recall.is_over(rollout, observed)
+    rejection = recall.rejection(spec, observed, wanted, now) if stable not in (None, wanted) else None
+    aborted = recall.aborted(status, observed)
+    rollout = rejection or (rollout if goes_on else None)
+    return replace(status, stable_revision=stable, rollout=rollout, aborted_revisions=aborted)
+
+
+def _valid(revision: str | None) -> str | None:
+    return revision if revision and _REVISION.fullmatch(revision) else None
 
 
 def _is_known(revision: str | None, observed: Observed) -> bool:
@@ -110,21 +128,6 @@ def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
         progress_at=_past(rollout.progress_at, now),
         capacity_since=_past(rollout.capacity_since, now) if rollout.capacity_since else None,
     )
-
-
-def _served(observed: Observed, wanted: str) -> str | None:
-    """The stable revision from the tables that gateways route by, where the status has lost it.
-
-    A rollout that was in flight starts again: the revision under test does not count as stable. None where only the
-    wanted revision serves, or none at all: the wanted one then starts as a first revision.
-    """
-    weights: dict[str, int] = {}
-    for gateway in observed.gateways:
-        for revision, weight in gateway.weights.items() if not gateway.gone else ():
-            weights[revision] = weights.get(revision, 0) + weight
-    serving = {name: weight for name, weight in weights.items() if weight and observed.ready(name)}
-    found = max(serving, key=lambda name: (name != wanted, serving[name]), default=None)
-    return found if found != wanted and _is_known(found, observed) else None
 
 
 def _is_table(table: Traffic) -> bool:

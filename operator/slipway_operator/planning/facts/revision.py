@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.deployment.strategy import Step
@@ -31,11 +32,29 @@ def steps_hash(steps: tuple[Step, ...]) -> str:
     return _digest(repr(steps))
 
 
-def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot]) -> tuple[str, str]:
-    """(the revision to run, the revision that the spec describes): they differ during a rollback."""
+def wanted_revision(spec: Spec, snapshots: Mapping[str, Snapshot], status: Status) -> tuple[str, str]:
+    """(the revision to run, the revision that the spec describes): they differ during a rollback.
+
+    A rollback to a revision without a record holds what there is: neither its target nor another one can be guessed.
+    """
     current = described_revision(spec.inputs, snapshots)
+    target = rollback_target(spec, current)
+    if target is None or target in snapshots:
+        return target or current, current
+    held = status.rollout.revision if status.rollout else status.stable_revision
+    return held or target, current
+
+
+def rollback_target(spec: Spec, current: str) -> str | None:
+    """The revision to run in place of the one that the spec describes, by spec.rollout.rollbackTo; None without one."""
     source, _, target = (spec.intents.rollback_to or "").partition("/")
-    return (target if source == current and target in snapshots else current), current
+    return target if source == current != target else None
+
+
+def attempt_of(token: str | None, revision: str) -> int:
+    """The attempt of this revision that a token names; a revision alone is its first attempt; 0 where it names none."""
+    name, _, rest = (token or "").partition("/")
+    return int(rest.partition("/")[0] or 1) if name == revision else 0
 
 
 def described_revision(inputs: PodInputs, snapshots: Mapping[str, Snapshot]) -> str:

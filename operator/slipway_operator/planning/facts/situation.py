@@ -12,6 +12,7 @@ from slipway_operator.model.deployment.strategy import Step
 from slipway_operator.model.inputs.pod_inputs import Resources
 from slipway_operator.planning.facts import causes
 from slipway_operator.planning.facts.causes import Cause
+from slipway_operator.planning.facts.references import Missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Situation:
     now: datetime
     uid: str = ""  # of the ModelDeployment
     sleep: Sleep | None = None  # as decided now
+    missing: Missing | None = None  # a reference that cannot be resolved
 
     @cached_property
     def asleep(self) -> bool:
@@ -70,6 +72,11 @@ class Situation:
     def replicas(self) -> int:
         """Pods that should serve all traffic: spec.replicas, or 0 while asleep."""
         return 0 if self.asleep else self.spec.replicas
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing moves by itself: spec.paused is set, or a reference cannot be resolved."""
+        return self.spec.paused or bool(self.missing and self.missing.holds)
 
     @property
     def rolled_back(self) -> bool:

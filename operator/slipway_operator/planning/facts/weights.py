@@ -42,7 +42,8 @@ def pins(name: str, observed: Observed) -> tuple[Pin, ...]:
     found: dict[str, Weights] = {}
     for revision, workload in sorted(observed.workloads.items()):
         runs = labels.what_runs(revision)
-        weights = of(observed.snapshots.get(runs), workload)
+        snapshot = observed.snapshots.get(runs)
+        weights = of(snapshot, workload) if snapshot and snapshot.name else None
         if weights and (runs == revision or runs not in found):
             found[runs] = weights
     return tuple(

@@ -23,7 +23,7 @@ def conditions(course: Course, at: Situation) -> list[Condition]:
     return [condition(CERTIFICATE_READY, False, NOT_ISSUED, text, at.now)]
 
 
-def events(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
+def of_conditions(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
     """An Event when the condition CertificateReady becomes False."""
     former = {item.type: item.status for item in before}
     fresh = [item for item in now if item.type == CERTIFICATE_READY and item.status == "False"]

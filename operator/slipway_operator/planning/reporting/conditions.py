@@ -22,11 +22,17 @@ def conditions(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | N
         ("Available", *_availability(revision, at)),
         ("Progressing", _progressing(course, at), *_progress_reason(course, at, sizes)),
         ("TrafficSynced", *_synchrony(at, traffic)),
-        ("StableHealthy", healthy, "Carries" if healthy else "PodsMissing", stable_sentence(course, at, sizes)),
+        ("StableHealthy", healthy, _stable_reason(sizes, healthy=healthy), stable_sentence(course, at, sizes)),
         *([("CanaryHealthy", *_canary_health(course, at, sizes))] if course.stable and course.target else []),
         ("CapacityAvailable", *_capacity(course, at, sizes)),
     )
     return [condition(kind, holds, reason, text, at.now) for kind, holds, reason, text in rows]
+
+
+def _stable_reason(sizes: Sizes, *, healthy: bool) -> str:
+    if healthy:
+        return "Carries"
+    return "StableLost" if sizes.stable_lost else "PodsMissing"
 
 
 def _progressing(course: Course, at: Situation) -> bool:
@@ -69,7 +75,7 @@ def _availability(revision: str | None, at: Situation) -> tuple[bool, str, str]:
     if at.asleep:
         return True, "Asleep", "it has no pods until the next request"
     ready, wanted = at.ready(revision), at.replicas
-    counted = f"{ready} of {wanted} pods of revision {revision} are ready"
+    counted = f"{min(ready, wanted)} of {wanted} pods of revision {revision} are ready"
     if ready >= wanted:
         return wanted > 0, "PodsReady" if wanted > 0 else causes.PLAIN, counted
     cause = at.cause(revision)

@@ -28,7 +28,7 @@ def movements(
     )
 
 
-def troubles(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
+def of_conditions(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
     """Why pods are not ready, or ready pods do not serve, when the cause differs from the former one."""
     former = {item.type: item.reason for item in before}
     changed = [item for item in now if former.get(item.type) != item.reason]
@@ -109,7 +109,8 @@ def _was_blocked(before: Rollout | None, at: Situation) -> bool:
 def ignored_intents(course: Course, at: Situation) -> tuple[Event, ...]:
     """Events of a new spec, for intents that name nothing in flight and have no effect."""
     rollout, intents = course.rollout, at.spec.intents
-    names = {rollout.attempt_token, rollout.step_token, rollout.revision} if rollout else set()
+    names = {rollout.attempt_token, rollout.step_token} if rollout else set()
+    names |= {rollout.revision} if rollout and rollout.attempt == 1 else set()
     given = {"promote": intents.promote, "promoteFull": intents.promote_full}
     return tuple(
         Event("Normal", "ControlIgnored", f"spec.rollout.{field} names {token}, which is not in flight now")

@@ -1,7 +1,7 @@
 """The message of the status: what is happening, what the rollout waits for, and why."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model import wire
@@ -10,7 +10,7 @@ from slipway_operator.model.deployment.strategy import Pause, Ramp
 from slipway_operator.planning.analysis import findings, ramping, runs
 from slipway_operator.planning.facts import downloads, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
-from slipway_operator.planning.reporting import model_name
+from slipway_operator.planning.reporting import model_name, resolved_refs
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.progress import pause_ends
 from slipway_operator.planning.scaling import sleep
@@ -29,6 +29,7 @@ _CHOICES = {
 def message(course: Course, at: Situation, sizes: Sizes) -> str:
     """The present activity, what the rollout waits for, and why."""
     parts = (
+        resolved_refs.sentence(at),
         "held by spec.paused; " if at.spec.paused and course.rollout else "",
         sentence(course, at, sizes),
         _mirrored(at),
@@ -212,6 +213,8 @@ def _step_of(course: Course) -> str:
 
 def _pods(revision: str | None, wanted: int, at: Situation) -> str:
     ready = at.ready(revision)
+    if ready > wanted:
+        return f"{wanted} of {wanted} pods ready, {ready - wanted} more than wanted"
     return f"{ready} of {wanted} pods ready" + (_why(at, revision) if ready < wanted else "")
 
 
@@ -224,7 +227,12 @@ def stable_sentence(course: Course, at: Situation, sizes: Sizes) -> str:
         return "no revision was promoted yet"
     if sizes.stable_carries:
         return f"stable {course.stable} carries its weight"
-    return f"waits for pods of stable {course.stable}: {_pods(course.stable, at.replicas, at)}"
+    pods = f"{course.stable}: {_pods(course.stable, at.replicas, at)}"
+    if sizes.stable_lost:
+        return f"goes on without stable {pods}"
+    since = course.rollout.stable_lost_at if course.rollout else None
+    end = since + timedelta(seconds=at.spec.progress_deadline_s) if since else None
+    return f"waits for pods of stable {pods}" + (f"; goes on without them from {wire.format_time(end)}" if end else "")
 
 
 def _mirrored(at: Situation) -> str:
@@ -243,7 +251,7 @@ def _unsynced(at: Situation) -> str:
     if at.traffic_synced:
         return ""
     acked, ready = at.acknowledged
-    return "; waits for a ready gateway" if ready == 0 else f"; {acked} of {ready} gateways acknowledged"
+    return "; waits for a ready gateway" if ready == 0 else f"; {acked} of {ready} gateways acknowledged these weights"
 
 
 def _draining(course: Course, at: Situation, sizes: Sizes) -> str:

@@ -45,7 +45,7 @@ def _conflicts(at: Situation) -> list[Condition]:
     return condition(at.observed.standing, at.status.conditions, at.now)
 
 
-def events(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
+def of_conditions(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
     """An Event when a conflict begins, changes its reason or winner, or ends.
 
     None while it is unknown who owns the name: that lasts for a moment whenever the API server does not answer.

@@ -10,9 +10,12 @@ from slipway_operator.planning.facts.conditions import (
     ENGINE_METRICS,
     FOREIGN_OBJECTS,
     NAME_CONFLICT,
+    RESOLVED_REFS,
     UNKNOWN_FIELD,
+    USAGE_IMPLAUSIBLE,
     is_ill,
 )
+from slipway_operator.planning.facts.references import FORMER_RECORD
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.reporting import model_name
 from slipway_operator.planning.reporting.message import overdue
@@ -27,11 +30,12 @@ def phase(course: Course, at: Situation, sizes: Sizes) -> Phase:
         return Phase.DEGRADED
     if course.rollout is None:
         settled = _settled_phase(course, at)
-        return Phase.DEGRADED if settled is Phase.HEALTHY and model_name.is_elsewhere(at) else settled
+        ill = model_name.is_elsewhere(at) or (at.missing is not None and not at.missing.is_former)
+        return Phase.DEGRADED if settled is Phase.HEALTHY and ill else settled
     if course.state is State.INITIALIZING:
         return _first_phase(course, at)
     waits = hooks.is_waiting(course, at, sizes) or runs.is_undecided(course, at)
-    holds = course.state is State.PAUSED or at.spec.paused or waits
+    holds = course.state is State.PAUSED or at.holds or waits
     return Phase.PAUSED if holds else Phase.PROGRESSING
 
 
@@ -64,11 +68,11 @@ def _doing(rollout: Rollout) -> str:
 
 
 # Conditions, the most specific first, and reasons that only mean that something is in progress.
-_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", NAME_CONFLICT)
+_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", RESOLVED_REFS, NAME_CONFLICT)
 _OF_CHILDREN = (CERTIFICATE_READY, ENGINE_METRICS, "Autoscaling", FOREIGN_OBJECTS)
-_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", *_OF_CHILDREN, UNKNOWN_FIELD)
+_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", *_OF_CHILDREN, UNKNOWN_FIELD, USAGE_IMPLAUSIBLE)
 _AWAITS_PODS = frozenset({State.INITIALIZING, State.PROVISIONING, State.PROMOTING})
-_UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting"})
+_UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting", FORMER_RECORD})
 
 
 def ready_of_wanted(at: Situation, desired: Mapping[str, int]) -> str:

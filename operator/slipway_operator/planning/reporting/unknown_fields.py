@@ -41,7 +41,7 @@ def conditions(obj: Json, now: datetime) -> list[Condition]:
     return [condition(UNKNOWN_FIELD, True, UNKNOWN_FIELD, text, now)]
 
 
-def events(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
+def of_conditions(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
     """One Event for each message of the condition UnknownField that the former conditions lack."""
     former = {item.message for item in before if item.type == UNKNOWN_FIELD}
     fresh = [item for item in now if item.type == UNKNOWN_FIELD and item.message not in former]

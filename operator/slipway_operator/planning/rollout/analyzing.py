@@ -59,7 +59,7 @@ def analysis_counted(course: Course, at: Situation, sizes: Sizes) -> Outcome | N
 )
 def analysis_skipped(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout = rollout_of(course)
-    if at.spec.intents.promote != rollout.step_token or at.spec.paused or at.replicas == 0:
+    if at.spec.intents.promote != rollout.step_token or at.holds or at.replicas == 0:
         return None
     text = f"revision {rollout.revision} goes on without a verdict at {place(rollout)}, as requested"
     entered, events = next_step(course, at)
@@ -105,7 +105,8 @@ def ramp_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
 @row(
     "analysis-inconclusive",
     "maxDuration is over without a verdict, or a metric ended inconclusive: the template's onInconclusive pauses, "
-    "goes on (PromoteIf: if few enough extra bad responses are proved) or rejects.",
+    "goes on (PromoteIf: if few enough extra bad responses are proved) or rejects; it does not pause for a stable that "
+    "has had no ready pod for spec.progressDeadlineSeconds.",
     ANALYZING,
 )
 def analysis_inconclusive(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
@@ -117,8 +118,10 @@ def analysis_inconclusive(course: Course, at: Situation, sizes: Sizes) -> Outcom
     if not undecided or not over or not may_step(course, at, sizes):
         return None
     why = runs.problem(course, at) or (f"{verdict.reason}: {verdict.message}" if verdict else "nothing was counted")
-    text = f"revision {rollout.revision} has no verdict at {place(rollout)}: {why}"
     choice = _on_inconclusive(course, at)
+    if choice is OnInconclusive.PAUSE and sizes.stable_lost:
+        choice, why = OnInconclusive.CONTINUE, f"{why}; stable has no ready pod to compare with"
+    text = f"revision {rollout.revision} has no verdict at {place(rollout)}: {why}"
     if choice is OnInconclusive.CONTINUE or (choice is OnInconclusive.PROMOTE_IF and runs.may_promote(course, at)):
         entered, events = next_step(_with_proof(course, at), at)
     elif choice is OnInconclusive.ABORT:

@@ -65,7 +65,7 @@ def _promote_full(raw: Json, status: Status) -> _Translated:
     if not raw.get("promoteFull"):
         return None
     if rollout and rollout.state in IN_FLIGHT and not rollout.skip_steps:
-        return _taken("status.promoteFull", "promote_full", rollout.revision)
+        return _taken("status.promoteFull", "promote_full", rollout.attempt_token)
     return _ignored("status.promoteFull", "no rollout is in its steps")
 
 

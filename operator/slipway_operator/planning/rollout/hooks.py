@@ -23,7 +23,7 @@ ROLLBACK_SLACK_S = 5  # so that a response that takes the whole timeout arrives 
 
 def holding(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | None:
     """The hook that the rollout waits for at this moment, and what the call is about."""
-    return None if at.spec.paused else _held_by(course, at, sizes)
+    return None if at.holds else _held_by(course, at, sizes)
 
 
 def _held_by(course: Course, at: Situation, sizes: Sizes) -> tuple[Hook, str] | None:

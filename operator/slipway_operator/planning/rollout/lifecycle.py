@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.planning.facts.revision import in_window, steps_hash
+from slipway_operator.planning.facts.revision import attempt_of, in_window, steps_hash
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout.progress import entering, pausing
 from slipway_operator.planning.rollout.row import ABORTED, FIRST, IDLE, PROMOTING, Outcome, row
@@ -106,7 +106,7 @@ def _fully_shifted(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether enough pods are ready and all gateways send all requests to them."""
     target = rollout_of(course).revision
     enough = at.ready(target) >= max(sizes.enough, 1)
-    return enough and at.weight(target) == 100 and at.traffic_synced and not at.spec.paused
+    return enough and at.weight(target) == 100 and at.traffic_synced and not at.holds
 
 
 def _promote(course: Course) -> Outcome:
@@ -157,8 +157,12 @@ def _new_rollout(course: Course, at: Situation, state: State) -> Rollout:
 
 
 def _next_attempt(course: Course, at: Situation) -> int:
-    """One more than the last rejected attempt, so that an abort token in the spec does not match the new one."""
-    former = (token.split("/") for token in course.aborted)
-    last = max((int(attempt) for revision, attempt in former if revision == at.wanted), default=0)
-    revision, attempt, *_ = (at.spec.intents.retry or "/0").split("/")
-    return max(last + 1, int(attempt) if revision == at.wanted else 0)
+    """The attempt that spec.rollout.retry names; else one that no earlier attempt had.
+
+    Intents stay in the spec after they took effect, and this attempt is new: those of its revision name earlier ones.
+    """
+    intents, snapshot = at.spec.intents, at.observed.snapshots.get(at.wanted)
+    tokens = (*course.aborted, intents.promote, intents.promote_full, intents.abort)
+    former = max(attempt_of(token, at.wanted) for token in tokens)
+    recorded = snapshot.history.attempts if snapshot else 0
+    return max(former + 1, recorded + 1, attempt_of(intents.retry, at.wanted))

@@ -9,10 +9,10 @@ from slipway_operator.model.deployment.strategy import Analysis, Pause
 from slipway_operator.planning.analysis import runs
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
 from slipway_operator.planning.rollout import hooks
-from slipway_operator.planning.rollout.row import FIRST, IN_FLIGHT, Outcome
+from slipway_operator.planning.rollout.row import ABORTING, FIRST, IN_FLIGHT, Outcome
 from slipway_operator.planning.sizing import capacity
 from slipway_operator.planning.sizing.replicas import room_for_target
-from slipway_operator.planning.sizing.sizes import Sizes
+from slipway_operator.planning.sizing.sizes import Sizes, lost_since
 
 HELD = "held"  # the progress of a rollout that waits without a fault of its own; see `_held`
 LOST = "lost"  # the progress of an analysis without a ready pod to judge
@@ -22,7 +22,7 @@ _HOLDING: dict[type, State] = {Pause: State.PAUSED, Analysis: State.ANALYZING}
 
 def may_step(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether the rollout may enter its next step, apart from conditions of the step itself."""
-    free = not at.spec.paused and at.replicas > 0 and sizes.stable_carries
+    free = not at.holds and at.replicas > 0 and (sizes.stable_carries or sizes.stable_lost)
     return free and runs.holds(course, at) is None
 
 
@@ -79,6 +79,8 @@ def has_none(course: Course, at: Situation, sizes: Sizes) -> bool:
 
 def note_progress(course: Course, at: Situation, sizes: Sizes) -> Course:
     """The course with its progress. The clock restarts with more ready pods, after a hold, and when all are lost."""
+    if course.rollout and course.state in IN_FLIGHT | ABORTING:
+        course = replace(course, rollout=replace(course.rollout, stable_lost_at=lost_since(course, at)))
     rollout = course.rollout
     if rollout is None or rollout.state not in IN_FLIGHT | FIRST:
         return course
@@ -95,4 +97,4 @@ def _held(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether the target lacks pods, or does not continue, without a fault of its own."""
     queued = capacity.waits_for_node(at, course.target)
     short_of_room = room_for_target(course, at, sizes) < sizes.needed
-    return at.spec.paused or queued or short_of_room or hooks.holding(course, at, sizes) is not None
+    return at.holds or queued or short_of_room or hooks.holding(course, at, sizes) is not None

@@ -8,14 +8,13 @@ from slipway_operator.api.v1alpha1.status import Abort, State
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.analysis import runs
 from slipway_operator.planning.facts import downloads
+from slipway_operator.planning.facts.recall import MAX_ABORTED
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.progress import HELD, LOST, has_none
 from slipway_operator.planning.rollout.row import ABORTING, ANALYZING, COMING_UP, IN_FLIGHT, WAITING, Outcome, row
 from slipway_operator.planning.sizing import capacity
 from slipway_operator.planning.sizing.sizes import Sizes
-
-MAX_ABORTED = 20
 
 
 def rejected(course: Course, at: Situation, reason: str, message: str) -> Outcome:
@@ -114,7 +113,7 @@ def _slow_download(at: Situation, target: str) -> str:
 )
 def capacity_deadline(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout, deadline_s = rollout_of(course), at.spec.strategy.capacity.deadline_s
-    if at.spec.paused or at.elapsed_s(rollout.capacity_since or at.now) < deadline_s:
+    if at.holds or at.elapsed_s(rollout.capacity_since or at.now) < deadline_s:
         return None
     shortage = capacity.shortage(at, sizes.mode, rollout.revision)
     return rejected(course, at, "InsufficientCapacity", f"no capacity for {deadline_s} s: {shortage}")
@@ -169,6 +168,26 @@ def analysis_failed(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
         failed = (*failed, Event("Warning", "CanaryVetoed", text))
     aborted, events = rejected(course, at, "AnalysisFailed", message)
     return aborted, (*failed, *events)
+
+
+@row(
+    "stable-replaced",
+    "Stable has had no ready pod for spec.progressDeadlineSeconds and the spec names a third revision: the rejected "
+    "one, which alone serves, takes the place of stable, so that the third one goes out.",
+    ABORTING,
+)
+def stable_replaced(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
+    """Otherwise the weight would wait for pods that do not come, and the third revision for the weight."""
+    target = rollout_of(course).revision
+    serves = at.ready(target) > 0 and at.weight(target) > 0
+    if not (sizes.stable_lost and serves) or at.holds or at.wanted in (target, course.stable):
+        return None
+    replaced = replace(course, rollout=None, stable=target, previous=course.stable)
+    text = (
+        f"stable {course.stable} has had no ready pod for {at.spec.progress_deadline_s} s: revision {target}, which "
+        f"serves, takes its place until revision {at.wanted} is promoted"
+    )
+    return replaced, (Event("Warning", "StableReplaced", text),)
 
 
 @row(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.status import State
+from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.strategy import Pause, Ramp, TwinAnalysis
 from slipway_operator.planning.facts.revision import steps_hash
@@ -24,18 +24,23 @@ from slipway_operator.planning.sizing.traffic import step_weight
 
 @row(
     "promote-full",
-    "spec.rollout.promoteFull names this revision: its remaining steps are skipped. Readiness is still waited for.",
+    "spec.rollout.promoteFull names this attempt: its remaining steps are skipped. Readiness is still waited for.",
     IN_FLIGHT,
 )
 def promote_full(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     """Applies while steps remain, or gates that hold the promotion: these are skipped with the steps."""
     rollout = rollout_of(course)
     left = rollout.state is not State.PROMOTING or gates.holds_weight(course, at, sizes.mode)
-    if at.spec.intents.promote_full != rollout.revision or rollout.skip_steps or not left:
+    if not _is_named(rollout, at.spec.intents.promote_full) or rollout.skip_steps or not left:
         return None
     skipped = entering(replace(rollout, skip_steps=True), at, rollout.steps)
     text = f"the steps of revision {rollout.revision} are skipped, as requested"
     return replace(course, rollout=skipped), (Event("Normal", "SkipSteps", text),)
+
+
+def _is_named(rollout: Rollout, token: str | None) -> bool:
+    """Whether a token names the attempt; a revision alone, as former releases had it, is its first attempt."""
+    return token == rollout.attempt_token or (token == rollout.revision and rollout.attempt == 1)
 
 
 @row(
@@ -104,7 +109,7 @@ def step_done(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
 )
 def pause_over(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout = rollout_of(course)
-    if at.spec.paused or at.replicas == 0:
+    if at.holds or at.replicas == 0:
         return None
     if at.spec.intents.promote != rollout.step_token:
         step = step_now(at.spec, rollout)

@@ -55,6 +55,7 @@ TABLE: tuple[Row, ...] = (
     analyzing.ramp_done,
     analyzing.analysis_inconclusive,
     lifecycle.promoted,
+    rejecting.stable_replaced,
     rejecting.weight_returned,
     lifecycle.retry,
     lifecycle.reverted_after_abort,

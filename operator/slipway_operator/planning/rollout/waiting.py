@@ -37,7 +37,7 @@ def baseline_yields(course: Course, at: Situation, sizes: Sizes) -> Outcome | No
 def baseline_given_up(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout = rollout_of(course)
     alone = at.ready(rollout.revision) >= sizes.enough and baseline.is_awaited(course, at, sizes)
-    if not alone or at.spec.paused or at.now < baseline.given_up_at(rollout, at):
+    if not alone or at.holds or at.now < baseline.given_up_at(rollout, at):
         return None
     why = at.trouble(baseline.name(course)) or "its pods give no reason"
     waited_s = at.spec.strategy.capacity.surge_timeout_s
@@ -80,7 +80,7 @@ def capacity_found(course: Course, at: Situation, sizes: Sizes) -> Outcome | Non
 )
 def capacity_fallback(course: Course, at: Situation, sizes: Sizes) -> Outcome | None:
     rollout, limits, mode = rollout_of(course), at.spec.strategy.capacity, capacity.fallback(at)
-    if mode is None or limits.policy is CapacityPolicy.REQUIRE_SURGE or at.spec.paused:
+    if mode is None or limits.policy is CapacityPolicy.REQUIRE_SURGE or at.holds:
         return None
     helps = sizes.mode is Mode.SURGE and capacity.would_be_helped(at, rollout.revision)
     if not helps or at.elapsed_s(rollout.capacity_since or at.now) < limits.surge_timeout_s:

@@ -84,5 +84,5 @@ def _old_pods(course: Course, at: Situation, revision: str) -> list[Pod]:
 
 def _is_old(pod: Pod, at: Situation) -> bool:
     moment = at.spec.restart_at
-    restarted = moment is not None and pod.created_at < moment <= at.now and not at.spec.paused
+    restarted = moment is not None and pod.created_at < moment <= at.now and not at.holds
     return restarted or pod.leaving

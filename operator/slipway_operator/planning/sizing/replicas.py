@@ -42,7 +42,8 @@ def scale_down_at(course: Course, at: Situation, sizes: Sizes, revision: str, we
     if weight > 0:
         return None
     settled = at.status.scale_down_at(revision)
-    if settled and _stable_needs_room(course, at, sizes):
+    yields = _is_rejected(course, revision) and _target_needs_room(course, at, sizes)
+    if settled and (yields or _stable_needs_room(course, at, sizes)):
         return min(settled, at.now)
     if settled or not at.traffic_synced or at.weight(revision) > 0:
         return settled
@@ -115,6 +116,19 @@ def _stable_needs_room(course: Course, at: Situation, sizes: Sizes) -> bool:
     return stable is not None and (stable.unschedulable > 0 or _stable_replicas(course, at, sizes) < at.replicas)
 
 
+def _target_needs_room(course: Course, at: Situation, sizes: Sizes) -> bool:
+    """Whether pods of the revision under test wait for others to leave."""
+    if course.target is None or course.state is State.ABORTING:
+        return False
+    workload = at.workload(course.target)
+    return (workload.desired if workload else 0) < sizes.needed and room_for_target(course, at, sizes) < sizes.needed
+
+
+def _is_rejected(course: Course, revision: str) -> bool:
+    """Whether a retired revision was rejected, and no rollback goes to it."""
+    return any(token.startswith(f"{revision}/") for token in course.aborted) and revision != course.previous
+
+
 def _retired_replicas(course: Course, at: Situation, revision: str) -> int:
     """Pods of a retired revision: 0 only once the status, as read, permits it: decisions are written first."""
     present = at.observed.workloads[revision].desired
@@ -128,6 +142,6 @@ def _retired_replicas(course: Course, at: Situation, revision: str) -> int:
 def _delay_s(course: Course, at: Situation, revision: str) -> int:
     if labels.what_runs(revision) != revision:  # a baseline: no rollout goes back to it
         return 0
-    rejected = any(token.startswith(f"{revision}/") for token in course.aborted) and revision != course.previous
     strategy = at.spec.strategy
+    rejected = _is_rejected(course, revision)
     return strategy.abort_scale_down_delay_s if rejected else strategy.scale_down_delay_s

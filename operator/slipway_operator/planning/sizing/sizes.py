@@ -1,6 +1,7 @@
 """Pod counts of a rollout at its present step: computed once per course, for all decisions that depend on them."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from slipway_operator.api.v1alpha1.status import Mode, State
 from slipway_operator.planning.facts.situation import Course, Situation
@@ -18,6 +19,7 @@ class Sizes:
     needed: int  # pods that the target needs for its step
     enough: int  # ready pods of the target with which its step continues
     stable_carries: bool  # stable has the ready pods for the weight that it has
+    stable_lost: bool  # for spec.progressDeadlineSeconds it had no ready pod, so that nothing waits for them
 
 
 def sizes_of(course: Course, at: Situation) -> Sizes:
@@ -33,6 +35,7 @@ def sizes_of(course: Course, at: Situation) -> Sizes:
         needed=needed,
         enough=at.spec.strategy.progress_threshold.of(needed),
         stable_carries=_stable_carries(course, at, mode),
+        stable_lost=_stable_lost(course, at, mode),
     )
 
 
@@ -65,3 +68,17 @@ def _stable_carries(course: Course, at: Situation, mode: Mode) -> bool:
     if weight == 0 or mode is Mode.RECREATE:
         return True
     return at.ready(course.stable) >= canary.replicas_for(weight, capacity.carriers(at, mode))
+
+
+def _stable_lost(course: Course, at: Situation, mode: Mode) -> bool:
+    since = course.rollout.stable_lost_at if course.rollout else None
+    if since is None or mode is Mode.RECREATE or lost_since(course, at) is None:
+        return False
+    return at.elapsed_s(since) >= at.spec.progress_deadline_s
+
+
+def lost_since(course: Course, at: Situation) -> datetime | None:
+    """Since when stable has no ready pod though it should have some; None where it has."""
+    if course.rollout is None or course.stable is None or at.replicas == 0 or at.ready(course.stable) > 0:
+        return None
+    return course.rollout.stable_lost_at or at.now

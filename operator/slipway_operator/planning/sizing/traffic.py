@@ -10,7 +10,10 @@ from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import found
 from slipway_operator.model.deployment.autoscaling import HOLD_S
 from slipway_operator.model.deployment.strategy import CapacityPolicy, TwinAnalysis
-from slipway_operator.planning.facts.restore import MAX_GENERATION, is_shadow
+from slipway_operator.model.engine_types import SALTED_ENGINES
+from slipway_operator.model.inputs.pod_inputs import PodInputs
+from slipway_operator.planning.facts.recall import MAX_GENERATION, promoted_at
+from slipway_operator.planning.facts.restore import is_shadow
 from slipway_operator.planning.facts.situation import Course, Situation, step_now
 from slipway_operator.planning.sizing import baseline, canary, gates
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -42,7 +45,7 @@ def next_traffic(course: Course, at: Situation, sizes: Sizes, model: str) -> Tra
 
 
 def _highest_generation(at: Situation) -> int:
-    """The highest generation in the status, and of all that gateways route by or count for; 0 without any.
+    """The highest generation in the status, in records, and of all that gateways route by or count for; 0 without any.
 
     Gateways count requests by generation. Where a status was lost or an old one restored, its number would be used
     twice, and counts of two tables would be added up. Numbers from MAX_GENERATION on are ignored: gateways report them
@@ -51,7 +54,9 @@ def _highest_generation(at: Situation) -> int:
     routed = [gateway.generation or 0 for gateway in at.observed.gateways]
     counted = [sample.generation for gateway in at.observed.gateways for sample in gateway.samples]
     written = at.status.traffic.generation if at.status.traffic else 0
-    return max(number for number in (written, 0, *routed, *counted) if number < MAX_GENERATION)
+    return max(
+        number for number in (written, 0, promoted_at(at.observed), *routed, *counted) if number < MAX_GENERATION
+    )
 
 
 def _backends(course: Course, at: Situation, sizes: Sizes) -> tuple[Backend, ...]:
@@ -111,7 +116,7 @@ def step_weight(course: Course, at: Situation, sizes: Sizes) -> int:
 
 def _goes_by_pods(course: Course, at: Situation, sizes: Sizes) -> bool:
     """Whether weight moves pod by pod: the target gets its next one when stable, with less weight, removes one."""
-    return sizes.tight and not at.spec.paused and sizes.stable_carries
+    return sizes.tight and not at.holds and (sizes.stable_carries or sizes.stable_lost)
 
 
 def _returning(course: Course, at: Situation, sizes: Sizes, present: int) -> int:
@@ -203,6 +208,31 @@ def _slept(table: Traffic, at: Situation) -> Traffic:
 
 
 def _backend(at: Situation, revision: str, weight: int) -> Backend:
-    snapshot = at.observed.snapshots.get(labels.what_runs(revision))
-    version = snapshot.inputs.model.version if snapshot else at.spec.inputs.model.version
-    return Backend(revision, weight, version or revision)
+    return Backend(revision, weight, _version(at, revision) or revision, _engine(at, revision))
+
+
+def _version(at: Situation, revision: str) -> str | None:
+    """The version by the revision's record; of one whose record is lost, the version in the present table."""
+    inputs, before = _inputs(at, revision), _in_table(at, revision)
+    if inputs:
+        return inputs.model.version
+    return before.version if before else None
+
+
+def _engine(at: Situation, revision: str) -> str | None:
+    """The engine's type if gateways adapt requests to it; of a revision whose record is lost, that in the table."""
+    inputs, before = _inputs(at, revision), _in_table(at, revision)
+    if inputs:
+        return inputs.engine.type if inputs.engine.type in SALTED_ENGINES else None
+    return before.engine if before else None
+
+
+def _inputs(at: Situation, revision: str) -> PodInputs | None:
+    runs = labels.what_runs(revision)
+    snapshot = at.observed.snapshots.get(runs)
+    return (snapshot or at.spec).inputs if snapshot or runs == at.current else None
+
+
+def _in_table(at: Situation, revision: str) -> Backend | None:
+    table = at.status.traffic
+    return next((one for one in table.backends if one.revision == revision), None) if table else None

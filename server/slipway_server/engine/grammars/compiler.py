@@ -6,11 +6,13 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
+from ...models.added_tokens import completed
+
 MAX_REASON_CHARACTERS = 300  # of llguidance's own error message
 # A mask usually costs 10 to 400 microseconds. With these limits, the slowest mask that a client can provoke costs about
 # 5 ms, and a matcher takes at most about 10 MB.
 LIMITS = LLParserLimits(
-    max_items_in_row=1000,
+    max_items_in_row=2500,  # about 600 properties of one object that are not required
     initial_lexer_fuel=500_000,
     step_lexer_fuel=60_000,
     step_max_items=20_000,
@@ -20,6 +22,8 @@ LIMITS = LLParserLimits(
 )
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
 _FORMAT = re.compile(r"Unknown format: (\S+)")
+# What llguidance calls its limits of one place in an answer (LIMITS), which it meets there and not as it compiles.
+_LIMIT = re.compile(r"items; max is|[Tt]oo many (?:items|lexer states)|fuel|limit")
 
 
 class GrammarError(Exception):
@@ -34,7 +38,7 @@ def load_tokenizer(file: Path, vocabulary: int, stop_token_ids: tuple[int, ...])
     """
     if not stop_token_ids:
         raise GrammarError("This model has no stop token, so that no answer with a grammar could end.")
-    text = file.read_text()
+    text = completed(file.parent)
     try:
         own = LLTokenizer(text, eos_token=list(stop_token_ids))
         return own if own.vocab_size >= vocabulary else LLTokenizer(text, vocabulary, list(stop_token_ids))
@@ -60,6 +64,12 @@ def check(matcher: LLMatcher, kind: str = "grammar") -> None:
     """Raises GrammarError for a matcher that has failed: its masks would allow only the end of the answer."""
     if matcher.is_error():
         raise GrammarError(_sentence(kind, matcher.get_error()))
+
+
+def limit_met(matcher: LLMatcher, kind: str = "grammar") -> str:
+    """Which of LIMITS the matcher has met, as a sentence for the client; "" for none: a token was not allowed."""
+    error = matcher.get_error()
+    return _sentence(kind, error) if _LIMIT.search(error) else ""
 
 
 def _serialized(kind: str, text: str) -> str:
@@ -92,7 +102,13 @@ def _sentence(kind: str, error: str) -> str:
     if "not present in a registry" in error:
         return f'The JSON schema has a "$ref" to another document: only references within it are supported. {error}'
     names = {"json_schema": "JSON schema", "regex": "regular expression", "choice": "choice"}
-    return f"The {names.get(kind, 'grammar')} cannot be used: {_short(error)}"
+    name = names.get(kind, "grammar")
+    if _LIMIT.search(error):
+        return (
+            f"The {name} allows more at one place of an answer than this server follows (about 600 properties of one "
+            f"object that are not required): make it smaller. {_short(error)}"
+        )
+    return f"The {name} cannot be used: {_short(error)}"
 
 
 def _short(error: str) -> str:

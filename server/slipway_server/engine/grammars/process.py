@@ -24,7 +24,7 @@ from llguidance import LLMatcher, LLTokenizer
 from slipway_process import logs
 
 from ... import environment
-from .compiler import GrammarError, check, compile_grammar, load_tokenizer
+from .compiler import GrammarError, check, compile_grammar, limit_met, load_tokenizer
 from .messages import (
     PACKET_BYTES,
     Advance,
@@ -225,7 +225,7 @@ class Worker:
         """Consumes the tokens and writes the mask. Returns why there is no mask; "" when there is one."""
         following.position += len(message.tokens)
         if message.tokens and not following.matcher.consume_tokens(message.tokens):
-            return FOREIGN
+            return limit_met(following.matcher) or FOREIGN
         if message.mask:
             row = self._memory.rows[message.row]
             following.matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)

@@ -5,25 +5,40 @@ thousand rules that refer to one another overflow the stack.
 """
 
 import contextlib
+import math
 import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
+from random import Random
+from typing import TypeAlias
 
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from .compiler import GrammarError, check, compile_grammar
+from .compiler import GrammarError, check, compile_grammar, limit_met
+from .examples import examples
 
 CPU_S = 0.5  # of compiling and of the first masks
 WALL_S = 10.0  # more than CPU_S, because the machine may be busy with other work
 MEMORY_BYTES = 96 << 20
 # Half the stack of the worker, which compiles the grammar again after the trial.
 STACK_BYTES = 4 << 20
-TOKENS = 16  # of the answer that a trial walks through
+TOKENS = 16  # of the answer that a trial's first walk goes through
+WALKS = 8
+TOKENS_OF_STRUCTURE = 64
+STRUCTURE = (b'"', b"{", b"[", b":", b",", b"}", b"]")
+WALKS_CPU_S = 0.1
 TOO_LARGE = "The grammar takes too much memory, or is nested too deeply: make it smaller."
 TOO_SLOW = f"The grammar takes more than {CPU_S:g} s to be compiled: make it smaller."
+
+
+# Of a mask, one bit for each token, the token to go on with. As a number: a vocabulary has 150,000 tokens and more,
+# and loops over its bytes would take the time of the walks.
+Choice: TypeAlias = Callable[[int], int]
 
 
 class TrialResult(msgspec.Struct, frozen=True, array_like=True):
@@ -83,34 +98,88 @@ def _try(tokenizer: LLTokenizer, kind: str, text: str) -> TrialResult:
     before_bytes = _resident_bytes()
     try:
         matcher = compile_grammar(tokenizer, kind, text)
-        _walk(matcher, kind)
+        _walk_once(matcher.deep_copy(), kind, TOKENS, _ends())
+        if time.process_time() > CPU_S:
+            return TrialResult(TOO_SLOW)
+        _walk_further(tokenizer, matcher, kind, text)
     except GrammarError as error:
         return TrialResult(str(error))
     except BaseException:  # a panic in llguidance is a BaseException
         return TrialResult(TOO_LARGE)
-    if time.process_time() > CPU_S:
-        return TrialResult(TOO_SLOW)
     return TrialResult("", len(text) + max(0, _resident_bytes() - before_bytes))
 
 
-def _walk(matcher: LLMatcher, kind: str) -> None:
-    """Computes the masks of an answer's first tokens: some grammars compile fast and have slow masks.
+def _walk_further(tokenizer: LLTokenizer, matcher: LLMatcher, kind: str, text: str) -> None:
+    """Walks along examples of the schema, if it is one, and then by what gives JSON its structure, within WALKS_CPU_S.
+
+    The library meets some of its limits (LIMITS) only at the place of an answer where they are exceeded.
 
     Raises:
-        GrammarError: the matcher has failed, or the grammar allows no token.
+        GrammarError: a limit was met, or the grammar allows no token.
     """
-    for step in range(TOKENS):
+    end_s = time.process_time() + WALKS_CPU_S
+    structure = [tokenizer.tokenize_bytes(part)[0] for part in STRUCTURE]
+    for number, example in enumerate(examples(text, WALKS) if kind == "json_schema" else [""] * WALKS):
+        along = tokenizer.tokenize_str(example)
+        choose = _along(along, _structural(structure, Random(number)))
+        if not _walk_once(matcher.deep_copy(), kind, len(along) + TOKENS_OF_STRUCTURE, choose, end_s):
+            return
+
+
+def _walk_once(matcher: LLMatcher, kind: str, tokens: int, choose: Choice, end_s: float = math.inf) -> bool:
+    """One walk of at most `tokens` tokens; False once the process has used `end_s` of CPU time."""
+    for _ in range(tokens):
+        if time.process_time() > end_s:
+            return False
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         check(matcher, kind)
         if not mask:
             raise GrammarError("The grammar allows no answer.")
         if matcher.is_stopped():
-            return
-        tokens = [mask.bit_length() - 1, (mask & -mask).bit_length() - 1]
-        if not matcher.try_consume_tokens([tokens[step % 2]]):
-            return
-        if matcher.is_stopped():
-            return
+            return True
+        if not matcher.consume_tokens([choose(mask)]):
+            # A token that the mask allows: what fails is a limit. A few tokens of the mask end in other tokens' bytes.
+            if reason := limit_met(matcher, kind):
+                raise GrammarError(reason)
+            return True
+    return True
+
+
+def _ends() -> Choice:
+    """The highest and the lowest allowed token in turns: some grammars compile fast and have slow masks."""
+    turns = cycle((True, False))
+
+    def choose(mask: int) -> int:
+        return (mask if next(turns) else mask & -mask).bit_length() - 1
+
+    return choose
+
+
+def _along(tokens: list[int], then: Choice) -> Choice:
+    """The tokens of an example as long as each is allowed, and then what `then` chooses."""
+    left = iter(tokens)
+
+    def choose(mask: int) -> int:
+        nonlocal left
+        if (token := next(left, None)) is not None and mask >> token & 1:
+            return token
+        left = iter(())
+        return then(mask)
+
+    return choose
+
+
+def _structural(structure: list[int], random: Random) -> Choice:
+    """Mostly the first allowed token of `structure`: so a string ends where it begins. Else any allowed token."""
+
+    def choose(mask: int) -> int:
+        if (allowed := [token for token in structure if mask >> token & 1]) and random.randrange(4):
+            return allowed[0]
+        first = random.randrange(mask.bit_length())
+        above = mask >> first
+        return first + (above & -above).bit_length() - 1
+
+    return choose
 
 
 def _resident_bytes() -> int:

@@ -16,8 +16,11 @@ import socketserver
 import threading
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from urllib.parse import urlsplit
+
+from slipway_process.supervisor import keep_thread
 
 from .. import guard
 from ..folder import FetchError, UnusableError
@@ -43,7 +46,11 @@ class GuardedProxy:
         self._left: int | None = None  # bytes that may still come
         self._lock = threading.Lock()
         self._server = _ProxyListener(("127.0.0.1", 0), self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._ended = threading.Event()
+        serve = partial(self._server.serve_forever, 0.05)
+        self._thread = threading.Thread(
+            target=keep_thread, args=("proxy", serve), kwargs={"ended": self._ended}, name="proxy", daemon=True
+        )
 
     @property
     def url(self) -> str:
@@ -74,6 +81,7 @@ class GuardedProxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from slipway_process.supervisor import Supervisor
+
 from ... import machine
 from ...predict.batcher import QueueMemory
 from ...predict.pool.eviction import PoolLimits
@@ -15,10 +17,9 @@ from ...predict.process.isolation import hide_memory
 from ...settings import ServerSettings
 from ...telemetry.heartbeat import Heartbeat
 from ...telemetry.pool_metrics import STATES, PoolMetrics
+from ...telemetry.tasks import count_restarts
 from ...telemetry.tracing import Tracing, tracing
-from ..predict.api import PredictApi
 from ..predict.app import LAST_WORDS, MEMORY_SHARE, build
-from ..predict.protocol import InferenceProtocol
 from ..probes import Health
 from ..serving import run_server
 from .host import host_model
@@ -84,12 +85,14 @@ async def serve(settings: ServerSettings) -> None:
     metrics = PoolMetrics()
     health = Health(Heartbeat.create(), settings.stall_timeout_s)
     spans = tracing(settings.spans_endpoint, settings.served_model_name, settings.spans_service)
+    tasks = Supervisor(count_restarts(metrics.registry))
     rules, memory = pool_rules(settings), QueueMemory.of_free(machine.free_memory_bytes())
     pool = ProcessPool(
         Path(settings.pool_config),
         rules,
-        lambda entry: host_model(settings, entry, metrics.model(entry.key), health, spans, memory),
+        lambda entry: host_model(settings, entry, metrics.model(entry.key), health, spans, memory, tasks),
         metrics,
+        tasks,
     )
     observe(pool, metrics, rules.limits.memory_bytes)
     models = PooledModels(pool, metrics, health, settings.model_version)
@@ -100,8 +103,10 @@ async def serve(settings: ServerSettings) -> None:
 
     life = asyncio.create_task(pool.run(ready))
     own = ModelRepository(models).routes()
-    routes = [*own, *InferenceProtocol(models).routes(), *PredictApi(models).routes()]
     app, guard = build(
-        PoolService(metrics, health, spans), models, settings.max_body_bytes, [*own, *map(choosing, routes)]
+        PoolService(metrics, health, spans),
+        models,
+        settings,
+        lambda routes: [*own, *map(choosing, [*own, *routes])],
     )
-    await run_server(settings, app, guard, PoolBackend(pool), life)
+    await run_server(settings, app, guard, PoolBackend(pool), life, tasks)

@@ -5,6 +5,8 @@ import logging
 import time
 from dataclasses import dataclass, field
 
+from slipway_process.supervisor import OnFailure, Supervisor
+
 from ...predict.batcher import QueueMemory
 from ...predict.executor import Executor, Observer
 from ...predict.pool.catalog import PoolEntry
@@ -14,8 +16,9 @@ from ...settings import ServerSettings
 from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import Tracing
 from ..predict.app import rules_of
+from ..predict.identity import ModelIdentity
 from ..predict.images import ImageInputs
-from ..predict.service import ModelIdentity, PredictService
+from ..predict.service import PredictService
 from ..probes import Health
 
 log = logging.getLogger("slipway.pool")
@@ -27,6 +30,7 @@ class PooledModel:
 
     settings: ServerSettings
     service: PredictService
+    tasks: Supervisor
     decoders: ImageDecoders | None = None
     warm_up: "asyncio.Task[None] | None" = None
     started_s: float = field(default_factory=time.monotonic)
@@ -41,7 +45,7 @@ class PooledModel:
             rules = DecoderRules(image.config, 1, self.settings.max_image_pixels, self.settings.log_level)
             self.decoders = ImageDecoders(rules, self.service.metrics.decoded)
             self.service.images = ImageInputs(image, self.decoders, self.settings.max_queue_size)
-            self.warm_up = asyncio.create_task(self.decoders.warm_up())
+            self.warm_up = self.tasks.start("warm-up", self.decoders.warm_up, OnFailure.SHOW, ends=True)
         self.service.health.engine_is_ready()
         seconds = round(time.monotonic() - self.started_s, 2)
         self.service.metrics.loaded(seconds)
@@ -75,8 +79,9 @@ def host_model(
     health: Health,
     tracing: Tracing,
     memory: QueueMemory,
+    tasks: Supervisor,
 ) -> PooledModel:
-    """`memory`: of the inputs that wait, which all models share."""
+    """`memory`: of the inputs that wait, which all models share. `tasks`: of the process."""
     executor = Executor(
         rules_of(settings), settings.max_batch_s, Observer(metrics.batch, metrics.failed, metrics.non_finite), memory
     )
@@ -84,4 +89,4 @@ def host_model(
     service = PredictService(
         ModelIdentity(entry.name, entry.shown_version or entry.version, entry.version), executor, metrics, own, tracing
     )
-    return PooledModel(settings, service)
+    return PooledModel(settings, service, tasks)

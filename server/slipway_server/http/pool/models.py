@@ -20,8 +20,9 @@ from ...predict.pool.slot import (
 )
 from ...telemetry.pool_metrics import PoolMetrics
 from ..errors import PREFIX, HttpError, queue_full, unavailable
+from ..predict.identity import ModelIdentity
 from ..predict.served import ListedModel
-from ..predict.service import ModelIdentity, PredictService
+from ..predict.service import PredictService
 from ..probes import Health
 from .host import PooledModel
 

@@ -1,12 +1,14 @@
 """Load and unload on command, as the repository extension of the Open Inference Protocol has them."""
 
+import re
 from typing import Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from ..errors import invalid
+from ..errors import HttpError, invalid
+from ..predict import json_body
 from ..requests.bodies import body_of
 from ..responses.sse import json_response
 from .models import PooledModels, answered
@@ -15,13 +17,28 @@ MODEL = r"/v2/repository/models/{name:.+}"
 UNLOAD_DEPENDENTS = "unload_dependents"
 
 
-class RepositoryRequest(Struct, forbid_unknown_fields=True):
+class LoadParameters(Struct, forbid_unknown_fields=True):
+    """There are none: models and their settings are in the pool's file."""
+
+
+class UnloadParameters(Struct, forbid_unknown_fields=True):
+    """No model depends on another one: both values mean the same."""
+
+    unload_dependents: bool | None = None
+
+
+class LoadRequest(Struct, forbid_unknown_fields=True):
     """Clients send no body, or parameters."""
 
-    parameters: dict[str, Any] | None = None
+    parameters: LoadParameters | None = None
 
 
-_decoder = msgspec.json.Decoder(RepositoryRequest)
+class UnloadRequest(Struct, forbid_unknown_fields=True):
+    parameters: UnloadParameters | None = None
+
+
+_LOAD, _UNLOAD = msgspec.json.Decoder(LoadRequest), msgspec.json.Decoder(UnloadRequest)
+_UNKNOWN = re.compile(r"unknown field `(.{1,64})[^`]*` - at `\$\.parameters`", re.DOTALL)
 
 
 class ModelRepository:
@@ -33,40 +50,28 @@ class ModelRepository:
 
     async def load(self, http: web.Request) -> web.Response:
         """Load the default version, or the one in the path; load it again if its files have changed."""
-        _check(await _parameters(http), ())
+        _check(await body_of(http), _LOAD)
         with answered():
             await self._models.pool.load(self._models.find(http.match_info["name"]))
         return json_response({})
 
     async def unload(self, http: web.Request) -> web.Response:
-        """Unload all versions. No model depends on another one: both values of `unload_dependents` mean the same."""
-        parameters = await _parameters(http)
-        _check(parameters, (UNLOAD_DEPENDENTS,))
-        if not isinstance(parameters.get(UNLOAD_DEPENDENTS, False), bool):
-            raise invalid(f"{UNLOAD_DEPENDENTS} must be true or false.", UNLOAD_DEPENDENTS)
+        """Unload all versions."""
+        _check(await body_of(http), _UNLOAD)
         with answered():
             pool = self._models.pool
             await pool.unload(pool.versions(http.match_info["name"]))
         return json_response({})
 
 
-async def _parameters(http: web.Request) -> dict[str, Any]:
-    body = await body_of(http)
-    if not body.strip():
-        return {}
+def _check(body: bytes, decoder: "msgspec.json.Decoder[Any]") -> None:
     try:
-        return _decoder.decode(body).parameters or {}
-    except RecursionError:
-        raise invalid("The body is nested too deeply.") from None
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise invalid(f"The body is no request of the repository extension: {error}.") from None
-
-
-def _check(parameters: dict[str, Any], known: tuple[str, ...]) -> None:
-    for name in parameters:
-        if name not in known:
-            raise invalid(
-                f"parameters: {name[:64]!r} is not supported: models and their settings are in the pool's file.",
-                name[:64],
-                "unsupported_parameter",
-            )
+        if body.strip():
+            json_body.read(body, decoder)
+    except HttpError as error:
+        if found := _UNKNOWN.search(str(error)):
+            message = f"parameters: {found[1]!r} is not supported: models and their settings are in the pool's file."
+            raise invalid(message, found[1], "unsupported_parameter") from None
+        if UNLOAD_DEPENDENTS in str(error):
+            raise invalid(f"{UNLOAD_DEPENDENTS} must be true or false.", UNLOAD_DEPENDENTS) from None
+        raise invalid(f"The body is no request of the repository extension: {error}") from None

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
+
+from slipway_process.supervisor import OnFailure, Supervisor
 
 from ... import machine
 from ...engine.client import EngineCrashed
@@ -21,31 +23,44 @@ from ...predict.process.messages import LoadModel, ModelLoaded
 from ...settings import ServerSettings
 from ...telemetry.heartbeat import Heartbeat
 from ...telemetry.predict_metrics import PredictMetrics
+from ...telemetry.tasks import count_restarts
 from ...telemetry.tracing import tracing
+from ..predict_bodies.reader import BodyReader
 from ..probes import Health
+from ..requests.tenant import Tenants
 from ..serving import Guard, GuardedService, complete_routes, run_server, shared_routes
 from ..texts.api import TextApi
 from .api import PredictApi
+from .identity import ModelIdentity
 from .images import ImageInputs
 from .protocol import InferenceProtocol
 from .served import OneModel, ServedModels
-from .service import ModelIdentity, PredictService
+from .service import PredictService
 
 log = logging.getLogger("slipway.predict")
 
 MEMORY_SHARE = 0.8  # of what is free at the start, for the process of the model
+MoreRoutes = Callable[[Sequence[web.RouteDef]], Sequence[web.RouteDef]]
+
 LAST_WORDS = "The server is shutting down and the time for its last requests is over."
 
 
 def build(
-    service: GuardedService, models: ServedModels, max_body_bytes: int, more: Sequence[web.RouteDef] = ()
+    service: GuardedService, models: ServedModels, settings: ServerSettings, more: MoreRoutes = lambda routes: ()
 ) -> tuple[web.Application, Guard]:
-    """The application and its guard. `more`: routes that come before the shared ones."""
+    """The application and its guard. `more`: given the routes that models have, those that come before them."""
     guard = Guard(service)
-    app = web.Application(middlewares=[guard.handle], client_max_size=max_body_bytes)
-    apis = (InferenceProtocol(models), PredictApi(models), TextApi(models))
+    app = web.Application(middlewares=[guard.handle], client_max_size=settings.max_body_bytes)
+    tenants = Tenants(settings.tenant_keys_file, settings.deployment, trust=settings.trust_tenant_header)
+    bodies = BodyReader(settings.max_body_bytes, tenants, settings.log_level)
+
+    async def close(_: web.Application) -> None:
+        await bodies.close()
+
+    app.on_cleanup.append(close)
+    apis = (InferenceProtocol(models, bodies), PredictApi(models, bodies), TextApi(models, tenants))
     routes = [route for api in apis for route in api.routes()]
-    app.add_routes(complete_routes([*more, *shared_routes(service), *routes]))
+    app.add_routes(complete_routes([*more(routes), *shared_routes(service), *routes]))
     return app, guard
 
 
@@ -57,7 +72,7 @@ class _Life:
     restarts: Restarts
     started_s: float
     settings: ServerSettings
-    warm_up: "asyncio.Task[None] | None" = None
+    tasks: Supervisor
 
     def ready(self, ready: ModelLoaded) -> None:
         if ready.description.image and self.service.images is None:
@@ -77,11 +92,9 @@ class _Life:
         )
         decoders = ImageDecoders(rules, self.service.metrics.decoded)
         self.service.images = ImageInputs(image, decoders, settings.max_queue_size)
-        self.warm_up = asyncio.create_task(decoders.warm_up())
+        self.tasks.start("warm-up", decoders.warm_up, OnFailure.SHOW, ends=True)
 
     async def end(self) -> None:
-        if self.warm_up:
-            self.warm_up.cancel()
         if self.service.images:
             await self.service.images.close()
 
@@ -128,7 +141,8 @@ async def serve(settings: ServerSettings, file: ModelFile) -> None:
     identity = ModelIdentity(settings.served_model_name, settings.model_version, settings.model_revision)
     spans = tracing(settings.spans_endpoint, identity.name, settings.spans_service)
     service = PredictService(identity, executor, metrics, health, spans)
-    life = _Life(service, Restarts(settings.max_engine_restarts), time.monotonic(), settings)
+    tasks = Supervisor(count_restarts(metrics.registry))
+    life = _Life(service, Restarts(settings.max_engine_restarts), time.monotonic(), settings, tasks)
     memory_bytes = settings.max_model_memory_bytes or int(machine.free_memory_bytes() * MEMORY_SHARE)
     start = LoadModel(
         str(file.path),
@@ -142,8 +156,8 @@ async def serve(settings: ServerSettings, file: ModelFile) -> None:
     task = asyncio.create_task(
         keep_running(lambda: executor.run(start, life.ready, life.crashed), life.restart_in_s, metrics.restarted)
     )
-    app, guard = build(service, OneModel(service), settings.max_body_bytes)
+    app, guard = build(service, OneModel(service), settings)
     try:
-        await run_server(settings, app, guard, _Backend(executor), task)
+        await run_server(settings, app, guard, _Backend(executor), task, tasks)
     finally:
         await life.end()

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,14 +14,22 @@ from msgspec.structs import replace
 from ...predict.batcher import MIN_QUEUE, BatchQueueFull
 from ...predict.description import ImageInput, ModelDescription
 from ...predict.executor import InferRequest
-from ...predict.process.image_decoders import DecoderUnavailable, ImageDecoders, ImageRefused
+from ...predict.process.image_decoders import ImageDecoders
+from ...predict.process.workers import WorkerUnavailable, WorkRefused
 from ...predict.tensors import BYTES, NUMPY, Array, Tensor, TensorSpec
 from ..errors import invalid, unavailable
 
 FORMATS = ("JPEG", "PNG")
-CONTENT_TYPES = ("image/jpeg", "image/png")
+# With the names that older browsers and SDKs have for the two. The content decides what an image is.
+CONTENT_TYPES = ("image/jpeg", "image/png", "image/jpg", "image/pjpeg", "image/x-png")
 _BINARY = (b"\xff", b"\x89")  # first bytes of JPEG and PNG, which base64 never has
-_DATA_URLS = tuple(f"data:{one};base64,".encode() for one in CONTENT_TYPES)
+_DATA_URL = re.compile(
+    rb"\s*data:(?:%s|application/octet-stream|)(?:;[^,;]{1,100}){0,8};base64,"
+    % b"|".join(map(str.encode, CONTENT_TYPES)),
+    re.IGNORECASE,
+)
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+_WHITE = b" \t\r\n"
 MAX_DECODED_BYTES = 512 << 20  # of the tensors of all images that are decoded and not answered yet
 
 # The path of a row's image in its request, for the error.
@@ -79,9 +88,9 @@ class ImageInputs:
             group = images[start : start + self._decoders.most]
             answers = await asyncio.gather(*map(self._decoders.decode, group), return_exceptions=True)
             for index, answer in enumerate(answers, start):
-                if isinstance(answer, ImageRefused):
+                if isinstance(answer, WorkRefused):
                     raise invalid(f"{at(index)}: the image {answer}.", at(index), "invalid_image")
-                if isinstance(answer, DecoderUnavailable):
+                if isinstance(answer, WorkerUnavailable):
                     raise unavailable("no_decoder", f"No process can decode images now: {answer}")
                 if isinstance(answer, BaseException):
                     raise answer
@@ -112,16 +121,21 @@ def takes(description: ModelDescription, tensor: Tensor) -> bool:
 def _content(item: bytes, where: str) -> bytes:
     if item.startswith(_BINARY):
         return item
-    for prefix in _DATA_URLS:
-        item = item.removeprefix(prefix)
+    url = _DATA_URL.match(item)
     try:
-        return base64.b64decode(item, validate=True)
+        return _decoded(item[url.end() :] if url else item)
     except binascii.Error:
         raise invalid(
-            f"{where} is neither base64 of an image nor a data URL of {' or '.join(CONTENT_TYPES)}.",
+            f"{where} is neither base64 of an image nor a data URL of {' or '.join(CONTENT_TYPES[:2])}.",
             where,
             "invalid_image",
         ) from None
+
+
+def _decoded(text: bytes) -> bytes:
+    """The bytes of base64 in either alphabet, in lines or not, padded or not. Raises binascii.Error."""
+    plain = text.translate(_URL_SAFE, _WHITE)
+    return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
 
 
 def raise_for_shape(tensor: Tensor, spec: TensorSpec) -> None:

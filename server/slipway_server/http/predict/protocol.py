@@ -11,12 +11,12 @@ from slipway_server import __name__ as server_name
 
 from ...predict.description import ModelDescription
 from ...predict.tensors import TensorSpec
+from ..predict_bodies.questions import INFER
+from ..predict_bodies.reader import BodyReader, send
 from ..requests.bodies import body_of
 from ..responses.sse import json_response
-from . import infer_message, infer_request
-from .infer_answer import answer
 from .served import ListedModel, ServedModels
-from .service import PredictService, checked
+from .service import PredictService
 
 MODEL = r"/v2/models/{name:.+}"
 VERSIONED = MODEL + r"/versions/{version:[^/]+}"
@@ -24,8 +24,8 @@ EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "
 
 
 class InferenceProtocol:
-    def __init__(self, models: ServedModels) -> None:
-        self._models = models
+    def __init__(self, models: ServedModels, bodies: BodyReader) -> None:
+        self._models, self._bodies = models, bodies
 
     def routes(self) -> list[web.RouteDef]:
         """Names may contain slashes, so that a path is read from its end: longer endings come first."""
@@ -72,22 +72,20 @@ class InferenceProtocol:
 
     # -- the model
 
-    async def infer(self, http: web.Request) -> web.Response:
+    async def infer(self, http: web.Request) -> web.StreamResponse:
         name, version = _path(http)
         self._models.check(name, version)
         body = await body_of(http)  # read first, so that a slow client holds no model
         began = time.monotonic()
         async with self._models.use(name, version) as service:
-            waited_s = time.monotonic() - began  # for a pool to load the model
-            description = service.description
-            if http.content_type == infer_message.CONTENT_TYPE:
-                incoming, written = infer_message.read(http, body), infer_message.answer
-            else:
-                incoming, written = infer_request.read(http, body, description), answer
-            request = checked(description, incoming.request)
+            found = await self._bodies.read(INFER, http, body, service)
+            request = found.request
             if math.isfinite(request.timeout_s):
+                waited_s = time.monotonic() - began  # for a pool to load the model, and for the body to be read
                 request = replace(request, timeout_s=max(0.0, request.timeout_s - waited_s))
-            return written(service.identity, incoming, await service.infer(request))
+            outputs = await service.infer(request, self._bodies.tenant_of(http))
+            written = await self._bodies.write(found.answer, http, service, outputs)
+        return await send(http, written)  # a slow client holds no model
 
     async def model_ready(self, http: web.Request) -> web.Response:
         name, version = _path(http)

@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .service import ModelIdentity, PredictService
+from .identity import ModelIdentity
+from .service import PredictService
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,33 +2,22 @@
 
 import asyncio
 import math
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
+import numpy
 from msgspec.structs import replace
 
 from ...predict.batcher import BatchQueueFull, DeadlineMissed
 from ...predict.description import ModelDescription
 from ...predict.executor import Executor, InferRequest, ModelCrashed, ModelFailed, ModelLost
-from ...predict.tensors import Tensor, TensorError, TensorSpec
+from ...predict.tensors import NUMPY, Tensor, finite
 from ...telemetry.predict_metrics import PredictMetrics
 from ...telemetry.tracing import Tracing
 from ..errors import HttpError, engine_crashed, invalid, lost, queue_full, too_late, unavailable
 from ..probes import Health
-from ..texts.rows import row_tokens
-from .images import ImageInputs, Where, raise_for_shape, takes
-
-
-@dataclass(frozen=True, slots=True)
-class ModelIdentity:
-    """The name and version that clients see, and the revision that is served."""
-
-    name: str
-    version: str
-    revision: str = ""
-
-    def has_version(self, version: str) -> bool:
-        return version in (self.version, self.revision) and bool(version)
+from .identity import ModelIdentity
+from .images import ImageInputs, Where, takes
 
 
 class PredictService:
@@ -60,20 +49,25 @@ class PredictService:
         assert self.executor.description, "it is loaded"
         return self.executor.description
 
-    async def infer(self, request: InferRequest, where: Where | None = None) -> list[Tensor]:
-        """The outputs of a request that `checked` has let through. `where`: the path of each of its images."""
+    async def infer(self, request: InferRequest, tenant: str, where: Where | None = None) -> list[Tensor]:
+        """The outputs of a request that was `checked`. `tenant`: "" for none. `where`: the path of each image."""
         self.check_open()
         own = math.isfinite(request.timeout_s)
+        if self.description.batched and not request.inputs[0].rows:
+            return _without_rows(self.description, request.outputs)
         try:
             if self.images and takes(self.description, request.inputs[0]):
-                outputs = await self._infer_images(self.images, request, where)
+                outputs = await self._infer_images(self.images, request, tenant, where)
             else:
-                outputs = await self.executor.infer(request)
+                outputs = await self.executor.infer(request, tenant)
         except BatchQueueFull as error:
             raise queue_full(str(error)) from None
         except DeadlineMissed as error:
             raise too_late(str(error)) if own else _overloaded(str(error)) from None
         except ModelFailed as error:
+            if name := _not_finite(request):
+                message = f"The model failed on this request, whose input {name!r} has NaN or infinite numbers: {error}"
+                raise invalid(message, name, "not_finite") from None
             raise HttpError(
                 500, f"The model failed on this request: {error}", code="model_error", outcome="error"
             ) from None
@@ -83,7 +77,9 @@ class PredictService:
             raise lost(str(error)) from None
         return outputs
 
-    async def _infer_images(self, images: ImageInputs, request: InferRequest, where: Where | None) -> list[Tensor]:
+    async def _infer_images(
+        self, images: ImageInputs, request: InferRequest, tenant: str, where: Where | None
+    ) -> list[Tensor]:
         """As `infer`, for a request with images: its timeout covers decoding and model together."""
         loop = asyncio.get_running_loop()
         timeout_s = min(request.timeout_s, self.executor.batcher.rules.timeout_s)
@@ -94,60 +90,24 @@ class PredictService:
                     ready = await stack.enter_async_context(images.tensors(request, where))
             except TimeoutError:
                 raise DeadlineMissed(f"The images of the request were not decoded within {timeout_s:g} s.") from None
-            return await self.executor.infer(replace(ready, timeout_s=max(0.0, ends_s - loop.time())))
+            return await self.executor.infer(replace(ready, timeout_s=max(0.0, ends_s - loop.time())), tenant)
+
+
+def _not_finite(request: InferRequest) -> str | None:
+    """The input with numbers that not every model takes. They are the client's: the model is not to blame."""
+    return next((tensor.name for tensor in request.inputs if not finite(tensor)), None)
+
+
+def _without_rows(description: ModelDescription, outputs: Sequence[str]) -> list[Tensor]:
+    """The outputs for no row. Many libraries fail where there is none."""
+    specs = [spec for name in outputs if (spec := description.output(name)) is not None]
+    shapes = [(0, *(max(0, size) for size in spec.shape[1:])) for spec in specs]
+    return [
+        Tensor(spec.name, spec.datatype, numpy.empty(shape, NUMPY[spec.datatype]))
+        for spec, shape in zip(specs, shapes, strict=True)
+    ]
 
 
 def _overloaded(message: str) -> HttpError:
     """The request missed the deployment's timeout, not its own: another server may have less work."""
     return HttpError(429, message, code="would_be_late", retry_after_s=1, outcome="refused")
-
-
-def checked(description: ModelDescription, request: InferRequest) -> InferRequest:
-    """The request with its inputs in the model's order. Raises HttpError with the name of the input that is wrong."""
-    given = {tensor.name: tensor for tensor in request.inputs}
-    if len(given) != len(request.inputs):
-        raise invalid("An input is there twice: send each one once.", "inputs")
-    for name in given:
-        if description.input(name) is None:
-            known = ", ".join(spec.name for spec in description.inputs)
-            raise invalid(f"The model has no input {name!r}; its inputs are {known}.", name)
-    ordered = []
-    for spec in description.inputs:
-        tensor = given.get(spec.name)
-        if tensor is None:
-            raise invalid(
-                f"The input {spec.name!r} is missing: {spec.datatype} of the shape {list(spec.shape)}.", spec.name
-            )
-        _check_input(description, spec, tensor)
-        ordered.append(tensor)
-    if description.batched:
-        _check_rows(ordered)
-    outputs = request.outputs or tuple(spec.name for spec in description.outputs)
-    for name in outputs:
-        if description.output(name) is None:
-            known = ", ".join(spec.name for spec in description.outputs)
-            raise invalid(f"The model has no output {name!r}; its outputs are {known}.", name)
-    tokens = row_tokens(description.text, ordered) if description.text else 0
-    return InferRequest(
-        tuple(ordered), outputs, request.parameters, request.priority, request.timeout_s, row_tokens=tokens
-    )
-
-
-def _check_input(description: ModelDescription, spec: TensorSpec, tensor: Tensor) -> None:
-    if takes(description, tensor):
-        raise_for_shape(tensor, spec)
-        return
-    try:
-        spec.check(tensor)
-    except TensorError as error:
-        raise invalid(f"The {error}.", spec.name) from None
-
-
-def _check_rows(tensors: list[Tensor]) -> None:
-    first = tensors[0]
-    for tensor in tensors[1:]:
-        if tensor.rows != first.rows:
-            raise invalid(
-                f"The input {tensor.name!r} has {tensor.rows} rows, {first.name!r} {first.rows}: send equally many.",
-                tensor.name,
-            )

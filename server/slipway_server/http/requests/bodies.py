@@ -8,15 +8,17 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from slipway_process import json_bounds
+from slipway_process.byte_order_mark import without_mark
+
 from ..errors import HttpError, invalid
 from .fields import MAX_PROMPTS, Prompts, Tokens
+from .nulls import drop_nulls
 
 BODY_S = 120.0  # for a whole body
 BODY_IDLE_S = 30.0  # longest pause between two pieces of a body
-# Lists and objects in a body. Decoding holds up every other request, and these cost a hundred times what a text does.
-MAX_CONTAINERS = 1 << 18
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 
+WITHOUT_EFFECT = frozenset({"metadata", "safety_identifier"})  # fields for who stores chats: nothing is stored here
 # Fields of OpenAI's and vLLM's APIs that would change the answer and that this server does not implement, with their
 # neutral values. A request type that has such a field accepts it. Fields that neither of the two APIs has are ignored.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -122,10 +124,11 @@ def parse(body: bytes, kind: type[S]) -> S:
 
 def decoded(body: bytes) -> dict[str, Any]:
     """The body as a JSON object. Of a name that occurs twice the last value counts, here as in the gateway."""
-    if _containers(body) > MAX_CONTAINERS and _containers(_STRING.sub(b"", body)) > MAX_CONTAINERS:
-        raise invalid(f"The body has more than {MAX_CONTAINERS} lists and objects.")
     try:
-        fields = msgspec.json.decode(body)
+        json_bounds.check(body)
+        fields = msgspec.json.decode(without_mark(body))
+    except json_bounds.TooManyValues as error:
+        raise invalid(f"The body {error}.") from None
     except RecursionError:
         raise invalid("The body is nested too deeply.") from None
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -135,12 +138,12 @@ def decoded(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _containers(body: bytes) -> int:
-    return body.count(b"[") + body.count(b"{")
-
-
 def checked(fields: dict[str, Any], kind: type[S]) -> S:
-    """A body as `kind`; on OpenAI's endpoints (those that allow unknown fields) also checks UNSUPPORTED."""
+    """A body as `kind`; on OpenAI's endpoints (those that allow unknown fields) also checks UNSUPPORTED.
+
+    Optional fields that are null are removed from `fields`.
+    """
+    drop_nulls(fields, kind)
     if not kind.__struct_config__.forbid_unknown_fields:
         _refuse_unsupported(fields, kind)
     try:

@@ -51,4 +51,7 @@ Prompts = str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1, max_l
 Texts = Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)]
 Objects = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
 TemplateVariables = Annotated[dict[str, Any], Meta(max_length=64)]
+# OpenAI's `metadata`: for logs of the client's.
+Short = Annotated[str, Meta(max_length=512)]
+Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], Short], Meta(max_length=16)]
 ToolName = Annotated[str, Meta(min_length=1, max_length=256)]

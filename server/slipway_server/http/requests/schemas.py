@@ -19,6 +19,7 @@ from .fields import (
     Count,
     LengthPenalty,
     LogitBias,
+    Metadata,
     MinP,
     ModelName,
     Objects,
@@ -178,6 +179,8 @@ class ChatRequest(FullSampling, kw_only=True):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     documents: Objects | None = None
+    metadata: Metadata | None = None
+    safety_identifier: CallerName | None = None
     reasoning_effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool = True

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 
 from ...engine.request import Grammar
 from ..errors import HttpError, invalid
+from .json_schemas import demanded
 from .sampling import Sampling
 
 MAX_GRAMMAR_BYTES = 120 << 10
@@ -116,6 +117,7 @@ def of_schema(schema: Schema, param: str, white_space: str = WHITE_SPACE) -> Gra
         HttpError: the schema is too large or too deep.
     """
     check_depth(schema, param)
+    schema = demanded(schema)
     if isinstance(schema, dict):
         # llguidance reads its own options there: what a client wrote must not weaken the schema.
         flexible = {"whitespace_pattern": white_space} if white_space else {"whitespace_flexible": False}

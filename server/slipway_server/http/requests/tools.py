@@ -13,6 +13,7 @@ from ...text.answers.call_parser import MAX_CALLS
 from ...text.answers.selection import AnswerFormats
 from ..errors import invalid
 from .bodies import unsupported
+from .json_schemas import demanded
 from .structured import WHITE_SPACE, bounded, check_depth
 
 MAX_TOOLS = 128  # OpenAI's own limit
@@ -39,13 +40,23 @@ class NamedFunction(Struct, kw_only=True, forbid_unknown_fields=True):
     name: FunctionName
 
 
-class NamedTool(Struct, kw_only=True, forbid_unknown_fields=True):
-    type: Literal["function"]
+class NamedTool(Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
     function: NamedFunction
 
 
+class AllowedTools(Struct, kw_only=True, forbid_unknown_fields=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolChoice(Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"):
+    """A part of the tools may be called. Others stay in the prompt, so that its beginning is the same each time."""
+
+    allowed_tools: AllowedTools
+
+
 Tools = Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)]
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +70,23 @@ class ToolUse:
     @property
     def callable_tools(self) -> list[ToolDefinition]:
         """The tools that an answer may call."""
-        if isinstance(self.choice, NamedTool):
-            return [tool for tool in self.tools if tool.function.name == self.choice.function.name]
+        if (names := self._chosen_names) is not None:
+            return [tool for tool in self.tools if tool.function.name in names]
         return [] if self.choice == "none" else list(self.tools)
 
     @property
+    def _chosen_names(self) -> set[str] | None:
+        """The names in `tool_choice`; None where it has none."""
+        if isinstance(self.choice, NamedTool):
+            return {self.choice.function.name}
+        if isinstance(self.choice, AllowedToolChoice):
+            return {tool.function.name for tool in self.choice.allowed_tools.tools}
+        return None
+
+    @property
     def must_call(self) -> bool:
+        if isinstance(self.choice, AllowedToolChoice):
+            return self.choice.allowed_tools.mode == "required"
         return self.choice == "required" or isinstance(self.choice, NamedTool)
 
     @property
@@ -81,8 +103,10 @@ class ToolUse:
         names = [tool.function.name for tool in self.tools]
         if len(set(names)) < len(names):
             raise invalid("Two tools have the same name.", "tools")
+        if unknown := sorted((self._chosen_names or set()) - set(names)):
+            raise invalid(f"tool_choice has {unknown[0]!r}, which is not in tools.", "tool_choice")
         if self.must_call and not self.callable_tools:
-            raise invalid("tool_choice needs a call of a tool that is not in tools.", "tool_choice")
+            raise invalid("tool_choice needs a call, and there are no tools.", "tool_choice")
         for tool in self.tools:
             _check_parameters(tool.function)
         if self.tools and len(msgspec.json.encode(self.tools)) > MAX_TOOLS_BYTES:
@@ -200,7 +224,7 @@ def _schema(tools: Sequence[ToolDefinition], key: str) -> dict[str, Any]:
     calls, definitions = [], {}
     for number, tool in enumerate(tools):
         place = f"tool{number}"
-        definitions[place] = {"type": "object"} | _moved(tool.function.parameters or {}, f"#/$defs/{place}")
+        definitions[place] = {"type": "object"} | _moved(demanded(tool.function.parameters or {}), f"#/$defs/{place}")
         properties = {"name": {"const": tool.function.name}, key: {"$ref": f"#/$defs/{place}"}}
         calls.append(
             {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False}

@@ -2,14 +2,12 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 from aiohttp import web
 
 from ..errors import HttpError
-from ..openai import check_model, generate_all, resumable
-from ..requests.bodies import checked, decoded
-from ..requests.prompts import Prompt
+from ..openai import generate_all, resumable
+from ..requests.prompt import Prompt
 from ..requests.schemas import ChatRequest
 from ..requests.shadow import priority_of
 from ..requests.tools import AnswerPlan, begin_answer, plan_answers
@@ -31,17 +29,15 @@ class Responses:
 
     async def create(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
-        body = checked(decoded(incoming.body), ResponsesRequest)
-        body.check()
-        check_model(self._service, body.model)
         try:
-            return await self._answer(http, incoming, body)
+            return await self._answer(http, incoming)
         except HttpError as error:
             raise renamed(error) from None
 
-    async def _answer(self, http: web.Request, incoming: IncomingRequest, body: ResponsesRequest) -> web.StreamResponse:
-        chat, messages = body.chat()
-        prompt, plan = await self._prepare(chat, messages)
+    async def _answer(self, http: web.Request, incoming: IncomingRequest) -> web.StreamResponse:
+        body, [prompt] = await self._service.read(incoming.body, ResponsesRequest, incoming.tenant)
+        chat, formats = body.chat(), self._service.model.formats
+        plan = begin_answer(plan_answers(chat.tool_use, formats, chat.grammar), formats, prompt.text)
         identity = incoming.stream_identity(chat.seed)
         progress = incoming.track_progress(identity, streamed=bool(chat.stream))
         deltas = await self._deltas(http, incoming, chat, prompt, plan, identity, progress)
@@ -60,13 +56,6 @@ class Responses:
             async for _, delta in deltas:
                 builder.add(delta)
         return json_response(builder.response)
-
-    async def _prepare(self, chat: ChatRequest, messages: list[dict[str, Any]]) -> tuple[Prompt, AnswerPlan]:
-        chat.check()
-        formats = self._service.model.formats
-        plan = plan_answers(chat.tool_use, formats, chat.grammar)
-        prompt = await self._service.chat(chat, messages)
-        return prompt, begin_answer(plan, formats, prompt.text)
 
     async def _deltas(
         self,

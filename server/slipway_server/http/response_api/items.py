@@ -27,8 +27,8 @@ def messages_of(instructions: str | None, given: str | Sequence[Item]) -> list[M
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}]
     reasoning = ""  # of the message or the calls that follow
-    for at, item in enumerate(given):
-        path = f"input[{at}]"
+    for at, sent in enumerate(given):
+        path, item = f"input[{at}]", {name: value for name, value in sent.items() if value is not None}
         kind = item.get("type", "message")
         if kind == "message":
             reasoning = _add_message(messages, item, path, reasoning)

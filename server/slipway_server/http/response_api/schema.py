@@ -9,12 +9,14 @@ from ..errors import HttpError, invalid
 from ..requests.bodies import unsupported
 from ..requests.fields import (
     CallerName,
+    Metadata,
     MinP,
     ModelName,
     Positive,
     Priority,
     RepetitionPenalty,
     Seed,
+    Short,
     Stop,
     Temperature,
     TemplateVariables,
@@ -28,13 +30,16 @@ from ..requests.structured import JsonSchema, ResponseFormat, Schema
 from ..requests.tools import (
     MAX_DESCRIPTION_CHARACTERS,
     MAX_TOOLS,
+    AllowedToolChoice,
+    AllowedTools,
     FunctionDefinition,
     FunctionName,
     NamedFunction,
     NamedTool,
+    ToolChoice,
     ToolDefinition,
 )
-from .items import MAX_ITEMS, messages_of
+from .items import MAX_ITEMS
 
 # A field of a chat completion → its name in the Responses API.
 NAMES = {
@@ -51,7 +56,6 @@ _SAME = (
 )
 
 Item = dict[str, Any]
-Short = Annotated[str, Meta(max_length=512)]
 
 
 class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -85,9 +89,21 @@ class FunctionTool(Struct, kw_only=True, forbid_unknown_fields=True):
     strict: bool | None = None
 
 
-class ChosenTool(Struct, kw_only=True, forbid_unknown_fields=True):
-    type: Literal["function"]
+class ChosenTool(Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
     name: FunctionName
+
+    def of_chat(self) -> NamedTool:
+        return NamedTool(function=NamedFunction(name=self.name))
+
+
+class AllowedChoice(Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+    def of_chat(self) -> AllowedToolChoice:
+        return AllowedToolChoice(
+            allowed_tools=AllowedTools(mode=self.mode, tools=[one.of_chat() for one in self.tools])
+        )
 
 
 class ResponseStreamOptions(Struct, forbid_unknown_fields=True):
@@ -109,10 +125,10 @@ class ResponsesRequest(Struct, kw_only=True):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     include: Annotated[list[Short], Meta(max_length=32)] | None = None
-    metadata: Annotated[dict[Annotated[str, Meta(max_length=64)], Short], Meta(max_length=16)] | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
     background: bool | None = None
     previous_response_id: Short | None = None
@@ -152,17 +168,16 @@ class ResponsesRequest(Struct, kw_only=True):
         if self.stream_options and not self.stream:
             raise invalid("stream_options are for streams: set stream.", "stream_options")
 
-    def chat(self) -> tuple[ChatRequest, list[dict[str, Any]]]:
-        """The chat completion that the request means, and its messages as templates get them.
+    def chat(self) -> ChatRequest:
+        """The chat completion that the request means, without its messages: `items.messages_of` makes them.
 
         Raises:
-            HttpError: the input, or the text's format, is not what it must be.
+            HttpError: the text's format is not what it must be.
         """
-        messages = messages_of(self.instructions, self.input)
         fields = {name: value for name in _SAME if (value := getattr(self, name)) is not None and value is not UNSET}
-        body = ChatRequest(
+        return ChatRequest(
             model=self.model,
-            messages=_checked(messages),
+            messages=[],
             max_completion_tokens=self.max_output_tokens,
             reasoning_effort=self.reasoning.effort if self.reasoning else None,
             response_format=self._response_format(),
@@ -170,7 +185,6 @@ class ResponsesRequest(Struct, kw_only=True):
             tool_choice=self._tool_choice(),
             **fields,
         )
-        return body, messages
 
     def _response_format(self) -> ResponseFormat | None:
         wanted = self.text.format if self.text else None
@@ -183,10 +197,9 @@ class ResponsesRequest(Struct, kw_only=True):
         schema = JsonSchema(name=wanted.name or "schema", description=wanted.description, schema=wanted.schema)
         return ResponseFormat(type="json_schema", json_schema=schema)
 
-    def _tool_choice(self) -> Literal["none", "auto", "required"] | NamedTool | None:
-        if isinstance(self.tool_choice, ChosenTool):
-            return NamedTool(type="function", function=NamedFunction(name=self.tool_choice.name))
-        return self.tool_choice
+    def _tool_choice(self) -> ToolChoice | None:
+        choice = self.tool_choice
+        return choice.of_chat() if isinstance(choice, ChosenTool | AllowedChoice) else choice
 
 
 def renamed(error: HttpError) -> HttpError:
@@ -203,7 +216,8 @@ def _definition(tool: FunctionTool) -> ToolDefinition:
     return ToolDefinition(type="function", function=function)
 
 
-def _checked(messages: list[dict[str, Any]]) -> Messages:
+def checked_messages(messages: list[dict[str, Any]]) -> Messages:
+    """Raises HttpError for messages that a chat completion would not take."""
     try:
         return msgspec.convert(messages, Messages)
     except msgspec.ValidationError as error:

@@ -1,5 +1,6 @@
 """Log probabilities in the two shapes that OpenAI's API has for them, and in vLLM's for those of a prompt."""
 
+import codecs
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,22 +24,39 @@ def format_chat_logprobs(items: Iterable[Logprobs], tokenizer: Tokenizer) -> dic
     }
 
 
+class TextOffsets:
+    """Where each token begins in a text, in characters: tokens of one character begin where it does."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._characters = tokenizer, 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> int:
+        """The offset of the next token."""
+        offset = self._characters
+        self._characters += len(self._decoder.decode(self._tokenizer.bytes_of(token)))
+        return offset
+
+
 def format_completion_logprobs(
-    items: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int, *, offset: int = 0, first: int | None = None
+    items: Iterable[Logprobs],
+    tokenizer: Tokenizer,
+    alternatives: int,
+    *,
+    offsets: TextOffsets,
+    first: int | None = None,
 ) -> dict[str, Any]:
     """`choices[].logprobs` of a completion.
 
-    `offset` is where the first token's text begins, in characters. `first` is a token before all `items` that
-    nothing predicts: the first one of an echoed prompt.
+    `offsets` has the tokens before these. `first` is a token before all `items` that nothing predicts: the first one of
+    an echoed prompt.
     """
     found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 
     def add(token: int, value: float | None, top: dict[str, float] | None) -> None:
-        nonlocal offset
-        text = tokenizer.text_of(token)
-        for name, item in zip(found, (text, value, top, offset), strict=True):
+        shown = (tokenizer.text_of(token), value, top, offsets.push(token))
+        for name, item in zip(found, shown, strict=True):
             found[name].append(item)
-        offset += len(text)
 
     if first is not None:
         add(first, None, None)

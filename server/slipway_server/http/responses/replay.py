@@ -6,6 +6,7 @@ the engine continues after one prefill. A request with `returns` keeps its slot 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -40,9 +41,9 @@ class ReplayBuffer:
     The newest reader reads it from its beginning. An older reader gets a `taken_over` error.
     """
 
-    def __init__(self, name: str, digest: bytes, prefix: tuple[int, ...]) -> None:
+    def __init__(self, name: str, digest: bytes, prefix: tuple[int, ...], tenant: str) -> None:
         """`digest`: of the request. `prefix`: tokens that were known before; another server sent them."""
-        self.name, self.digest, self.first_position = name, digest, len(prefix)
+        self.name, self.digest, self.first_position, self.tenant = name, digest, len(prefix), tenant
         self.retained, self.size_bytes, self.reader = False, BUFFER_BYTES, 0
         self.writer: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -140,6 +141,7 @@ class ReplayStore:
         self._buffers: dict[str, ReplayBuffer] = {}
         self._detached: dict[str, ReplayBuffer] = {}  # without a reader; the longest detached one first
         self._size_bytes = 0
+        self._tenant_bytes: Counter[str] = Counter()
         metrics.observe_replay(lambda: len(self._detached), lambda: self._size_bytes)
 
     async def answer(
@@ -160,7 +162,10 @@ class ReplayStore:
                 async for delta in deltas:
                     yield delta
             return
-        buffer = self._find(request, identity) or self._create(request, identity, known)
+        buffer = self._find(request, identity)
+        if buffer is None:
+            progress.starts_over = progress.recomputes
+            buffer = self._create(request, identity, known)
         reader, complete = buffer.attach_reader(), False
         if not buffer.finished and buffer.writer is None:
             buffer.writer = asyncio.create_task(self._write(buffer, source, buffer.start_writing()))
@@ -203,7 +208,7 @@ class ReplayStore:
         return buffer
 
     def _create(self, request: IncomingRequest, identity: Identity, known: tuple[int, ...]) -> ReplayBuffer:
-        buffer = ReplayBuffer(str(identity), request.digest, known)
+        buffer = ReplayBuffer(str(identity), request.digest, known, request.tenant)
         # Of two requests with the same name only the first one can be resumed.
         if self._open and buffer.name not in self._buffers:
             buffer.retained = True
@@ -233,12 +238,22 @@ class ReplayStore:
         if not buffer.retained:
             return
         self._size_bytes += size_bytes
+        self._tenant_bytes[buffer.tenant] += size_bytes
         while self._size_bytes > self._limits.size_bytes:
-            if self._detached:
-                self._discard(next(iter(self._detached.values())), "evicted")
-            else:
-                self._release(buffer)
-                break
+            self._evict()
+
+    def _evict(self) -> None:
+        """Forgets a buffer of the tenant whose buffers are largest together, so that it evicts its own.
+
+        It is the one that has been without a reader for longest; without such a one the largest that is read, whose
+        stream goes on and cannot be resumed.
+        """
+        ((tenant, _),) = self._tenant_bytes.most_common(1)
+        if idle := next((one for one in self._detached.values() if one.tenant == tenant), None):
+            self._discard(idle, "evicted")
+        else:
+            read = (one for one in self._buffers.values() if one.tenant == tenant)
+            self._release(max(read, key=lambda one: one.size_bytes))
 
     # -- readers that leave
 
@@ -252,7 +267,9 @@ class ReplayStore:
         self._detached[buffer.name] = buffer
         buffer.timer = self._call_later(self._limits.window_s, lambda: self._discard(buffer, "expired"))
         if len(self._detached) > self._limits.streams:
-            self._discard(next(iter(self._detached.values())), "evicted")
+            tenants = Counter(one.tenant for one in self._detached.values())
+            ((tenant, _),) = tenants.most_common(1)
+            self._discard(next(one for one in self._detached.values() if one.tenant == tenant), "evicted")
 
     def _discard(self, buffer: ReplayBuffer, reason: str = "") -> None:
         """Stop the writer and forget the buffer. `reason`: for the metrics, where the buffer is detached."""
@@ -274,3 +291,6 @@ class ReplayStore:
             buffer.retained = False
             del self._buffers[buffer.name]
             self._size_bytes -= buffer.size_bytes
+            self._tenant_bytes[buffer.tenant] -= buffer.size_bytes
+            if not self._tenant_bytes[buffer.tenant]:
+                del self._tenant_bytes[buffer.tenant]

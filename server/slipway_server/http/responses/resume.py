@@ -24,11 +24,14 @@ PROMPT_TOKENS = "X-Slipway-Prompt-Tokens"  # what a stream that is not read to i
 RESUME = "X-Slipway-Resume"
 RESUME_BYTES = "X-Slipway-Resume-Bytes"
 RETURNS = "X-Slipway-Returns"
+RECOMPUTES = "X-Slipway-Recomputes"  # the whole answer is generated again, and charged again
 
 _RESUME = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{32})\.([0-9]{1,9})\.([0-9a-f]{8})")
 _SIZE = re.compile(r"[0-9]{1,10}")
 _TOKENS = re.compile(rb"(?:[0-9]{1,10}(?:,[0-9]{1,10})*)?,?")
 _SEEDS = 1 << 64
+# As much as a gateway keeps of a stream. They are read where they stop other requests.
+MAX_TOKEN_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ def parse_request(headers: Mapping[str, str], body: bytes, path: str = "", tenan
     size = headers.get(RESUME_BYTES, "0")
     if not found or not _SIZE.fullmatch(size) or int(size) > len(body):
         raise invalid(f"{RESUME} and {RESUME_BYTES} do not name a place in a stream.")
+    if int(size) > MAX_TOKEN_BYTES:
+        raise invalid(f"{RESUME_BYTES} is {size}; the most is {MAX_TOKEN_BYTES}.")
     seed, created, name, position, check = found.groups()
     cut = len(body) - int(size)
     resume = Resume(Identity(int(seed, 16), int(created, 16), name), int(position), int(check, 16), _tokens(body[cut:]))
@@ -135,6 +140,7 @@ class StreamPosition:
     def __init__(self, identity: Identity, resume: Resume | None = None) -> None:
         self.identity = identity
         self.position = 0
+        self.starts_over = False  # no buffer and no tokens are there: the answer is generated from its beginning again
         self.mismatched = False  # the tokens are not those of the stream that is resumed
         self._check = 0
         self._pending_tokens: list[int] = []

@@ -7,10 +7,11 @@ from typing import Any
 
 from ...engine.request import FinishReason, Logprobs
 from ...text.answers.answer import AnswerForm
-from ..requests.prompts import Prompt, ServedModel
+from ..requests.prompt import Prompt
+from ..requests.prompts import ServedModel
 from ..requests.schemas import ChatRequest, CompletionRequest
 from .delta import Delta
-from .logprobs import format_chat_logprobs, format_completion_logprobs, format_prompt_logprobs
+from .logprobs import TextOffsets, format_chat_logprobs, format_completion_logprobs, format_prompt_logprobs
 from .message import MessageParser
 from .resume import Identity, StreamPosition
 
@@ -168,7 +169,7 @@ class CompletionShape(Shape):
     def __init__(self, model: ServedModel, identity: Identity, prompts: list[Prompt], body: CompletionRequest) -> None:
         super().__init__(model, identity, prompts)
         self._body = body
-        self._offsets: dict[int, int] = {}  # characters before the next token of each choice
+        self._offsets: dict[int, TextOffsets] = {}  # of the next token of each choice
 
     def choice(self, index: int, choice: Choice) -> dict[str, Any]:
         text, logprobs = (
@@ -186,14 +187,16 @@ class CompletionShape(Shape):
         logprobs = self._completion_logprobs(index, [delta.logprobs], ()) if delta.logprobs else None
         if self._body.logprobs is not None and logprobs is None:
             # Resumed from another server, which sent the log probabilities of this token.
-            self._offsets[index] = self._offsets.get(index, 0) + len(self._tokenizer.text_of(delta.token))
+            self._offsets_of(index).push(delta.token)
         return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish}
 
     def opening(self, index: int, delta: Delta) -> dict[str, Any] | None:
         if not self._body.echo:
             return None
         logprobs = self._completion_logprobs(index, [], delta.prompt_logprobs, is_first=True)
-        self._offsets[index] = sum(len(self._tokenizer.text_of(token)) for token in self._prompt(index).tokens)
+        self._offsets[index] = TextOffsets(self._tokenizer)
+        for token in self._prompt(index).tokens:
+            self._offsets[index].push(token)
         return {"index": index, "text": self._prompt(index).text, "logprobs": logprobs, "finish_reason": None}
 
     def _prompt(self, index: int) -> Prompt:
@@ -207,10 +210,11 @@ class CompletionShape(Shape):
         echoed = is_first and bool(self._body.echo)
         first = self._prompt(index).tokens[0] if echoed else None
         items = [*(prompt_logprobs if echoed else ()), *logprobs]
-        offset = self._offsets.get(index, 0)
-        shown = format_completion_logprobs(items, self._tokenizer, self._body.logprobs, offset=offset, first=first)
-        self._offsets[index] = offset + sum(map(len, shown["tokens"]))
-        return shown
+        offsets = self._offsets_of(index)
+        return format_completion_logprobs(items, self._tokenizer, self._body.logprobs, offsets=offsets, first=first)
+
+    def _offsets_of(self, index: int) -> TextOffsets:
+        return self._offsets.setdefault(index, TextOffsets(self._tokenizer))
 
 
 def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:

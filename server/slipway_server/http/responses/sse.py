@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from slipway_process.supervisor import observe
+
 from ..errors import HttpError
-from .resume import PROMPT_TOKENS, STREAM, StreamPosition
+from .resume import PROMPT_TOKENS, RECOMPUTES, STREAM, StreamPosition
 
 DONE = b"data: [DONE]\n\n"
-# Unlike a position's comment, which has a blank after the colon.
-COMMENT = b":\n\n"
+# A line and no empty one behind it: once they have seen an id, OpenAI's clients take an empty line for the end of an
+# event without data, and fail. A position's comment has a blank after the colon.
+COMMENT = b":\n"
 CRASHED = b": engine_crashed\n\n"
 # Before an event that others of the same token follow: a stream cannot be resumed after it.
 FOLLOWED = b": +\n"
@@ -32,12 +35,14 @@ def json_response(body: Any) -> web.Response:
 class _Line:
     """An event stream. Its first bytes open it; after them it is never silent for longer than KEEP_ALIVE_S seconds.
 
-    `early`: it may be opened by a comment too, before it is known whether there will be an event.
+    One that first recomputes tokens may be opened by a comment too, before it is known whether there will be an event.
     """
 
-    def __init__(self, http: web.Request, headers: dict[str, str], *, early: bool) -> None:
-        self.response = web.StreamResponse(headers=HEADERS | headers)
-        self._http, self._early = http, early
+    def __init__(self, http: web.Request, progress: StreamPosition | None, prompt_tokens: int) -> None:
+        named = {STREAM: str(progress.identity), PROMPT_TOKENS: str(prompt_tokens)} if progress else {}
+        self.response = web.StreamResponse(headers=HEADERS | named)
+        self._http, self._progress = http, progress
+        self._early = progress is not None and progress.recomputes
         self._opening = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self._written_s = self._clock()
@@ -45,6 +50,8 @@ class _Line:
     async def open(self) -> None:
         async with self._opening:
             if not self.response.prepared:
+                if self._progress and self._progress.starts_over:
+                    self.response.headers[RECOMPUTES] = "1"
                 await self.response.prepare(self._http)
 
     async def write(self, data: bytes) -> None:
@@ -81,9 +88,8 @@ async def stream_events(
     A stream that another server can continue breaks off instead: its client reconnects there. A stream that first
     recomputes the tokens that its client has already is kept alive by comments meanwhile.
     """
-    named = {STREAM: str(progress.identity), PROMPT_TOKENS: str(prompt_tokens)} if progress else {}
-    line = _Line(http, named, early=progress is not None and progress.recomputes)
-    keeping = asyncio.create_task(line.keep_alive())
+    line = _Line(http, progress, prompt_tokens)
+    keeping = observe(asyncio.create_task(line.keep_alive(), name="comments of a stream"))
     try:
         async for frame in _frames(events, progress):
             await line.write(frame)

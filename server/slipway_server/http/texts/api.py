@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy
 from aiohttp import web
 
@@ -12,19 +13,25 @@ from ...predict.description import INDEPENDENT
 from ...predict.executor import InferRequest
 from ...predict.tensors import Array
 from ..errors import HttpError, invalid
-from ..predict.rows import probabilities_of
+from ..predict.checking import checked
+from ..predict.json_body import counted
 from ..predict.served import ServedModels
-from ..predict.service import PredictService, checked
-from ..requests.bodies import body_of, parse
+from ..predict.service import PredictService
+from ..predict_bodies.rows import probabilities_of
+from ..requests.bodies import body_of
 from ..requests.shadow import priority_of
+from ..requests.tenant import Tenants
 from ..responses.sse import json_response
 from .bodies import ClassifyRequest, RerankDocument, RerankRequest, ScoreRequest
 from .rows import MAX_BYTES, OUTPUTS, Scored, check, column, scored
 
+_RERANK, _SCORE = msgspec.json.Decoder(RerankRequest), msgspec.json.Decoder(ScoreRequest)
+_CLASSIFY = msgspec.json.Decoder(ClassifyRequest)
+
 
 class TextApi:
-    def __init__(self, models: ServedModels) -> None:
-        self._models = models
+    def __init__(self, models: ServedModels, tenants: Tenants) -> None:
+        self._models, self._tenants = models, tenants
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -37,14 +44,14 @@ class TextApi:
         ]
 
     async def rerank(self, http: web.Request) -> web.Response:
-        body = parse(await body_of(http), RerankRequest)
+        body = counted(await body_of(http), _RERANK)
         texts = [one.text if isinstance(one, RerankDocument) else one for one in body.documents]
         check(body.query, "query")
         for index, text in enumerate(texts):
             check(text, f"documents[{index}]")
         async with self._models.use(body.model) as service:
-            found = await _pairs(service, http, [body.query] * len(texts), texts, "documents")
-        scores = _scores(found, body.use_activation)
+            found = await self._pairs(service, http, [body.query] * len(texts), texts, "documents")
+        scores = _scores(found, body.activates)
         best = numpy.argsort(-scores, kind="stable").tolist()[: body.top_n or len(texts)]
         results = [_result(found, index, float(scores[index])) for index in best]
         if body.return_documents:
@@ -52,7 +59,7 @@ class TextApi:
         return json_response({"id": _id("rerank"), "model": body.model, "results": results, "usage": found.usage})
 
     async def score(self, http: web.Request) -> web.Response:
-        body = parse(await body_of(http), ScoreRequest)
+        body = counted(await body_of(http), _SCORE)
         first, second = _checked(body.text_1, "text_1"), _checked(body.text_2, "text_2")
         if len(first) not in (1, len(second)):
             raise invalid(
@@ -61,8 +68,8 @@ class TextApi:
             )
         pairs = first * len(second) if len(first) == 1 else first
         async with self._models.use(body.model) as service:
-            found = await _pairs(service, http, pairs, second, "text_2")
-        scores = _scores(found, body.use_activation)
+            found = await self._pairs(service, http, pairs, second, "text_2")
+        scores = _scores(found, body.activates)
         data = [
             {"index": index, "object": "score", "score": float(value)} | _cut(found, index)
             for index, value in enumerate(scores)
@@ -70,15 +77,15 @@ class TextApi:
         return json_response(_list("score", body.model, data, found))
 
     async def classify(self, http: web.Request) -> web.Response:
-        body = parse(await body_of(http), ClassifyRequest)
+        body = counted(await body_of(http), _CLASSIFY)
         texts = _checked(body.input, "input")
         async with self._models.use(body.model) as service:
             description = service.description
             if description.text is None or not description.labels:
                 raise _not_for(body.model, "classifies no texts", "a model with spec.model.task: classify")
-            found = await _infer(service, http, [texts], "input")
+            found = await self._infer(service, http, [texts], "input")
         activated = (
-            [probabilities_of(row, description.scores) for row in found.logits] if body.use_activation else found.logits
+            [probabilities_of(row, description.scores) for row in found.logits] if body.activates else found.logits
         )
         data = [
             {
@@ -92,29 +99,29 @@ class TextApi:
         ]
         return json_response({"labels": description.labels} | _list("classify", body.model, data, found))
 
+    async def _pairs(
+        self, service: PredictService, http: web.Request, first: Sequence[str], second: Sequence[str], param: str
+    ) -> Scored:
+        text = service.description.text
+        if text is None or not text.pairs:
+            raise _not_for(service.identity.name, "is no reranker", "a model with spec.model.task: rerank")
+        return await self._infer(service, http, [first, second], param)
+
+    async def _infer(
+        self, service: PredictService, http: web.Request, columns: Sequence[Sequence[str]], param: str
+    ) -> Scored:
+        description = service.description
+        tensors = tuple(column(spec.name, texts) for spec, texts in zip(description.inputs, columns, strict=True))
+        if (total := sum(len(item) for one in tensors for item in one.array)) > MAX_BYTES:
+            raise invalid(f"{param} has rows of {total} bytes together; {MAX_BYTES} is the limit.", param)
+        request = checked(description, InferRequest(tensors, OUTPUTS, priority=priority_of(http.headers)))
+        return scored(await service.infer(request, self._tenants.of(http.headers)))
+
 
 def _checked(given: str | list[str], param: str) -> list[str]:
     if isinstance(given, str):
         return [check(given, param)]
     return [check(text, f"{param}[{index}]") for index, text in enumerate(given)]
-
-
-async def _pairs(
-    service: PredictService, http: web.Request, first: Sequence[str], second: Sequence[str], param: str
-) -> Scored:
-    text = service.description.text
-    if text is None or not text.pairs:
-        raise _not_for(service.identity.name, "is no reranker", "a model with spec.model.task: rerank")
-    return await _infer(service, http, [first, second], param)
-
-
-async def _infer(service: PredictService, http: web.Request, columns: Sequence[Sequence[str]], param: str) -> Scored:
-    description = service.description
-    tensors = tuple(column(spec.name, texts) for spec, texts in zip(description.inputs, columns, strict=True))
-    if (total := sum(len(item) for one in tensors for item in one.array)) > MAX_BYTES:
-        raise invalid(f"{param} has rows of {total} bytes together; {MAX_BYTES} is the limit.", param)
-    request = checked(description, InferRequest(tensors, OUTPUTS, priority=priority_of(http.headers)))
-    return scored(await service.infer(request))
 
 
 def _scores(found: Scored, activate: bool) -> Array:

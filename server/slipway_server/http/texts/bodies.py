@@ -24,9 +24,13 @@ class TextRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
     model: ModelName
     user: CallerName | None = None
-    use_activation: bool = True  # probabilities; without it the model's own numbers
+    use_activation: bool | None = None  # probabilities, unless false: the model's own numbers
     truncate_prompt_tokens: Literal[-1] | None = None  # the limit of the model, at which rows are always cut
     priority: Literal[0] | None = None
+
+    @property
+    def activates(self) -> bool:
+        return self.use_activation is not False
 
 
 class RerankRequest(TextRequest, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +39,7 @@ class RerankRequest(TextRequest, kw_only=True, forbid_unknown_fields=True):
     query: str
     documents: Documents
     top_n: TopN | None = None
-    return_documents: bool = False
+    return_documents: bool | None = None
     max_chunks_per_doc: None = None
     max_tokens_per_doc: None = None
     rank_fields: None = None

@@ -139,7 +139,7 @@ def incompatibility(config: Config) -> str | None:
         return f"model_type {kind[:64]!r} needs code of the folder, which is never run ({code[0]})"
     for rope in _ropes(config):
         rope_type = str(rope.get("rope_type") or rope.get("type"))
-        if rope_type in ("dynamic", "longrope", "su"):
+        if rope_type in ("dynamic", "longrope", "su"):  # `su`: an old name of longrope
             return f"its rotary embedding ({rope_type}) depends on the longest request of a step"
     return None
 

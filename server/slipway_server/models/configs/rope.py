@@ -5,6 +5,7 @@ Sources: RoFormer (arXiv 2104.09864), YaRN (2309.00071), LongRoPE (2402.13753), 
 
 import math
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from . import Config
 
@@ -13,6 +14,9 @@ KNOWN_FIELDS = frozenset(
     | {"low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "attention_factor"}
     | {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 )
+
+# No factor makes a context longer than this.
+LONGEST_TOKENS = 1 << 24
 
 
 class Unsupported(Exception):
@@ -56,6 +60,26 @@ def rope_of(config: Config, kind: str, theta: float, local_theta: float | None =
     )
 
 
+def longest_contexts(config: Config, longest: int) -> tuple[int, int]:
+    """The context in tokens that a model is served with by itself, and the most that may be requested of it.
+
+    YaRN's authors count the lengthened context from the original one, and many configs keep the original in
+    `max_position_embeddings`: vLLM serves original times factor then. Configs with linear scaling name either length,
+    so that the longer one must be requested. The other kinds name the longer one.
+
+    Args:
+        longest: what config.json names, as `max_position_embeddings` or in another field.
+    """
+    given = config.get("rope_scaling") or config.get("rope_parameters")
+    rope = given if isinstance(given, dict) else {}
+    kind, factor = _kind(rope), rope.get("factor")
+    original = rope.get("original_max_position_embeddings") or longest
+    if kind not in ("yarn", "linear") or not _is_number(factor) or not _is_number(original):
+        return longest, longest
+    lengthened = max(longest, int(min(original * factor, LONGEST_TOKENS)))
+    return (lengthened if kind == "yarn" else longest), lengthened
+
+
 def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
     """The rotary embedding for heads of `size` numbers and positions below `context_tokens`.
 
@@ -66,7 +90,7 @@ def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
     """
     if strange := rope.keys() - KNOWN_FIELDS - {"longest"}:
         raise Unsupported(f"rotary embedding with {sorted(strange)[0]}")
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _kind(rope)
     part, theta = float(rope["partial_rotary_factor"]), float(rope["rope_theta"])
     rotated = int(size * part) if 0 < part <= 1 else 0
     if rotated < 2 or not 0 < theta < math.inf:
@@ -83,6 +107,16 @@ def rotation(rope: Config, size: int, context_tokens: int) -> Rotation:
     if kind == "longrope":
         return _longrope(plain, rope, context_tokens)
     raise Unsupported(f"rotary embedding of type {kind!r}")
+
+
+def _kind(rope: Config) -> str:
+    """The type by its present name: the first configs of Phi-3 call LongRoPE `su` or `yarn`."""
+    kind = str(rope.get("rope_type") or rope.get("type") or "default")
+    return "longrope" if kind == "su" or (kind == "yarn" and "long_factor" in rope) else kind
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _llama3(frequency: float, rope: Config) -> float:

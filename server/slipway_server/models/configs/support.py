@@ -5,7 +5,7 @@ from typing import Any
 
 from . import architectures
 from .families import BadConfig, shape_of
-from .rope import Unsupported
+from .rope import Unsupported, longest_contexts
 
 NATIVE, FALLBACK, ENCODER, CLASSIFIER, REFUSED = "native", "fallback", "encoder", "classifier", "refused"
 
@@ -30,7 +30,7 @@ def check_support(config: dict[str, Any], *, pooled: bool = False, context_token
         if architectures.task_of(config, pooled=pooled) == architectures.EMBED:
             return ModelSupport(ENCODER)
         longest = config.get("max_position_embeddings")
-        shape_of(config, context_tokens or (longest if isinstance(longest, int) else 2048))
+        shape_of(config, context_tokens or longest_contexts(config, longest if isinstance(longest, int) else 2048)[0])
     except (architectures.NotServable, BadConfig) as reason:
         return ModelSupport(REFUSED, str(reason))
     except Unsupported as reason:

@@ -87,20 +87,11 @@ class ModelLoader:
             self._queue.put_nowait(slot)
         return slot.load
 
-    async def run(self) -> None:
-        """Load models until cancelled; all processes are ended before this returns."""
-        workers = [asyncio.create_task(self._work()) for _ in range(self._rules.parallel_loads)]
-        try:
-            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-            for worker in done:
-                worker.result()
-        finally:
-            for worker in workers:
-                worker.cancel()  # once: a second time would interrupt the end of a process
-            await asyncio.gather(*workers, return_exceptions=True)
-            for slot in self._slots.values():
-                self.evict(slot, "shutdown", drain_s=0.0)
-            await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+    async def end(self) -> None:
+        """End all processes; nothing loads models any more."""
+        for slot in self._slots.values():
+            self.evict(slot, "shutdown", drain_s=0.0)
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
 
     def evict(self, slot: ModelSlot, reason: str, drain_s: float = DRAIN_S) -> "asyncio.Task[None] | None":
         """Give the model no further request; end it when its requests have ended, after `drain_s` seconds at most.
@@ -128,7 +119,8 @@ class ModelLoader:
 
     # -- one load
 
-    async def _work(self) -> None:
+    async def work(self) -> None:
+        """Load one model after the other until cancelled; `parallel_loads` tasks do."""
         while True:
             slot = await self._queue.get()
             load, found = slot.load, None
@@ -221,7 +213,9 @@ class ModelLoader:
         self._leaving[resident] = task
         slot.leaving += 1
 
-        def ended(_: "asyncio.Task[None]") -> None:
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled() and (error := task.exception()):
+                log.error("the end of a model failed", exc_info=error, extra={"model": slot.entry.name})
             del self._leaving[resident]
             slot.leaving -= 1
             self._changed.set()

@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from slipway_process.supervisor import OnFailure, Supervisor
+
 from ...engine.client import EngineError
 from ...models.checkpoint import CheckpointError
 from .catalog import Catalog, CatalogError, Fingerprint, ModelKey, PoolEntry, fingerprint, read_catalog
@@ -26,9 +28,10 @@ class ProcessPool:
         rules: PoolRules,
         host: Callable[[PoolEntry], ModelHost],
         observer: PoolObserver,
+        tasks: Supervisor,
     ) -> None:
-        """Raises CatalogError for a wrong file."""
-        self._file, self._rules = file, rules
+        """`tasks`: of the process. Raises CatalogError for a wrong file."""
+        self._file, self._rules, self._tasks = file, rules, tasks
         self.slots: dict[ModelKey, ModelSlot] = {}
         self.loader = ModelLoader(rules, self.slots, host, observer)
         self.file_errors, self._wrong = 0, ""
@@ -154,18 +157,22 @@ class ProcessPool:
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Follow the file and load models until cancelled. Ready when the load of each pinned model was tried once."""
-        loads = asyncio.create_task(self.loader.run())
+        loads = [self._tasks.start("loads", self.loader.work) for _ in range(self._rules.parallel_loads)]
         try:
             await self._load_pinned()
             on_ready()
-            while not loads.done():
-                await asyncio.wait([loads], timeout=POLL_S)
-                await self._look()
-            await loads
+            # Models that are in memory serve on without it.
+            await self._tasks.start("pool-file", self._follow, OnFailure.SHOW)
         finally:
-            loads.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loads
+            for task in loads:
+                task.cancel()  # once: a second time would interrupt the end of a process
+            await asyncio.gather(*loads, return_exceptions=True)
+            await self.loader.end()
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            await self._look()
 
     async def _load_pinned(self) -> None:
         """Load pinned models one after the other: there may be more of them than loads may wait."""

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from slipway_process import collector, logs
@@ -27,6 +28,11 @@ NO_CLASSIFIER = (
 
 
 def main() -> None:
+    serve(_load)
+
+
+def serve(load: Callable[[ModelWire, LoadModel], LoadedModel]) -> None:
+    """Answers the HTTP process until it hangs up. `load`: isolates this process, and sends what came of the start."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HTTP process decides when to end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     wire = ModelWire(socket.socket(fileno=int(sys.argv[1])))
@@ -34,7 +40,7 @@ def main() -> None:
         start, _ = wire.receive()
         assert isinstance(start, LoadModel), "the first message says what to load"
         logs.configure(start.log_level)
-        model = _load(wire, start)
+        model = load(wire, start)
         collector.spare()
         while True:
             message, data = wire.receive()

@@ -25,6 +25,7 @@ from .wire import HttpWire
 
 LOAD_S = 600.0
 EXIT_S = 10.0
+CHILD = "slipway_server.predict.process.child"
 
 
 class BatchFailed(Exception):
@@ -32,10 +33,13 @@ class BatchFailed(Exception):
 
 
 class ModelProcess:
-    """The process of a model, at most one at a time. `start` may be called again when it has ended."""
+    """The process of a model, at most one at a time. `start` may be called again when it has ended.
 
-    def __init__(self, batch_timeout_s: float) -> None:
-        self._batch_timeout_s = batch_timeout_s
+    `module`: which the process runs.
+    """
+
+    def __init__(self, batch_timeout_s: float, module: str = CHILD) -> None:
+        self._batch_timeout_s, self._module = batch_timeout_s, module
         self._process: asyncio.subprocess.Process | None = None
         self._wire: HttpWire | None = None
 
@@ -69,7 +73,7 @@ class ModelProcess:
         with model_end:
             _, self._wire = await asyncio.get_running_loop().create_connection(HttpWire, sock=http_end)
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "slipway_server.predict.process.child", str(model_end.fileno())),
+                *(sys.executable, "-P", "-m", self._module, str(model_end.fileno())),
                 pass_fds=(model_end.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 env=environment.for_model(start.threads),

@@ -5,16 +5,12 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
-from slipway_server.predict.process import image_decoders
-from slipway_server.predict.process.image_decoders import (
-    DecoderRules,
-    DecoderUnavailable,
-    ImageDecoders,
-    ImageRefused,
-)
+from slipway_server.predict.process.image_decoders import DecoderRules, ImageDecoders
+from slipway_server.predict.process.workers import WorkerUnavailable, WorkRefused
 from testkit import pictures
 
 from .conftest import DIGITS
@@ -49,14 +45,14 @@ async def test_a_process_that_ended_is_replaced() -> None:
         assert (await found.decode(IMAGE) == first).all() and pid(found) != before
 
 
-async def test_an_image_that_takes_too_long_is_refused_and_the_next_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_image_that_takes_too_long_is_refused_and_the_next_one_is_not() -> None:
     async with decoders() as found:
-        with monkeypatch.context() as short:
-            short.setattr(image_decoders, "IMAGE_S", 0.2)
-            await found.warm_up()
-            os.kill(pid(found), signal.SIGSTOP)
-            with pytest.raises(ImageRefused, match="took more than"):
-                await found.decode(IMAGE)
+        usual, found.rules = found.rules, replace(found.rules, timeout_s=0.2)
+        await found.warm_up()
+        os.kill(pid(found), signal.SIGSTOP)
+        with pytest.raises(WorkRefused, match="took more than"):
+            await found.decode(IMAGE)
+        found.rules = usual
         assert (await found.decode(IMAGE)).shape == (3, 8, 8)
 
 
@@ -80,12 +76,12 @@ async def test_hostile_images_side_by_side_end_no_process() -> None:
         for _ in range(2):
             contents = [content for content, _ in pictures.hostile().values()]
             answers = await asyncio.gather(*map(found.decode, [*contents, IMAGE]), return_exceptions=True)
-            assert all(isinstance(answer, ImageRefused) for answer in answers[:-1])
+            assert all(isinstance(answer, WorkRefused) for answer in answers[:-1])
             assert not isinstance(answers[-1], BaseException)
         assert len(found._idle) == 2
 
 
 async def test_without_its_configuration_no_process_starts() -> None:
     async with decoders(config="missing/preprocessor_config.json") as found:
-        with pytest.raises(DecoderUnavailable, match="is gone"):
+        with pytest.raises(WorkerUnavailable, match="is gone"):
             await found.decode(IMAGE)

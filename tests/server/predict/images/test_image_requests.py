@@ -147,6 +147,36 @@ def test_what_is_wrong_with_a_row_is_named(digits: ServerProcess, path: str, bod
         assert answer["error"]["param"] == where
 
 
+LINES = "\r\n".join(B64[at : at + 76] for at in range(0, len(B64), 76)) + "\r\n"
+URL_SAFE = base64.urlsafe_b64encode(PNG).decode()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(f"data:{kind};base64,{B64}" for kind in ("image/jpg", "image/pjpeg", "image/x-png", "IMAGE/PNG", "")),
+        f"data:application/octet-stream;base64,{B64}",
+        f"data:image/png;charset=utf-8;name=a.png;base64,{B64}",
+        f"DATA:image/png;BASE64,{B64}",
+        f"data:image/png;base64,\n{LINES}",
+        LINES,
+        URL_SAFE,
+        URL_SAFE.rstrip("="),
+        B64.rstrip("="),
+    ],
+)
+def test_images_are_taken_as_browsers_and_sdks_write_them(digits: ServerProcess, written: str) -> None:
+    """reports.md, 13: image/jpg was refused, and the content decides anyway."""
+    body = {"model": "m", "input": {"image": written}}
+    assert post(digits.url + "/api/v1/predict", body)[2]["prediction"] == pictures.LABELS[DIGIT]
+
+
+@pytest.mark.parametrize("kind", ["image/jpg", "image/pjpeg", "image/x-png", "Image/PNG"])
+def test_a_body_that_is_an_image_may_have_any_name_of_its_type(digits: ServerProcess, kind: str) -> None:
+    status, _, answer = post(digits.url + INFER, PNG, {"Content-Type": kind})
+    assert status == 200 and int(numpy.argmax(scores(answer)[0])) == DIGIT
+
+
 @pytest.mark.parametrize("shape", [[1, 2], [2], [1, 1, 1], []])
 def test_a_shape_that_is_not_of_images_is_named(digits: ServerProcess, shape: list[int]) -> None:
     body = images(B64)

@@ -5,32 +5,31 @@ A gateway terminates gRPC and posts the bytes of the message: in it, gRPC and RE
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
-from aiohttp import web
 from google.protobuf.message import DecodeError
 
 from slipway_process import protobuf
 
 from ...predict.executor import InferRequest
 from ...predict.json_data import dumps
-from ...predict.tensors import BINARY_ONLY, BOOL, BYTES, NUMPY, Tensor, TensorError, elements_of, from_bytes, to_bytes
+from ...predict.tensors import BINARY_ONLY, BOOL, BYTES, NUMPY, Tensor, TensorError, elements_of, from_bytes
 from ..errors import invalid
+from ..predict.message_types import ModelInferRequest
 from ..requests.shadow import priority_of
-from .infer_request import MAX_TENSORS, Incoming, check_names, level, timeout_s
-from .message_types import ModelInferRequest, ModelInferResponse
-from .service import ModelIdentity
+from .infer_answer import InferAnswer
+from .infer_request import CONTENT_ENCODING, MAX_TENSORS, Incoming, check_names, level, timeout_s
+from .limits import Limits
 
-CONTENT_TYPE = "application/x-protobuf"
 # How long the client waits, as gRPC writes it; the gateway sends what is left of it.
 TIMEOUT = "grpc-timeout"
 _DURATION = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_NAME = 512
-_LISTS = {5: "inputs", 6: "outputs", 7: "raw_input_contents"}
+_RAW = 7  # the field of raw_input_contents
+_LISTS = {5: "inputs", 6: "outputs", _RAW: "raw_input_contents"}
 
 # The field of `contents` that has the elements of a datatype; FP16 and BF16 have none.
 CONTENTS = {
@@ -49,34 +48,39 @@ CONTENTS = {
 }
 
 
-def read(http: web.Request, body: bytes) -> Incoming:
-    """The request in a protobuf body. Raises HttpError for one that the protocol does not allow."""
-    if http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        raise invalid("Send a protobuf message without Content-Encoding.", "Content-Encoding")
-    return parse(body, http.headers)
+def read(body: bytes, headers: Mapping[str, str], limits: Limits) -> Incoming:
+    """The request in the bytes of a ModelInferRequest.
 
-
-def parse(body: bytes, headers: Mapping[str, str]) -> Incoming:
-    """The request in the bytes of a ModelInferRequest. Raises HttpError for one that the protocol does not allow."""
+    Raises:
+        HttpError: the protocol does not allow it.
+        TooLarge: it is above the limits.
+    """
+    if headers.get(CONTENT_ENCODING, "identity").strip().lower() != "identity":
+        raise invalid("Send a protobuf message without Content-Encoding.", CONTENT_ENCODING)
     try:
-        return _incoming(_parsed(body), headers)
+        return _incoming(_parsed(body, limits), headers, limits)
     except TensorError as error:
         raise invalid(f"{str(error)[:1].upper()}{str(error)[1:]}.", "inputs") from None
 
 
-def _parsed(body: bytes) -> Any:
+def _parsed(body: bytes, limits: Limits) -> Any:
     """Decode the message. Its tensors are counted before: an empty one has two bytes, and hundreds as an object."""
     try:
-        count = Counter(field.number for field in protobuf.fields(body))
+        counts, raw_bytes = dict.fromkeys(_LISTS, 0), 0
+        for field in protobuf.fields(body):
+            if field.number in counts:
+                counts[field.number] += 1
+                raw_bytes += field.stop - field.start if field.number == _RAW else 0
         for number, name in _LISTS.items():
-            if count[number] > MAX_TENSORS:
-                raise invalid(f"The request has {count[number]} {name}; {MAX_TENSORS} is the limit.", name)
+            if counts[number] > MAX_TENSORS:
+                raise invalid(f"The request has {counts[number]} {name}; {MAX_TENSORS} is the limit.", name)
+        limits.check_values(len(body) - raw_bytes)
         return ModelInferRequest.FromString(body)
     except (protobuf.WireError, DecodeError) as error:
         raise invalid(f"The body is no ModelInferRequest: {error}.") from None
 
 
-def _incoming(message: Any, headers: Mapping[str, str]) -> Incoming:
+def _incoming(message: Any, headers: Mapping[str, str], limits: Limits) -> Incoming:
     parameters = _parameters(message, "parameters", ("priority", "timeout"))
     raw = message.raw_input_contents
     if not message.inputs:
@@ -85,6 +89,7 @@ def _incoming(message: Any, headers: Mapping[str, str]) -> Incoming:
         raise TensorError(
             f"the request has {len(message.inputs)} inputs and {len(raw)} raw_input_contents: send one for each input"
         )
+    limits.check_texts(message.inputs)
     tensors = tuple(_tensor(one, raw[index] if raw else None) for index, one in enumerate(message.inputs))
     for output in message.outputs:
         _parameters(output, f"parameters of {_named(output)}", ())
@@ -96,7 +101,7 @@ def _incoming(message: Any, headers: Mapping[str, str]) -> Incoming:
     )
     if len(message.id) > _MAX_NAME:
         raise invalid(f"id has {len(message.id)} characters; {_MAX_NAME} is the limit.", "id")
-    return Incoming(request, message.id, True, {})
+    return Incoming(request, InferAnswer(message.id, protobuf=True))
 
 
 def _named(one: Any) -> str:
@@ -150,12 +155,3 @@ def deadline_of(headers: Mapping[str, str]) -> float:
     if found is None:
         raise invalid(f"{TIMEOUT} is {dumps(given)}: write a number and H, M, S, m, u or n.", TIMEOUT)
     return int(found[1]) * _UNITS_S[found[2]]
-
-
-def answer(identity: ModelIdentity, incoming: Incoming, outputs: Sequence[Tensor]) -> web.Response:
-    """The response with all outputs as raw bytes, because clients read only some of the typed contents."""
-    message = ModelInferResponse(model_name=identity.name, model_version=identity.version, id=incoming.id)
-    for tensor in outputs:
-        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        message.raw_output_contents.append(to_bytes(tensor))
-    return web.Response(body=message.SerializeToString(), content_type=CONTENT_TYPE)

@@ -143,11 +143,14 @@ def _refuse_others(row: Mapping[str, Any], known: Sequence[str], where: str) -> 
 def _column(spec: TensorSpec, rows: Sequence[Mapping[str, Any]], param: str) -> Tensor:
     """The tensor of one input, from all rows."""
     values = [row[spec.name] for row in rows]
-    shape = tuple(numpy.shape(values[0])) if values and spec.datatype != BYTES else ()
+    wanted = spec.shape[1:]
+    if values:
+        shape = tuple(numpy.shape(values[0])) if spec.datatype != BYTES else ()
+    else:  # of what may have any size there is nothing
+        shape = tuple(max(size, 0) for size in wanted)
     for index, value in enumerate(values):
         _check_types(value, spec, path(param, index))
-    wanted = spec.shape[1:]
-    if spec.datatype == BYTES:
+    if spec.datatype == BYTES and values:
         shape = wanted if -1 not in wanted else ()
     try:
         return json_data.from_values(spec.name, spec.datatype, (len(values), *shape), values)

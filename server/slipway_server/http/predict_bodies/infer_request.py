@@ -1,31 +1,48 @@
 """Requests of the Open Inference Protocol v2: JSON, with the data of tensors in it or as bytes behind it."""
 
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
-from aiohttp import web
 from msgspec import Meta, Struct
+
+from slipway_process.byte_order_mark import without_mark
 
 from ...predict import json_data
 from ...predict.description import ModelDescription
 from ...predict.executor import InferRequest
 from ...predict.tensors import MAX_DIMENSIONS, NUMPY, Tensor, TensorError, elements_of, from_bytes
 from ..errors import HttpError, invalid
+from ..predict.images import CONTENT_TYPES, one_image
 from ..requests.shadow import priority_of
-from .images import CONTENT_TYPES, one_image
+from .infer_answer import HEADER_LENGTH, InferAnswer
+from .limits import Limits, TooLarge
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
+CONTENT_ENCODING = "Content-Encoding"
 MAX_TENSORS = 1024
 DEFAULT_LEVEL, LAST_LEVEL = 500, 1000  # of `priority`: 1 is the most urgent one, and 0 stands for the default
 _SIZES = "binary_data_size"
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
-Parameters = dict[str, Any] | None
 Shape = Annotated[list[Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=MAX_DIMENSIONS)]
 TensorName = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class InputParameters(Struct, forbid_unknown_fields=True):
+    binary_data_size: int | None = None
+
+
+class OutputParameters(Struct, forbid_unknown_fields=True):
+    binary_data: bool | None = None
+
+
+class RequestParameters(Struct, forbid_unknown_fields=True):
+    binary_data_output: bool | None = None
+    priority: int | None = None
+    timeout: int | None = None
 
 
 class InferInput(Struct, forbid_unknown_fields=True):
@@ -34,7 +51,7 @@ class InferInput(Struct, forbid_unknown_fields=True):
     name: TensorName
     shape: Shape
     datatype: Annotated[str, Meta(max_length=32)]
-    parameters: Parameters = None
+    parameters: InputParameters | None = None
     data: msgspec.Raw = msgspec.Raw()
 
 
@@ -42,7 +59,7 @@ class InferOutput(Struct, forbid_unknown_fields=True):
     """An output that the client wants."""
 
     name: TensorName
-    parameters: Parameters = None
+    parameters: OutputParameters | None = None
 
 
 class InferBody(Struct, forbid_unknown_fields=True):
@@ -50,7 +67,7 @@ class InferBody(Struct, forbid_unknown_fields=True):
 
     inputs: Annotated[list[InferInput], Meta(min_length=1, max_length=MAX_TENSORS)]
     id: Annotated[str, Meta(max_length=512)] | None = None
-    parameters: Parameters = None
+    parameters: RequestParameters | None = None
     outputs: Annotated[list[InferOutput], Meta(max_length=MAX_TENSORS)] | None = None
     # KServe's client repeats name and version here; those of the path count.
     model_name: str | None = None
@@ -58,53 +75,68 @@ class InferBody(Struct, forbid_unknown_fields=True):
 
 
 class Incoming(Struct, frozen=True):
-    """A request, and whether its client wants outputs as bytes: `binary` for all, `named` overrides it for some."""
+    """A request, and how its client wants the answer."""
 
     request: InferRequest
-    id: str
-    binary: bool
-    named: Mapping[str, bool]
-
-    def wants_binary(self, name: str) -> bool:
-        return self.named.get(name, self.binary)
+    answer: InferAnswer
 
 
 _decoder = msgspec.json.Decoder(InferBody)
+_UNKNOWN_PARAMETER = re.compile(r"unknown field `(.*)` - at `\$\.(.*parameters)`$", re.DOTALL)
 
 
-def read(http: web.Request, raw: bytes, description: ModelDescription) -> Incoming:
-    """The request in a body. Raises HttpError where the protocol or the description of the inputs forbids it."""
-    body = decompressed(raw, http.headers.get("Content-Encoding", ""), http.client_max_size)
-    if description.image and http.content_type in CONTENT_TYPES:
-        return Incoming(
-            InferRequest((one_image(description.image, body),), (), priority=priority_of(http.headers)), "", False, {}
-        )
-    length = http.headers.get(HEADER_LENGTH)
+def read(
+    raw: bytes,
+    headers: Mapping[str, str],
+    content_type: str,
+    max_bytes: int,
+    description: ModelDescription,
+    limits: Limits,
+) -> Incoming:
+    """The request in a body.
+
+    Raises:
+        HttpError: the protocol or the description of the inputs forbids it.
+        TooLarge: it is above the limits.
+    """
+    body = decompressed(raw, headers, max_bytes, limits)
+    priority = priority_of(headers)
+    if description.image and content_type.lower() in CONTENT_TYPES:
+        return Incoming(InferRequest((one_image(description.image, body),), (), priority=priority), InferAnswer())
+    length = headers.get(HEADER_LENGTH)
     try:
         if length is not None and length.strip() == "0":
-            return _raw(body, description, priority_of(http.headers))
+            return _raw(body, description, priority)
         head, binary = _split(body, length)
-        return _incoming(_parsed(head), binary, http)
+        limits.check_json(head)
+        return _incoming(_parsed(head), binary, headers, limits)
     except TensorError as error:
         raise invalid(f"{str(error)[:1].upper()}{str(error)[1:]}.", "inputs") from None
 
 
-def decompressed(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body without gzip or deflate. Raises HttpError 413 before more than `limit` bytes are decompressed."""
-    encoding = encoding.strip().lower()
+def decompressed(body: bytes, headers: Mapping[str, str], max_bytes: int, limits: Limits) -> bytes:
+    """The body without gzip or deflate.
+
+    Raises:
+        HttpError: it would have more than `max_bytes`, which is noticed before they are decompressed.
+        TooLarge: it is above the limits.
+    """
+    encoding = headers.get(CONTENT_ENCODING, "").strip().lower()
     if encoding in ("", "identity"):
         return body
     if encoding not in _WINDOW_BITS:
-        raise HttpError(415, "Send the body as it is, or with gzip or deflate.", param="Content-Encoding")
-    stream = zlib.decompressobj(_WINDOW_BITS[encoding])
+        raise HttpError(415, "Send the body as it is, or with gzip or deflate.", param=CONTENT_ENCODING)
+    stream, most = zlib.decompressobj(_WINDOW_BITS[encoding]), min(max_bytes, limits.plain_bytes)
     try:
-        made = stream.decompress(body, limit + 1)
+        made = stream.decompress(body, most + 1)
     except zlib.error:
-        raise invalid(f"The body is not {encoding}, as its headers declare.", "Content-Encoding") from None
-    if len(made) > limit or stream.unconsumed_tail:
-        raise HttpError(413, f"The body has more than {limit} bytes when it is decompressed.")
+        raise invalid(f"The body is not {encoding}, as its headers declare.", CONTENT_ENCODING) from None
+    if len(made) > most or stream.unconsumed_tail:
+        if most < max_bytes:
+            raise TooLarge(f"The body has more than {most} bytes when it is decompressed.")
+        raise HttpError(413, f"The body has more than {max_bytes} bytes when it is decompressed.")
     if not stream.eof:
-        raise invalid(f"The body ends inside of its {encoding} data.", "Content-Encoding")
+        raise invalid(f"The body ends inside of its {encoding} data.", CONTENT_ENCODING)
     return made
 
 
@@ -121,49 +153,55 @@ def _split(body: bytes, length: str | None) -> tuple[bytes, memoryview]:
 
 def _parsed(head: bytes) -> InferBody:
     try:
-        return _decoder.decode(head)
+        return _decoder.decode(without_mark(head))
     except RecursionError:
         raise invalid("The body is nested too deeply.") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise invalid(f"The body is no request of the Open Inference Protocol: {error}.") from None
+        raise _refusal(str(error)) from None
 
 
-def _incoming(body: InferBody, binary: memoryview, http: web.Request) -> Incoming:
+def _refusal(reason: str) -> HttpError:
+    """The error for JSON of another shape. A parameter that this server does not know would change the answer."""
+    if found := _UNKNOWN_PARAMETER.search(reason):
+        name = found[1][:64]
+        message = f"{found[2]}: {name!r} is not supported by this server."
+        return HttpError(400, message, param=name, code="unsupported_parameter")
+    return invalid(f"The body is no request of the Open Inference Protocol: {reason}.")
+
+
+def _incoming(body: InferBody, binary: memoryview, headers: Mapping[str, str], limits: Limits) -> Incoming:
+    limits.check_texts(body.inputs)
     tensors, at = [], 0
     for one in body.inputs:
         tensor, at = _tensor(one, binary, at)
         tensors.append(tensor)
     if at != len(binary):
         raise invalid(f"{len(binary) - at} bytes are left behind the binary data of the inputs.", "inputs")
-    parameters = body.parameters or {}
-    check_names(parameters, ("binary_data_output", "priority", "timeout"), "parameters")
-    named = {one.name: _binary_data(one) for one in body.outputs or ()}
+    parameters = body.parameters or RequestParameters()
+    named = {one.name: one.parameters.binary_data if one.parameters else None for one in body.outputs or ()}
     found = {name: value for name, value in named.items() if value is not None}
     request = InferRequest(
         tuple(tensors),
         tuple(named),
-        priority=priority_of(http.headers, level(parameters.get("priority", 0))),
-        timeout_s=timeout_s(parameters.get("timeout", 0)),
+        priority=priority_of(headers, level(parameters.priority or 0)),
+        timeout_s=timeout_s(parameters.timeout or 0),
     )
-    return Incoming(request, body.id or "", _flag(parameters, "binary_data_output"), found)
+    return Incoming(request, InferAnswer(body.id or "", bool(parameters.binary_data_output), found))
 
 
 def _tensor(one: InferInput, binary: memoryview, at: int) -> tuple[Tensor, int]:
-    parameters = one.parameters or {}
-    check_names(parameters, (_SIZES,), f"parameters of {one.name}")
+    size = one.parameters.binary_data_size if one.parameters else None
     if one.datatype not in NUMPY:
         raise TensorError(f"input {one.name!r} has the datatype {one.datatype!r}, which the protocol does not have")
-    if _SIZES not in parameters:
-        if not bytes(one.data):
+    data = bytes(one.data) if bytes(one.data) != b"null" else b""
+    if size is None:
+        if not data:
             raise TensorError(f"input {one.name!r} has no data: write data, or send bytes with {_SIZES}")
-        return json_data.read(one.name, one.datatype, tuple(one.shape), bytes(one.data)), at
-    size = parameters[_SIZES]
-    if bytes(one.data):
+        return json_data.read(one.name, one.datatype, tuple(one.shape), data), at
+    if data:
         raise TensorError(f"input {one.name!r} has data and {_SIZES}: send one of them")
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(binary) - at:
-        raise TensorError(
-            f"input {one.name!r}: {_SIZES} is {json_data.dumps(size)}, and {len(binary) - at} bytes are left"
-        )
+    if not 0 <= size <= len(binary) - at:
+        raise TensorError(f"input {one.name!r}: {_SIZES} is {size}, and {len(binary) - at} bytes are left")
     return from_bytes(one.name, one.datatype, one.shape, binary[at : at + size]), at + size
 
 
@@ -179,7 +217,7 @@ def _raw(body: bytes, description: ModelDescription, priority: int) -> Incoming:
     rows = len(body) // row if row else 0
     shape = [rows if size == -1 else size for size in spec.shape]
     tensor = from_bytes(spec.name, spec.datatype, shape, body)
-    return Incoming(InferRequest((tensor,), (), priority=priority), "", False, {})
+    return Incoming(InferRequest((tensor,), (), priority=priority), InferAnswer())
 
 
 def check_names(parameters: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
@@ -191,19 +229,6 @@ def check_names(parameters: Mapping[str, Any], known: tuple[str, ...], where: st
                 param=name[:64],
                 code="unsupported_parameter",
             )
-
-
-def _binary_data(output: InferOutput) -> bool | None:
-    parameters = output.parameters or {}
-    check_names(parameters, ("binary_data",), f"parameters of {output.name}")
-    return _flag(parameters, "binary_data") if "binary_data" in parameters else None
-
-
-def _flag(parameters: Mapping[str, Any], name: str) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise invalid(f"{name} is {json_data.dumps(value)}: write true or false.", name)
-    return value
 
 
 def level(value: Any) -> int:
