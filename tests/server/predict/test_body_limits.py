@@ -1,5 +1,6 @@
 """What is read and written where requests are served, and what in a process of its own: counted before the work."""
 
+import asyncio
 import gzip
 import json
 import signal
@@ -138,6 +139,19 @@ async def test_a_body_that_needs_more_memory_than_it_may_take_is_refused_and_the
         await until_async(lambda: not workers._here, "it counts no more")
     finally:
         await workers.close()
+
+
+@pytest.mark.integration
+async def test_a_process_that_retires_has_ended_when_its_workers_are_closed() -> None:
+    start = LoadModel("", "bodies", 1, 96 << 20, 1, "error")
+    workers = Workers(WorkerRules(start, "read", BODIES, WORK_S, MODULE))
+    await workers.warm_up()
+    [process] = workers._idle
+    workers._retire()
+    await asyncio.sleep(0)  # it is in no list any more
+    await workers.close()
+    async with asyncio.timeout(0.001):
+        await process.ended()  # at once: it has ended
 
 
 @pytest.fixture(scope="module")

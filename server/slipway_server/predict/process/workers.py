@@ -59,6 +59,7 @@ class Workers:
         self.rules, self._observe = rules, done
         self._turns = Turns(rules.queue)
         self._retirement: asyncio.TimerHandle | None = None
+        self._retiring: asyncio.Task[None] | None = None
         self._idle: list[ModelProcess] = []
         self._here: set[ModelProcess] = set()  # idle or not
         self._tasks: set[asyncio.Task[list[Tensor]]] = set()
@@ -99,6 +100,8 @@ class Workers:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._retiring:
+            await asyncio.wait([self._retiring])  # it may wait for a process that is in no list any more
         await self._end_idle()
 
     def _done(self, tenant: str, task: "asyncio.Task[list[Tensor]]") -> None:
@@ -112,7 +115,8 @@ class Workers:
             self._retirement = asyncio.get_running_loop().call_later(self.rules.idle_s, self._retire)
 
     def _retire(self) -> None:
-        self._ending = observe(asyncio.create_task(self._end_idle()))
+        if self._retiring is None or self._retiring.done():  # else it finds what got idle meanwhile
+            self._retiring = observe(asyncio.create_task(self._end_idle()))
 
     async def _end_idle(self) -> None:
         while self._idle:
