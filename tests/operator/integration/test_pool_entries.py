@@ -14,6 +14,9 @@ from slipway_operator.pools.runner import PoolAccess, PoolRunner, PoolSettings
 from testkit.until import until_async
 from testkit.world.rights import limited_kubeconfig
 
+from .matrix.cells import DAMAGES
+from .matrix.damages import Hands
+
 pytestmark = pytest.mark.integration
 
 
@@ -52,3 +55,26 @@ async def test_the_pools_that_are_there_own_the_file_of_their_entries(client, na
     collected = await client.get(CONFIG_MAPS, namespace, CONFIG_MAP)
     await client.delete(CONFIG_MAPS, namespace, CONFIG_MAP, collected["metadata"]["uid"])
     await owned_by(await make_pool(client, namespace, "one"))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.finding("L1")
+async def test_a_damaged_file_of_entries_is_written_again(client, namespace, runner, damage, monkeypatch):
+    """Pods follow the file: what it lacks is served no more. An older copy lacks the second pool."""
+    monkeypatch.setattr("slipway_operator.pools.runner.APPLY_AGAIN_S", 0.0)
+
+    async def written():
+        await runner.look()
+        with contextlib.suppress(NotFound):
+            return await client.get(CONFIG_MAPS, namespace, CONFIG_MAP)
+
+    async def has(*pools):
+        files = {f"{pool}.json": '{"models":[]}' for pool in pools}
+        return await until_async(written, "the file", holds=lambda found: found and found.get("data") == files)
+
+    await make_pool(client, namespace, "one")
+    older = await has("one")
+    await make_pool(client, namespace, "two")
+    whole = await has("one", "two")
+    await Hands(client, namespace).damage(CONFIG_MAPS, whole, damage, older)
+    assert (await has("one", "two"))["metadata"]["labels"] == whole["metadata"]["labels"]

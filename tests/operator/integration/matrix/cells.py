@@ -29,6 +29,8 @@ SHARED = (
     (CONFIG_MAPS, "slipway-model-names"),
     (TENANTS, "matrix"),
 )
+# Those of them that the operator repairs within a minute; others are put back by whoever made them.
+REPAIRED = ("slipway-operator", "slipway-keys", "slipway-model-names")
 # Kinds that a backup may lack; no object is a Tenant of the namespace: then everything is restored.
 NOT_RESTORED = (TENANTS, CONTROLLER_REVISIONS, REPLICA_SETS, SERVICES, ANALYSIS_TEMPLATES)
 PARTS = 10  # of which an ordinary run takes one

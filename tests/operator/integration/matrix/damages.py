@@ -20,9 +20,12 @@ from slipway_operator.kube.resources import (
     TENANTS,
     Resource,
 )
+from slipway_operator.model.cluster import names
 from testkit.world.pods import MERGE
 
 Object = dict[str, Any]
+
+ANOTHER = "another"  # holder of a Lease
 
 # Merge patches that leave a kind without what it is there for. A ControllerRevision cannot be changed.
 EMPTY: dict[Resource, Object] = {
@@ -95,7 +98,7 @@ class Hands:
     async def _give_away(self, kind: Resource, item: Object) -> None:
         """To a ConfigMap that is there; a Lease to another holder."""
         if kind is LEASES:
-            await self._patch(kind, item, {"spec": {"holderIdentity": "another"}})
+            await self._patch(kind, item, {"spec": {"holderIdentity": ANOTHER}})
         if item["metadata"].get("namespace"):  # what belongs to no namespace has no owner in one
             await self._patch(kind, item, {"metadata": {"ownerReferences": [await self._keeper()]}})
 
@@ -109,6 +112,20 @@ class Hands:
         found = await self._client.get(CONFIG_MAPS, self._namespace, "keeper")
         named = {"apiVersion": "v1", "kind": "ConfigMap", "name": "keeper", "uid": found["metadata"]["uid"]}
         return named | {"controller": True}
+
+
+def is_whole(kind: Resource, live: Object, before: Object) -> bool:
+    """Whether an object that the operator keeps has what it is there for: a holder, keys, the owners as before."""
+    if kind is LEASES:
+        return (live.get("spec") or {}).get("holderIdentity") not in (None, ANOTHER)
+    if kind is CONFIG_MAPS:
+        return _owners(live) == _owners(before)
+    return bool(live.get("data"))
+
+
+def _owners(names_map: Object) -> dict[str, str]:
+    text = (names_map.get("data") or {}).get(names.DATA_KEY)
+    return {name: claim.owner for name, claim in names.decode(text).items()} if text else {}
 
 
 def without_server_fields(item: Object) -> Object:

@@ -27,8 +27,8 @@ from testkit.world.pods import MERGE, has_pod
 from testkit.world.slipway import Cluster
 
 from . import phases
-from .cells import Cell, Round
-from .damages import Hands, without_owners
+from .cells import REPAIRED, Cell, Round
+from .damages import Hands, is_whole, without_owners
 from .phases import Roles
 from .recorder import KINDS, Bounds, Recorder
 
@@ -37,6 +37,7 @@ Object = dict[str, Any]
 AT_ONCE = 16  # cells that go into their phase together: the API server's watches stay close behind
 ENTERS_S = 240.0
 LOOKS_S, STAYS_S, SETTLES_S = 3.0, 1.5, 60.0
+REPAIRED_S = 120.0  # the operator reads keys and names once or twice a minute
 HOLDS_S = 10.0  # a condition stays for longer than pods need to come up
 
 
@@ -193,8 +194,19 @@ class World(Cluster):
         if one.restarts:
             await self.restart()
         await asyncio.sleep(LOOKS_S)
+        if one.name in REPAIRED:
+            await self._is_repaired(one, found)
         await self._hands.put_back(one.kind, found)
         await asyncio.gather(*(self._settles(cell.name, f"{one}, at {cell.phase}") for cell in cells))
+
+    async def _is_repaired(self, one: Round, before: Object) -> None:
+        async def look() -> bool:
+            with contextlib.suppress(NotFound):
+                live = await self.client.request("GET", one.kind.path(self.namespace, one.name), [])
+                return is_whole(one.kind, live, before)
+            return False
+
+        await until_async(look, f"the operator repairs it: {one}", REPAIRED_S)
 
     async def restore(self, cells: Sequence[Cell]) -> None:
         """All objects are lost, and come again as Velero restores them: without the status, and without a controller.
