@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from slipway_operator.model.shares import Shares
+from slipway_process.places import Places
 
 
 class Turns:
@@ -14,15 +14,15 @@ class Turns:
     So a namespace whose calls hang has at most its share of them, and its next calls wait behind its own alone.
     """
 
-    def __init__(self, total: int, most: int | None = None) -> None:
+    def __init__(self, total: int, most: int = 0) -> None:
         """`total`: turns at once, of which a namespace has at most `most`, and fewer when several have many."""
-        self._shares: Shares[str] = Shares(total, most)
+        self._places = Places(total, most=most)
         self._waiting: OrderedDict[str, dict[asyncio.Future[None], None]] = OrderedDict()  # the oldest first
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
         """Wait for a turn of the namespace, and hold it."""
-        if namespace in self._waiting or not self._shares.take(namespace):
+        if namespace in self._waiting or self._places.take(namespace):
             await self._wait(namespace)
         try:
             yield
@@ -43,14 +43,14 @@ class Turns:
             raise
 
     def _end(self, namespace: str) -> None:
-        self._shares.give_back(namespace)
+        self._places.leave(namespace)
         self._give()
 
     def _give(self) -> None:
         """Give free turns to namespaces that wait: to each at most one, and the next time to the others first."""
         for namespace in list(self._waiting):
             turn = self._first(namespace)
-            if turn is not None and self._shares.take(namespace):
+            if turn is not None and not self._places.take(namespace):
                 self._leave(namespace, turn)
                 turn.set_result(None)
                 if namespace in self._waiting:

@@ -18,10 +18,10 @@ from slipway_gateway.judging.samples import GENERATIONS, Samples
 from slipway_gateway.judging.units import SessionMemory, Units
 from slipway_gateway.limits.budget import STALLED, Account, MemoryBudget
 from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
-from slipway_gateway.limits.places import SHARE, TOTAL
 from slipway_gateway.routing.table import Route, WeightedBackend
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.wire.errors import RequestError
+from slipway_process.places import SHARE, TOTAL
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, drop, echo, gateway, upstream

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slipway_gateway.limits.budget import Account, MemoryBudget
 from slipway_gateway.limits.connections import address_owner
-from slipway_gateway.limits.places import SHARE, TOTAL, Places
+from slipway_process.places import SHARE, TOTAL, Places
 from testkit.until import until_async
 
 from .harness import Gateway, drop, echo, gateway, upstream

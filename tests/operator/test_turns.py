@@ -120,7 +120,7 @@ def test_no_turn_is_lost_or_given_twice(steps: list[tuple[str, int]]) -> None:
                 asyncio.gather(*(task for task, _ in calls.tasks.values()), return_exceptions=True), 5
             )
         assert all(task.done() for task, _ in calls.tasks.values())
-        assert turns._shares.free == 4 and not turns._waiting
+        assert turns._places.free == 4 and not turns._waiting
 
     asyncio.run(history())
 

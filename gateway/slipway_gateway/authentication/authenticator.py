@@ -7,6 +7,8 @@ from typing import Any
 
 from multidict import MultiMapping
 
+from slipway_process.places import Places
+
 from ..identity import certificates
 from ..identity.authenticate import (
     AUTO,
@@ -26,7 +28,6 @@ from ..identity.failures import FailureDelays
 from ..identity.tenants import KnownTenant, TenantTable
 from ..identity.tokens import UnverifiedToken
 from ..limits.connections import address_owner
-from ..limits.places import Places
 from ..telemetry.metrics import GatewayMetrics
 from ..wire import errors
 from .issuers import IssuerKeys, IssuerUnavailable

@@ -5,11 +5,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from slipway_process.places import Places
 from slipway_process.supervisor import observe
 
 from ..identity.reviewed_tokens import Reviewed, ReviewedTokens, digest
 from ..identity.tokens import UnverifiedToken
-from ..limits.places import Places
 from ..limits.rate import RateLimit
 from ..telemetry.metrics import GatewayMetrics
 

@@ -5,8 +5,9 @@ import asyncio
 from aiohttp import payload, web
 from aiohttp.abc import AbstractStreamWriter
 
+from slipway_process.places import SHARE
+
 from ..limits.budget import Account
-from ..limits.places import SHARE
 from ..settings import GatewaySettings
 from ..wire import errors, inference
 

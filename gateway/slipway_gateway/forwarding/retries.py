@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator
 
 from slipway_process import logs
+from slipway_process.places import Places
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging.outcome import OutcomeRecorder
-from ..limits.places import Places
 from ..routing.router import RouteEndpoint
 from ..routing.table import Route, namespace_of
 from ..settings import GatewaySettings

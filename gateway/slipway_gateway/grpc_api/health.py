@@ -3,9 +3,9 @@
 import asyncio
 
 from slipway_process import protobuf
+from slipway_process.places import SHARE, Places
 
 from ..balancing.published_table import PublishedTable
-from ..limits.places import SHARE, Places
 from ..wire import errors
 from .context import CallContext
 from .methods import SERVICE, Methods, refuse

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from slipway_process.places import SHARE, Places
+
 from ..balancing.published_table import PublishedTable
 from ..http2 import header_blocks
 from ..http2.connection import Http2Connection
@@ -15,7 +17,6 @@ from ..http2.frames import ErrorCode
 from ..http2.lifetime import Http2Limits
 from ..http2.stream import Stream
 from ..limits.budget import Account
-from ..limits.places import SHARE, Places
 from ..serving.api import PublicApi
 from ..serving.inference import InferenceServer
 from ..serving.tls import HTTP_2, Handshake, ServerTls

@@ -5,9 +5,10 @@ A client that is slow to send the rest can be evicted when others need the room,
 
 import asyncio
 
+from slipway_process.places import SHARE
+
 from ..http2.stream import Stream
 from ..limits.budget import Account
-from ..limits.places import SHARE
 from ..settings import GatewaySettings
 from ..wire import errors
 from .context import PREFIX_BYTES

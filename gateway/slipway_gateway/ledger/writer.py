@@ -12,8 +12,8 @@ from msgspec import to_builtins
 
 from slipway_process.batches import Quarantine, Written, write_apart
 from slipway_process.database_errors import UNAVAILABLE, is_of_record
+from slipway_process.places import Places
 
-from ..limits.places import Places
 from ..quotas.meter import Charge, Meter
 from ..quotas.policy import Budget
 from ..telemetry.metrics import GatewayMetrics

@@ -8,7 +8,7 @@ their response. Only then are requests refused.
 from collections.abc import Callable
 from types import TracebackType
 
-from .places import SHARE, TOTAL
+from slipway_process.places import SHARE, TOTAL
 
 # A client that moved within this time is not stalled, however little room there is.
 STALLED_S = 1.0

@@ -1,7 +1,8 @@
 """What mirrored requests of each namespace may take: those of one whose pods are slow leave others their part."""
 
+from slipway_process.places import Places
+
 from ..limits.budget import Account
-from ..limits.places import Places
 from ..routing.table import namespace_of
 
 # What one namespace has while it is alone. It is more than a client has: most installations mirror in one namespace.

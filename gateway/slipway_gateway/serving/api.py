@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
 from slipway_process.network.http_server import Handler
+from slipway_process.places import SHARE, Places
 
 from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
@@ -27,7 +28,6 @@ from ..forwarding import bodies
 from ..forwarding.proxy import Proxy
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
-from ..limits.places import SHARE, Places
 from ..routing.router import match_header_route
 from ..routing.table import Route
 from ..settings import GatewaySettings

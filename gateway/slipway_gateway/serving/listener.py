@@ -10,10 +10,10 @@ from aiohttp import http_exceptions, web
 
 from slipway_process.network.http_server import HttpRunner, ServerConnection
 from slipway_process.network.request_heads import MAX_HEAD_BYTES
+from slipway_process.places import SHARE, Places
 
 from ..limits.budget import Account, MemoryBudget, unlimited
 from ..limits.connections import address_owner
-from ..limits.places import SHARE, Places
 from ..limits.transports import bound_buffers
 from ..settings import GatewaySettings
 from ..wire import errors
@@ -57,7 +57,8 @@ class ConnectionLimiter:
         self._budget = budget
         self.header_timeout_s = settings.header_timeout_s
         self.max_head_bytes = max(MAX_HEAD_BYTES, settings.max_header_bytes)
-        self._places = Places(settings.max_connections, most=settings.max_connections_per_address)
+        each = settings.max_connections_per_address
+        self._places = Places(settings.max_connections, percentage=100 if each else 50, most=each)
         self._changed = changed
         self._turned_away = turned_away
         self._inside: dict[_Connection | Handshake, None] = {}

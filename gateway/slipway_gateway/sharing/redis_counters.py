@@ -12,7 +12,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from ..limits.places import Places
+from slipway_process.places import Places
+
 from ..quotas.gcra import Rate
 from ..quotas.tenant import LimitReached, Limits
 from ..telemetry.metrics import GatewayMetrics

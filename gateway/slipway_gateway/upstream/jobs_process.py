@@ -15,9 +15,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
+from slipway_process.places import SHARE, Places
 
 from ..balancing.load_balancer import LoadBalancer
-from ..limits.places import SHARE, Places
 from ..settings import GatewaySettings
 from ..telemetry.metrics import RequestRecord
 from ..wire import errors, headers

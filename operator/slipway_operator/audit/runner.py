@@ -12,7 +12,7 @@ from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound, Refused
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, TENANTS
-from slipway_operator.model.shares import in_turns
+from slipway_operator.model.in_turns import in_turns
 from slipway_operator.planning import audit
 from slipway_operator.planning.audit import MODEL_DEPLOYMENT, TENANT, Record, Recorded
 

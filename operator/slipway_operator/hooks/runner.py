@@ -13,10 +13,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.hooks.post import Poster, Reply
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
-from slipway_operator.model.shares import Shares
 from slipway_operator.model.wire import format_time
 from slipway_operator.turns import Turns
 from slipway_process.fair_memory import FairMemory
+from slipway_process.places import Places
 from slipway_process.supervisor import observe
 
 Measure = Callable[[str, str, float], None]
@@ -47,7 +47,7 @@ class HookRunner:
         self._wanted: dict[ObjectKey, frozenset[str]] = {}
         self._answers: dict[ObjectKey, dict[str, HookAnswer]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
-        self._places: Shares[str] = Shares(QUESTIONS_LIMIT)
+        self._places = Places(QUESTIONS_LIMIT)
         self._notices: FairMemory[str, asyncio.Task[None], HookCall] = FairMemory(NOTICES_LIMIT)  # by namespace
         self._turns = Turns(CALLS_AT_A_TIME, CALLS_OF_A_NAMESPACE)
 
@@ -64,11 +64,11 @@ class HookRunner:
             self.forget(key)
         new = [call for one, call in wanted.items() if one not in known and one not in self._questions]
         for call in new:
-            if not self._places.take(key[0]):
+            if self._places.take(key[0]):
                 return False
             task = asyncio.create_task(self._question(key, call), name=f"hook {call.key}")
             self._questions[call.key] = task
-            task.add_done_callback(lambda _: self._places.give_back(key[0]))
+            task.add_done_callback(lambda _: self._places.leave(key[0]))
         return True
 
     def notify(self, key: ObjectKey, calls: Iterable[HookCall]) -> None:

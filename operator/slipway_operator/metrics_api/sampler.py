@@ -19,7 +19,7 @@ from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, S
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import MetricsPage, Observed
 from slipway_operator.model.engine_types import VLLM, EngineMetrics, metrics_of
-from slipway_operator.model.shares import in_turns
+from slipway_operator.model.in_turns import in_turns
 from slipway_operator.turns import Turns
 from slipway_process.network.guarded import read_body
 from slipway_process.network.host_names import host_name, pod_zone

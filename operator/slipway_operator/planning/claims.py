@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from slipway_operator.model import wire
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Grants, Standing, Wish
-from slipway_operator.model.shares import Shares
+from slipway_process.places import Places
 
 TAKEN, RESERVED, GRANTED = "ModelNameTaken", "ModelNameReserved", "ModelNameGranted"
 INVALID, FULL, UNCLAIMED = "ModelNameInvalid", "ModelNamesFull", "ModelNameNotClaimed"
@@ -15,7 +15,7 @@ INVALID, FULL, UNCLAIMED = "ModelNameInvalid", "ModelNamesFull", "ModelNameNotCl
 # All claims are one object, which the API server limits to 1 MiB. A namespace may have a quarter of what the others
 # leave: so a new namespace finds room for its names after any number of others that took what they could.
 MAX_BYTES = 900_000
-NAMESPACE_PART = 0.25
+NAMESPACE_PERCENTAGE = 25
 # Names of deleted ModelDeployments that one namespace keeps: creating and deleting must not fill the object.
 MAX_RELEASED = 64
 _SHOWN = 3  # namespaces that a message lists
@@ -103,7 +103,7 @@ def _given(
     """
     given: dict[str, Claim] = {}
     full: dict[str, int] = {}
-    shares = _shares(kept)
+    room = _room(kept)
     free = [
         (wish, name)
         for name, found in wishes_by_name.items()
@@ -115,18 +115,19 @@ def _given(
         if name in given or not rules.grants.allow(name, wish.namespace):
             continue
         claim = Claim(wish.owner, now)
-        if shares.take(wish.namespace, names.size_bytes(name, claim)):
-            given[name] = claim
+        if room.take(wish.namespace, size=names.size_bytes(name, claim)):
+            full[wish.owner] = room.held_by(wish.namespace)
         else:
-            full[wish.owner] = shares.held(wish.namespace)
+            given[name] = claim
     return given, full
 
 
-def _shares(kept: Mapping[str, Claim]) -> Shares[str]:
-    shares: Shares[str] = Shares(MAX_BYTES, part=NAMESPACE_PART)
+def _room(kept: Mapping[str, Claim]) -> Places:
+    """The bytes that the names of each namespace have of all."""
+    room = Places(MAX_BYTES, NAMESPACE_PERCENTAGE)
     for name, claim in kept.items():
-        shares.add(claim.namespace, names.size_bytes(name, claim))
-    return shares
+        room.force(claim.namespace, size=names.size_bytes(name, claim))
+    return room
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

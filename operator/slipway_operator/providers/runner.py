@@ -9,8 +9,8 @@ from typing import Protocol
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
-from slipway_operator.model.shares import Shares
 from slipway_operator.turns import Turns
+from slipway_process.places import Places
 
 Observe = Callable[[str, str, float], None]
 
@@ -42,7 +42,7 @@ class MeasurementRunner:
         self._answers: dict[ObjectKey, dict[str, ProviderAnswer]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Task[None]] = {}  # of cancelled tasks; a new one with the key waits for this
-        self._places: Shares[str] = Shares(QUESTIONS_LIMIT)
+        self._places = Places(QUESTIONS_LIMIT)
         self._requests = Turns(AT_A_TIME, OF_A_NAMESPACE)
         self._jobs = Turns(QUESTIONS_LIMIT, JOBS_OF_A_NAMESPACE)
 
@@ -57,7 +57,7 @@ class MeasurementRunner:
         for name in former.keys() - wanted.keys():
             self._end(former[name], releases=True)
         new = [name for name in wanted if name not in known and name not in self._tasks]
-        started = [name for name in new if self._places.take(key[0])]
+        started = [name for name in new if not self._places.take(key[0])]
         waiting = set(new).difference(started)
         self._wanted[key] = {name: question for name, question in wanted.items() if name not in waiting}
         self._answers[key] = {name: known[name] for name in wanted if name in known}
@@ -68,7 +68,7 @@ class MeasurementRunner:
             self._tasks[name] = task
             # Callbacks, because a task that is cancelled before its first step runs none of its own code.
             task.add_done_callback(partial(self._forget_task, name))
-            task.add_done_callback(lambda _: self._places.give_back(key[0]))
+            task.add_done_callback(lambda _: self._places.leave(key[0]))
         return not waiting
 
     def forget(self, key: ObjectKey) -> None:

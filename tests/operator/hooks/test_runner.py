@@ -13,10 +13,10 @@ from slipway_operator.hooks import runner as runner_room
 from slipway_operator.hooks.post import Poster
 from slipway_operator.hooks.runner import HookRunner
 from slipway_operator.model.deployment.hooks import Hook, HookAnswer, HookCall
-from slipway_operator.model.shares import Shares
 from slipway_operator.outbound.addresses import EgressPolicy
 from slipway_operator.outbound.dialer import Dialer
 from slipway_process.fair_memory import FairMemory
+from slipway_process.places import Places
 from testkit.until import until_async
 
 CHAT = ("default", "chat")
@@ -167,7 +167,7 @@ async def test_namespace_cannot_delay_calls_of_another(stage):
 
 
 async def test_calls_beyond_a_share_wait_for_the_next_plan(stage):
-    stage.runner._places = Shares(4)  # of which a namespace that is alone gets half
+    stage.runner._places = Places(4)  # of which a namespace that is alone gets half
     release = held(stage)
     calls = [stage.call(f"k/{number}") for number in range(3)]
     assert not stage.runner.follow(CHAT, calls)
@@ -204,7 +204,7 @@ async def test_as_many_hanging_gates_as_the_operator_holds_keep_no_other_namespa
         stage.runner.follow(("hog", f"m{number}"), named)
     (call,) = calls_of(stage, "quiet", 1, HookType.CONFIRM_ROLLOUT)
     assert (await stage.answer(call, ("quiet", "chat"))).ok
-    assert stage.runner._places.held("hog") == runner_room.QUESTIONS_LIMIT // 2
+    assert stage.runner._places.held_by("hog") == runner_room.QUESTIONS_LIMIT // 2
 
 
 @pytest.mark.finding("F8")

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from slipway_operator.model.analysis.measure import Job, Measure, ProviderAnswer, Question, Web
-from slipway_operator.model.shares import Shares
 from slipway_operator.providers import runner as runner_room
 from slipway_operator.providers.runner import MeasurementRunner
+from slipway_process.places import Places
 from testkit.until import until_async
 
 CHAT, OTHER = ("default", "chat"), ("other", "chat")
@@ -175,7 +175,7 @@ async def test_jobs_hold_up_no_request(stage):
 
 
 async def test_measurements_in_progress_are_limited(stage):
-    stage.runner._places = Shares(4)  # of which a namespace that is alone gets half
+    stage.runner._places = Places(4)  # of which a namespace that is alone gets half
     stage.client.open.clear()
     assert not stage.runner.follow(CHAT, [ask("a"), ask("b"), ask("c")])
     await until_async(lambda: len(stage.client.requested) == 2)
@@ -191,7 +191,7 @@ async def test_as_many_hanging_measurements_as_the_operator_holds_keep_no_other_
     stage.client.open.clear()
     for number in range(512):
         stage.runner.follow(("hog", f"m{number}"), [make(f"hog/{number}/{n}") for n in range(8)])
-    assert stage.runner._places.held("hog") == runner_room.QUESTIONS_LIMIT // 2
+    assert stage.runner._places.held_by("hog") == runner_room.QUESTIONS_LIMIT // 2
     assert stage.runner.follow(OTHER, [make("other")])
     await until_async(lambda: stage.client.requested[-1:] == ["other"])
 

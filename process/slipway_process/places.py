@@ -1,7 +1,8 @@
 """Places with a share for each owner: how many of something may be held at once (pure).
 
-An owner may hold as many places as are free. One owner that takes all it can gets half of them, two get a third each:
-however many do so, as many as each of them has stay free for others (the dynamic thresholds of Choudhury and Hahne).
+An owner, such as a client or a namespace, may hold as many places as are free. One owner that takes all it can gets
+half of them, two get a third each: however many do so, as many as each of them has stay free for others (the dynamic
+thresholds of Choudhury and Hahne).
 """
 
 TOTAL, SHARE = "total", "share"
@@ -10,15 +11,15 @@ TOTAL, SHARE = "total", "share"
 class Places:
     """`percentage`: of all places, what one owner may hold while it is alone; 100: all of them.
 
-    `most`: what one owner may hold in place of that rule; 0: the rule.
+    `most`: what one owner may hold in any case; 0: no such bound.
     """
 
     __slots__ = ("_held", "_most", "_ratio", "limit", "used")
 
     def __init__(self, limit: int, percentage: int = 50, most: int = 0) -> None:
         self.limit, self.used = limit, 0
-        self._ratio = percentage / (100 - percentage) if percentage < 100 else float("inf")
-        self._most = most
+        self._ratio = percentage / (100 - percentage) if percentage < 100 else limit
+        self._most = most or limit
         self._held: dict[str, int] = {}
 
     def take(self, *owners: str, size: int = 1) -> str:
@@ -34,12 +35,12 @@ class Places:
         They count for each of the `owners`. The first one is the narrowest, such as a model before its namespace: the
         second one may hold twice as much as is free, the third one three times as much.
         """
-        free = self.limit - self.used
+        free = self.free
         if size > free:
             return TOTAL
         held, allowed = self._held, 0.0
         for owner in owners:
-            allowed += self._most or free * self._ratio
+            allowed += min(self._most, free * self._ratio)
             if held.get(owner, 0) + size > allowed:
                 return SHARE
         return ""
@@ -62,3 +63,7 @@ class Places:
 
     def held_by(self, owner: str) -> int:
         return self._held.get(owner, 0)
+
+    @property
+    def free(self) -> int:
+        return self.limit - self.used
