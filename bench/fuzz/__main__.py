@@ -3,8 +3,9 @@
     python -m bench.fuzz --minutes 10 --seed 1          (make fuzz MINUTES=10)
 
 Bodies come from the server's own OpenAPI document at the edges of every field, with mutations of them; heads are raw
-bytes. Every fiftieth request is a sound one whose answer must stay what it was. Custom resources, routes files,
-archives and folders are drawn for what reads them, without processes. Prints what was covered, writes
+bytes, and so are frames of HTTP/2 to the gateway's gRPC. Every fiftieth request is a sound one whose answer must stay
+what it was. Custom resources, routes files, archives, folders and what engines report as usage are drawn for what reads
+them, without processes; a ledger takes each charge. Prints what was covered, writes
 build/reports/fuzz.json, and exits 1 when a bar does not hold; the first examples that broke one are printed.
 """
 

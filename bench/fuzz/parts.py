@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from testkit.report import Bar, Json
 
-from . import folders, operator, routes
+from . import folders, operator, reports, routes
 from .tally import Tally, count
 
 
@@ -29,6 +29,7 @@ PARSER, TABLE, WRITES = (
     "writes outside of the folder",
 )
 FETCHER = "other ends of the fetcher than its own errors"
+CHARGES = "responses whose charge the ledger has not, or too much of it"
 PARTS = (
     Part("specs", PARSER, operator.specs, operator.check_spec),
     Part("statuses", PARSER, operator.statuses, operator.check_status),
@@ -37,6 +38,7 @@ PARTS = (
     Part("routes of objects", TABLE, routes.objects, routes.check_objects),
     Part("archives", FETCHER, folders.archives, folders.check_archive),
     Part("folders", FETCHER, folders.folders, folders.check_folder),
+    Part("reports of engines", CHARGES, reports.responses, reports.check_response),
 )
 FIELDS = {"specs": ("modeldeployments", "spec"), "statuses": ("modeldeployments", "status")}
 FIELDS["templates"] = ("analysistemplates", "spec")
@@ -60,7 +62,7 @@ def fields_of(part: Part) -> int:
 
 def fuzz(seconds: float, seed: int) -> tuple[list[Json], list[Bar]]:
     """All parts, one after the other: rows and bars of a report."""
-    rows, failures = [], dict.fromkeys((PARSER, TABLE, FETCHER, WRITES), 0)
+    rows, failures = [], dict.fromkeys((PARSER, TABLE, FETCHER, WRITES, CHARGES), 0)
     for part in PARTS:
         tally = run(part, seed, seconds=seconds / len(PARTS))
         outside = sum(folders.OUTSIDE in wrong for wrong in tally.wrong)

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,24 +33,47 @@ RSS_TOLERANCE_MIB = 48.0
 PARTS_SHARE = 0.15  # of the time, for what is fuzzed without processes
 REST_LOOKS = 60
 _RESTARTS = re.compile(r"^slipway_server_engine_restarts_total ([0-9.e+]+)$", re.MULTILINE)
+_TASKS = re.compile(r"^slipway_task_restarts_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """`urls`: of the server and of the gateway; `grpc`: host and port of the gateway's; `pages`: of their metrics."""
+
+    server: Server
+    gateway: Server
+    urls: list[str]
+    grpc: str
+    pages: list[str]
 
 
 @contextmanager
-def processes(folder: Path) -> Iterator[tuple[Server, Server, list[str]]]:
-    """A model server, a gateway before it, and the URLs of both. Raises DidNotStart."""
+def processes(folder: Path) -> Iterator[Processes]:
+    """A model server, and a gateway before it. Raises DidNotStart."""
     start = server_launch(reserve_port(), reserve_port())
-    port, admin = reserve_port(), reserve_port()
+    port, admin, grpc = reserve_port(), reserve_port(), reserve_port()
     routes = folder / "fuzz-routes.yaml"
     routes.parent.mkdir(parents=True, exist_ok=True)
     routes.write_text(json.dumps({"models": {"m": {"backends": [{"endpoints": [start.url]}]}}}))
     command = [sys.executable, "-m", "slipway_gateway", "--routes", str(routes), "--host", "127.0.0.1", "--port"]
-    command += [str(port), "--admin-host", "127.0.0.1", "--admin-port", str(admin), "--log-level", "warning"]
+    command += [
+        str(port),
+        "--admin-host",
+        "127.0.0.1",
+        "--admin-port",
+        str(admin),
+        "--grpc-port",
+        str(grpc),
+        "--log-level",
+        "warning",
+    ]
     paths = f"{REPOSITORY / 'gateway'}:{REPOSITORY}"
     gateway = Launch(command, {"PYTHONPATH": paths}, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}/readyz")
     with ExitStack() as stack:
         server = stack.enter_context(running(start, folder / "fuzz-server.log", 120.0))
         door = stack.enter_context(running(gateway, folder / "fuzz-gateway.log", 60.0))
-        yield server, door, [start.url, gateway.url]
+        pages = [f"{start.url}/metrics", f"http://127.0.0.1:{admin}/metrics"]
+        yield Processes(server, door, [start.url, gateway.url], f"127.0.0.1:{grpc}", pages)
 
 
 def get(url: str) -> str:
@@ -77,21 +101,27 @@ def restarts(page: str) -> int:
     return int(sum(map(float, _RESTARTS.findall(page))))
 
 
-def work(urls: list[str], document: Json, first_seed: int, seconds: float, results: Any) -> None:
+def ended_tasks(page: str) -> int:
+    """Tasks of a process that ended, and were started again."""
+    return int(sum(map(float, _TASKS.findall(page))))
+
+
+def work(urls: list[str], grpc: str, document: Json, first_seed: int, seconds: float, results: Any) -> None:
     """One process of clients."""
-    worker = Worker(urls, document, first_seed)
+    worker = Worker(urls, document, first_seed, grpc=grpc)
     try:
         worker.run(time.monotonic() + seconds)
     finally:
         results.put(worker.found)
 
 
-def storm(urls: list[str], document: Json, seed: int, seconds: float, name: str) -> Found:
+def storm(at: Processes, document: Json, seed: int, seconds: float, name: str) -> Found:
     """All clients for some seconds, and what they saw."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     print(f"{time.strftime('%H:%M:%S')}  {name}: {seconds:.0f} s, {WORKERS} clients", flush=True)
-    arguments = [(urls, document, seed + number * 1_000_000, seconds, results) for number in range(WORKERS)]
+    about = (at.urls, at.grpc, document)
+    arguments = [(*about, seed + number * 1_000_000, seconds, results) for number in range(WORKERS)]
     clients = [context.Process(target=work, args=one) for one in arguments]
     for client in clients:
         client.start()
@@ -137,11 +167,18 @@ def growth_mib(before: dict[int, float], after: dict[int, float]) -> float:
 
 
 def bars(
-    found: Found, exits: int, left: dict[str, float], growth: dict[str, float], came: dict[str, int], alive: bool
+    found: Found,
+    exits: int,
+    ended: int,
+    left: dict[str, float],
+    growth: dict[str, float],
+    came: dict[str, int],
+    alive: bool,
 ) -> list[Bar]:
     most, more = max(growth.values()), max(came.values())
     return [
         Bar("engine exits", exits, "0", exits == 0 and alive),
+        Bar("tasks that ended", ended, "0", ended == 0),
         Bar("answers of 500", found.internal, "0", found.internal == 0),
         Bar("requests without an end", found.endless, "0", found.endless == 0),
         Bar("errors of another shape than OpenAI's", found.malformed, "0", found.malformed == 0),
@@ -156,21 +193,23 @@ def fuzz(seconds: float, seed: int) -> Json:
     """The report. Raises DidNotStart."""
     rows, part_bars = parts.fuzz(seconds * PARTS_SHARE, seed)
     seconds *= 1 - PARTS_SHARE
-    with processes(REPOSITORY / "build") as (server, door, urls):
-        document = json.loads(get(f"{urls[0]}/openapi.json"))
+    with processes(REPOSITORY / "build") as at:
+        server_url = at.urls[0]
+        document = json.loads(get(f"{server_url}/openapi.json"))
         warm_s = max(WARM_LEAST_S, seconds * WARM_SHARE)
-        start_grammars(urls[0])
-        found = storm(urls, document, seed, warm_s, "warm-up")
-        rest(urls[0])
-        watched = {"server": server, "gateway": door}
+        start_grammars(server_url)
+        found = storm(at, document, seed, warm_s, "warm-up")
+        rest(server_url)
+        watched = {"server": at.server, "gateway": at.gateway}
         before = {name: memory_mib(process) for name, process in watched.items()}
-        found.add(storm(urls, document, seed + 500_000, max(5.0, seconds - warm_s), "fuzz"))
-        left = rest(urls[0])
+        found.add(storm(at, document, seed + 500_000, max(5.0, seconds - warm_s), "fuzz"))
+        left = rest(server_url)
         after = {name: memory_mib(process) for name, process in watched.items()}
         growth = {name: growth_mib(before[name], after[name]) for name in watched}
         came = {name: len(after[name].keys() - before[name].keys()) for name in watched}
-        exits = restarts(get(f"{urls[0]}/metrics"))
-        alive = len(server.pids()) > 1
+        pages = [get(page) for page in at.pages]
+        exits, ended = restarts(pages[0]), sum(map(ended_tasks, pages))
+        alive = len(at.server.pids()) > 1
     fields = Schemas(document, "m").fields()
     known = found.fields & fields
     row = {
@@ -186,5 +225,5 @@ def fuzz(seconds: float, seed: int) -> Json:
         "not_covered": sorted(fields - known),
     }
     settings = {"seconds": seconds, "seed": seed, "workers": WORKERS}
-    made = [*bars(found, exits, left, growth, came, alive), *part_bars]
+    made = [*bars(found, exits, ended, left, growth, came, alive), *part_bars]
     return report("fuzz", [row, *rows], made, settings=settings)

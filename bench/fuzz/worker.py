@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from .frames import connections
 from .heads import heads
 from .requests import Request, Schemas
 
 PATIENCE_S = 60.0  # a request that has no end by then has none
+FRAMES_PATIENCE_S = 0.2
 HEAD_PATIENCE_S = 1.0  # half a request is left by its client, not waited for
 KEPT = 20
 RUN = 200  # requests drawn by one seed: Hypothesis looks back at all of a run
@@ -26,6 +28,9 @@ PROBE = {"model": "m", "prompt": "And it came to pass", "max_tokens": 8, "temper
 BAD_HEAD = (
     b"Invalid header value"  # the server's HTTP library, which only gateways connect to; they have their own response
 )
+
+
+Pieces = tuple[bytes, ...]  # of what a connection of HTTP/2 gets
 
 
 @dataclass
@@ -57,12 +62,17 @@ class Found:
 
 class Worker:
     """Args: `urls`: of the server and of a gateway before it; `document`: the server's OpenAPI document;
-    `patience_s`: how long a sound request may find no answer."""
+    `patience_s`: how long a sound request may find no answer; `grpc`: host and port of the gateway's gRPC."""
 
     def __init__(
-        self, urls: list[str], document: dict[str, Any], first_seed: int, patience_s: float = PATIENCE_S
+        self,
+        urls: list[str],
+        document: dict[str, Any],
+        first_seed: int,
+        patience_s: float = PATIENCE_S,
+        grpc: str = "",
     ) -> None:
-        self._patience_s = patience_s
+        self._patience_s, self._grpc = patience_s, grpc
         self._urls = [urlsplit(url).netloc for url in urls]
         self._schemas = Schemas(document, "m")
         self._seed = first_seed
@@ -83,20 +93,25 @@ class Worker:
             max_examples=RUN, database=None, deadline=None, phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
-        @given(st.sampled_from(self._urls), st.one_of(self._schemas.requests(), self._schemas.requests(), heads()))
-        def one(where: str, what: Request | bytes) -> None:
+        @given(st.sampled_from(self._urls), st.one_of(self._kinds()))
+        def one(where: str, what: Request | bytes | Pieces) -> None:
             if time.monotonic() < until_s:
                 self._send(where, what)
 
         one()
 
-    def _send(self, where: str, what: Request | bytes) -> None:
+    def _kinds(self) -> list[st.SearchStrategy[Any]]:
+        requests = self._schemas.requests()
+        return [requests, requests, heads(), *([connections()] if self._grpc else [])]
+
+    def _send(self, where: str, what: Request | bytes | Pieces) -> None:
         found = self.found
         found.sent += 1
-        body = what if isinstance(what, bytes) else f"{what.path}{what.headers}".encode() + what.body
-        found.digests.add(hashlib.blake2b(body, digest_size=8).digest())
+        found.digests.add(hashlib.blake2b(_bytes_of(what), digest_size=8).digest())
         if isinstance(what, bytes):
             found.endings[_send_raw(where, what, found)] += 1
+        elif isinstance(what, tuple):
+            found.endings[_send_frames(self._grpc, what)] += 1
         else:
             found.fields.update(what.fields)
             found.endings[_send_request(where, what, found)] += 1
@@ -124,6 +139,12 @@ class Worker:
                 connection.close()
             time.sleep(0.2)
         return last
+
+
+def _bytes_of(what: Request | bytes | Pieces) -> bytes:
+    if isinstance(what, Request):
+        return f"{what.path}{what.headers}".encode() + what.body
+    return what if isinstance(what, bytes) else b"".join(what)
 
 
 def _send_request(where: str, what: Request, found: Found) -> str:
@@ -191,3 +212,19 @@ def _send_raw(where: str, what: bytes, found: Found) -> str:
     if status == "500":
         found.note("internal", f"{start[:300]!r} for {what[:600]!r}")
     return f"raw: {status}" if status else "raw: closed"
+
+
+def _send_frames(where: str, pieces: Pieces) -> str:
+    """All pieces, then the client leaves without a word; how far the gateway went along."""
+    host, _, port = where.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=FRAMES_PATIENCE_S) as one:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in pieces:
+                one.sendall(piece)
+            one.recv(4096)  # its settings
+            return "frames: open" if one.recv(4096) else "frames: closed"
+    except TimeoutError:
+        return "frames: open"
+    except OSError:
+        return "frames: closed"

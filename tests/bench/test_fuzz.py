@@ -9,9 +9,10 @@ from threading import Thread
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from bench.fuzz.frames import CALL, PREFACE, connections
 from bench.fuzz.heads import heads
 from bench.fuzz.requests import LARGE_BYTES, Request, Schemas, large
-from bench.fuzz.run import busy, fuzz, growth_mib, restarts
+from bench.fuzz.run import busy, ended_tasks, fuzz, growth_mib, restarts
 from bench.fuzz.values import DEEP, Literal, Pairs, encode
 from bench.fuzz.worker import PROBE, Worker
 from slipway_server.http.openapi import document
@@ -68,6 +69,14 @@ def test_heads_are_of_many_kinds() -> None:
     assert len(set(found)) > 60 and any(b"chunked" in one for one in found)
 
 
+def test_connections_of_http2_are_of_many_kinds() -> None:
+    found = drawn(connections(), 150)
+    assert len(set(found)) > 80 and any(len(pieces) > 3 for pieces in found)
+    whole = [b"".join(pieces) for pieces in found]
+    assert sum(PREFACE in sent for sent in whole) > 0.5 * len(whole)
+    assert sum(CALL in sent for sent in whole) > 0.3 * len(whole)
+
+
 def test_what_json_refuses_can_be_written() -> None:
     assert encode({"a": Literal("NaN"), "b": [1, "x"]}) == b'{"a":NaN,"b":[1,"x"]}'
     assert encode(Pairs((("a", 1), ("a", 2)))) == b'{"a":1,"a":2}'
@@ -76,7 +85,8 @@ def test_what_json_refuses_can_be_written() -> None:
 
 def test_pages_of_metrics_are_read() -> None:
     page = 'vllm:num_requests_running{model_name="m"} 2.0\nslipway_server_engine_restarts_total 3.0\n'
-    assert busy(page) == {"vllm:num_requests_running": 2.0} and restarts(page) == 3
+    page += 'slipway_task_restarts_total{task="a"} 1.0\nslipway_task_restarts_total{task="b"} 4.0\n'
+    assert busy(page) == {"vllm:num_requests_running": 2.0} and restarts(page) == 3 and ended_tasks(page) == 5
 
 
 class Broken(BaseHTTPRequestHandler):
@@ -130,3 +140,4 @@ def test_a_minute_of_hostile_requests_ends_no_engine_and_disturbs_no_client() ->
     row, *parts = report["rows"]
     assert row["requests"] > 300 and row["fields_covered"] > 0.8 * row["fields"]
     assert all(part["examples"] > 10 for part in parts)
+    assert {"frames: closed", "frames: open"} <= row["endings"].keys()

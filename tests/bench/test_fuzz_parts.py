@@ -21,6 +21,7 @@ EXAMPLES = {
     "routes of objects": 80,
     "archives": 120,
     "folders": 80,
+    "reports of engines": 120,
 }
 ENDINGS = {
     "specs": {"Spec", "Invalid"},
@@ -30,6 +31,7 @@ ENDINGS = {
     "routes of objects": {"Route", "Problem"},
     "archives": {"loads", "UnusableError", "CheckpointError"},
     "folders": {"loads", "UnusableError", "CheckpointError"},
+    "reports of engines": {"estimated", "implausible", "as reported"},
 }
 
 
