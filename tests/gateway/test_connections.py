@@ -268,3 +268,40 @@ async def test_what_comes_behind_a_running_request_is_bounded() -> None:
             received = await reader.read()
         assert received.startswith(b"HTTP/1.1 200") and received.count(b" 431 ") == 1
         await until_async(lambda: gate.budget.used_bytes == 0)
+
+
+CHAT = b'{"model":"chat"}'
+
+
+@pytest.mark.parametrize("line_bytes, behind", [(40_000, 0), (8_000, 3)], ids=["one each", "and three behind it"])
+async def test_long_heads_of_requests_count_for_their_address_until_their_end(line_bytes: int, behind: int) -> None:
+    """A request in flight holds its head, and those behind it theirs: thousands of 64 KiB were in no account."""
+    going_on = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.Response:
+        await going_on.wait()
+        return web.json_response({})
+
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n" + LINES[:line_bytes]
+    sent = head + b"\r\n\r\n" + CHAT
+    async with upstream(wait) as server, gateway(memory_budget_bytes=4 << 20) as gate:
+        gate.route(("rev", 100, [server.url]))
+        pairs = [await connect(gate, "127.0.0.2") for _ in range(80)]
+        for _, writer in pairs:
+            writer.write(sent * (1 + behind))
+
+        def refused() -> int:
+            return sum(bool(reader._buffer) or reader.at_eof() or bool(reader.exception()) for reader, _ in pairs)
+
+        most = (2 << 20) // (2 * len(head) * (1 + behind))
+        await until_async(lambda: refused() >= 80 - most, "the rest is refused")
+        held_bytes = gate.budget.held_by("address:127.0.0.2")
+        assert 0.8 * (2 << 20) < held_bytes <= 2 << 20 and refused() < 80
+        assert gate.outcomes() == {"client_closed" if behind else "refused": refused()}
+        other, writer = await connect(gate, "127.0.0.3")
+        writer.write(sent.replace(b"POST", b"PUT"))
+        assert (await other.readuntil(b"\r\n"))[9:12] == b"405"
+        going_on.set()
+        await until_async(lambda: gate.budget.held_by("address:127.0.0.2") == 0, "all requests have ended")
+        for _, writer in pairs:
+            await drop(writer)

@@ -42,7 +42,7 @@ from . import expect, requester
 from .admission import Admission
 from .cors import Cors
 from .inference import DESCRIBE, INFER, ROUTED_PATHS, Answer, InferenceServer
-from .listener import ConnectionLimiter
+from .listener import ConnectionLimiter, check_head
 from .tenants_report import report
 from .visible import described, listed, may_use
 
@@ -190,6 +190,7 @@ class PublicApi:
         self.running += 1
         with logs.about(request_id=record.request_id):
             try:
+                check_head(request)
                 record.identity = await self.identify(request)
                 if record.identity is not None:
                     record.owner = record.identity.client

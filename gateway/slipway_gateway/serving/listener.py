@@ -41,7 +41,7 @@ def _plain_response(refusal: errors.RequestError, _: web.BaseRequest) -> web.Res
 class ConnectionLimiter:
     """Bounds the connections of one port. Hooks are called when one is opened, closed or refused.
 
-    `budget`: where heads that are not whole count, for their address.
+    `budget`: where long heads, and those that are not whole, count for their address.
     """
 
     def __init__(
@@ -145,17 +145,24 @@ async def listen(
     return runner
 
 
+def check_head(request: web.Request) -> None:
+    """Raises RequestError 429: there is no room for the head of this request."""
+    if isinstance(request.protocol, _Connection) and not request.protocol.has_room:
+        raise errors.no_room_for_heads()
+
+
 class _Connection(ServerConnection):
     """One client's connection."""
 
-    __slots__ = ("_account", "_door", "_head_timer", "_idle_since_s", "_owner", "_shut")
+    __slots__ = ("_account", "_door", "_head_timer", "_idle_since_s", "_owner", "_shut", "has_room")
 
     def __init__(self, server: web.Server, door: ConnectionLimiter, **options: Any) -> None:
         super().__init__(server, max_head_bytes=door.max_head_bytes, **options)
         self._door = door
         self._owner = ""
         self._shut = False
-        self._account: Account | None = None  # of a head that is not whole
+        self._account: Account | None = None  # of heads
+        self.has_room = True  # for the head of the next request
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_since_s = 0.0
 
@@ -181,10 +188,8 @@ class _Connection(ServerConnection):
         if self._pipelines_too_much():
             self.transport.abort()
             return
-        if (self._account or self._heads.pending_bytes) and not self._count_head():
-            self._shut = True
-            self.transport.write(_without_request(errors.no_room_for_heads()))
-            self.force_close()
+        if (self._account or self._heads.pending_bytes or self._heads.whole_bytes) and not self._count_heads():
+            self._refuse_head(self.transport)
             return
         # A head that is not whole yet is no message; a body's bytes come while there is a request.
         if self._messages or self._current_request is not None:
@@ -192,15 +197,32 @@ class _Connection(ServerConnection):
         elif self._head_timer is None and not self._force_close:
             self._head_timer = self._loop.call_later(self._door.header_timeout_s, self._head_is_late)
 
-    def _count_head(self) -> bool:
-        """Counts what is held of a head that is not whole; returns whether there is room for it."""
+    def _count_heads(self) -> bool:
+        """Counts what is held of heads; returns whether there is room for it."""
         if self._account is None:
             self._account = self._door.open_account(self._owner)
-        more_bytes = self._heads.pending_bytes - self._account.held_bytes
+        more_bytes = self._heads.pending_bytes + self._heads.whole_bytes - self._account.held_bytes
         if more_bytes > 0:
             return not self._account.grow(more_bytes)
         self._account.shrink(-more_bytes)
         return True
+
+    def _refuse_head(self, transport: asyncio.Transport) -> None:
+        """There is no room for what came last: a head, a part of one, or more behind another request."""
+        if self._current_request is not None or len(self._messages) > 1:
+            transport.abort()  # a response may have begun
+        elif self._messages:
+            self.has_room = False  # its request is refused, and counted
+        else:
+            self._shut = True
+            transport.write(_without_request(errors.no_room_for_heads()))
+            self.force_close()
+
+    def _served(self, message: Any) -> None:
+        super()._served(message)
+        self.has_room = True
+        if self._account:
+            self._count_heads()
 
     def _pipelines_too_much(self) -> bool:
         """Whether more came behind the running request than the gateway reads."""

@@ -63,6 +63,7 @@ class ServerConnection(web.RequestHandler):
                 self.log_exception("the connection ends", exc_info=error)
                 self.force_close()
                 break
+            self._served(message)
             if not goes_on or not self._keepalive or self._close or self._force_close:
                 break
             self._next_keepalive_close_time = close_s = self._loop.time() + self._keepalive_timeout
@@ -76,6 +77,11 @@ class ServerConnection(web.RequestHandler):
             self._parser.message_consumed()
         if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
             self._resume_reading_if_drained()
+
+    def _served(self, message: Any) -> None:
+        """A request ended, and another one may follow on its connection."""
+        if not isinstance(message, _ErrInfo):
+            self._heads.served(message)
 
     def _end(self) -> None:
         if not self._force_close:
