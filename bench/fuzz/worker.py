@@ -101,8 +101,8 @@ class Worker:
         one()
 
     def _kinds(self) -> list[st.SearchStrategy[Any]]:
-        requests = self._schemas.requests()
-        return [requests, requests, heads(), *([connections()] if self._grpc else [])]
+        raw = [heads(), connections()] if self._grpc else [heads()]
+        return [*(2 * len(raw) * [self._schemas.requests()]), *raw]
 
     def _send(self, where: str, what: Request | bytes | Pieces) -> None:
         found = self.found
