@@ -196,6 +196,7 @@ class PublicApi:
                     record.owner = record.identity.client
                 return await work(request, record)
             except errors.RequestError as refusal:
+                refusal.__traceback__ = None  # its frames hold the request, and some of them this error
                 response = self._refuse(record, refusal, request.path)
                 if not request.content.is_eof():
                     # Otherwise the rest of the body would be awaited, or read as the next request.
@@ -207,8 +208,9 @@ class PublicApi:
                 elif not record.whole:
                     record.end("drained", 503, "draining")
                 raise
-            except Exception:
+            except Exception as error:
                 log.exception("a request failed inside of the gateway")
+                error.__traceback__ = None  # as above
                 return self._refuse(record, errors.internal(), request.path)
             finally:
                 if record.in_flight:

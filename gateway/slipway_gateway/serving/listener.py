@@ -154,13 +154,13 @@ def check_head(request: web.Request) -> None:
 class _Connection(ServerConnection):
     """One client's connection."""
 
-    __slots__ = ("_account", "_door", "_head_timer", "_idle_since_s", "_owner", "_shut", "has_room")
+    __slots__ = ("_account", "_door", "_head_timer", "_idle_since_s", "_is_made", "_owner", "_shut", "has_room")
 
     def __init__(self, server: web.Server, door: ConnectionLimiter, **options: Any) -> None:
         super().__init__(server, max_head_bytes=door.max_head_bytes, **options)
         self._door = door
         self._owner = ""
-        self._shut = False
+        self._shut = self._is_made = False
         self._account: Account | None = None  # of heads
         self.has_room = True  # for the head of the next request
         self._head_timer: asyncio.TimerHandle | None = None
@@ -177,6 +177,7 @@ class _Connection(ServerConnection):
             transport.close()
             return
         bound_buffers(transport)
+        self._is_made = True
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -240,7 +241,7 @@ class _Connection(ServerConnection):
         self._door.leave(self, self._owner)
         if self._account:
             self._account.close()
-        if not self._shut:
+        if self._is_made:
             super().connection_lost(exc)
 
     @property

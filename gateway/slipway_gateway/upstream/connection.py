@@ -162,7 +162,7 @@ class EndpointConnection(BaseProtocol):
         try:
             messages, upgraded, _ = parser.feed_data(data)
         except Exception as error:
-            self._malformed(error)
+            self._malformed(error.with_traceback(None))
             return
         if messages:
             self._begin(messages, data, before, upgraded=upgraded)
@@ -172,7 +172,7 @@ class EndpointConnection(BaseProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         parser, payload, waiter = self._parser, self._payload, self._waiter
         super().connection_lost(exc)
-        self._parser = self._payload = self._waiter = None
+        self._parser = self._payload = self._waiter = self._heads = None
         self._silent_since_s = math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -187,7 +187,8 @@ class EndpointConnection(BaseProtocol):
                 parser.feed_eof()
             except Exception as error:
                 missing = f"Response payload is not completed: {error!r}" + (f". {exc!r}" if exc else "")
-                set_exception(payload, aiohttp.ClientPayloadError(missing), exc or error)
+                # Frames of a traceback hold the body, which holds this error: without a collection nothing would go.
+                set_exception(payload, aiohttp.ClientPayloadError(missing), exc or error.with_traceback(None))
         if self._closed is not None:
             self._closed.set_result(None)
         if self.on_lost is not None:

@@ -56,13 +56,17 @@ class ServerConnection(web.RequestHandler):
                 goes_on = await self._serve(message, payload)
             except ConnectionError:
                 break
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
                 self.force_close()
-                raise
+                # Its frames hold the request, which holds this task: without a collection nothing of it would go.
+                raise error.with_traceback(None) from None
             except Exception as error:
                 self.log_exception("the connection ends", exc_info=error)
                 self.force_close()
                 break
+            finally:
+                if error_of_body := payload.exception():
+                    error_of_body.__traceback__ = None  # as above: its frames hold the body
             self._served(message)
             if not goes_on or not self._keepalive or self._close or self._force_close:
                 break
@@ -77,6 +81,11 @@ class ServerConnection(web.RequestHandler):
             self._parser.message_consumed()
         if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
             self._resume_reading_if_drained()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._heads.close()
+        self._messages.clear()  # they hold the connection too
 
     def _served(self, message: Any) -> None:
         """A request ended, and another one may follow on its connection."""
@@ -96,6 +105,8 @@ class ServerConnection(web.RequestHandler):
         assert self._task_handler is not None
         handler = self._request_handler
         if isinstance(message, _ErrInfo):
+            if message.exc is not None:
+                message.exc.__traceback__ = None  # its frames hold the connection
             handler, message = self._make_error_handler(message), ERROR
         writer = StreamWriter(self, self._loop)
         request = self._request_factory(message, payload, self, writer, self._task_handler)

@@ -22,7 +22,8 @@ class BoundedHeads:
     __slots__ = ("_body", "_most_bytes", "_parser", "pending_bytes", "whole_bytes")
 
     def __init__(self, parser: Any, most_bytes: int) -> None:
-        self._parser, self._most_bytes = parser, most_bytes
+        self._parser: Any = parser
+        self._most_bytes = most_bytes
         self._body: Any = None  # of the last request that had a whole head
         self.pending_bytes = self.whole_bytes = 0
 
@@ -55,6 +56,10 @@ class BoundedHeads:
         """A request ended, and its head is held no more."""
         if self.whole_bytes:
             self.whole_bytes -= _held_bytes(head)
+
+    def close(self) -> None:
+        """The connection ended. The parser holds the connection, which holds this."""
+        self._parser = self._body = None
 
     def _too_long(self) -> http_exceptions.LineTooLong:
         return http_exceptions.LineTooLong("the request's head", self._most_bytes)
