@@ -8,7 +8,7 @@ KINDS = (*range(10), 77)
 MODEL = b"\x0a\x01m"  # the first field of a ModelInferRequest
 MESSAGES = (
     b"\0" + len(MODEL).to_bytes(4) + MODEL,
-    b"\1" + len(MODEL).to_bytes(4) + MODEL,  # compressed, as it says
+    b"\1" + len(MODEL).to_bytes(4) + MODEL,  # declared as compressed
     b"\0\xff\xff\xff\xff" + MODEL,
     b"\0\0\0\0\0",
     b"\0\0\0\0\x02\xff\xff",
@@ -47,9 +47,9 @@ FOUR_BYTES = tuple(number.to_bytes(4) for number in (0, 1, 2, 16_384, 65_535, 0x
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"", length: int = -1) -> bytes:
-    """`length`: as the frame says; -1: as it is."""
-    said = len(payload) if length < 0 else length
-    return said.to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+    """`length`: what the frame declares; -1: its own."""
+    declared = len(payload) if length < 0 else length
+    return declared.to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
 
 @st.composite

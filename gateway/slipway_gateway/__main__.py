@@ -336,6 +336,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
                 "ledger": (ledger.run, OnFailure.UNREADY),
                 **{name: (one.run, OnFailure.UNREADY) for name, one in shared.items()},
                 # Without these a gateway serves all the same.
+                "collector": (collector.collect_when_grown, OnFailure.SHOW),
                 "gateways": (_watch_gateways(settings, gateways, metrics), OnFailure.SHOW),
                 "warm-up": (partial(warmup.run, balancer) if settings.warm_connections else None, OnFailure.SHOW),
                 "last-table": (last.run if remembered else None, OnFailure.SHOW),

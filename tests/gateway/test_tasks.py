@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +25,7 @@ from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.sharing.redis_budgets import RedisBudgets
 from slipway_gateway.sharing.redis_counters import RedisCounters
 from slipway_gateway.upstream.warmup import Warmup
+from slipway_process import collector
 from slipway_process.supervisor import OnFailure
 from testkit.until import until_async
 from tests.support.tasks import Started, fail, page_of, reasons
@@ -31,13 +33,14 @@ from tests.support.tasks import Started, fail, page_of, reasons
 pytestmark = [pytest.mark.finding("F4"), pytest.mark.timeout(120)]
 
 # By task: what its loop calls, and of which object; None: of any.
-LOOPS: dict[str, tuple[type, str, str | None]] = {
+LOOPS: dict[str, tuple[Any, str, str | None]] = {
     "routes": (ClusterSource, "_publish_changes", None),
     "tenants": (Reflector, "run", "tenants"),
     "gateways": (Reflector, "run", "endpointslices"),
     "ledger": (Ledger, "flush", None),
     "limits": (RedisCounters, "_pause", None),
     "budgets": (RedisBudgets, "_sync", None),
+    "collector": (collector, "_resident_bytes", None),
     "warm-up": (Warmup, "renew", None),
     "last-table": (LastTable, "_read", None),
     "last-tenants": (LastTenants, "_read", None),

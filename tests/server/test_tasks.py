@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from devcluster.ports import reserve_port
+from slipway_process import collector
 from slipway_server import language
 from slipway_server.engine.client import EngineClient
 from slipway_server.http import app as language_app
@@ -106,7 +107,11 @@ async def serving_of(
 async def test_a_language_server(
     tiny_v1: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failing = {"beat": (serving, "_beat"), "warm-up": (RequestReader, "warm_up")}
+    failing = {
+        "beat": (serving, "_beat"),
+        "collector": (collector, "_resident_bytes"),
+        "warm-up": (RequestReader, "warm_up"),
+    }
     calls = {name: fail(monkeypatch, *of) for name, of in failing.items()}
     settings, found = settings_of(f"--model={tiny_v1}"), checkpoint.read(tiny_v1)
     async with serving_of(settings, language.run(settings, found, 256), monkeypatch) as server:

@@ -189,7 +189,7 @@ class _Connection(ServerConnection):
         if self._pipelines_too_much():
             self.transport.abort()
             return
-        if (self._account or self._heads.pending_bytes or self._heads.whole_bytes) and not self._count_heads():
+        if (self._account or self._heads.held_bytes) and not self._count_heads():
             self._refuse_head(self.transport)
             return
         # A head that is not whole yet is no message; a body's bytes come while there is a request.
@@ -202,7 +202,7 @@ class _Connection(ServerConnection):
         """Counts what is held of heads; returns whether there is room for it."""
         if self._account is None:
             self._account = self._door.open_account(self._owner)
-        more_bytes = self._heads.pending_bytes + self._heads.whole_bytes - self._account.held_bytes
+        more_bytes = self._heads.held_bytes - self._account.held_bytes
         if more_bytes > 0:
             return not self._account.grow(more_bytes)
         self._account.shrink(-more_bytes)

@@ -8,7 +8,7 @@ from aiohttp import http_exceptions
 MAX_HEAD_BYTES = 64 << 10
 # Shorter heads are not counted: nearly all are, and a thousand requests have 4 MiB of them.
 SHORT_HEAD_BYTES = 4 << 10
-# What is held of a whole head: its bytes, and its fields as text.
+# What is held of a head: its bytes, and its fields as text.
 _COPIES = 2
 
 
@@ -51,6 +51,11 @@ class BoundedHeads:
             if _size(head) > self._most_bytes:
                 raise self._too_long()
             self.whole_bytes += _held_bytes(head)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all long heads, and of one that is not whole."""
+        return self.pending_bytes * _COPIES + self.whole_bytes
 
     def served(self, head: Any) -> None:
         """A request ended, and its head is held no more."""

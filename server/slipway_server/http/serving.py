@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from slipway_process import collector, logs
 from slipway_process.network.http_server import HttpRunner
-from slipway_process.supervisor import Supervisor
+from slipway_process.supervisor import OnFailure, Supervisor
 
 from ..engine.client import EngineError
 from ..settings import ServerSettings
@@ -236,6 +236,7 @@ async def run_server(
     collector.spare()
     stop = _stop_on_signals()
     tasks.start("beat", partial(_beat, health, tasks))
+    tasks.start("collector", collector.collect_when_grown, OnFailure.SHOW)
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([stopping, life], return_when=asyncio.FIRST_COMPLETED)
