@@ -16,8 +16,8 @@ MAX_ANSWER_BYTES = 64 << 20
 MAX_TEXTS = 1 << 16  # elements of the datatype BYTES in all tensors of a request
 _MARKS = (b",", b"[", b"{")
 _FIRST_BYTES = 1 << 16  # most bodies with too many values show it there
-# Making an integer costs the square of its digits, so few long ones cost as much as many values. A double has at most 17
-# digits that count.
+# Making an integer costs the square of its digits, so few long ones cost as much as many values. A double has at most
+# 17 digits that count.
 _LONG_NUMBER, _DIGITS_AS_ZEROS = b"0" * 64, bytes.maketrans(b"123456789", b"0" * 9)
 
 
