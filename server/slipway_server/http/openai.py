@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -25,12 +26,15 @@ from .responses.sse import json_response, stream_events
 from .service import Generation, ModelService
 
 MAX_RESPONSE_LOGPROBS = 1 << 19
+MANY_LOGPROBS = 1 << 14  # making so many takes less than a tenth of a second of a core
 ASSUMED_TOKENS = 4096  # of an answer without max_tokens, to bound its log probabilities
 
 
 class OpenAI:
     def __init__(self, service: ModelService, replays: ReplayStore) -> None:
         self._service, self._replays = service, replays
+        # One at a time, also where clients left: each thread that computes makes the loop wait for the interpreter.
+        self._long_answers = ThreadPoolExecutor(1, "long answers")
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -126,10 +130,12 @@ class OpenAI:
                 choices[index].add(delta)
         selected = select_choices(choices, body)
         usage = shape.usage([choice.tokens for choice in choices], [choice.cached_tokens for choice in choices])
-        if any(choice.logprobs or choice.prompt_logprobs for choice in selected):
-            # There may be hundreds of thousands of them: other requests go on meanwhile.
-            return await asyncio.to_thread(lambda: json_response(shape.whole(selected, usage)))
-        return json_response(shape.whole(selected, usage))
+        if not (num_logprobs := sum(choice.num_logprobs for choice in selected)):
+            return json_response(shape.whole(selected, usage))
+        # There may be hundreds of thousands of them: other requests go on meanwhile.
+        threads = self._long_answers if num_logprobs > MANY_LOGPROBS else None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, lambda: json_response(shape.whole(selected, usage)))
 
 
 async def resumable(

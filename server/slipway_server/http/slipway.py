@@ -1,5 +1,6 @@
 """The endpoints beside OpenAI's: /v1/generate and /api/v1, thin adapters over the same deltas."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -7,12 +8,14 @@ from typing import Any
 
 from aiohttp import web
 
+from ..json_lists import json_list
 from .openai import check_model
 from .requests.bodies import body_of
 from .requests.sampling import Sampling
 from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest
 from .requests.shadow import priority_of
 from .responses.delta import Delta
+from .responses.embeddings import VECTORS
 from .responses.replay import ReplayStore
 from .responses.resume import IncomingRequest, StreamPosition, read_request
 from .responses.shapes import Choice
@@ -84,7 +87,7 @@ class Slipway:
         vectors = await self._service.embed(prompts, tenant=tenant)
         return json_response(
             {
-                "embeddings": [vector.tolist() for vector in vectors],
+                "embeddings": await asyncio.to_thread(json_list, (one.tolist() for one in vectors), VECTORS),
                 "dimensions": len(vectors[0]),
                 "usage": {"input_tokens": sum(map(len, prompts))},
                 "model_version": self._service.model.version,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy
 
+from ..json_lists import joined
 from .tensors import (
     BINARY_ONLY,
     BOOL,
@@ -24,7 +25,6 @@ from .tensors import (
 
 _WHITE = b" \t\r\n"
 _PIECE = 1 << 16  # elements that are written at once
-_encoder = msgspec.json.Encoder()
 
 
 @lru_cache(maxsize=256)
@@ -124,8 +124,7 @@ def write(tensor: Tensor) -> list[Any] | msgspec.Raw:
     flat = tensor.array.reshape(-1)
     if flat.size <= _PIECE:
         return _plain_list(tensor, flat)
-    pieces = (_encoder.encode(_plain_list(tensor, flat[at : at + _PIECE])) for at in range(0, flat.size, _PIECE))
-    return msgspec.Raw(b"[" + b",".join(piece[1:-1] for piece in pieces) + b"]")
+    return joined(_plain_list(tensor, flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE))
 
 
 def _plain_list(tensor: Tensor, elements: Any) -> list[Any]:

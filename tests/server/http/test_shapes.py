@@ -1,19 +1,25 @@
 """Chunks of a stream that is taken up are those that the client lacks, down to the offsets of their tokens."""
 
+import array
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from slipway_server import json_lists
 from slipway_server.engine.request import FinishReason, Logprobs
 from slipway_server.http.requests.prompt import Prompt
 from slipway_server.http.requests.prompts import ServedModel
-from slipway_server.http.requests.schemas import CompletionRequest
+from slipway_server.http.requests.schemas import ChatRequest, CompletionRequest
+from slipway_server.http.responses import sse
 from slipway_server.http.responses.delta import Delta
+from slipway_server.http.responses.embeddings import embedding_data
 from slipway_server.http.responses.logprobs import TextOffsets
 from slipway_server.http.responses.resume import Identity, Resume, StreamPosition
-from slipway_server.http.responses.shapes import Choice, CompletionShape, IndexedDelta, best
+from slipway_server.http.responses.shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
+from slipway_server.text.answers.answer import AnswerForm
 from slipway_server.text.tokenizer import Tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth."
@@ -82,3 +88,77 @@ def test_the_best_choices_are_returned_in_order() -> None:
     sure, unsure, long = choice(-0.1), choice(-3.0), choice(-1.0, -1.0, -0.1)
     assert best([unsure, long, sure], count=2) == [sure, long]
     assert best([long, long], count=1) == [long]
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many objects are made into JSON at once, each time."""
+    seen: list[int] = []
+
+    def count(value: Any) -> int:
+        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return 1 + sum(map(count, children))
+
+    class Counting:
+        def encode(self, value: Any) -> bytes:
+            seen.append(count(value))
+            return msgspec.json.encode(value)
+
+    for module in (json_lists, sse):
+        monkeypatch.setattr(module, "_encoder", Counting())
+    return seen
+
+
+def logprobs_of(count: int) -> list[Logprobs]:
+    tokens = [tuple((at + rank) % 200 + 20 for rank in range(21)) for at in range(count)]
+    return [Logprobs(of_one, tuple(-rank / 7 for rank in range(21)), 1) for of_one in tokens]
+
+
+def answer_of(prompt: int, answers: int, tokens: int) -> list[Choice]:
+    made = []
+    for _ in range(answers):
+        choice = Choice()
+        choice.logprobs, choice.prompt_logprobs = logprobs_of(tokens), tuple(logprobs_of(prompt - 1))
+        made.append(choice)
+    return made
+
+
+@pytest.mark.parametrize("prompt, answers, tokens", [(5000, 1, 1), (3, 1, 5000), (3, 40, 100)])
+@pytest.mark.parametrize("chat", [True, False])
+def test_many_log_probabilities_are_encoded_in_pieces_and_equal(
+    tiny_v1: Path, encoded: list[int], chat: bool, prompt: int, answers: int, tokens: int
+) -> None:
+    """Encoding holds the interpreter, and so the loop; 100,000 entries of one answer took 25 ms of it at once."""
+    model = Named(tiny_v1)
+    prompts = [Prompt("a" * prompt, tuple(range(20, 20 + prompt)))]
+    choices = answer_of(prompt, answers, tokens)
+    tokenizer, served = model.tokenizer, cast(ServedModel, model)
+    if chat:
+        ask = ChatRequest(model="chat", messages=[], logprobs=True, top_logprobs=20, n=answers, prompt_logprobs=20)
+        whole = ChatShape(served, IDENTITY, prompts, ask, AnswerForm()).whole(choices, {})
+    else:
+        asked = CompletionRequest(model="chat", prompt="x", logprobs=20, echo=True, n=answers, prompt_logprobs=20)
+        whole = CompletionShape(served, IDENTITY, prompts, asked).whole(choices, {})
+    answer = msgspec.json.decode(cast(bytes, sse.json_response(whole).body))
+    assert len(answer["choices"]) == answers and max(encoded) < 40_000
+    of_prompt = (answer if chat else answer["choices"][0])["prompt_logprobs"]
+    assert of_prompt[0] is None and len(of_prompt) == prompt
+    assert [entry.popitem()[1]["decoded_token"] for entry in of_prompt[1:]] == [
+        tokenizer.text_of(item.tokens[20]) for item in choices[0].prompt_logprobs
+    ]
+    texts = [tokenizer.text_of(item.tokens[0]) for item in choices[0].logprobs]
+    for choice in answer["choices"]:
+        found = choice["logprobs"]
+        if chat:
+            assert [entry["token"] for entry in found["content"]] == texts
+            continue
+        assert found["tokens"][prompt:] == texts and found["token_logprobs"][0] is None
+        assert {len(found[name]) for name in found} == {prompt + tokens}
+
+
+def test_many_vectors_are_encoded_in_pieces(encoded: list[int]) -> None:
+    vectors = [array.array("f", [number, 2.0, 3.0] * 100) for number in range(200)]
+    data = embedding_data(vectors, None, "float")
+    answer = msgspec.json.decode(cast(bytes, sse.json_response({"data": data}).body))["data"]
+    assert [entry["index"] for entry in answer] == [*range(200)] and max(encoded) < 20_000
+    assert [entry["embedding"] for entry in answer] == [vector.tolist() for vector in vectors]

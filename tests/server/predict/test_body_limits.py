@@ -1,8 +1,10 @@
 """What is read and written where requests are served, and what in a process of its own: counted before the work."""
 
 import asyncio
+import base64
 import gzip
 import json
+import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -97,11 +99,39 @@ def test_texts_are_counted_before_one_is_made(limits: Limits, texts: int) -> Non
         read(given, body(texts + 1)[:500], TEXTS, limits)
 
 
+# 20 kB with four values: the number of values says nothing of what making these integers costs.
+LONG = json.dumps([[int("9" * 4200)] * 4])
+LONG_NUMBERS = {
+    "V1": (row_bodies.V1, f'{{"instances":{LONG}}}'),
+    "simple rows": (row_bodies.SIMPLE, f'{{"model":"m","inputs":{LONG}}}'),
+    "named rows": (row_bodies.NAMED, f'{{"inputs":{LONG}}}'),
+    "V2": (INFER, f'{{"inputs":[{{"name":"x","datatype":"INT64","shape":[1,4],"data":{LONG}}}]}}'),
+    "unused": (row_bodies.V1, f'{{"instances":[[1,2,3,4]],"parameters":{{"x":{LONG}}}}}'),
+    "fractions": (row_bodies.V1, f'{{"instances":[[{",".join(["0." + "7" * 5000] * 4)}]]}}'),
+}
+
+
+@pytest.mark.parametrize("name", LONG_NUMBERS)
+def test_long_numbers_are_read_aside_however_few_they_are(name: str) -> None:
+    kind, body = LONG_NUMBERS[name]
+    with pytest.raises(TooLarge, match="a number of 64 digits or more"):
+        read(question(kind), body.encode(), MODEL, HERE)
+
+
+def test_long_texts_and_numbers_of_doubles_are_read_at_once() -> None:
+    texts = ModelDescription("p", "r", [TensorSpec("x", BYTES, (-1,))], TEXTS.outputs, True)
+    body = json.dumps({"instances": [base64.b64encode(random.Random(6).randbytes(1 << 20)).decode()]}).encode()
+    assert read(question(row_bodies.V1), body, texts, HERE).request.inputs[0].rows == 1
+    numbers = json.dumps({"instances": [[1 / 3, -1e-30 / 7, 2**63, 1e17 / 3]] * 500}).encode()
+    assert len(numbers) > HERE.values
+    assert read(question(row_bodies.V1), numbers, MODEL, HERE).request.inputs[0].rows == 500
+
+
 def test_numbers_as_bytes_are_read_and_written_at_once_whatever_their_size() -> None:
     given = question(INFER, Inference_Header_Content_Length="400")
     rows = 500_000
     tensor = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "parameters": {"binary_data_size": 16 * rows}}
-    body = json.dumps({"inputs": [tensor]}).encode().ljust(400) + bytes(16 * rows)
+    body = json.dumps({"inputs": [tensor]}).encode().ljust(400) + b"0" * (16 * rows)  # as digits: no number is there
     assert read(given, body, MODEL, HERE).request.inputs[0].rows == rows
     outputs = [Tensor("y", "FP32", numpy.zeros((rows, 3), "f4"))]
     InferAnswer(binary=True).check(outputs, HERE)

@@ -16,6 +16,9 @@ MAX_ANSWER_BYTES = 64 << 20
 MAX_TEXTS = 1 << 16  # elements of the datatype BYTES in all tensors of a request
 _MARKS = (b",", b"[", b"{")
 _FIRST_BYTES = 1 << 16  # most bodies with too many values show it there
+# Making an integer costs the square of its digits, so few long ones cost as much as many values. A double has at most
+# 17 digits that count.
+_LONG_NUMBER, _DIGITS_AS_ZEROS = b"0" * 64, bytes.maketrans(b"123456789", b"0" * 9)
 
 
 class TooLarge(Exception):
@@ -37,11 +40,16 @@ class Limits:
     plain_bytes: int
 
     def check_json(self, body: bytes) -> None:
-        """Marks within texts count too: there may be others."""
+        """Marks and digits within texts count too: there may be others.
+
+        Raises TooLarge for too many values, and for a number so long that its digits count as values.
+        """
         if len(body) <= self.values:
             return
         if _marks(body[:_FIRST_BYTES]) > self.values or (len(body) > _FIRST_BYTES and _marks(body) > self.values):
             raise TooLarge(f"The body has more than {self.values} values.")
+        if _LONG_NUMBER in body.translate(_DIGITS_AS_ZEROS):
+            raise TooLarge(f"The body has a number of {len(_LONG_NUMBER)} digits or more.")
 
     def check_values(self, count: int) -> None:
         if count > self.values:

@@ -6,7 +6,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Raw
+
+from ...json_lists import json_list
 from ..errors import HttpError, invalid
+
+VECTORS = 32  # that are encoded at once: thousands of numbers each
 
 
 def check_dimensions(dimensions: int | None, config: dict[str, Any]) -> None:
@@ -21,20 +26,21 @@ def check_dimensions(dimensions: int | None, config: dict[str, Any]) -> None:
         raise invalid(f"dimensions must be one of {', '.join(map(str, allowed))}.", "dimensions")
 
 
-def embedding_data(vectors: Sequence["array[float]"], dimensions: int | None, encoding: str) -> list[dict[str, Any]]:
+def embedding_data(vectors: Sequence["array[float]"], dimensions: int | None, encoding: str) -> list[Any] | Raw:
     """The `data` of an embeddings response. Raises HttpError for more dimensions than the vectors have."""
     if dimensions is not None and dimensions > len(vectors[0]):
         raise invalid(f"dimensions must be at most {len(vectors[0])}.", "dimensions")
     cut = vectors if dimensions is None else [_shortened(vector, dimensions) for vector in vectors]
     as_text = encoding == "base64"
-    return [
+    entries = (
         {
             "object": "embedding",
             "index": index,
             "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
         }
         for index, vector in enumerate(cut)
-    ]
+    )
+    return json_list(entries, VECTORS)
 
 
 def _shortened(vector: "array[float]", dimensions: int) -> "array[float]":

@@ -1,10 +1,17 @@
-"""Log probabilities in the two shapes that OpenAI's API has for them, and in vLLM's for those of a prompt."""
+"""Log probabilities in the two shapes that OpenAI's API has for them, and in vLLM's for those of a prompt.
+
+Long lists of them are JSON already: see `json_lists`.
+"""
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
+from msgspec import Raw
+
 from ...engine.request import Logprobs
+from ...json_lists import json_list
 from ...text.tokenizer import Tokenizer
 
 
@@ -14,14 +21,12 @@ def format_chat_logprobs(items: Iterable[Logprobs], tokenizer: Tokenizer) -> dic
     def entry(token: int, value: float) -> dict[str, Any]:
         return {"token": tokenizer.text_of(token), "logprob": value, "bytes": list(tokenizer.bytes_of(token))}
 
-    return {
-        "content": [
-            entry(item.tokens[0], item.values[0])
-            | {"top_logprobs": [entry(*pair) for pair in zip(item.tokens[1:], item.values[1:], strict=True)]}
-            for item in items
-        ],
-        "refusal": None,
-    }
+    content = (
+        entry(item.tokens[0], item.values[0])
+        | {"top_logprobs": [entry(*pair) for pair in zip(item.tokens[1:], item.values[1:], strict=True)]}
+        for item in items
+    )
+    return {"content": json_list(content), "refusal": None}
 
 
 class TextOffsets:
@@ -39,7 +44,7 @@ class TextOffsets:
 
 
 def format_completion_logprobs(
-    items: Iterable[Logprobs],
+    items: Sequence[Logprobs],
     tokenizer: Tokenizer,
     alternatives: int,
     *,
@@ -51,24 +56,27 @@ def format_completion_logprobs(
     `offsets` has the tokens before these. `first` is a token before all `items` that nothing predicts: the first one of
     an echoed prompt.
     """
-    found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    alone = [] if first is None else [first]
 
-    def add(token: int, value: float | None, top: dict[str, float] | None) -> None:
-        shown = (tokenizer.text_of(token), value, top, offsets.push(token))
-        for name, item in zip(found, shown, strict=True):
-            found[name].append(item)
+    def of_tokens(shown: Callable[[int], Any]) -> list[Any] | Raw:
+        return json_list(map(shown, chain(alone, (item.tokens[0] for item in items))))
 
-    if first is not None:
-        add(first, None, None)
-    for item in items:
+    def of_items(shown: Callable[[Logprobs], Any]) -> list[Any] | Raw:
+        return json_list(chain((None for _ in alone), map(shown, items)))
+
+    def top(item: Logprobs) -> dict[str, float]:
         pairs = zip(item.tokens[1 : alternatives + 1], item.values[1 : alternatives + 1], strict=True)
-        add(item.tokens[0], item.values[0], {tokenizer.text_of(token): value for token, value in pairs})
-    return found
+        return {tokenizer.text_of(token): value for token, value in pairs}
+
+    return {
+        "tokens": of_tokens(tokenizer.text_of),
+        "token_logprobs": of_items(lambda item: item.values[0]),
+        "top_logprobs": of_items(top),
+        "text_offset": of_tokens(offsets.push),
+    }
 
 
-def format_prompt_logprobs(
-    items: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int
-) -> list[dict[str, Any] | None]:
+def format_prompt_logprobs(items: Iterable[Logprobs], tokenizer: Tokenizer, alternatives: int) -> list[Any] | Raw:
     """vLLM's `prompt_logprobs`: None for the first token, then each token with the likeliest in its place, by id."""
 
     def entry(token: int, value: float, rank: int) -> tuple[str, dict[str, Any]]:
@@ -78,4 +86,4 @@ def format_prompt_logprobs(
         ranks = (item.rank, *range(1, alternatives + 1))
         return dict(map(entry, item.tokens[: alternatives + 1], item.values, ranks))
 
-    return [None, *map(entries, items)]
+    return json_list(chain([None], map(entries, items)))

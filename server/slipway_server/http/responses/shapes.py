@@ -3,9 +3,11 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from itertools import chain
 from typing import Any
 
 from ...engine.request import FinishReason, Logprobs
+from ...json_lists import json_list
 from ...text.answers.answer import AnswerForm
 from ..requests.prompt import Prompt
 from ..requests.prompts import ServedModel
@@ -33,6 +35,11 @@ class Choice:
         self.tokens = delta.tokens
         self.cached_tokens += delta.cached_tokens
         self.finish = delta.finish or self.finish
+
+    @property
+    def num_logprobs(self) -> int:
+        """The log probabilities that it shows, alternatives too."""
+        return sum(len(item.tokens) for item in chain(self.logprobs, self.prompt_logprobs))
 
     @property
     def score(self) -> float:
@@ -89,7 +96,8 @@ class Shape(ABC):
         return usage_of(self.prompt_tokens, sum(completion_tokens), sum(cached_tokens[::answers]))
 
     def whole(self, choices: list[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        answers = [self.choice(index, choice) for index, choice in enumerate(choices)]
+        # Each choice is JSON before the next one is made: there may be many with log probabilities.
+        answers = json_list((self.choice(index, choice) for index, choice in enumerate(choices)), piece=1)
         return self._head | {"object": self.whole_object, "choices": answers, "usage": usage}
 
     async def chunks(
