@@ -138,3 +138,38 @@ async def test_a_redirect_is_not_followed(keys_file: str) -> None:
     async with upstream(answering(307, Location="http://127.0.0.1:1/")) as served:
         called = await send(served.url, keys_file)
     assert called.result.state == FAILED and written(called)["response"]["status_code"] == 307
+
+
+async def test_large_lines_and_responses_are_looked_at_one_after_the_other(
+    keys_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look takes hundredths of a second: between two of them the loop has a turn of 5 ms for others."""
+    looks: list[int] = []
+    turns: list[int] = []
+    sleep, check, written_line = asyncio.sleep, gateway_calls.check_json, gateway_calls.result_line
+
+    async def pause(delay_s: float) -> None:
+        turns.append(len(looks))
+        await sleep(delay_s)
+
+    def look(data: bytes) -> None:
+        looks.append(len(data))
+        check(data)
+
+    def line_of(*args: Any) -> bytes:
+        looks.append(len(args[3]["body"]))
+        return written_line(*args)
+
+    settings = JobsSettings(gateway_url="http://unused", keys_file=keys_file, database_url="sqlite:////tmp/unused.db")
+    large = json.dumps(["x"] * 100_000).encode()
+    async with upstream(answering(200, large)) as served:
+        settings = settings.model_copy(update={"gateway_url": served.url})
+        async with open_calls(settings, PassKeys(keys_file)) as calls:
+            monkeypatch.setattr(gateway_calls, "check_json", look)
+            monkeypatch.setattr(gateway_calls, "result_line", line_of)
+            monkeypatch.setattr(asyncio, "sleep", pause)
+            data = json.dumps(chat(1)).encode()
+            claims = [LineClaim(BATCH, n, f"line-{n}", 1, 0, data) for n in range(8)]
+            found = await asyncio.gather(*map(calls.send, claims))
+    assert {called.result.state for called in found} == {COMPLETED} and len(looks) == 16
+    assert set(range(1, 17)) <= set(turns)  # never two looks without one

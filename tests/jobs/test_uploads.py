@@ -99,3 +99,24 @@ async def test_what_is_too_large_in_a_body_names_its_field(
     async with world(f"sqlite:///{tmp_path}/jobs.db", keys_file, tmp_path, **limits) as here:
         status, answer = await post(here, path, body)
         assert status in (400, 413) and answer["error"]["param"] == param, answer
+
+
+FIELD = b'--b\r\nContent-Disposition: form-data; name="file"; filename="'
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        FIELD + b"a" * 60_000 + b'"\r\n\r\n{}\r\n--b--\r\n',
+        FIELD + b"a" * (1 << 19),
+        b"--b\r\n" + b"X-A: b\r\n" * 10_000,
+        b"--b\r\nno field\r\n\r\n{}\r\n--b--\r\n",
+        START.replace(b"\r\n\r\n", b"\r\nContent-Type: multipart/mixed\r\n\r\n") + END,
+    ],
+    ids=["filename", "head", "headers", "no field", "parts"],
+)
+async def test_a_malformed_form_is_the_fault_of_its_client(keys_file: str, tmp_path: Path, form: bytes) -> None:
+    async with world(f"sqlite:///{tmp_path}/jobs.db", keys_file, tmp_path) as here:
+        status, answer = await post(here, "/v1/files", form, **{"Content-Type": FORM})
+        error = answer["error"]
+        assert (status, error["code"], error["param"]) == (400, "invalid_form", "file"), answer

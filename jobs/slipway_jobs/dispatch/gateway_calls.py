@@ -16,6 +16,7 @@ from ..input_line import UNREADABLE, InvalidLine, check_json, read_line
 from ..settings import JobsSettings
 from ..states import COMPLETED, FAILED, QUEUED
 from ..store.line_store import LineClaim, LineResult, request_id, result_line
+from ..turns import Turns, let_others_run
 
 _REVISION, _REQUEST_ID = "X-Slipway-Revision", "X-Request-Id"
 _REFUSED = (429, 503)
@@ -55,11 +56,13 @@ class GatewayCalls:
 
     def __init__(self, settings: JobsSettings, keys: PassKeys, session: aiohttp.ClientSession) -> None:
         self._settings, self._keys, self._session = settings, keys, session
+        self._turns = Turns()  # many large lines begin at once, and their responses may end at once
 
     async def send(self, claim: LineClaim) -> Called:
         """Sends a line once; what goes wrong is part of the result."""
         try:
-            body = read_line(claim.data, claim.batch.endpoint).body
+            async with self._turns.take(claim.data):
+                body = read_line(claim.data, claim.batch.endpoint).body
         except InvalidLine as error:  # it was valid before: another release wrote it
             return self._failed(claim, error.code, str(error))
         endpoint, tenant = claim.batch.endpoint, claim.batch.tenant
@@ -94,16 +97,16 @@ class GatewayCalls:
         data = b"".join(chunks)
         if status == 401 and INVALID_PASS.encode() in data:
             return self._wait(claim, None)  # clocks or keys of two nodes differ for a while: no fault of the line
-        body = _body(data)
-        answer = {
-            "status_code": status,
-            "request_id": request_id(claim.batch.id, claim.n),
-            "body": body,
-            "revision": response.headers.get(_REVISION),
-        }
         if status in _BROKEN and claim.attempts + 1 < self._settings.max_attempts:
             return self._again(claim)
-        line = result_line(claim.batch.id, claim.n, claim.custom_id, answer)
+        async with self._turns.take(data):
+            answer = {
+                "status_code": status,
+                "request_id": request_id(claim.batch.id, claim.n),
+                "body": await _body(data),
+                "revision": response.headers.get(_REVISION),
+            }
+            line = result_line(claim.batch.id, claim.n, claim.custom_id, answer)
         attempts = claim.attempts + (status in _BROKEN)
         return Called(LineResult(claim, COMPLETED if status < 300 else FAILED, line, attempts))
 
@@ -134,10 +137,11 @@ def _retry_after(response: aiohttp.ClientResponse) -> float | None:
     return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
 
 
-def _body(data: bytes) -> Any:
+async def _body(data: bytes) -> Any:
     """A response's body: JSON on one line with the values as they came; other bytes, and too many levels, as a text."""
     try:
         check_json(data)
+        await let_others_run(data)
         # A second pass over the body, because a JSONL file needs it on one line.
         return msgspec.Raw(msgspec.json.format(data, indent=-1))
     except UNREADABLE:

@@ -1,6 +1,5 @@
 """Reads the JSON body and the query of a request, with errors that name the field."""
 
-import asyncio
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,16 +15,15 @@ from slipway_process.json_bounds import MAX_NUMBERS
 from slipway_process.shares import Shares
 
 from ..input_line import UNREADABLE, check_json, is_endpoint, unknown_field
+from ..turns import LARGE_BODY_BYTES, let_others_run
 from .refusal import JobsRefusal, invalid
 from .tenancy import tenant_of
 
 BODY_DIGEST: web.RequestKey[bytes] = web.RequestKey("body_digest", bytes)  # set by `body_of`
 MAX_BODY_BYTES = 8 << 20
-# Bodies above a size that are held at once, from their arrival until their answer: at most 128 MiB of them.
-LARGE_BODY_BYTES, MAX_LARGE_BODIES = 256 << 10, 16
+MAX_LARGE_BODIES = 16  # that are held at once, from their arrival until their answer: at most 128 MiB of them
 LARGE_BODIES: web.AppKey[Shares] = web.AppKey("large_bodies", Shares)
 _IS_LARGE: web.RequestKey[bool] = web.RequestKey("is_large", bool)
-_OTHERS_S = 0.005
 _MAX_SMALL_BYTES = 1024  # of a field whose value may have any type
 _MAX_METADATA_BYTES = 128 << 10  # what 16 keys and values take if each character is escaped
 _MAX_LIMIT = 100
@@ -69,15 +67,6 @@ async def body_of(request: web.Request, known: tuple[str, ...], limit_bytes: int
         raise JobsRefusal(400, "invalid_json", "The body is no valid JSON.") from None
     given = ((name, getattr(fields, name)) for name in known)
     return {name: value for name, value in given if bytes(value) not in (b"", b"null")}
-
-
-async def let_others_run(data: bytes | bytearray) -> None:
-    """Call it between two looks at a body: each look at a large one takes some hundredths of a second.
-
-    An answer to another request needs some rounds of the event loop, so that one round is too little.
-    """
-    if len(data) > LARGE_BODY_BYTES:
-        await asyncio.sleep(_OTHERS_S)
 
 
 def _take_place(request: web.Request) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from slipway_process.shares import Shares
 
@@ -79,9 +80,11 @@ class FilesApi:
             form.check()
             if recorded := attempt.replay(fingerprint_of(request, form.digest())):
                 return recorded
-        except (ValueError, AssertionError, EOFError):
+        # BadHttpMessage: a part's head is malformed, or larger than aiohttp takes.
+        except (ValueError, AssertionError, EOFError, BadHttpMessage):
             await form.drop()
-            raise JobsRefusal(400, "invalid_form", "The body is no valid multipart/form-data.") from None
+            message = "The body is no valid multipart/form-data, or the head of a part is too long."
+            raise JobsRefusal(400, "invalid_form", message, param="file") from None
         except TimeoutError:
             await form.drop()
             raise upload_too_slow() from None

@@ -26,9 +26,10 @@ from ..store.batch_store import BatchStore, NewBatch, Row
 from ..store.database import Database
 from ..store.file_store import INTERNAL, NewFile
 from ..store.key_store import KeyAnswer
+from ..turns import let_others_run
 from .batches_api import make_batch
 from .callbacks import CALLBACK_URL, Callbacks
-from .fields import BODY_DIGEST, Fields, body_of, endpoint_of, id_of, let_others_run, list_of, text_of
+from .fields import BODY_DIGEST, Fields, body_of, endpoint_of, id_of, list_of, text_of
 from .idempotency import IdempotentRequests, KeyedAttempt, fingerprint_of
 from .refusal import JobsRefusal, invalid, json_response, not_found
 from .tenancy import tenant_of

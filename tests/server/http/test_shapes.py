@@ -134,11 +134,15 @@ def test_many_log_probabilities_are_encoded_in_pieces_and_equal(
     choices = answer_of(prompt, answers, tokens)
     tokenizer, served = model.tokenizer, cast(ServedModel, model)
     if chat:
-        ask = ChatRequest(model="chat", messages=[], logprobs=True, top_logprobs=20, n=answers, prompt_logprobs=20)
-        whole = ChatShape(served, IDENTITY, prompts, ask, AnswerForm()).whole(choices, {})
+        chat_body = ChatRequest(
+            model="chat", messages=[], logprobs=True, top_logprobs=20, n=answers, prompt_logprobs=20
+        )
+        whole = ChatShape(served, IDENTITY, prompts, chat_body, AnswerForm()).whole(choices, {})
     else:
-        asked = CompletionRequest(model="chat", prompt="x", logprobs=20, echo=True, n=answers, prompt_logprobs=20)
-        whole = CompletionShape(served, IDENTITY, prompts, asked).whole(choices, {})
+        completion_body = CompletionRequest(
+            model="chat", prompt="x", logprobs=20, echo=True, n=answers, prompt_logprobs=20
+        )
+        whole = CompletionShape(served, IDENTITY, prompts, completion_body).whole(choices, {})
     answer = msgspec.json.decode(cast(bytes, sse.json_response(whole).body))
     assert len(answer["choices"]) == answers and max(encoded) < 40_000
     of_prompt = (answer if chat else answer["choices"][0])["prompt_logprobs"]
