@@ -208,7 +208,7 @@ class MessageEvents:
         if len(line) > MAX_LINE_BYTES:
             yield self._unusable(_TOO_LONG)
         elif line.startswith(b":"):
-            if not self._has_pinged:  # one tells as much as many do, and is longer than a comment
+            if not self._has_pinged:  # one shows as much as many do, and is longer than a comment
                 yield _PING  # a comment of a server that waits: Anthropic's clients expect events
             self._has_pinged = True
         elif line.startswith(b"data:"):
