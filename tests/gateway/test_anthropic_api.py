@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,15 @@ from aiohttp import web
 
 from slipway_gateway.anthropic_api.chat_request import chat_body, tokenize_body
 from slipway_gateway.anthropic_api.endpoint import MAX_BLOCKS
-from slipway_gateway.anthropic_api.message import MAX_LINE_BYTES, MessageEvents, NoCompletion, whole_message
+from slipway_gateway.anthropic_api.message import (
+    MAX_CALLS,
+    MAX_LINE_BYTES,
+    MAX_RESPONSE_BYTES,
+    MessageEvents,
+    NoCompletion,
+    error_message,
+    whole_message,
+)
 from slipway_gateway.anthropic_api.schema import COUNT_TOKENS, MESSAGES
 from slipway_gateway.wire.errors import RequestError
 from tests.gateway.harness import gateway, upstream
@@ -205,6 +214,51 @@ def test_what_is_no_completion_is_an_error(body: bytes) -> None:
         whole_message(body, ())
 
 
+def grown(work: Callable[[], object]) -> int:
+    """Bytes of objects that were alive at once while `work` ran, whatever the machine."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def listed(before: str, after: str, piece: str = "{}") -> bytes:
+    """JSON of 1 MiB with a list of small pieces."""
+    count = (1 << 20) // (len(piece) + 1)
+    return (before + ",".join([piece] * count) + after).encode()[:MAX_LINE_BYTES]
+
+
+def no_message(body: bytes) -> None:
+    with pytest.raises(NoCompletion):
+        whole_message(body, ())
+
+
+def test_no_objects_are_made_of_what_a_server_sends_too_much_of() -> None:
+    calls = listed('{"choices":[{"message":{"tool_calls":[', "]}}]}")
+    arguments = json.dumps({str(n): [] for n in range(1 << 16)})
+    for work in (
+        lambda: no_message(calls),
+        lambda: no_message(listed('{"choices":[', "]}")),
+        lambda: error_message(calls, 400),
+        lambda: error_message(listed('{"error":"a","choices":[', "]}"), 400),
+        lambda: whole_message(completion({"tool_calls": [call(arguments)]}), ()),
+        lambda: MessageEvents(()).feed(b"data: " + calls.replace(b"message", b"delta") + b"\n\n"),
+    ):
+        assert grown(work) < 12 << 20, "some copies of the bytes, and no object for each value"
+
+
+def test_a_message_has_a_bounded_number_of_calls() -> None:
+    most = [call("{}", index) for index in range(MAX_CALLS)]
+    assert len(json.loads(whole_message(completion({"tool_calls": most}), ()))["content"]) == MAX_CALLS
+    no_message(completion({"tool_calls": [*most, call("{}")]}))
+    assert events(MessageEvents(()).feed(chunk({"tool_calls": most})))[-1]["index"] == MAX_CALLS - 1
+    stream = MessageEvents(())
+    assert [event["type"] for event in events(stream.feed(chunk({"tool_calls": [*most, call("{}")]})))] == ["error"]
+    assert stream.is_unusable
+
+
 # -- streams
 
 
@@ -295,6 +349,18 @@ def test_a_broken_stream_ends_with_one_error(broken: bytes) -> None:
     assert len(errors) == 1 and errors[0]["error"]["type"] == "api_error" and found[-1] is errors[0]
 
 
+def test_a_long_line_is_too_long_in_one_piece_too() -> None:
+    stream = MessageEvents(())
+    line = b"data: " + b" " * MAX_LINE_BYTES + chunk({"content": "a"})[6:]
+    assert [event["type"] for event in events(stream.feed(line))] == ["error"] and stream.is_unusable
+
+
+def test_many_comments_in_one_piece_are_one_ping() -> None:
+    stream = MessageEvents(())
+    assert [event["type"] for event in events(stream.feed(b":\n" * 1000))] == ["ping"]
+    assert [event["type"] for event in events(stream.feed(b":\n\n"))] == ["ping"]
+
+
 def test_a_stream_without_its_last_event_is_whole_if_the_answer_had_ended() -> None:
     stream = MessageEvents(())
     assert events(stream.feed(chunk({"content": "a"}, finish="length")) + stream.end())[-1]["type"] == "message_stop"
@@ -375,3 +441,47 @@ async def test_a_server_that_answers_something_else_is_an_error() -> None:
 
     status, _, text, _ = await post(serve, REQUEST)
     assert status == 502 and json.loads(text)["error"]["type"] == "api_error"
+
+
+LONG = completion({"content": "a" * MAX_RESPONSE_BYTES})
+CALLS = completion({"tool_calls": [call("{}")] * (MAX_CALLS + 1)})
+
+
+@pytest.mark.parametrize("body", [LONG, CALLS], ids=["long", "calls"])
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_response_that_is_too_much_is_one_error_of_the_server(body: bytes, status: int) -> None:
+    async def serve(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, status=status, content_type="application/json")
+
+    async with upstream(serve) as server, gateway() as door:
+        door.route(("r1", 100, [server.url]))
+        async with await door.post(REQUEST, "/v1/messages") as response:
+            answer = await response.json()
+        if status == 400 and body is CALLS:
+            assert response.status == 400 and answer["error"]["type"] == "invalid_request_error"
+            return
+        assert response.status == 502 and answer["error"]["type"] == "api_error"
+        assert door.outcomes() == {"upstream_error": 1}
+
+
+async def test_an_event_that_is_too_much_ends_its_stream_as_an_error_of_the_server() -> None:
+    left = asyncio.Event()
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await out.prepare(request)
+        await out.write(chunk({"content": "a"}) + chunk({"tool_calls": [call("{}")] * (MAX_CALLS + 1)}))
+        try:
+            while True:
+                await out.write(chunk({"content": "late"}))
+                await asyncio.sleep(0.01)
+        finally:
+            left.set()
+
+    async with upstream(serve) as server, gateway() as door:
+        door.route(("r1", 100, [server.url]))
+        async with asyncio.timeout(30), await door.post(REQUEST | {"stream": True}, "/v1/messages") as response:
+            found = events(await response.read())
+            await left.wait()
+        assert response.status == 200 and found[-1]["type"] == "error"
+        assert door.outcomes() == {"upstream_error": 1}

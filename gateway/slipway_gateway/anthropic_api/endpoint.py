@@ -13,6 +13,7 @@ from slipway_process import json_bounds
 from slipway_process.byte_order_mark import without_mark
 
 from ..forwarding import bodies
+from ..forwarding.relay import UnusableResponse
 from ..forwarding.stand_ins import BodyStandIn, ResponseCollector
 from ..limits.budget import Account
 from ..settings import GatewaySettings
@@ -20,7 +21,7 @@ from ..telemetry.metrics import RequestRecord
 from ..wire import errors, sse
 from ..wire.errors import MESSAGES, anthropic_error
 from .chat_request import chat_body, tokenize_body
-from .message import MessageEvents, NoCompletion, error_message, token_count, whole_message
+from .message import MAX_RESPONSE_BYTES, MessageEvents, NoCompletion, error_message, token_count, whole_message
 from .schema import COUNT_TOKENS, CountTokensRequest
 from .schema import MESSAGES as MESSAGES_DECODER
 
@@ -33,6 +34,7 @@ _BLOCK_BYTES = 512
 _JSON = "application/json"
 
 Run = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ReadBody = Callable[[web.Request, RequestRecord, Account], Awaitable[bytes]]
 R = TypeVar("R", bound=CountTokensRequest)
 
 
@@ -50,16 +52,24 @@ class MessagesCall:
     """One request to `/v1/messages`. What is read and collected counts in `account`."""
 
     def __init__(
-        self, request: web.Request, record: RequestRecord, settings: GatewaySettings, account: Account
+        self,
+        request: web.Request,
+        record: RequestRecord,
+        settings: GatewaySettings,
+        account: Account,
+        read_body: ReadBody,
     ) -> None:
+        """`read_body`: as all requests of the API have theirs read, within the bounds of bodies that are awaited."""
         self._request, self._record = request, record
         self._settings, self._account = settings, account
+        self._read_body = read_body
 
     async def create(self, run: Run) -> web.StreamResponse:
         """A message. `run` serves the request of a chat. Raises RequestError."""
         message_request = await self._read(MESSAGES_DECODER)
         stops = tuple(message_request.stop_sequences or ())
-        writer = _MessageWriter(self._settings.max_body_bytes, self._request, self._record, stops)
+        limit_bytes = min(self._settings.max_body_bytes, MAX_RESPONSE_BYTES)
+        writer = _MessageWriter(limit_bytes, self._request, self._record, stops)
         answer = await self._run(run, "/v1/chat/completions", chat_body(message_request), writer)
         return writer.out or self._whole(writer, answer, lambda body: whole_message(body, stops))
 
@@ -71,7 +81,7 @@ class MessagesCall:
         return self._whole(writer, answer, token_count)
 
     async def _read(self, decoder: "msgspec.json.Decoder[R]") -> R:
-        body = await bodies.read(self._request, self._account, self._settings)
+        body = await self._read_body(self._request, self._record, self._account)
         await bodies.let_others_run(body)
         try:
             json_bounds.check(body, MAX_THINGS)
@@ -105,7 +115,10 @@ class MessagesCall:
     def _whole(
         self, writer: ResponseCollector, answer: web.StreamResponse, translate: Callable[[bytes], bytes]
     ) -> web.Response:
-        if not answer.prepared:
+        if writer.too_large:
+            status, headers = self._record.code, writer.headers
+            body = errors.error_body(status, "response_too_large", "The response is longer than the gateway can hold.")
+        elif not answer.prepared:
             assert isinstance(answer, web.Response)
             status, headers = answer.status, answer.headers
             body = answer.body if isinstance(answer.body, bytes) else b""
@@ -118,6 +131,7 @@ class MessagesCall:
             body = translate(body) if status == 200 else anthropic_error(status, error_message(body, status))
         except NoCompletion as error:
             status = 502
+            self._record.end("upstream_error", status, "invalid_response")
             body = anthropic_error(status, f"The server's answer is not what its API promises: {error}.")
         return web.Response(body=body, status=status, headers=_to_client(headers, self._record))
 
@@ -144,6 +158,9 @@ class _MessageWriter(ResponseCollector):
             await super().write(chunk)
         elif events := self._events.feed(bytes(chunk)):
             await self.out.write(events)
+            if self._events.is_unusable:
+                await self.out.write_eof()
+                raise UnusableResponse("invalid_response", of_server=True, status=self.status)
 
     async def write_eof(self, chunk: bytes = b"") -> None:
         await self.write(chunk)

@@ -1,12 +1,13 @@
 """Makes a message of the response of a chat completion: whole, or as the events of a stream (pure)."""
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from ..wire.errors import anthropic_error
+from ..wire.json_values import ABSENT, UNREADABLE, is_null, is_object, items_of, list_decoder
 
 _STOP_REASONS = {
     "length": "max_tokens",
@@ -14,10 +15,14 @@ _STOP_REASONS = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
-# A line of a stream that is longer than any token with its log probabilities: the server of it is broken.
-MAX_LINE_BYTES = 4 << 20
+# A whole response is decoded on the event loop: 4 MiB is several times the longest answer of a model.
+MAX_RESPONSE_BYTES = 4 << 20
+# A line of a stream that is longer than any call of a tool in one piece: the server of it is broken.
+MAX_LINE_BYTES = 1 << 20
+MAX_CALLS = 128  # of tools, in a message or a line of a stream: each becomes objects and events
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _DONE = b"[DONE]"
+_TOO_LONG = "The server of this answer sent an event that is too long."
 
 
 class _Function(Struct):
@@ -38,7 +43,12 @@ class _Content(Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: Raw = ABSENT
+
+    @property
+    def calls(self) -> list[_ToolCall]:
+        """Raises NoCompletion: it is no list of calls, or has more than `MAX_CALLS`."""
+        return [] if is_null(self.tool_calls) else items_of(_read(_CALLS, self.tool_calls), None)
 
     @property
     def thinking(self) -> str:
@@ -76,8 +86,20 @@ class _Completion(Struct):
 
     id: str = ""
     model: str = ""
-    choices: list[_Choice] = []
+    choices: Raw = ABSENT
     usage: _Usage | None = None
+    error: _Error | str | None = None
+
+    @property
+    def choice(self) -> _Choice | None:
+        """The first one, which alone is read. Raises NoCompletion: it is no choice."""
+        choices = [] if is_null(self.choices) else items_of(_read(_FIRST_CHOICE, self.choices), None)
+        return choices[0] if choices else None
+
+
+class _Refusal(Struct):
+    """An error response: nothing else of it is read."""
+
     error: _Error | str | None = None
 
 
@@ -86,6 +108,11 @@ class _TokenCount(Struct):
 
 
 _COMPLETION = msgspec.json.Decoder(_Completion)
+_REFUSAL = msgspec.json.Decoder(_Refusal)
+_CALLS = list_decoder(_ToolCall | None, None, MAX_CALLS)
+_FIRST_CHOICE = list_decoder(_Choice | None, None, 1, refuses_more=False)
+_WRITTEN = msgspec.json.Decoder(Raw)
+_Value = TypeVar("_Value")
 _TOKEN_COUNT = msgspec.json.Decoder(_TokenCount)
 
 
@@ -95,16 +122,13 @@ class NoCompletion(Exception):
 
 def token_count(body: bytes) -> bytes:
     """The response to `/v1/messages/count_tokens`, of one to `/tokenize`. Raises NoCompletion."""
-    try:
-        return msgspec.json.encode({"input_tokens": _TOKEN_COUNT.decode(body).count})
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NoCompletion(str(error)) from None
+    return msgspec.json.encode({"input_tokens": _read(_TOKEN_COUNT, body).count})
 
 
 def error_message(body: bytes, status: int) -> str:
     """The sentence of an error response in OpenAI's shape."""
     try:
-        error = _decoded(body).error
+        error = _read(_REFUSAL, body).error
     except NoCompletion:
         error = None
     message = error if isinstance(error, str) or error is None else error.message
@@ -113,16 +137,16 @@ def error_message(body: bytes, status: int) -> str:
 
 def whole_message(body: bytes, stop_sequences: Collection[str]) -> bytes:
     """The message of a whole chat completion. Raises NoCompletion."""
-    completion = _decoded(body)
-    if not completion.choices or completion.choices[0].message is None:
+    completion = _read(_COMPLETION, body)
+    choice = completion.choice
+    if choice is None or choice.message is None:
         raise NoCompletion("it has no message")
-    choice, answer = completion.choices[0], completion.choices[0].message
+    answer, calls = choice.message, choice.message.calls
     content: list[dict[str, Any]] = []
     if answer.thinking:
         content.append({"type": "thinking", "thinking": answer.thinking, "signature": ""})
     if answer.text:
         content.append({"type": "text", "text": answer.text})
-    calls = answer.tool_calls or []
     content += [_tool_use(call) | {"input": _arguments(call)} for call in calls]
     stop_reason, stop_sequence = _stop_reason(choice, stop_sequences, has_calls=bool(calls))
     return msgspec.json.encode(
@@ -143,7 +167,8 @@ class MessageEvents:
         self._stop_sequences = stop_sequences
         self._pieces: list[bytes] = []  # of a line that is not at its end
         self._pieces_bytes = 0
-        self._has_begun = self._has_ended = False
+        self._has_begun = self._has_ended = self._has_pinged = False
+        self.is_unusable = False  # what came from the server is no chat completion, or too long
         self._block: tuple[str, int] | None = None  # kind of the open block, and index of its call
         self._blocks = 0
         self._has_calls = False
@@ -157,6 +182,7 @@ class MessageEvents:
             return self._hold(rest)
         lines = b"".join((*self._pieces, head)).split(b"\n")
         self._pieces, self._pieces_bytes = [], 0
+        self._has_pinged = False
         return b"".join(event for line in lines for event in self._of_line(line.rstrip(b"\r"))) + self._hold(rest)
 
     def end(self) -> bytes:
@@ -174,13 +200,17 @@ class MessageEvents:
         if self._pieces_bytes <= MAX_LINE_BYTES:
             return b""
         self._pieces, self._pieces_bytes = [], 0
-        return self._broken("The server of this answer sent an event that is too long.")
+        return self._unusable(_TOO_LONG)
 
     def _of_line(self, line: bytes) -> Iterator[bytes]:
         if self._has_ended:
             return
-        if line.startswith(b":"):
-            yield _PING  # a comment of a server that waits: Anthropic's clients expect events
+        if len(line) > MAX_LINE_BYTES:
+            yield self._unusable(_TOO_LONG)
+        elif line.startswith(b":"):
+            if not self._has_pinged:  # one is enough for many, and it is longer than a comment
+                yield _PING  # a comment of a server that waits: Anthropic's clients expect events
+            self._has_pinged = True
         elif line.startswith(b"data:"):
             data = line[5:].strip()
             if data == _DONE:
@@ -190,9 +220,11 @@ class MessageEvents:
 
     def _of_data(self, data: bytes) -> Iterator[bytes]:
         try:
-            chunk = _decoded(data)
+            chunk = _read(_COMPLETION, data)
+            choice = chunk.choice
+            calls = choice.delta.calls if choice and choice.delta else []
         except NoCompletion:
-            yield self._broken("The server of this answer sent an event that is no chat completion.")
+            yield self._unusable("The server of this answer sent an event that is no chat completion.")
             return
         if chunk.error is not None:
             yield self._broken(chunk.error if isinstance(chunk.error, str) else chunk.error.message)
@@ -202,11 +234,12 @@ class MessageEvents:
         if not self._has_begun:
             self._has_begun = True
             yield self._start(chunk)
-        for choice in chunk.choices[:1]:
-            if choice.delta is not None:
-                yield from self._of_delta(choice.delta)
-            if choice.finish_reason is not None:
-                self._last = choice
+        if choice is None:
+            return
+        if choice.delta is not None:
+            yield from self._of_delta(choice.delta, calls)
+        if choice.finish_reason is not None:
+            self._last = choice
 
     def _start(self, chunk: _Completion) -> bytes:
         empty: dict[str, Any] = {
@@ -217,14 +250,14 @@ class MessageEvents:
         }
         return _event("message_start", {"message": _message(chunk) | empty})
 
-    def _of_delta(self, delta: _Content) -> Iterator[bytes]:
+    def _of_delta(self, delta: _Content, calls: list[_ToolCall]) -> Iterator[bytes]:
         if delta.thinking:
             yield from self._open("thinking", 0, {"type": "thinking", "thinking": "", "signature": ""})
             yield self._delta({"type": "thinking_delta", "thinking": delta.thinking})
         if delta.text:
             yield from self._open("text", 0, {"type": "text", "text": ""})
             yield self._delta({"type": "text_delta", "text": delta.text})
-        for call in delta.tool_calls or ():
+        for call in calls:
             self._has_calls = True
             yield from self._open("tool_use", call.index, _tool_use(call) | {"input": {}})
             if call.function and call.function.arguments:
@@ -258,6 +291,10 @@ class MessageEvents:
         yield _event("message_stop", {})
         self._has_ended = True
 
+    def _unusable(self, message: str) -> bytes:
+        self.is_unusable |= not self._has_ended
+        return self._broken(message)
+
     def _broken(self, message: str) -> bytes:
         if self._has_ended:
             return b""
@@ -265,10 +302,11 @@ class MessageEvents:
         return b"event: error\ndata: " + anthropic_error(502, message) + b"\n\n"
 
 
-def _decoded(data: bytes) -> _Completion:
+def _read(decoder: "msgspec.json.Decoder[_Value]", data: bytes | Raw) -> _Value:
+    """Raises NoCompletion: it is no JSON, or of another type."""
     try:
-        return _COMPLETION.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decoder.decode(data)
+    except UNREADABLE as error:
         raise NoCompletion(str(error)) from None
 
 
@@ -286,9 +324,10 @@ def _arguments(call: _ToolCall) -> Any:
     """The arguments of a call as they were written; an object that holds them if they are no JSON, as a cut call's."""
     written = (call.function.arguments if call.function else None) or "{}"
     try:
-        return msgspec.json.decode(written, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
+        value = _WRITTEN.decode(written)  # checked only: no object is made of a member
+    except UNREADABLE:
         return {"arguments": written}
+    return value if is_object(value) else {"arguments": written}
 
 
 def _stop_reason(choice: _Choice, stop_sequences: Collection[str], *, has_calls: bool) -> tuple[str, str | None]:

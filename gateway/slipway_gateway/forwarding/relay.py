@@ -116,6 +116,8 @@ class Relay:
                 await self._open()
             self._record.first_byte = self._clock()
             await self._stream()
+        except UnusableResponse as error:
+            self._unusable(error)
         except (ConnectionError, _StalledClient):
             self._client_left()
         return out
@@ -362,6 +364,11 @@ class Relay:
             raise _StalledClient from None
         self._record.sent_bytes += size_bytes
 
+    def _unusable(self, error: "UnusableResponse") -> None:
+        if error.of_server and self._answer.attempt:
+            self._answer.attempt.failed()
+        self._record.end("upstream_error" if error.of_server else "refused", error.status, error.code)
+
     def _client_left(self) -> None:
         self._record.left()
         self._abort()
@@ -371,12 +378,23 @@ class Relay:
             self._request.transport.abort()
 
 
+class UnusableResponse(ConnectionError):
+    """A writer without a connection cannot use what the server sent: the rest is not read, and the client stays.
+
+    `of_server`: the server failed; else the gateway has no room. `status`: of what the client gets in its place.
+    """
+
+    def __init__(self, code: str, *, of_server: bool, status: int) -> None:
+        super().__init__(code)
+        self.code, self.of_server, self.status = code, of_server, status
+
+
 class WholeWriter(ABC):
     """A writer that takes a response at once: there is no connection behind it."""
 
     @abstractmethod
     def take_whole(self, status: int, headers: CIMultiDict[str], body: bytes) -> None:
-        """Takes a whole response. Raises ConnectionError: it has no room."""
+        """Takes a whole response. Raises UnusableResponse: it has no room."""
 
 
 class WholeResponse(web.StreamResponse):

@@ -4,7 +4,7 @@ from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
 from ..limits.budget import Account
-from .relay import WholeWriter
+from .relay import UnusableResponse, WholeWriter
 
 
 class BodyStandIn:
@@ -46,16 +46,17 @@ class ResponseCollector(AbstractStreamWriter, WholeWriter):
         self.parts.append(body)
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Raises ConnectionError when the response has no room, so that the relay closes its server's connection."""
+        """Raises UnusableResponse: the response has no room. So the relay closes its server's connection."""
         self._count(chunk)
         if chunk:
             self.parts.append(bytes(chunk))
 
     def _count(self, chunk: bytes | bytearray | memoryview) -> None:
         self.output_size += len(chunk)
-        if self.output_size > self._limit_bytes or (self.account and self.account.grow(len(chunk))):
+        is_long = self.output_size > self._limit_bytes
+        if is_long or (self.account and self.account.grow(len(chunk))):
             self.too_large = True
-            raise ConnectionError("the response has no room")
+            raise UnusableResponse("response_too_large", of_server=is_long, status=502 if is_long else 429)
 
     async def write_eof(self, chunk: bytes = b"") -> None:
         await self.write(chunk)

@@ -247,13 +247,18 @@ class PublicApi:
 
     async def _body(self, request: web.Request, record: RequestRecord, account: Account, most_bytes: int = 0) -> bytes:
         """The body of a request, which then is in flight. Raises RequestError."""
-        if request.content.is_eof():
-            body = bodies.arrived(request, account, self._settings, most_bytes)
-        else:
-            with self.awaiting(record):
-                body = await bodies.read(request, account, self._settings, most_bytes)
+        body = await self._arrived(request, record, account, most_bytes)
         self._enter(record)
         return body
+
+    async def _arrived(
+        self, request: web.Request, record: RequestRecord, account: Account, most_bytes: int = 0
+    ) -> bytes:
+        """The body of a request. Raises RequestError."""
+        if request.content.is_eof():
+            return bodies.arrived(request, account, self._settings, most_bytes)
+        with self.awaiting(record):
+            return await bodies.read(request, account, self._settings, most_bytes)
 
     def _count(self, record: RequestRecord, request: web.BaseRequest) -> None:
         """A request ended: it is counted, and has its line in the access log."""
@@ -327,7 +332,7 @@ class PublicApi:
         async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
             client = requester.client_of(request, record.identity, self._settings)
             with self._proxy.budget.open(client) as account:
-                call = MessagesCall(request, record, self._settings, account)
+                call = MessagesCall(request, record, self._settings, account, self._arrived)
                 return await answer(call, partial(self.routed, record=record))
 
         return work
