@@ -102,5 +102,5 @@ def test_the_deployment_that_statuses_are_drawn_over_is_in_an_analysis() -> None
 def test_bars_are_those_of_all_parts() -> None:
     rows, bars = parts.fuzz(1.5, 7)
     assert [row["part"] for row in rows] == [part.name for part in parts.PARTS]
-    assert {bar.bar for bar in bars} == {parts.PARSER, parts.TABLE, parts.FETCHER, parts.WRITES}
+    assert {bar.bar for bar in bars} == {parts.PARSER, parts.TABLE, parts.FETCHER, parts.WRITES, parts.CHARGES}
     assert all(bar.ok for bar in bars), rows
