@@ -308,7 +308,7 @@ async def test_a_process_that_ends_fails_its_job_alone(monkeypatch: pytest.Monke
         children()[0].kill()
         job = asyncio.create_task(processes.ask(RenderChat(Chat(messages=USER)), ""))
         # More than its start takes: a process that ends before it has a job is another error.
-        busy_s = 2 * start_s + 0.5
+        busy_s = 1.25 * start_s + 0.3
         busy = await until_async(lambda: [one for one in children() if worked_s(one) > busy_s], "it works")
         os.kill(busy[0].pid, signal.SIGKILL)
         with pytest.raises(JobKilled):
