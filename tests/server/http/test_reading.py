@@ -306,6 +306,7 @@ async def test_a_process_that_ends_fails_its_job_alone(monkeypatch: pytest.Monke
         await processes.warm_up()
         start_s = worked_s(children()[0])
         children()[0].kill()
+        await until_async(lambda: not any(process.runs for process, _ in processes._idle), "its end is noticed")
         job = asyncio.create_task(processes.ask(RenderChat(Chat(messages=USER)), ""))
         # More than its start takes: a process that ends before it has a job is another error.
         busy_s = 1.25 * start_s + 0.3
