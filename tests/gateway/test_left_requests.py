@@ -100,9 +100,9 @@ async def silent(_: web.Request) -> web.StreamResponse:
 
 def held_objects() -> int:
     """Of the gateway; the upstream server is in this process too."""
-    found = gc.get_objects()
-    return sum(isinstance(item, _Connection | RequestRecord | EndpointConnection) for item in found) + sum(
-        isinstance(item, web.BaseRequest) and isinstance(item.protocol, _Connection) for item in found
+    objects = gc.get_objects()
+    return sum(isinstance(item, _Connection | RequestRecord | EndpointConnection) for item in objects) + sum(
+        isinstance(item, web.BaseRequest) and isinstance(item.protocol, _Connection) for item in objects
     )
 
 

@@ -18,7 +18,7 @@ KEEP_ALIVE = b":\n"
 # mark precedes an event, and the comment of a crash is for the gateway.
 _NO_COMMENT = rb" (?:\+|%b)\r?\n" % re.escape(ENGINE_CRASHED.encode())
 _COMMENTS = re.compile(rb"(?:(?<=\n\n)|(?<=\n\r\n)|\A)(?::(?!%b)[^\n]*\n\r?\n|:\n)+" % _NO_COMMENT)
-# Where one may begin behind an event. `re` finds a pattern that begins with letters many times as fast.
+# Where one may begin behind an event. They begin with letters, which `re` looks for without trying each byte.
 _MAY_BE_COMMENTS = tuple(re.compile(end + rb":(?!%b)" % _NO_COMMENT) for end in (rb"\n\n", rb"\n\r\n"))
 _KEEP_ALIVES = re.compile(rb"(?:%b\n?)+" % KEEP_ALIVE)
 # Two ends of lines or more. Each alternative begins with a letter, which `re` looks for at once.
