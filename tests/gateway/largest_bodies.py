@@ -1,5 +1,7 @@
 """The largest bodies that a gateway takes, each made to cost as much as it can: those of a server, and its own."""
 
+from slipway_gateway.wire.request_fields import MAX_TEXTS
+
 from ..server.largest_bodies import OF_CHATS, OF_LISTS, OF_OTHERS, OF_TEXTS
 from ..server.predict.largest_bodies import PIECES, PROTOBUF
 from ..support.largest import PROSE, LargeBody, field_of, filled, head_of, items_of, numbered
@@ -7,6 +9,7 @@ from ..support.largest import PROSE, LargeBody, field_of, filled, head_of, items
 LIMIT_BYTES = (16 << 20) - 300
 MESSAGES, INFER, V1 = "/v1/messages", "/v2/models/chat/infer", "/v1/models/chat:predict"
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
+REPEATED = '"n":0,' * (MAX_TEXTS - 2)  # as many as a gateway reads
 MESSAGE = f'{head_of({"max_tokens": 1})}"messages":[{{"role":"user","content":'
 PART = '{"type":"text","text":"hi"}'
 TOOL = '{"name":"f","input_schema":{"type":"object"}}'
@@ -23,6 +26,9 @@ OF_FIELDS = [
     *(LargeBody(f"a name of {name}", "/v1/completions", filled('{"model":[', piece, "]}", ","))
       for name, piece in PIECES.items()),
     LargeBody("keys", "/v1/completions", numbered("", '"x{}":1')),
+    LargeBody("a repeated name", "/v1/completions", filled("{", '"n":0', "}", ",")),
+    LargeBody("a repeated name, many numbers", "/v1/completions", filled(f'{{{REPEATED}"x":[', "0", "]}", ",")),
+    LargeBody("a repeated name with escapes", "/v1/completions", filled("{", '"n":"\\\\\\\\"', "}", ",")),
     LargeBody("a long name", "/v1/completions", filled('{"model":"', "a", '"}')),
 ]  # fmt: skip
 OF_CLASSIC = [

@@ -11,6 +11,7 @@ from multidict import CIMultiDict
 
 from slipway_gateway.wire import headers, request_fields, sse
 from slipway_gateway.wire.errors import RequestError
+from slipway_gateway.wire.request_fields import MAX_TEXTS
 from slipway_gateway.wire.sse import KEEP_ALIVE, EventAligner, error_event
 from tests.support.linear import assert_linear
 
@@ -25,6 +26,18 @@ def test_bad_bodies_are_400(body: bytes) -> None:
         request_fields.parse(body)
     assert refused.value.status == 400
     assert json.loads(refused.value.body())["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("value", [b"0", b'""', rb'"\\\\"', rb'"\""'])
+def test_a_body_of_too_many_texts_is_a_400(value: bytes) -> None:
+    with pytest.raises(RequestError, match="more than 524288 texts and names") as refused:
+        request_fields.parse(b'{"n":%b' % value + b',"n":%b' % value * MAX_TEXTS + b"}")
+    assert refused.value.status == 400
+
+
+def test_quotes_within_a_text_are_no_texts() -> None:
+    prompt = json.dumps({"model": "chat", "prompt": '{"a":"b"}' * MAX_TEXTS}).encode()
+    assert request_fields.parse(prompt).model == "chat"
 
 
 def test_deep_nesting_is_a_400() -> None:

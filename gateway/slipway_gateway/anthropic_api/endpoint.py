@@ -84,8 +84,8 @@ class MessagesCall:
         body = await self._read_body(self._request, self._record, self._account)
         await bodies.let_others_run(body)
         try:
-            json_bounds.check(body, MAX_THINGS)
-            await bodies.let_others_run(body)
+            for _ in json_bounds.slices(body, MAX_THINGS):
+                await bodies.let_others_run(body)
             message_request = decoder.decode(without_mark(body))
         except json_bounds.TooManyValues as error:
             raise errors.invalid("too_many_blocks", f"The request body {error}.", param="messages") from None

@@ -39,3 +39,11 @@ def test_what_the_api_cuts_is_no_edit() -> None:
     written.writes(KEY, obj(FIRST), FIRST, long)
     cut = replace(long, message=render(long)["message"])
     assert cut != long and not written.edited(KEY, obj(cut), cut)
+
+
+def test_a_write_that_did_not_arrive_is_not_put_down_to_another_writer() -> None:
+    """The API server refuses it because the other writer came first: only what that one changed is named."""
+    written, edited = WrittenStatuses(), replace(FIRST, stable_revision="elsewhere0")
+    written.writes(KEY, obj(FIRST), FIRST, replace(SECOND, reason="Serving", weight=5))
+    [event] = written.edited(KEY, obj(edited), edited)
+    assert event.message.startswith("another writer changed status.stableRevision: ")

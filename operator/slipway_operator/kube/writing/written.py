@@ -32,10 +32,14 @@ class WrittenStatuses:
         # A status that is too long for the API is cut as it is written, so that what is read differs.
         if any(render(item) == (obj.get("status") or {}) for item in known):
             return ()
-        parts = [
-            camel(item.name) for item in fields(Status) if getattr(read, item.name) != getattr(known[-1], item.name)
-        ]
+        # A write that the API server refused as stale is not what the other writer changed.
+        parts = min((_differing(read, item) for item in known), key=len)
         more = f" and {len(parts) - MOST_PARTS} more" if len(parts) > MOST_PARTS else ""
         named = ", ".join(f"status.{part}" for part in parts[:MOST_PARTS])
         text = f"another writer changed {named}{more}: what follows from the spec and from what runs is computed again"
         return (Event("Warning", "StatusEdited", text),)
+
+
+def _differing(read: Status, status: Status) -> list[str]:
+    """Return the names of the fields that differ, as they are written in the object."""
+    return [camel(item.name) for item in fields(Status) if getattr(read, item.name) != getattr(status, item.name)]
