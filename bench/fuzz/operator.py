@@ -108,7 +108,7 @@ def check_spec(drawn: Drawn, tally: Tally) -> None:
     changed = deployment(drawn.value, written, generation=2)
     after = _planned(changed, running)
     _planned({**changed, "status": status.render(after.status)}, _seen(after, running))
-    json.dumps(explain(changed, running, SETTINGS, NOW))
+    json.dumps(explain(changed, spec.parse(changed), running, SETTINGS, NOW))
 
 
 def check_status(drawn: Drawn, tally: Tally) -> None:
@@ -203,7 +203,7 @@ def templates() -> st.SearchStrategy[Drawn]:
 def _planned(obj: Json, observed: Observed) -> Plan:
     """The plan, after everything in it was written as JSON."""
     former = status.parse(obj.get("status"))
-    made = plan(obj, former, observed, SETTINGS, NOW)
+    made = plan(obj, spec.parse(obj), former, observed, SETTINGS, NOW)
     written = json.loads(json.dumps(status.render(made.status)))
     back = status.parse(written)
     names = made.status.__dataclass_fields__

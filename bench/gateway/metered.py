@@ -8,6 +8,7 @@ Tenants come from a cluster, and here is none: this one is published in place of
 import base64
 
 from slipway_gateway import __main__ as process
+from slipway_gateway.assembly import cluster
 from slipway_gateway.authentication.known_tenants import KnownTenants
 from slipway_gateway.identity import api_keys
 from slipway_gateway.identity.tenants import KeyHash, KnownTenant
@@ -37,5 +38,5 @@ def _publish(settings: GatewaySettings, known: KnownTenants, metrics: GatewayMet
 
 
 if __name__ == "__main__":
-    process._watch_tenants = _publish
+    cluster._tenants_watch = _publish
     process.main()

@@ -16,11 +16,12 @@ from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.ownership import is_controlled_by
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.gateways import Gateways
-from slipway_operator.kube.reading.observe import observe
+from slipway_operator.kube.reading.observe import Observer
 from slipway_operator.kube.resources import MODEL_POOLS, STATEFUL_SETS
 from slipway_operator.manifests.pools import stateful_set
 from slipway_operator.model import labels, wire
 from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.deployment.spec import parse
 from slipway_operator.model.wire import to_json
 from slipway_operator.planning import pools as planning
 from slipway_operator.planning.decided import PlanSettings
@@ -65,7 +66,7 @@ async def from_cluster(
     """Explain a ModelDeployment of the cluster, with its current children."""
     obj["metadata"].pop("managedFields", None)
     children = await ObjectCache().read(client, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
-    observed = await observe(client, gateways, obj, children)
+    observed = await Observer(client, gateways).observe(obj, parse(obj), children)
     if not serving.has_members(observed):
         return _explained(obj, observed, settings, now)
     namespace, stable = obj["metadata"]["namespace"], (obj.get("status") or {}).get("stableRevision")
@@ -100,4 +101,4 @@ def to_text(explained: Object) -> str:
 
 def _explained(obj: Object, observed: Observed, settings: PlanSettings, now: datetime) -> Object:
     # The output has the object and the time, so that `from_file` can compute the rest again.
-    return {"object": obj, "now": wire.format_time(now), **explain(obj, observed, settings, now)}
+    return {"object": obj, "now": wire.format_time(now), **explain(obj, parse(obj), observed, settings, now)}

@@ -13,14 +13,12 @@ from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.reading.pods import parse_pod
 from slipway_operator.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS
 from slipway_operator.model.cluster.observed import PodDownload
-from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.reporting.requeue import NO_GATEWAY_POLL_S
-from slipway_operator.reconcile import CallRunners, Readers, Reconciler
-from slipway_operator.telemetry.metrics import Metrics
 from slipway_server.fetcher.settings import parse
 from slipway_server.telemetry import download_page
 from slipway_server.telemetry.downloads import DownloadState
-from tests.operator.test_reconcile import CREATED, KEY, NOW, Hooks, Making, NoGateways, at, chat
+from tests.operator.test_reconcile import CREATED, KEY, NOW, Making, at, chat
+from tests.support.reconciling import reconciler_of
 
 STATES = [DownloadState(), DownloadState(430, 1000, 25), DownloadState(43, None, 1), DownloadState(waiting=True)]
 
@@ -76,9 +74,7 @@ async def test_from_the_fetcher_to_the_status(monkeypatch: pytest.MonkeyPatch) -
         async with new_session() as session:
             changed: list[ObjectKey] = []
             downloads = DownloadReader(session, changed.append)
-            readers = Readers(client, NoGateways(), cache, downloads=downloads)  # type: ignore[arg-type]
-            runners = CallRunners(Hooks(), Hooks())  # type: ignore[arg-type]
-            reconcile = Reconciler(readers, PlanSettings("image", "url"), Metrics("0"), lambda: NOW, runners)
+            reconcile = reconciler_of(client, lambda: NOW, [downloads], cache=cache)  # type: ignore[arg-type]
             await reconcile(KEY, 0)
             for resource, item in client.made.items():
                 cache.update(resource, item)

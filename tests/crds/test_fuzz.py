@@ -14,8 +14,8 @@ from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment import spec, status
-from slipway_operator.planning.plan import plan
 from testkit.cluster.api import GROUP_PATH, Answer, Api
+from tests.support.planned import plan
 
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(18, 22)]
 

@@ -13,13 +13,14 @@ import aiohttp
 from aiohttp import web
 
 from devcluster.ports import reserve_port
+from slipway_gateway.assembly.forwarding import forwarding_of
+from slipway_gateway.assembly.stores import access_log_of, admission_of, jobs_of, shared_stores
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
 from slipway_gateway.authentication.known_tenants import KnownTenants
 from slipway_gateway.authentication.service_accounts import ServiceAccountTokens
 from slipway_gateway.authentication.token_review import TokenReview
 from slipway_gateway.balancing.load_balancer import LoadBalancer
-from slipway_gateway.forwarding.proxy import Proxy
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.writer import Ledger
@@ -32,16 +33,12 @@ from slipway_gateway.serving.listener import listen
 from slipway_gateway.serving.operator_token import OperatorToken
 from slipway_gateway.serving.tls import server_tls
 from slipway_gateway.settings import GatewaySettings
-from slipway_gateway.sharing.limiter import Limiter
 from slipway_gateway.sharing.ready_gateways import ReadyGateways
-from slipway_gateway.sharing.redis_budgets import RedisBudgets
-from slipway_gateway.sharing.redis_counters import RedisCounters
-from slipway_gateway.telemetry.access_log import AccessLog, open_access_log
+from slipway_gateway.telemetry.access_log import AccessLog
+from slipway_gateway.telemetry.inference_log import InferenceLog
 from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
 from slipway_gateway.upstream.internal_tls import internal_tls
-from slipway_gateway.upstream.jobs_process import JobsBackend
 from slipway_gateway.upstream.session import open_session
-from slipway_process.passes import PassKeys
 from tests.support import certificates
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -171,22 +168,6 @@ class NoSource:
         await asyncio.Event().wait()
 
 
-def shared_counters(settings: GatewaySettings, metrics: GatewayMetrics) -> RedisCounters | None:
-    url = settings.redis_url.get_secret_value()
-    return RedisCounters(url, settings.redis_prefix, settings.redis_timeout_s, metrics) if url else None
-
-
-def shared_budgets(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> RedisBudgets | None:
-    url = settings.redis_url.get_secret_value()
-    shared = (url, settings.redis_prefix, settings.redis_timeout_s, metrics)
-    return RedisBudgets(*shared, own=ledger.own, hour=lambda: ledger.hour) if url else None
-
-
-def access_log(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog:
-    bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
-    return open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
-
-
 @contextlib.asynccontextmanager
 async def service_accounts(settings: GatewaySettings, metrics: GatewayMetrics) -> AsyncIterator[ServiceAccountTokens]:
     """As the process has it, where an audience is set."""
@@ -217,31 +198,33 @@ async def gateway(
         aiohttp.ClientSession() as client,
         service_accounts(settings, metrics) as accounts,
     ):
-        proxy = Proxy(settings, balancer, metrics, session)
-        known = KnownTenants(lambda: pepper)
+        forwarding = forwarding_of(settings, balancer, metrics, session, InferenceLog())
+        ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
+        shared = shared_stores(settings, metrics, ledger)
+        admission = admission_of(metrics, ledger, balancer, gateways or ReadyGateways(), shared)
+        known = KnownTenants(lambda: pepper, admission.tenants_changed)
         if tenants is not None:
             known.publish(tenants)
         issuers = IssuerKeys(asyncio.get_running_loop().time, settings.oidc_ca_file)
         reviews = accounts if accounts.audience else None
         verifies = bool(settings.tls_client_ca_file)
         authenticator = Authenticator(settings.auth_mode, known, metrics, issuers, reviews, verifies_clients=verifies)
-        ledger = Ledger(LedgerStore(settings.ledger_url.get_secret_value() or "sqlite://"), metrics)
-        counters = shared_counters(settings, metrics)
-        budgets = shared_budgets(settings, metrics, ledger)
         running = [
             asyncio.create_task(one.run())
-            for one in (counters, budgets, proxy.twins if settings.twin_max_inflight else None)
+            for one in (*shared.tasks.values(), forwarding.twins if settings.twin_max_inflight else None)
             if one
         ]
-        limiter = Limiter(asyncio.get_running_loop().time, gateways, counters)
-        admission = Admission(ledger, metrics, asyncio.get_running_loop().time, limiter, budgets)
-        known.on_publish = admission.tenants_changed
-        admission.on_implausible = balancer.usage_implausible
-        edge = PublicApi(settings, balancer, proxy, metrics, authenticator, admission)
-        if settings.jobs_url:
-            edge.jobs = JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)
         lines = Lines()
-        edge.access_log = AccessLog(lines) if settings.access_log == "off" else access_log(settings, metrics)
+        edge = PublicApi(
+            settings,
+            balancer,
+            forwarding,
+            metrics,
+            authenticator,
+            admission,
+            access_log=AccessLog(lines) if settings.access_log == "off" else access_log_of(settings, metrics),
+            jobs=jobs_of(settings, session, balancer),
+        )
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
         runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), server_tls(settings, metrics))
@@ -254,7 +237,7 @@ async def gateway(
             yield Gateway(
                 edge,
                 balancer,
-                proxy.budget,
+                forwarding.budget,
                 metrics,
                 runner,
                 url,
@@ -275,9 +258,8 @@ async def gateway(
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await ledger.close_down()
-            for one in (counters, budgets):
-                if one:
-                    await one.close()
+            for store in shared.stores:
+                await store.close()
             await edge.access_log.close()
         assert lines.ended == metrics.ended or settings.access_log != "off", "each request has one line"
 

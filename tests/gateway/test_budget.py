@@ -171,7 +171,7 @@ async def test_whole_answers_are_counted_while_they_come() -> None:
     headers = {"Content-Type": "application/json", "Content-Length": str(2 * len(half))}
     async with upstream(halting(half, half, go_on=go_on, **headers)) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
-        budget = gate.edge._proxy.budget
+        budget = gate.edge.budget
         asking = asyncio.create_task(gate.post())
         try:
             await until_async(lambda: budget.used_bytes >= len(half))
@@ -201,7 +201,7 @@ async def test_kept_tokens_of_a_stream_are_counted() -> None:
     headers = {"Content-Type": "text/event-stream", "X-Slipway-Stream": STREAM}
     async with upstream(halting(*events, go_on=go_on, **headers)) as server, gateway() as gate:
         gate.route(("rev", 100, [server.url]))
-        budget = gate.edge._proxy.budget
+        budget = gate.edge.budget
         answer = await gate.post(b'{"model":"chat","stream":true}')
         try:
             await until_async(lambda: budget.used_bytes >= len(tokens))

@@ -415,7 +415,7 @@ async def logging_gateway(keys: str, percentage: int, **settings: Any) -> AsyncI
     async with upstream(predicting(0.25)) as stable, gateway(tenant_keys_file=keys, **settings) as gate:
         made, rule = table(1, ("stable", 100, [stable.url])), InferenceLogRule(percentage)
         gate.balancer.publish(with_feedback(made, feedback=False, inference_log=rule))
-        log = gate.edge._proxy.inference_log = gate.edge.feedback._inference_log = Logged()
+        log = gate.edge._proxy._inference_log = gate.edge.feedback._inference_log = Logged()
         yield gate, log
 
 

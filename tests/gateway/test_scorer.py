@@ -68,7 +68,7 @@ async def scored(
         port = int(rating.url.rpartition(":")[2])
         shadow = TwinShadowRule("c", "s", 100, 1000, scorer=rule(port, percentage))
         async with twins(canary or saying("c"), stable or saying("s"), shadow, **settings) as (gate, *_):
-            found = gate.edge._proxy.twins
+            found = gate.edge._forwarding.twins
             client = ScorerClient(ScorerHosts(tuple(hosts), loopback=True), Loopback())
             found.scorer = PairScorer(client, most, found._memory, found._busy)
             yield gate, rating
@@ -195,7 +195,7 @@ async def test_a_host_that_no_administrator_listed_gets_nothing() -> None:
 
 async def test_without_a_list_no_host_gets_anything() -> None:
     async with scored(preferring("s"), hosts=()) as (gate, rating):
-        assert not gate.edge._proxy.twins.scorer._client.may_call(f"http://{HOST}/")
+        assert not gate.edge._forwarding.twins.scorer._client.may_call(f"http://{HOST}/")
         await ask(gate, GREEDY)
         await until_results(gate, 1)
         assert scores(gate) == {"blocked": 1} and not rating.seen

@@ -8,10 +8,9 @@ import pytest
 from slipway_operator.kube.errors import Leaving, NotFound, Refused, Stale, Unavailable
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import AUTOSCALERS, EVENTS, MODEL_DEPLOYMENTS, REPLICA_SETS
-from slipway_operator.model.deployment.hooks import HookAnswer
-from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.reconcile import REPORT_AGAIN_S, CallRunners, Readers, Reconciler
+from slipway_operator.reconcile import REPORT_AGAIN_S
 from slipway_operator.telemetry.metrics import Metrics
+from tests.support.reconciling import RecordedHooks, reconciler_of
 
 KEY = ("default", "chat")
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -59,43 +58,10 @@ class FailingClient:
         return self._call("create", body)
 
 
-class NoGateways:
-    async def answers(self):
-        return ()
-
-
-class Hooks:
-    """Remembers its calls."""
-
-    def __init__(self, room=True, **answers):
-        self.room, self.known, self.followed, self.notified, self.forgotten = room, answers, None, [], []
-
-    def answers(self, key):
-        return {key: HookAnswer(True, "200 OK") for key in self.known}
-
-    def follow(self, key, calls):
-        self.followed = calls
-        return self.room
-
-    def notify(self, key, calls):
-        self.notified += calls
-
-    def forget(self, key):
-        self.forgotten.append(key)
-
-
-async def reconcile(client, failures=0, hooks=None, measurements=None):
+async def reconcile(client, failures=0, *components):
     metrics = Metrics("test")
-    settings = PlanSettings("image", "url")
-    reconciler = Reconciler(
-        Readers(client, NoGateways()),
-        settings,
-        metrics,
-        lambda: NOW,
-        CallRunners(hooks or Hooks(), measurements or Hooks()),
-    )
     try:
-        return await reconciler(KEY, failures)
+        return await reconciler_of(client, lambda: NOW, components, metrics=metrics)(KEY, failures)
     finally:
         results = [
             sample.labels["result"]
@@ -116,8 +82,8 @@ async def test_a_new_model_deployment_gets_its_children_before_its_status():
 
 @pytest.mark.parametrize("obj", [None, chat(deletionTimestamp="2026-01-01T00:00:00Z")], ids=["gone", "leaving"])
 async def test_deleted_object_is_left_alone(obj):
-    client, hooks = FailingClient(obj) if obj else FailingClient(get=NotFound("no")), Hooks()
-    assert await reconcile(client, hooks=hooks) is None
+    client, hooks = FailingClient(obj) if obj else FailingClient(get=NotFound("no")), RecordedHooks()
+    assert await reconcile(client, 0, hooks) is None
     assert client.calls == ["get"]
     assert hooks.forgotten == [KEY]
 
@@ -161,24 +127,24 @@ def with_event_hook():
 
 
 async def test_hooks_are_called_when_the_status_is_written_and_not_before():
-    client, hooks = FailingClient(with_event_hook(), put_status=Stale("newer")), Hooks()
-    await reconcile(client, hooks=hooks)
+    client, hooks = FailingClient(with_event_hook(), put_status=Stale("newer")), RecordedHooks()
+    await reconcile(client, 0, hooks)
     assert (hooks.followed, hooks.notified) == (None, []), "no call before its status is written"
     client = FailingClient(with_event_hook())
-    await reconcile(client, hooks=hooks)
+    await reconcile(client, 0, hooks)
     assert hooks.followed == ()
     assert [call.payload["metadata"]["eventReason"] for call in hooks.notified] == ["RolloutUpdated"]
 
 
 async def test_event_hooks_get_the_event_of_a_refusal():
-    client, hooks = FailingClient(with_event_hook(), apply=Refused(403, "exceeded quota")), Hooks()
+    client, hooks = FailingClient(with_event_hook(), apply=Refused(403, "exceeded quota")), RecordedHooks()
     with pytest.raises(Refused):
         await reconcile(client, 7, hooks)
     assert [call.payload["metadata"]["eventReason"] for call in hooks.notified] == ["CreateFailed"]
 
 
 async def test_calls_beyond_the_limit_are_requeued_soon():
-    assert await reconcile(FailingClient(chat()), hooks=Hooks(room=False)) <= 5
+    assert await reconcile(FailingClient(chat()), 0, RecordedHooks(room=False)) <= 5
 
 
 class Remembering(FailingClient):
@@ -198,10 +164,8 @@ class Remembering(FailingClient):
 
 
 def reconciler(client, seconds=0, cache=None):
-    planning = PlanSettings("image", "http://gateway/v1")
     then = NOW + timedelta(seconds=seconds)
-    runners = CallRunners(Hooks(), Hooks())
-    return Reconciler(Readers(client, NoGateways(), cache), planning, Metrics("0"), lambda: then, runners)
+    return reconciler_of(client, lambda: then, cache=cache)
 
 
 class Making(Remembering):

@@ -24,11 +24,11 @@ from slipway_operator.model.cluster.plan import Annotate, Plan
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.planning.plan import plan
 from tests.support.model_gateway import START as START
 from tests.support.model_gateway import ModelGateway as ModelGateway
 from tests.support.model_invariants import WatchedWorld
 from tests.support.model_world import Pods
+from tests.support.planned import plan
 
 SETTINGS = PlanSettings(
     server_image="slipway-server:1",

@@ -13,19 +13,21 @@ class KnownTenants:
     `as_of_s`: Unix time at which the source was last in contact with the cluster; 0: not known.
     """
 
-    def __init__(self, pepper: Callable[[], bytes]) -> None:
-        self._pepper = pepper
+    def __init__(
+        self, pepper: Callable[[], bytes], on_publish: Callable[[Collection[str]], None] = lambda names: None
+    ) -> None:
+        """`on_publish` gets the names of the tenants of each new table."""
+        self._pepper, self._on_publish = pepper, on_publish
         self._table: TenantTable | None = None
         self.trouble: Callable[[], str] = lambda: "not listed yet"  # why there is no table, or no newer one
         self.problems: dict[str, str] = {}  # by the name of a Tenant: why its last version is not used
         self.as_of_s = 0.0
-        self.on_publish: Callable[[Collection[str]], None] = lambda names: None
         self.changed = asyncio.Event()  # set by `publish`; its waiter clears it
 
     def publish(self, tenants: Iterable[KnownTenant], as_of_s: float = 0.0) -> None:
         self._table = build(tenants, self._pepper())
         self.as_of_s = as_of_s
-        self.on_publish(self._table.tenants)
+        self._on_publish(self._table.tenants)
         self.changed.set()
 
     def confirm(self, as_of_s: float) -> None:

@@ -57,13 +57,14 @@ class FeedbackApi:
         balancer: LoadBalancer,
         metrics: GatewayMetrics,
         tokens: FeedbackTokens,
-        inference_log: InferenceLog | None = None,
+        inference_log: InferenceLog,
+        *,
+        shared: SharedClaims | None = None,
     ) -> None:
         self._max_age_s, self._tokens = settings.feedback_max_age_s, tokens
         self._balancer, self._metrics = balancer, metrics
         self._memory = FeedbackMemory()
-        self.shared: SharedClaims | None = None
-        self._inference_log = inference_log or InferenceLog()
+        self.shared, self._inference_log = shared, inference_log
 
     async def rate(self, body: bytes, sender: RequestIdentity | None) -> bytes:
         """Counts the entries of a request body; returns the body of the response.

@@ -47,16 +47,20 @@ class Admission:
         clock: Callable[[], float],
         limiter: Limiter | None = None,
         budgets: SharedBudgets | None = None,
+        *,
+        on_implausible: Callable[[str, int, int], None] = lambda model, reported, possible: None,
     ) -> None:
-        """`budgets`: spending counted with other gateways; None: this gateway knows only what its ledger has."""
+        """`budgets`: spending counted with other gateways; None: this gateway knows only what its ledger has.
+
+        `on_implausible`: gets the model and tokens that a server reported, and how many the request can have caused.
+        """
         self.ledger = ledger
         self._metrics = metrics
         self._clock = clock
         self._limiter = limiter or Limiter(clock)
         self._budgets = budgets
         self._recent: dict[str, RecentUse] = {}
-        # Gets the model and tokens that a server reported, and how many the request can have caused.
-        self.on_implausible: Callable[[str, int, int], None] = lambda model, reported, possible: None
+        self._on_implausible = on_implausible
 
     @property
     def quotas(self) -> Quotas:
@@ -204,7 +208,7 @@ class Admission:
         """Shows that a server reported more than its request can have caused, which was not charged."""
         reported, possible = (one.input_tokens + one.output_tokens for one in (claimed, meter.usage))
         self._metrics.usage_implausible(meter.model, meter.revision)
-        self.on_implausible(meter.model, reported, possible)
+        self._on_implausible(meter.model, reported, possible)
 
     async def _exhausted(self, budgets: SharedBudgets, tenant: str, budget: Budget) -> str:
         """`day` or `month` where nothing is left of it, else empty."""

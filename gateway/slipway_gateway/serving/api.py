@@ -22,10 +22,10 @@ from ..anthropic_api.endpoint import COUNT, MessagesCall, Run, with_bearer
 from ..authentication.authenticator import Authenticator
 from ..balancing.load_balancer import LoadBalancer
 from ..feedback.endpoint import PATH as FEEDBACK
-from ..feedback.endpoint import FeedbackApi
+from ..feedback.endpoint import FeedbackApi, SharedClaims
 from ..feedback.entries import MAX_BODY_BYTES
 from ..forwarding import bodies
-from ..forwarding.proxy import Proxy
+from ..forwarding.proxy import Forwarding
 from ..identity.authenticate import RequestIdentity
 from ..limits.budget import Account, MemoryBudget
 from ..routing.router import match_header_route
@@ -60,22 +60,29 @@ class PublicApi:
         self,
         settings: GatewaySettings,
         balancer: LoadBalancer,
-        proxy: Proxy,
+        forwarding: Forwarding,
         metrics: GatewayMetrics,
         authenticator: Authenticator,
         admission: Admission,
+        *,
+        access_log: AccessLog | None = None,
+        jobs: JobsBackend | None = None,
+        claims: SharedClaims | None = None,
     ) -> None:
+        """`access_log`: none is written without it. `jobs`: where files and batches go. `claims`: of feedback."""
         self._admission = admission
         self.authenticator = authenticator
         self._settings = settings
         self._balancer = balancer
-        self._proxy = proxy
+        self._forwarding, self._proxy = forwarding, forwarding.proxy
         self._metrics = metrics
         self._clock = time.monotonic  # the event loop's
         self.ledger = admission.ledger
-        self.access_log = AccessLog()  # writes nothing
-        self.jobs: JobsBackend | None = None
-        self.feedback = FeedbackApi(settings, balancer, metrics, proxy.feedback, proxy.inference_log)
+        self.access_log = access_log or AccessLog()  # which writes nothing
+        self.jobs = jobs
+        self.feedback = FeedbackApi(
+            settings, balancer, metrics, forwarding.feedback, forwarding.inference_log, shared=claims
+        )
         self.running = 0
         # A request has a place once its body is here; before that it has one of the others, which nothing waits for.
         self._in_flight = Places(settings.max_inflight, settings.max_client_percentage)
@@ -86,7 +93,7 @@ class PublicApi:
     @property
     def budget(self) -> MemoryBudget:
         """The budget of the memory that requests hold."""
-        return self._proxy.budget
+        return self._forwarding.budget
 
     async def identify(self, request: web.Request) -> RequestIdentity | None:
         """The identity by headers or certificate of the connection; None: anonymous. Raises RequestError."""
@@ -111,8 +118,8 @@ class PublicApi:
 
     async def stop_mirroring(self) -> None:
         """Cancels mirrored requests and pairs: they serve no client, so they end before all others."""
-        await self._proxy.mirror_queue.close()
-        await self._proxy.twins.close()
+        await self._forwarding.mirror_queue.close()
+        await self._forwarding.twins.close()
 
     async def idle(self) -> None:
         """Returns when no request runs."""
@@ -333,7 +340,7 @@ class PublicApi:
     def _anthropic(self, answer: Callable[[MessagesCall, Run], Awaitable[web.StreamResponse]]) -> Work:
         async def work(request: web.Request, record: RequestRecord) -> web.StreamResponse:
             client = requester.client_of(request, record.identity, self._settings)
-            with self._proxy.budget.open(client) as account:
+            with self.budget.open(client) as account:
                 call = MessagesCall(request, record, self._settings, account, self._arrived)
                 return await answer(call, partial(self.routed, record=record))
 
@@ -351,7 +358,7 @@ class PublicApi:
         self, request: web.Request, record: RequestRecord, path: ModelPath | None = None
     ) -> web.StreamResponse:
         client = requester.client_of(request, record.identity, self._settings)
-        with self._proxy.budget.open(client) as account:
+        with self.budget.open(client) as account:
             body = await self._body(request, record, account)
             if self._balancer.published.current is None:
                 # A gateway that was restarted has its table in a moment; kube-proxy may send requests before.
@@ -458,7 +465,7 @@ class PublicApi:
             message = "Last-Event-ID must be the id of an event that this gateway sent, or be left out."
             raise errors.invalid("invalid_last_event_id", message)
         outgoing.headers[resume.RESUME] = place.resume
-        tokens = self._proxy.resumption.remembered(outgoing, place.stream)
+        tokens = self._forwarding.resumption.remembered(outgoing, place.stream)
         if tokens:
             outgoing.headers[resume.RESUME_BYTES] = str(len(tokens))
         return replace(outgoing, revision=place.revision, holder=place.holder, tokens=tokens)
@@ -472,7 +479,7 @@ class PublicApi:
         return route
 
     async def _rate(self, request: web.Request, record: RequestRecord) -> web.StreamResponse:
-        with self._proxy.budget.open(requester.client_of(request, record.identity, self._settings)) as account:
+        with self.budget.open(requester.client_of(request, record.identity, self._settings)) as account:
             body = await self._body(request, record, account, MAX_BODY_BYTES)
             answer = await self.feedback.rate(body, record.identity)
         record.end("ok", 200)

@@ -8,6 +8,7 @@ from itertools import islice
 
 from slipway_operator.api.objects import Object
 from slipway_operator.audit.trail import Trail
+from slipway_operator.component import Component
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, NotFound, Refused
 from slipway_operator.kube.reading.cache import ObjectCache
@@ -15,6 +16,7 @@ from slipway_operator.kube.resources import MODEL_DEPLOYMENTS, TENANTS
 from slipway_operator.model.in_turns import in_turns
 from slipway_operator.planning import audit
 from slipway_operator.planning.audit import MODEL_DEPLOYMENT, TENANT, Record, Recorded
+from slipway_process.supervisor import OnFailure
 
 LOOK_S = 5.0
 ABSENT = timedelta(minutes=1)  # until Tenants are listed again, after their CRD or the right to read it was missing
@@ -23,8 +25,10 @@ MOST = 100  # reads in one look, in turns of namespaces; other objects wait for 
 log = logging.getLogger(__name__)
 
 
-class AuditRunner:
+class AuditRunner(Component):
     """Appends changes to the audit log. `may_write`: whether this operator has the lease; others record nothing."""
+
+    task, on_failure = "audit", OnFailure.SHOW
 
     def __init__(
         self,

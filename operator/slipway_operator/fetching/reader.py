@@ -4,14 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.fetching import page
 from slipway_operator.manifests.engines.profile import HTTP_PORT
-from slipway_operator.model.cluster.observed import Pod, PodDownload
+from slipway_operator.model.cluster import downloads
+from slipway_operator.model.cluster.observed import Observed, Pod, PodDownload
 from slipway_operator.turns import Turns
 from slipway_process.network.guarded import read_body
 
@@ -49,7 +51,7 @@ def new_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
 
 
-class DownloadReader:
+class DownloadReader(Component):
     """Keeps the last answers of each ModelDeployment with pods that download."""
 
     def __init__(
@@ -63,6 +65,11 @@ class DownloadReader:
         self._rounds: dict[str, dict[ObjectKey, _Round]] = {}  # by namespace
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns(CONCURRENCY, OF_A_NAMESPACE)
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with the last answers of pods that download."""
+        pods = [pod for _, pod in downloads.fetching(observed)]
+        return replace(observed, downloads=self.read(deployment.key, pods))
 
     def read(self, key: ObjectKey, pods: Sequence[Pod]) -> dict[str, PodDownload | None]:
         """Return the last answers by pod name, and start a task that reads new ones when they are due.

@@ -5,15 +5,21 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
 
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.component import BUSY_PAUSE_S, Component, ReconciledDeployment
 from slipway_operator.hooks.post import Poster, Reply
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
+from slipway_operator.model.deployment.spec import hooks_of
 from slipway_operator.model.wire import format_time
+from slipway_operator.planning.rollout.hook_calls import notices
 from slipway_operator.turns import Turns
 from slipway_process.fair_memory import FairMemory
 from slipway_process.places import Places
@@ -30,7 +36,7 @@ RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 10.0
 log = logging.getLogger(__name__)
 
 
-class HookRunner:
+class HookRunner(Component):
     """The calls of all plans. At most one call with an idempotency key is in progress."""
 
     def __init__(
@@ -50,6 +56,20 @@ class HookRunner:
         self._places = Places(QUESTIONS_LIMIT)
         self._notices: FairMemory[str, asyncio.Task[None], HookCall] = FairMemory(NOTICES_LIMIT)  # by namespace
         self._turns = Turns(CALLS_AT_A_TIME, CALLS_OF_A_NAMESPACE)
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with the responses that came."""
+        return replace(observed, hooks=self.answers(deployment.key))
+
+    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
+        """Start the plan's calls, and those about its Events."""
+        hooks = hooks_of(deployment.spec, deployment.obj)
+        self.notify(deployment.key, notices(deployment.obj, hooks, planned.status, planned.events, now))
+        return None if self.follow(deployment.key, planned.calls) else BUSY_PAUSE_S
+
+    def leave(self, key: ObjectKey) -> None:
+        """Drop the responses: nothing needs them any more."""
+        self.forget(key)
 
     def answers(self, key: ObjectKey) -> dict[str, HookAnswer]:
         """Return the responses that the last plan still needed, by idempotency key."""

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, Protocol
 
 import aiohttp
@@ -11,6 +13,7 @@ import aiohttp
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import SleepState, Status
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.metrics_api import exposition
@@ -18,6 +21,7 @@ from slipway_operator.metrics_api.exposition import ExposedSample
 from slipway_operator.metrics_api.series import PERIOD_S, Followed, PodTarget, Series
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import MetricsPage, Observed
+from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.engine_types import VLLM, EngineMetrics, metrics_of
 from slipway_operator.model.in_turns import in_turns
 from slipway_operator.turns import Turns
@@ -89,11 +93,13 @@ def _ignore(key: ObjectKey) -> None:
     """Do nothing: the default when no caller needs changes of the pages' state."""
 
 
-class MetricsSampler:
+class MetricsSampler(Component):
     """The series of every ModelDeployment. It scrapes the pods whose numbers are in use, and up to `beside` others.
 
     `changed` gets each autoscaled ModelDeployment of which the readable pages, or their missing metrics, changed.
     """
+
+    task = "sampler"
 
     def __init__(
         self,
@@ -113,6 +119,14 @@ class MetricsSampler:
         self._parsing = asyncio.Lock()  # one page at a time: others run between two of them
         self._new: set[ObjectKey] = set()  # ModelDeployments with pods that were not scraped yet
         self._wanted_now = asyncio.Event()
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with the pages of its pods."""
+        return replace(observed, pages=self.pages(deployment.key))
+
+    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> None:
+        """Follow the pods that serve now."""
+        self.follow(deployment.key, followed(deployment.obj, planned.status, observed))
 
     def follow(self, key: ObjectKey, seen: Followed) -> None:
         """Store what a reconcile observed; new pods are scraped at once."""

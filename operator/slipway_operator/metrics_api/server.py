@@ -4,11 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from aiohttp import web
 
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.writing.aggregation import FrontProxy, Host, NoFrontProxy, front_proxy, register
@@ -17,6 +18,7 @@ from slipway_operator.metrics_api.app import Api
 from slipway_operator.metrics_api.certificate import Certificate
 from slipway_operator.metrics_api.documents import VERSIONS
 from slipway_operator.metrics_api.sampler import MetricsSampler
+from slipway_operator.model.cluster.observed import Observed
 
 LOOK_S = 60.0
 RETRY_S = 5.0
@@ -36,9 +38,11 @@ class _Served:
     runner: web.AppRunner
 
 
-@dataclass(slots=True)
-class MetricsApi:
+@dataclass(slots=True, eq=False)
+class MetricsApi(Component):
     """The server of one operator. Failures are logged and retried: rollouts do not depend on it."""
+
+    task = "metrics-api"
 
     client: Client
     sampler: MetricsSampler
@@ -50,6 +54,10 @@ class MetricsApi:
     _names: frozenset[str] = frozenset()
     _served: _Served | None = None
     _problem: str = ""
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with who serves each group of metrics."""
+        return replace(observed, metrics_providers=self.providers())
 
     def providers(self) -> dict[str, str]:
         """Return the provider of each API group, "" for this operator; empty while they are unknown."""

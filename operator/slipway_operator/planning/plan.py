@@ -11,7 +11,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
-from slipway_operator.model.deployment.spec import Invalid, parse
+from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.children import annotations, creations, deletions, scalings
@@ -40,9 +40,10 @@ from slipway_operator.planning.sizing.sizes import sizes_of
 from slipway_operator.planning.sizing.traffic import next_traffic
 
 
-def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
+def plan(
+    obj: Json, spec: Spec | Invalid, status: Status, observed: Observed, settings: PlanSettings, now: datetime
+) -> Plan:
     """One step towards the spec. Pure. `now` is cut to whole seconds, as the status keeps them."""
-    spec = parse(obj)
     now = now.replace(microsecond=0)
     if isinstance(spec, Invalid):
         return refused(obj, status, observed, spec, now)
@@ -100,12 +101,14 @@ def plan(obj: Json, status: Status, observed: Observed, settings: PlanSettings, 
     )
 
 
-def explain(obj: Json, observed: Observed, settings: PlanSettings, now: datetime) -> dict[str, Any]:
+def explain(
+    obj: Json, spec: Spec | Invalid, observed: Observed, settings: PlanSettings, now: datetime
+) -> dict[str, Any]:
     """The inputs of a plan and the plan itself, as JSON: a bug report that can be replayed."""
     status = parse_status(dict(obj.get("status") or {}))
-    decided = plan(obj, status, observed, settings, now)
+    decided = plan(obj, spec, status, observed, settings, now)
     return {
-        "spec": wire.to_json(parse(obj)),
+        "spec": wire.to_json(spec),
         "status": wire.to_json(status),
         "observed": wire.to_json(observed),
         "plan": wire.to_json(decided),

@@ -21,6 +21,7 @@ from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
 from slipway_operator.api.reading import UnreadableObject, encoded, read
+from slipway_operator.component import Component, NotYet, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.ownership import is_controlled_by, is_leaving
@@ -41,6 +42,7 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pools import entries, stateful_set
 from slipway_operator.manifests.pools.entries import PoolMemberRevision
 from slipway_operator.model import labels
+from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.pool_views import EntryState, PoolPod, PoolView
 from slipway_operator.model.wire import to_json
 from slipway_operator.planning import pools as planning
@@ -49,8 +51,10 @@ from slipway_operator.pools.members import Members, members
 from slipway_operator.pools.reports import PoolTarget, load, read_pod
 from slipway_operator.pools.writing import MemberNews, WriteRate
 from slipway_operator.turns import Turns
+from slipway_process.supervisor import OnFailure
 
 LOOK_S, ABSENT_S = 2.0, 60.0
+AWAITED_S = 1.0  # until the first look has ended, as a rule
 APPLY_AGAIN_S = 240.0  # manual changes are reverted within this time
 NO_POD_AGAIN_S = 20.0  # a StatefulSet without a pod may have been deleted
 CONCURRENCY = 16
@@ -105,12 +109,14 @@ class _Entries:
     unwritten: str  # why the pods do not get it
 
 
-class PoolRunner:
+class PoolRunner(Component):
     """Makes and reads all pools, and writes their status.
 
     `may_write`: whether this operator has the lease. `changed`: called with the key of each ModelDeployment for which
     something about its pool changed.
     """
+
+    task, on_failure = "pools", OnFailure.SHOW
 
     def __init__(
         self,
@@ -129,6 +135,13 @@ class PoolRunner:
         self._trouble = ""
         self._members = MemberNews()
         self.views: dict[ObjectKey, PoolView] | None = None  # None before the first look
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state in which members have the readiness and troubles that their pools give."""
+        if self.views is None and serving.has_members(observed):
+            raise NotYet(AWAITED_S)  # else their pods would look as if they were gone
+        stable = (deployment.obj.get("status") or {}).get("stableRevision")
+        return serving.served(observed, deployment.key[0], self.views or {}, stable)
 
     async def run(self) -> None:
         """Look every LOOK_S until cancelled."""

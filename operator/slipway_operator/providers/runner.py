@@ -4,11 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Protocol
 
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.component import BUSY_PAUSE_S, Component, ReconciledDeployment
 from slipway_operator.model.analysis.measure import ProviderAnswer, Question
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.turns import Turns
 from slipway_process.places import Places
 
@@ -32,7 +37,7 @@ class MeasurementClient(Protocol):
         """Delete what was created for a measurement: its Job."""
 
 
-class MeasurementRunner:
+class MeasurementRunner(Component):
     """The measurements of all plans. At most one measurement with a key is in progress."""
 
     def __init__(self, client: MeasurementClient, wake: Callable[[ObjectKey], None], observe: Observe) -> None:
@@ -45,6 +50,18 @@ class MeasurementRunner:
         self._places = Places(QUESTIONS_LIMIT)
         self._requests = Turns(AT_A_TIME, OF_A_NAMESPACE)
         self._jobs = Turns(QUESTIONS_LIMIT, JOBS_OF_A_NAMESPACE)
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with the results that came."""
+        return replace(observed, measured=self.answers(deployment.key))
+
+    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
+        """Start the plan's measurements."""
+        return None if self.follow(deployment.key, planned.questions) else BUSY_PAUSE_S
+
+    def leave(self, key: ObjectKey) -> None:
+        """Cancel the measurements: nothing needs their results any more."""
+        self.forget(key)
 
     def answers(self, key: ObjectKey) -> dict[str, ProviderAnswer]:
         """Return the results that the last plan still needed, by key of the measurement."""

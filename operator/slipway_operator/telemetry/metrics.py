@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -10,6 +11,9 @@ from prometheus_client.registry import Collector
 
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.api.v1alpha1.status import Phase, Status
+from slipway_operator.component import Component, ReconciledDeployment
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.telemetry.revisions import EngineMetricsCollector, EngineRow, RevisionCosts
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -167,11 +171,15 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
-class Rollouts(Collector):
+class Rollouts(Collector, Component):
     """Phase, weights and last wake time of every ModelDeployment; a forgotten one has no series any more."""
 
     def __init__(self) -> None:
         self._known: dict[ObjectKey, Status] = {}
+
+    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> None:
+        """Show the status that was decided last."""
+        self.show(deployment.key, planned.status)
 
     def show(self, key: ObjectKey, status: Status) -> None:
         """Store the status that was decided last."""

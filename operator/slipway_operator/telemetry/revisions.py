@@ -1,6 +1,7 @@
 """Series of revisions: pods, cost and engine metrics. Each scrape makes them, so no series outlives its object."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -8,7 +9,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from slipway_operator.api.objects import ObjectKey
-from slipway_operator.model.cluster.cost import RevisionPods, cost_per_hour
+from slipway_operator.component import Component, ReconciledDeployment
+from slipway_operator.model.cluster.cost import RevisionPods, cost_per_hour, revision_pods
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Plan
 
 # Limits of one page of metrics: it has a series for each pod with a node, and up to seven for each revision.
 MOST_PODS, MOST_REVISIONS = 20_000, 5_000
@@ -27,12 +31,17 @@ COUNTERS = {
 }
 
 
-class RevisionCosts(Collector):
+class RevisionCosts(Collector, Component):
     """The pods of every revision and what they cost; a forgotten ModelDeployment has no series any more."""
 
     def __init__(self, prices: Mapping[str, float]) -> None:
         self._prices = prices
         self._known: dict[ObjectKey, Sequence[RevisionPods]] = {}
+
+    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> None:
+        """Show the revisions that were observed."""
+        live = (planned.status.stable_revision, planned.status.canary_revision)
+        self.show(deployment.key, revision_pods(observed, live))
 
     def show(self, key: ObjectKey, revisions: Sequence[RevisionPods]) -> None:
         """Store the revisions of a ModelDeployment that a reconcile observed."""

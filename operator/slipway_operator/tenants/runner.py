@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import aiohttp
@@ -12,14 +12,17 @@ from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object
 from slipway_operator.api.reading import UnreadableObject, encoded, read
 from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import TENANTS
 from slipway_operator.kube.writing import events
+from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.wire import to_json
 from slipway_operator.planning import tenants
 from slipway_operator.tenants.reports import read_reports
+from slipway_process.supervisor import OnFailure
 
 LOOK_S, ABSENT_S = 10.0, 60.0
 USE_EACH_S = 30.0  # between two writes of a Tenant's status where only use changed
@@ -44,11 +47,13 @@ class _Change:
         return self.fresh.conditions != self.former.conditions
 
 
-class TenantRunner:
+class TenantRunner(Component):
     """Keeps the status of all Tenants up to date. `may_write`: whether this operator has the lease.
 
     `changed` is called when the first Tenant comes, and when the last one is gone.
     """
+
+    task, on_failure = "tenants", OnFailure.SHOW
 
     def __init__(
         self,
@@ -66,6 +71,10 @@ class TenantRunner:
         self._written: dict[str, datetime] = {}
         self._trouble = ""
         self._unreadable: dict[str, str] = {}  # by name: why, as logged
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with whether there are Tenants."""
+        return replace(observed, tenants=self.present)
 
     async def run(self) -> None:
         """Look every LOOK_S until cancelled."""

@@ -24,10 +24,10 @@ from slipway_operator.kube.resources import (
 from slipway_operator.kube.writing import apply
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.planning.plan import plan
 from testkit.until import until_async
 from testkit.world.addresses import own_address
 from testkit.world.pods import set_ready
+from tests.support.planned import plan
 
 pytestmark = pytest.mark.integration
 

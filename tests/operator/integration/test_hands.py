@@ -10,7 +10,7 @@ from slipway_operator import explain
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.reading.cache import ObjectCache
-from slipway_operator.kube.reading.observe import observe
+from slipway_operator.kube.reading.observe import Observer
 from slipway_operator.kube.reading.pods import parse_pod
 from slipway_operator.kube.resources import (
     CONTROLLER_REVISIONS,
@@ -28,11 +28,13 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed, PodTrouble, Snapshot
 from slipway_operator.model.cluster.plan import Create, Delete, Event, Plan, Scale
 from slipway_operator.model.deployment import status
+from slipway_operator.model.deployment.spec import parse
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.facts.revision import TEMPLATE_VERSION
-from slipway_operator.planning.plan import plan
 from testkit.until import until_async
+from tests.support.planned import plan
+from tests.support.reconciling import NoGateways
 
 pytestmark = pytest.mark.integration
 
@@ -40,15 +42,10 @@ NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 SETTINGS = PlanSettings("slipway-server:test", "http://gateway/v1")
 
 
-class NoGateways:
-    async def answers(self):
-        return ()
-
-
 async def seen(client, chat):
     """The snapshot of a reconcile with an empty cache."""
     children = await ObjectCache().read(client, (chat["metadata"]["namespace"], chat["metadata"]["name"]))
-    return await observe(client, NoGateways(), chat, children)
+    return await Observer(client, NoGateways()).observe(chat, parse(chat), children)
 
 
 def first_plan(chat):

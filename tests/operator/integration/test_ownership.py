@@ -8,7 +8,7 @@ import pytest
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.errors import Refused, Stale
 from slipway_operator.kube.reading.cache import ObjectCache
-from slipway_operator.kube.reading.observe import observe
+from slipway_operator.kube.reading.observe import Observer
 from slipway_operator.kube.resources import (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -22,10 +22,12 @@ from slipway_operator.kube.writing.adoption import adopt
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment import status
+from slipway_operator.model.deployment.spec import parse
 from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.planning.plan import plan
 from testkit.until import until_async
 from testkit.world.pods import MERGE
+from tests.support.planned import plan
+from tests.support.reconciling import NoGateways
 
 from .conftest import MANIFEST
 
@@ -36,14 +38,9 @@ SETTINGS = PlanSettings("slipway-server:test", "http://gateway/v1")
 KINDS = (REPLICA_SETS, SERVICES, CONTROLLER_REVISIONS)
 
 
-class NoGateways:
-    async def answers(self):
-        return ()
-
-
 async def seen(client, chat):
     children = await ObjectCache().read(client, (chat["metadata"]["namespace"], "chat"))
-    return await observe(client, NoGateways(), chat, children)
+    return await Observer(client, NoGateways()).observe(chat, parse(chat), children)
 
 
 async def made(client, chat):

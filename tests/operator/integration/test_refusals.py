@@ -6,33 +6,12 @@ import pytest
 
 from slipway_operator.kube.errors import ApiError, Refused
 from slipway_operator.kube.resources import AUTOSCALERS, MODEL_DEPLOYMENTS, REPLICA_SETS
-from slipway_operator.planning.decided import PlanSettings
-from slipway_operator.reconcile import CallRunners, Readers, Reconciler
-from slipway_operator.telemetry.metrics import Metrics
 from testkit.until import until_async
+from tests.support.reconciling import reconciler_of
 
 from .conftest import MANIFEST
 
 pytestmark = pytest.mark.integration
-
-
-class NoGateways:
-    async def answers(self):
-        return ()
-
-
-class NoCalls:
-    def answers(self, key):
-        return {}
-
-    def follow(self, key, calls):
-        return True
-
-    def notify(self, key, calls):
-        pass
-
-    def forget(self, key):
-        pass
 
 
 class Chat:
@@ -40,11 +19,7 @@ class Chat:
 
     def __init__(self, client, namespace):
         self.client, self.key = client, (namespace, "chat")
-        settings = PlanSettings("slipway-server:test", "http://gateway/v1")
-        runners = CallRunners(NoCalls(), NoCalls())
-        self._reconcile = Reconciler(
-            Readers(client, NoGateways()), settings, Metrics("test"), lambda: datetime.now(UTC), runners
-        )
+        self._reconcile = reconciler_of(client, lambda: datetime.now(UTC))
 
     async def create(self, **spec):
         manifest = MANIFEST | {"metadata": {"name": "chat", "namespace": self.key[0]}}

@@ -84,7 +84,7 @@ async def test_a_namespace_has_its_key_before_its_pods_and_again_every_few_minut
     assert server.applied == ["a"] and server.key_ids("a") == [server.content()[0].id]
     clock.now += AGAIN_AFTER_S
     await kept.keep("a")
-    kept.forget("a")
+    kept.forget(("a", "chat"))
     await kept.keep("a")
     assert server.applied == ["a"] * 3
 

@@ -96,7 +96,7 @@ class World:
         self.names = Names(self.server, self.cache, settings, self.added.append, lambda: self.leads, lambda: NOW)
 
     def of(self, namespace, name="chat"):
-        return self.names.of((namespace, name), self.cache.get((namespace, name)))
+        return self.names.of(self.cache.get((namespace, name)))
 
 
 @contextlib.asynccontextmanager
@@ -196,7 +196,7 @@ async def test_deleted_or_emptied_object_is_restored():
             world.cache.remove(MODEL_DEPLOYMENTS, deployment("a"))
             key = f"new-{world.server.version}"
             world.cache.update(MODEL_DEPLOYMENTS, deployment("b", key))
-            world.names.gone(("a", "chat"))
+            world.names.forget(("a", "chat"))
             world.of("b", key)
             await until_async(lambda key=key: world.of("b", key))
             assert world.server.owners() | {key: f"b/{key}"} == world.server.owners()

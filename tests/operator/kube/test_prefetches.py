@@ -39,36 +39,43 @@ def job(name: str = "chat-1", uid: str = "1", node: str = "a") -> Prefetch:
     return Prefetch("bbbb", node, {"metadata": metadata})
 
 
-def start(prefetches: Prefetches, client: Client, *jobs: Prefetch) -> None:
-    asyncio.run(prefetches.start(client, KEY, jobs))  # type: ignore[arg-type]  # only create and get are used
+def prefetches_of(client: Client, **options: Any) -> Prefetches:
+    return Prefetches(client, **options)  # type: ignore[arg-type]  # only create and get are used
+
+
+def start(prefetches: Prefetches, *jobs: Prefetch) -> None:
+    asyncio.run(prefetches.start(KEY, jobs))
 
 
 def test_a_job_is_created_once_for_each_owner() -> None:
-    prefetches, client = Prefetches(), Client()
+    client = Client()
+    prefetches = prefetches_of(client)
     for _ in range(3):
-        start(prefetches, client, job("a"), job("b"))
-    start(prefetches, client, job("a", uid="2"))
+        start(prefetches, job("a"), job("b"))
+    start(prefetches, job("a", uid="2"))
     assert client.created == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(("error", "tries"), [(Exists("a"), 1), (Refused(403, "quota"), 1), (Unavailable("away"), 3)])
 def test_what_cannot_be_created_stops_nothing(error: Exception, tries: int) -> None:
-    prefetches, client = Prefetches(), Client(error)
+    client = Client(error)
+    prefetches = prefetches_of(client)
     for _ in range(3):
-        start(prefetches, client, job())
+        start(prefetches, job())
     assert len(client.created) == tries
 
 
 @pytest.mark.parametrize("error", [Leaving(403, "the namespace is being deleted"), Fenced("no lease")], ids=repr)
 def test_the_end_of_a_namespace_or_of_the_lease_ends_the_reconcile(error: Exception) -> None:
     with pytest.raises(type(error)):
-        start(Prefetches(), Client(error), job())
+        start(prefetches_of(Client(error)), job())
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    prefetches, client = Prefetches(), Client()
-    start(prefetches, client, *(job(str(number)) for number in range(KEPT + 1)))
-    start(prefetches, client, job("0"), job(str(KEPT)))
+    client = Client()
+    prefetches = prefetches_of(client)
+    start(prefetches, *(job(str(number)) for number in range(KEPT + 1)))
+    start(prefetches, job("0"), job(str(KEPT)))
     assert client.created[-1] == "0" and len(client.created) == KEPT + 2
 
 
@@ -86,26 +93,30 @@ def test_a_job_is_read_now_and_then_until_it_ends(
     read: tuple[str | Exception | None, ...], states: list[str | None]
 ) -> None:
     now = [0.0]
-    prefetches, client = Prefetches(lambda: now[0]), Client(None, *(item or "" for item in read))
+    client = Client(None, *(item or "" for item in read))
+    prefetches = prefetches_of(client, clock=lambda: now[0])
     for state in states:
-        start(prefetches, client, job())
+        start(prefetches, job())
         assert prefetches.states(KEY) == ({("bbbb", "a"): state} if state else {})
-        start(prefetches, client, job())  # at once: nothing is read
+        start(prefetches, job())  # at once: nothing is read
         now[0] += READ_EVERY_S
     assert client.reads == len(read) and client.created == ["chat-1"]
 
 
 def test_of_jobs_that_a_former_process_made_the_state_is_read() -> None:
-    prefetches, client = Prefetches(), Client(Exists("chat-1"), "Complete")
+    client = Client(Exists("chat-1"), "Complete")
+    prefetches = prefetches_of(client)
     for _ in range(2):
-        start(prefetches, client, job())
+        start(prefetches, job())
     assert prefetches.states(KEY) == {("bbbb", "a"): "Cached"}
 
 
 def test_what_is_not_wanted_any_more_or_was_refused_has_no_state() -> None:
-    prefetches = Prefetches()
-    start(prefetches, Client(), job())
-    start(prefetches, Client())
+    client = Client()
+    prefetches = prefetches_of(client)
+    start(prefetches, job())
+    start(prefetches)
     assert prefetches.states(KEY) == {}
-    start(prefetches, Client(Refused(403, "quota")), job("chat-2"))
+    client.error = Refused(403, "quota")
+    start(prefetches, job("chat-2"))
     assert prefetches.states(KEY) == {}

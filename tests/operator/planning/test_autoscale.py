@@ -14,8 +14,8 @@ from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment import status as status_room
-from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import SETTINGS, START, ModelCluster, healthy, model
+from tests.support.planned import plan
 
 TOLERANCE = 0.1
 WANTED = {"maxReplicas": 8, "metrics": [{"type": "QueueDepth", "target": "4"}]}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from slipway_operator.model.cluster.plan import Plan
-from slipway_operator.planning.plan import plan
 from slipway_operator.planning.reporting.requeue import CERTIFICATE_POLL_S
 from tests.support.model_cluster import ModelCluster, healthy, model
+from tests.support.planned import plan
 
 WHY = "Certificate sys/slipway-internal-pods-demo of the issuer Issuer/internal: the issuer is not there"
 

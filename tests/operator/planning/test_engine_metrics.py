@@ -12,9 +12,9 @@ from slipway_operator.model.cluster.observed import Autoscaler, MetricsPage
 from slipway_operator.model.deployment.spec import Spec
 from slipway_operator.model.deployment.spec import parse as parse_spec
 from slipway_operator.model.engine_types import metrics_of
-from slipway_operator.planning.plan import plan
 from tests.support.engine_pages import LLAMA_CPP, LLAMA_CPP_NAMES, SGLANG, SGLANG_IDLE, VLLM
 from tests.support.model_cluster import SETTINGS, START, ModelCluster, healthy
+from tests.support.planned import plan
 
 ENGINES: dict[str, dict[str, Any]] = {
     "vllm": {"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"},

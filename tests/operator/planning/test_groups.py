@@ -7,8 +7,8 @@ import pytest
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.planning.facts.groups import kept_pods
-from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import ModelCluster, cluster, healthy, model
+from tests.support.planned import plan
 
 TWO_NODES = {"type": "custom", "image": "engine:1", "command": ["serve"], "parallelism": {"nodes": 2}}
 ONE_NODE = {"type": "custom", "image": "engine:1", "command": ["serve"]}

@@ -9,10 +9,11 @@ import pytest
 from slipway_operator.api.v1alpha1.hooks import HookOutcome
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.deployment.hooks import HookCall
-from slipway_operator.planning.plan import plan
+from slipway_operator.model.deployment import spec
+from slipway_operator.model.deployment.hooks import Hook, HookCall
 from slipway_operator.planning.rollout.hook_calls import notices
 from tests.support.model_cluster import SETTINGS, Crashed, ModelCluster, healthy, hook, model
+from tests.support.planned import plan
 
 STEPS = [{"setWeight": 10}, {"setWeight": 50}]
 
@@ -299,11 +300,15 @@ def test_rollback_hook_works_while_a_gate_holds_or_the_spec_is_paused() -> None:
         world.run_until("Aborted", 40)
 
 
+def hooks_of(world: ModelCluster) -> tuple[Hook, ...]:
+    return spec.hooks_of(spec.parse(world.obj()), world.obj())
+
+
 def test_event_hook_gets_every_event() -> None:
     world = world_with(hook("event", "chat", metadata={"team": "a"}), hook("event", "log"))
     decided = world.reconcile()
     assert decided.events
-    calls = notices(world.obj(), decided.status, decided.events, world.now)
+    calls = notices(world.obj(), hooks_of(world), decided.status, decided.events, world.now)
     assert [call.hook.name for call in calls] == ["chat", "log"] * len(decided.events)
     first = calls[0].payload
     assert first["metadata"] == {
@@ -320,7 +325,7 @@ def test_event_hook_gets_every_event() -> None:
 
 def test_event_hook_is_called_with_an_unreadable_status() -> None:
     world = world_with(hook("event"))
-    (call,) = notices(world.obj(), Status(), [Event("Warning", "CreateFailed", "quota")], world.now)
+    (call,) = notices(world.obj(), hooks_of(world), Status(), [Event("Warning", "CreateFailed", "quota")], world.now)
     assert call.payload["metadata"]["eventReason"] == "CreateFailed"
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from slipway_operator.model.inputs.pod_inputs import inputs_to_dict, parse_inputs
 from slipway_operator.planning.facts.revision import revision_hash
-from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import ModelCluster, cluster
+from tests.support.planned import plan
 
 CLASSIC = {"uri": "file:///m", "task": "predict"}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import ModelCluster, healthy, model
+from tests.support.planned import plan
 
 MOMENT = "2026-01-01T00:01:00Z"
 

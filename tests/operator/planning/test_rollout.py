@@ -6,9 +6,9 @@ import pytest
 
 from slipway_operator.api.v1alpha1.status import State
 from slipway_operator.model.deployment.status import render
-from slipway_operator.planning.plan import plan
 from slipway_operator.planning.rollout.table import TABLE
 from tests.support.model_cluster import SETTINGS, ModelCluster, ModelGateway, cluster, healthy, model
+from tests.support.planned import plan
 
 
 def token(world: ModelCluster) -> str:

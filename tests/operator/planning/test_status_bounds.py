@@ -13,8 +13,8 @@ import yaml
 
 from slipway_operator.model.cluster.observed import Autoscaler, Observed, PodTrouble, ScalerCondition, Workload
 from slipway_operator.model.deployment import status as status_room
-from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import SETTINGS, START, ModelCluster, healthy, model
+from tests.support.planned import plan
 
 CRD = yaml.load((Path(__file__).parents[3] / "crds" / "modeldeployments.yaml").read_text(), yaml.CSafeLoader)
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]

@@ -7,8 +7,8 @@ import pytest
 
 from slipway_operator.api.v1alpha1.status import Condition, Phase
 from slipway_operator.model.cluster.plan import Plan
-from slipway_operator.planning.plan import plan
 from tests.support.model_cluster import SETTINGS, ModelCluster, healthy, model
+from tests.support.planned import plan
 
 pytestmark = [pytest.mark.finding("F13"), pytest.mark.attack_class(19)]
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from slipway_operator.model.deployment import last_applied
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.spec_fields import FIELDS
-from slipway_operator.planning.plan import plan
 from slipway_operator.planning.reporting import unknown_fields
 from tests.support.model_cluster import SETTINGS, ModelCluster, healthy
+from tests.support.planned import plan
 
 pytestmark = pytest.mark.finding("S15")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
@@ -13,7 +13,7 @@ from slipway_operator.kube.ownership import foreign_controller, is_controlled_by
 from slipway_operator.kube.reading import groups, pod_trouble
 from slipway_operator.kube.reading.autoscalers import Autoscalers
 from slipway_operator.kube.reading.cache import ByKind
-from slipway_operator.kube.reading.gateways import Gateways
+from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.kube.reading.kubelet_events import KubeletEvents
 from slipway_operator.kube.reading.nodes import Nodes
 from slipway_operator.kube.reading.pod_trouble import NO_FAILURES, Found
@@ -34,7 +34,7 @@ from slipway_operator.model.cluster import history
 from slipway_operator.model.cluster.observed import Child, Observed, Snapshot, Workload
 from slipway_operator.model.cluster.weights import ANNOTATION
 from slipway_operator.model.cluster.weights import parse as parse_weights
-from slipway_operator.model.deployment.spec import Invalid, parse
+from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
 from slipway_operator.planning.facts import weights
 from slipway_operator.planning.facts.revision import revision_hash
@@ -44,67 +44,74 @@ MAX_TROUBLES = 8  # of one revision; a message shows the first
 MAX_FOREIGN = 8  # reported objects with our labels that other controllers own; a message shows some
 
 
-async def observe(
-    client: Client,
-    gateways: Gateways,
-    obj: Object,
-    children: ByKind,
-    autoscalers: Autoscalers | None = None,
-    nodes: Nodes | None = None,
-    kubelet: KubeletEvents | None = None,
-) -> Observed:
-    """Return the state of a ModelDeployment: `children` as given; templates, gateways and autoscalers as read now."""
-    metadata = obj["metadata"]
-    namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-    records, records_spare = _one_each(children[CONTROLLER_REVISIONS], uid, _record_order)
-    snapshots = {item.revision: item for item in (snapshot(it, name) for it in records) if item}
-    reader = kubelet or KubeletEvents(client)
-    answers, templates, scalers, failures, group_sets, serves_claims = await asyncio.gather(
-        gateways.answers(),
-        analysis_templates(client, obj),
-        (autoscalers or Autoscalers(client)).of(obj),
-        reader.failures(namespace, children[PODS]),
-        _group_sets(client, obj, snapshots.values(), children[PODS]),
-        _serves_claims(client, obj),
-    )
-    sets, sets_spare = _one_each(children[REPLICA_SETS], uid, _replica_set_order(obj))
-    grouped, grouped_spare = _one_each(group_sets.objects, uid, _order)
-    services, services_spare = _one_each(children[SERVICES], uid, _order)
-    leaving = nodes.leaving if nodes else frozenset()
-    pods = children[PODS]
-    held = [(it, of) for it, of in group_sets.items if it in grouped and not _is_lost(it)]
-    refusals = await reader.refusals(namespace, groups.missing(held, pods))
-    found = (
-        *(pool_entry(it) or workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
-        *(groups.workload(it, of, pods, leaving, failures | refusals) for it, of in held),
-    )
-    snapshots |= {item.revision: item for item in rebuilt(found, snapshots, name)}
-    return Observed(
-        snapshots=snapshots,
-        workloads={item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found},
-        services={revision_of(item): item["metadata"]["name"] for item in services if not is_leaving(item)},
-        astray=frozenset(revision_of(item) for item in services if not selects(item, name)),
-        spare=(
-            *_children(SERVICES, services_spare),
-            *_children(REPLICA_SETS, sets_spare),
-            *_children(LEADER_WORKER_SETS, grouped_spare),
-            *_children(CONTROLLER_REVISIONS, records_spare),
-        ),
-        foreign=_foreign({**children, LEADER_WORKER_SETS: group_sets.objects}, obj),
-        gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
-        templates=templates,
-        autoscalers=scalers,
-        sees_drains=nodes is not None and nodes.watched,
-        no_groups=group_sets.problem,
-        serves_claims=serves_claims,
-    )
+class GatewayReports(Protocol):
+    """The gateways, as `kube.reading.gateways.Gateways` polls them."""
+
+    async def answers(self) -> Sequence[Answer]:
+        """Return the report of each gateway."""
+
+
+class Observer:
+    """Reads what plans need beside the spec and the status."""
+
+    def __init__(self, client: Client, gateways: GatewayReports, nodes: Nodes | None = None) -> None:
+        """`nodes`: drained or unreachable ones, which a watch keeps up to date; none where nothing watches them."""
+        self._client, self._gateways, self._nodes = client, gateways, nodes or Nodes()
+        self.autoscalers, self._kubelet = Autoscalers(client), KubeletEvents(client)
+
+    async def observe(self, obj: Object, spec: Spec | Invalid, children: ByKind) -> Observed:
+        """Return the state of a ModelDeployment: `children` as given; templates, gateways and autoscalers as now."""
+        metadata = obj["metadata"]
+        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        records, records_spare = _one_each(children[CONTROLLER_REVISIONS], uid, _record_order)
+        snapshots = {item.revision: item for item in (snapshot(it, name) for it in records) if item}
+        answers, templates, scalers, failures, group_sets, serves_claims = await asyncio.gather(
+            self._gateways.answers(),
+            analysis_templates(self._client, obj, spec),
+            self.autoscalers.of(obj),
+            self._kubelet.failures(namespace, children[PODS]),
+            _group_sets(self._client, obj, spec, snapshots.values(), children[PODS]),
+            _serves_claims(self._client, spec),
+        )
+        sets, sets_spare = _one_each(children[REPLICA_SETS], uid, _replica_set_order(obj))
+        grouped, grouped_spare = _one_each(group_sets.objects, uid, _order)
+        services, services_spare = _one_each(children[SERVICES], uid, _order)
+        leaving = self._nodes.leaving
+        pods = children[PODS]
+        held = [(it, of) for it, of in group_sets.items if it in grouped and not _is_lost(it)]
+        refusals = await self._kubelet.refusals(namespace, groups.missing(held, pods))
+        found = (
+            *(pool_entry(it) or workload(it, pods, leaving, failures) for it in sets if not _is_lost(it)),
+            *(groups.workload(it, of, pods, leaving, failures | refusals) for it, of in held),
+        )
+        snapshots |= {item.revision: item for item in rebuilt(found, snapshots, name)}
+        return Observed(
+            snapshots=snapshots,
+            workloads={
+                item.revision: weights.held(item, snapshots.get(labels.what_runs(item.revision))) for item in found
+            },
+            services={revision_of(item): item["metadata"]["name"] for item in services if not is_leaving(item)},
+            astray=frozenset(revision_of(item) for item in services if not selects(item, name)),
+            spare=(
+                *_children(SERVICES, services_spare),
+                *_children(REPLICA_SETS, sets_spare),
+                *_children(LEADER_WORKER_SETS, grouped_spare),
+                *_children(CONTROLLER_REVISIONS, records_spare),
+            ),
+            foreign=_foreign({**children, LEADER_WORKER_SETS: group_sets.objects}, obj),
+            gateways=tuple(answer.about(namespace, name, uid) for answer in answers),
+            templates=templates,
+            autoscalers=scalers,
+            sees_drains=self._nodes.watched,
+            no_groups=group_sets.problem,
+            serves_claims=serves_claims,
+        )
 
 
 async def _group_sets(
-    client: Client, obj: Object, snapshots: Iterable[Snapshot], pods: Iterable[Object]
+    client: Client, obj: Object, spec: Spec | Invalid, snapshots: Iterable[Snapshot], pods: Iterable[Object]
 ) -> groups.GroupSets:
     """Read LeaderWorkerSets if a revision or a pod has one or the spec wants one: most clusters lack this kind."""
-    spec = parse(obj)
     wanted = not isinstance(spec, Invalid) and spec.inputs.engine.parallelism.nodes > 1
     grouped = any(labels.GROUP_SET in (pod["metadata"].get("labels") or {}) for pod in pods)
     if not wanted and not grouped and not any(item.is_grouped for item in snapshots):
@@ -173,9 +180,8 @@ def _foreign(children: ByKind, obj: Object) -> tuple[Child, ...]:
     return tuple(sorted(found, key=lambda item: (item.kind, item.name))[:MAX_FOREIGN])
 
 
-async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]:
+async def analysis_templates(client: Client, obj: Object, spec: Spec | Invalid) -> dict[str, Template]:
     """Read the AnalysisTemplates that the spec names; also before a rollout, which may begin in this plan."""
-    spec = parse(obj)
     if isinstance(spec, Invalid):
         return {}
     names = list(dict.fromkeys(spec.strategy.templates))
@@ -183,9 +189,8 @@ async def analysis_templates(client: Client, obj: Object) -> dict[str, Template]
     return dict(zip(names, found, strict=True))
 
 
-async def _serves_claims(client: Client, obj: Object) -> bool:
+async def _serves_claims(client: Client, spec: Spec | Invalid) -> bool:
     """Whether the API server serves ResourceClaims; True without a request when the spec names none."""
-    spec = parse(obj)
     named = not isinstance(spec, Invalid) and spec.inputs.resources.claim_template
     return await client.serves(RESOURCE_CLAIMS) if named else True
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from slipway_operator.api.objects import Object
+from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.component import ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.resources import SECRETS
@@ -17,6 +18,7 @@ from slipway_operator.manifests.pods import certificate
 from slipway_operator.model.cluster import authorities, certificates
 from slipway_operator.model.cluster.authorities import Terms
 from slipway_operator.model.cluster.certificates import CA, Issued, Role
+from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.issuing import trust
 from slipway_operator.model.issuing.issuer import Candidate, IssuerRef
 from slipway_operator.model.issuing.trust import Anchor
@@ -44,6 +46,7 @@ class Certificates(KeptSecret[Anchor, Issued]):
     Without a usable certificate of the issuer, `Issued` has CAs alone: the former certificate stays where there is one.
     """
 
+    task = "certificates"
     words = Words(
         items="certificate authorities",
         refused="there are no certificates",
@@ -100,10 +103,14 @@ class Certificates(KeptSecret[Anchor, Issued]):
             await self._source.refresh(self._roles())
         await super().look()
 
-    def forget(self, namespace: str) -> None:
-        """Forget what a namespace was given; the next `keep` writes it again."""
-        super().forget(namespace)
-        self._issued.pop(certificate.pods_of(namespace), None)
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with what keeps pods from a certificate."""
+        return replace(observed, certificate=self.problem(deployment.key[0]))
+
+    def forget(self, key: ObjectKey) -> None:
+        """Forget what the namespace of a ModelDeployment was given; the next `keep` writes it again."""
+        super().forget(key)
+        self._issued.pop(certificate.pods_of(key[0]), None)
 
     def problem(self, namespace: str) -> str | None:
         """Return why the issuer gives pods of a namespace no certificate; empty when it does.

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from slipway_operator.api.objects import Object
+from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.resources import SECRETS
+from slipway_operator.model.cluster.plan import Plan
 
 LOOK_S = 60.0  # between two reads of the Secret
 AGAIN_AFTER_S = 240.0  # shorter than the resync period: manual changes in a namespace are reverted
@@ -38,7 +40,7 @@ class Words:
     refused_in: str  # the same for the Secret of a namespace, whose name replaces %s
 
 
-class KeptSecret(ABC, Generic[Item, Part]):
+class KeptSecret(Component, ABC, Generic[Item, Part]):
     """The items in the release's Secret, and which part each namespace was given.
 
     `fenced_pause_s`: seconds until the next look while another operator holds the lease.
@@ -87,6 +89,10 @@ class KeptSecret(ABC, Generic[Item, Part]):
 
     async def _keep_others(self) -> None:
         """Write further Secrets in the namespace of the release."""
+
+    async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        """Write the part of the pods' namespace."""
+        await self.keep(deployment.key[0])
 
     async def keep(self, namespace: str) -> None:
         """Write a namespace's part unless it was written lately.
@@ -146,9 +152,9 @@ class KeptSecret(ABC, Generic[Item, Part]):
             else:
                 self._trouble = ""
 
-    def forget(self, namespace: str) -> None:
-        """Forget what a namespace was given; the next `keep` writes it again."""
-        self._given.pop(namespace, None)
+    def forget(self, key: ObjectKey) -> None:
+        """Forget what the namespace of a ModelDeployment was given; the next `keep` writes it again."""
+        self._given.pop(key[0], None)
 
     async def _read(self, name: str) -> Object | None:
         try:

@@ -15,6 +15,7 @@ from slipway_operator.model.cluster.keys import Key
 class Keys(KeptSecret[Key, tuple[Key, ...]]):
     """The keys by which pods and gateways know the tenant of a request. Without them pods run and honour no tenant."""
 
+    task = "keys"
     words = Words(
         items="keys",
         refused="no tenant is honoured in new places",

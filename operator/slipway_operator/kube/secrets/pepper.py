@@ -6,6 +6,7 @@ import logging
 import secrets
 from typing import Any
 
+from slipway_operator.component import Component
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound
 from slipway_operator.kube.resources import SECRETS
@@ -18,8 +19,10 @@ PEPPER_BYTES = 32
 log = logging.getLogger(__name__)
 
 
-class Pepper:
+class Pepper(Component):
     """The pepper, kept in memory to restore a Secret that is deleted: with another pepper no API key is valid."""
+
+    task = "pepper"
 
     def __init__(self, client: Client, namespace: str, secret: str) -> None:
         self._client, self._namespace, self._secret = client, namespace, secret

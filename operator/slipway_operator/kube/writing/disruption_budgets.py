@@ -3,28 +3,34 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
-from slipway_operator.api.objects import ObjectKey
+from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused, Stale
 from slipway_operator.kube.resources import DISRUPTION_BUDGETS
 from slipway_operator.manifests.disruption_budget import disruption_budget
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.model.cluster.plan import Plan
 
 AGAIN_AFTER_S = 240.0  # a deleted budget comes back within this time
 
 log = logging.getLogger(__name__)
 
 
-class DisruptionBudgets:
+class DisruptionBudgets(Component):
     """One budget for each ModelDeployment; it is deleted with its owner."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
         self._made: dict[ObjectKey, tuple[str, int, float]] = {}  # uid of the owner, pods that must stay, and when
 
-    async def keep(self, obj: dict[str, Any], pods: int) -> None:
+    async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        """Apply the budget, if the plan has one."""
+        if planned.min_available is not None:
+            await self.keep(deployment.obj, planned.min_available)
+
+    async def keep(self, obj: Object, pods: int) -> None:
         """Apply the budget unless it was applied lately with this number of `pods` that must stay.
 
         A field of another field manager stays: the budget may be older than ours, or a user has edited it. Then, and

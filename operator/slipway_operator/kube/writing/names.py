@@ -9,14 +9,17 @@ from datetime import datetime, timedelta
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.reading.cache import ObjectCache
 from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
+from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.planning.claims import UNCLAIMED, ClaimRules, settle
 from slipway_operator.planning.facts.conditions import NAME_CONFLICT
+from slipway_process.supervisor import OnFailure
 
 GATHER_S = 0.25  # changes within this time are one write
 LOOK_S = 30.0  # after that at the latest grants are read again and old claims expire
@@ -42,13 +45,15 @@ class Unreadable(ApiError):
     """The ConfigMap's content cannot be parsed."""
 
 
-class Names:
+class Names(Component):
     """The stored claims, and the resulting standing of each ModelDeployment.
 
     All claims are decided together and written in one conditional update: of two operators, or an operator and an
     admin's edit, the second one reads again. Standings are published only after the write, and gateways follow only
     the ConfigMap.
     """
+
+    task, on_failure = "names", OnFailure.SHOW
 
     def __init__(
         self,
@@ -72,7 +77,11 @@ class Names:
         self._trouble = ""
         self._dirty = asyncio.Event()
 
-    def of(self, key: ObjectKey, obj: Object) -> Standing | None:
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with the standing."""
+        return replace(observed, standing=self.of(deployment.obj))
+
+    def of(self, obj: Object) -> Standing | None:
         """Return the standing of a ModelDeployment; None while it is not decided: `add` is called when it is."""
         wish = _wish(obj)
         standing = self._standings.get(wish.owner)
@@ -84,7 +93,7 @@ class Names:
         self._warned.add(wish.owner)
         return self._unclaimed(wish)
 
-    def gone(self, key: ObjectKey) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """Decide claims again after a ModelDeployment was deleted."""
         if "/".join(key) in self._standings:
             self._dirty.set()

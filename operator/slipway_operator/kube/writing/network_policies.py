@@ -3,14 +3,15 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
-from slipway_operator.api.objects import ObjectKey
+from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.resources import NETWORK_POLICIES
 from slipway_operator.manifests.network_policy import NetworkPolicySettings, network_policy
 from slipway_operator.manifests.owner import Owner
+from slipway_operator.model.cluster.plan import Plan
 
 AGAIN_AFTER_S = 240.0  # shorter than the resync period: each resync reverts manual changes
 
@@ -18,7 +19,7 @@ AGAIN_AFTER_S = 240.0  # shorter than the resync period: each resync reverts man
 log = logging.getLogger(__name__)
 
 
-class NetworkPolicies:
+class NetworkPolicies(Component):
     """One policy for each ModelDeployment; it is deleted with its owner."""
 
     def __init__(
@@ -27,7 +28,11 @@ class NetworkPolicies:
         self._client, self._settings, self._clock = client, settings, clock
         self._made: dict[ObjectKey, tuple[tuple[str, bool], float]] = {}  # uid of the owner with `grouped`, and when
 
-    async def keep(self, obj: dict[str, Any], *, grouped: bool = False) -> None:
+    async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        """Apply the policy that pods need."""
+        await self.keep(deployment.obj, grouped=planned.grouped)
+
+    async def keep(self, obj: Object, *, grouped: bool = False) -> None:
         """Apply the policy unless it was applied lately.
 
         Without the permission in the release's Role, pods run without the policy and a warning is logged: only an

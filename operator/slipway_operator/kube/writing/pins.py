@@ -5,12 +5,13 @@ import time
 from collections import OrderedDict
 
 from slipway_operator.api.objects import Object
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Exists, Leaving, NotFound, Refused, Stale
 from slipway_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS
 from slipway_operator.manifests.history import config_map
 from slipway_operator.model.cluster import weights
-from slipway_operator.model.cluster.plan import Pin
+from slipway_operator.model.cluster.plan import Pin, Plan
 
 LOOK_AGAIN_S = 600.0  # the ConfigMap may have been deleted; there is no watch on it
 KEPT = 8192  # pins that are known to be stored
@@ -18,13 +19,20 @@ KEPT = 8192  # pins that are known to be stored
 log = logging.getLogger(__name__)
 
 
-class Pins:
+class Pins(Component):
     """Stores pins; each stored one is checked again every LOOK_AGAIN_S."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._seen: OrderedDict[tuple[str, str, str, Pin], float] = OrderedDict()
 
-    async def hold(self, client: Client, obj: Object, pins: tuple[Pin, ...]) -> None:
+    async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        """Store the plan's pins. Where a lost record is created again, its ConfigMap went too: the next pass looks."""
+        await self.hold(deployment.obj, planned.pins)
+        if any(item.manifest["kind"] == CONTROLLER_REVISIONS.kind for item in planned.create):
+            self._check_again(deployment.obj)
+
+    async def hold(self, obj: Object, pins: tuple[Pin, ...]) -> None:
         """Store the pins that are missing; a stored one is never replaced.
 
         Raises:
@@ -36,14 +44,13 @@ class Pins:
             key = (metadata["namespace"], metadata["name"], metadata["uid"], pin)
             if time.monotonic() - self._seen.get(key, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
                 continue
-            await _keep(client, metadata["namespace"], pin)
+            await _keep(self._client, metadata["namespace"], pin)
             self._seen[key] = time.monotonic()
             self._seen.move_to_end(key)
             if len(self._seen) > KEPT:
                 self._seen.popitem(last=False)
 
-    def forget(self, obj: Object) -> None:
-        """Check the pins of a ModelDeployment again: with a lost record, its ConfigMap went too."""
+    def _check_again(self, obj: Object) -> None:
         metadata = obj["metadata"]
         former = [key for key in self._seen if key[:3] == (metadata["namespace"], metadata["name"], metadata["uid"])]
         for key in former:

@@ -3,14 +3,16 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists, Fenced, Leaving, NotFound, Refused, Unavailable
 from slipway_operator.kube.resources import JOBS
 from slipway_operator.model.cluster.downloads import CACHED, FAILED, FETCHING
-from slipway_operator.model.cluster.plan import Prefetch
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Plan, Prefetch
 from slipway_process.fair_memory import FairMemory
 
 KEPT = 8192  # Jobs that are known to have been created; beyond it the namespace with most forgets its oldest
@@ -27,15 +29,23 @@ class _CreatedJob:
     read_at: float = float("-inf")
 
 
-class Prefetches:
+class Prefetches(Component):
     """Creates each Job once: neither a Job that was deleted after its end nor a refused one is created again."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
         self._made: FairMemory[str, tuple[str, str], _CreatedJob] = FairMemory(KEPT)  # by namespace
         self._states: dict[ObjectKey, dict[tuple[str, str], str]] = {}
 
-    async def start(self, client: Client, key: ObjectKey, wanted: Sequence[Prefetch]) -> None:
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with the states of the Jobs."""
+        return replace(observed, prefetches=self.states(deployment.key))
+
+    async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        """Create the plan's Jobs."""
+        await self.start(deployment.key, planned.prefetch)
+
+    async def start(self, key: ObjectKey, wanted: Sequence[Prefetch]) -> None:
         """Create the Jobs of a ModelDeployment that are missing, and read the others; what fails is logged.
 
         Raises:
@@ -44,7 +54,7 @@ class Prefetches:
         """
         states = {}
         for prefetch in wanted:
-            made = await self._read(client, prefetch.job) or await self._create(client, prefetch)
+            made = await self._read(prefetch.job) or await self._create(prefetch)
             if made and made.state:
                 states[prefetch.revision, prefetch.node] = made.state
         self.forget(key)
@@ -59,14 +69,14 @@ class Prefetches:
         """Drop the states of a ModelDeployment."""
         self._states.pop(key, None)
 
-    async def _read(self, client: Client, job: Object) -> _CreatedJob | None:
+    async def _read(self, job: Object) -> _CreatedJob | None:
         """Return what is known of a Job, None if it was not created; a running one is read every READ_EVERY_S."""
         made, now = self._made.get(job["metadata"]["namespace"], _key(job)), self._clock()
         if made is None or made.state != FETCHING or now - made.read_at < READ_EVERY_S:
             return made
         made.read_at = now
         try:
-            made.state = _state(await client.get(JOBS, job["metadata"]["namespace"], job["metadata"]["name"]))
+            made.state = _state(await self._client.get(JOBS, job["metadata"]["namespace"], job["metadata"]["name"]))
         except NotFound:
             made.state = None  # deleted: nothing is known of it any more
         except Fenced:
@@ -75,11 +85,11 @@ class Prefetches:
             log.debug("Job %s cannot be read: %s", job["metadata"]["name"], error)
         return made
 
-    async def _create(self, client: Client, prefetch: Prefetch) -> _CreatedJob | None:
+    async def _create(self, prefetch: Prefetch) -> _CreatedJob | None:
         job, made = prefetch.job, _CreatedJob(FETCHING)
         metadata = job["metadata"]
         try:
-            await client.create(JOBS, job)
+            await self._client.create(JOBS, job)
             made.read_at = self._clock()
             log.info("Job %s brings the model to node %s", metadata["name"], prefetch.node)
         except Exists:

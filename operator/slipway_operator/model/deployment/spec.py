@@ -123,9 +123,8 @@ class _Hooked(ApiType):
     strategy: _Hooks | None = None
 
 
-def parse_hooks_of(obj: Json) -> tuple[Hook, ...]:
+def hooks_of(spec: Spec | Invalid, obj: Json) -> tuple[Hook, ...]:
     """Return the webhooks of a ModelDeployment, also if its spec is invalid, so that event hooks get its Events."""
-    spec = parse(obj)
     if isinstance(spec, Spec):
         return spec.hooks
     try:

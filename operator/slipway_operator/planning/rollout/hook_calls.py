@@ -11,7 +11,6 @@ from slipway_operator.api.v1alpha1.status import Mode, Phase, State, Status
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.hooks import Hook, HookCall
-from slipway_operator.model.deployment.spec import parse_hooks_of
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.sizing import gates
@@ -163,9 +162,11 @@ def _subject(name: str, namespace: str, hook: Hook, revision: str | None) -> dic
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def notices(obj: Json, status: Status, events: Iterable[Event], now: datetime) -> tuple[HookCall, ...]:
+def notices(
+    obj: Json, hooks: Iterable[Hook], status: Status, events: Iterable[Event], now: datetime
+) -> tuple[HookCall, ...]:
     """A call for every Event and event hook. Calls are sent once, and no decision waits for them."""
-    listeners = [hook for hook in parse_hooks_of(obj) if hook.type is HookType.EVENT]
+    listeners = [hook for hook in hooks if hook.type is HookType.EVENT]
     return tuple(_notice(Owner.of(obj), status, hook, event, now) for event in events for hook in listeners)
 
 

@@ -1,0 +1,129 @@
+"""Makes what forwards requests, once in a process, from its settings."""
+
+import time
+from collections.abc import Callable
+from dataclasses import fields
+
+import aiohttp
+
+from ..balancing.failsafe import CutOffRule
+from ..balancing.failsafe_state import FailsafeSettings
+from ..balancing.load_balancer import LoadBalancer
+from ..balancing.outlier import OutlierDetection
+from ..feedback.tokens import FeedbackTokens
+from ..forwarding.crashes import CrashTracker
+from ..forwarding.proxy import Forwarding, Proxy
+from ..forwarding.relay import RelayContext
+from ..forwarding.resume_memory import ResumeMemory
+from ..forwarding.resumption import Resumption
+from ..forwarding.retries import Retries
+from ..forwarding.sender import Sender
+from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
+from ..limits.budget import MemoryBudget
+from ..limits.container import budget_bytes, memory_limit_bytes
+from ..limits.demand import ClientDemand
+from ..limits.processor import ProcessorUse, processor_limit
+from ..limits.time_limits import TimeLimits
+from ..mirror.endpoints import MirrorEndpoints
+from ..mirror.leg import LegSender
+from ..mirror.queue import MirrorQueue
+from ..mirror.room import MirrorMemory
+from ..mirror.twins import TwinShadows
+from ..routing.table import namespace_of
+from ..settings import GatewaySettings
+from ..telemetry.inference_log import InferenceLog
+from ..telemetry.metrics import GatewayMetrics
+from ..upstream.isolation import TenantIsolation
+from ..upstream.session import open_direct
+from ..upstream.tenant_proof import TenantSigner
+
+
+def forwarding_of(
+    settings: GatewaySettings,
+    balancer: LoadBalancer,
+    metrics: GatewayMetrics,
+    session: aiohttp.ClientSession,
+    inference_log: InferenceLog,
+) -> Forwarding:
+    """Must run in the event loop that serves. `session`: for requests to pods."""
+    clock = time.monotonic  # the event loop's
+    budget = _budget(settings, metrics, clock)
+    signer = TenantSigner(settings.tenant_keys_file)
+    crashes = CrashTracker(balancer, metrics, settings.resume_timeout_s, clock)
+    isolation = TenantIsolation(balancer.published, signer)
+    sender = Sender(balancer, session, open_direct(session), signer, clock, isolation)
+    retries = Retries(settings, balancer, metrics, sender, crashes, clock=clock)
+    memory = ResumeMemory(settings.max_remembered_bytes, settings.remember_s, clock, budget)
+    metrics.remembered.set_function(lambda: memory.size_bytes)
+    resumption = Resumption(settings, retries, memory, metrics, clock)
+    limits = TimeLimits(settings.request_timeout_s)
+    processor = ProcessorUse(clock, time.thread_time, processor_limit())
+    demand = ClientDemand(
+        lambda route: retries.is_awaited(namespace_of(route)),
+        limits,
+        processor,
+        most_running=settings.max_inflight // 2,
+        most_percentage=settings.mirror_max_cpu_percentage,
+    )
+    copies = MirrorMemory(budget.open(""), settings.mirror_max_bytes)
+    endpoints = MirrorEndpoints(balancer.in_flight, clock)
+    queue = MirrorQueue(
+        settings,
+        balancer,
+        metrics,
+        session,
+        demand.is_busy,
+        memory=copies,
+        signer=signer,
+        endpoints=endpoints,
+        isolation=isolation,
+        is_suspect=crashes.is_suspect,
+        on_death=crashes.copy_died,
+    )
+    legs = LegSender(settings, session, copies, endpoints, clock, crashes.copy_died, isolation=isolation)
+    twins = TwinShadows(settings, balancer, metrics, legs, demand.is_busy, is_suspect=crashes.is_suspect, signer=signer)
+    feedback = FeedbackTokens(settings.tenant_keys_file)
+    relays = RelayContext(resumption, queue, crashes, clock, settings.stall_timeout_s)
+    proxy = Proxy(
+        settings,
+        balancer,
+        retries,
+        crashes,
+        limits=limits,
+        relays=relays,
+        twins=twins,
+        feedback=feedback,
+        inference_log=inference_log,
+    )
+    return Forwarding(proxy, budget, feedback, resumption, queue, twins, inference_log)
+
+
+def balancer_of(settings: GatewaySettings, metrics: GatewayMetrics, incarnation: str) -> LoadBalancer:
+    rule = CutOffRule(settings.cut_off_failures, settings.cut_off_after_s, settings.cut_off_cooldown_s)
+    outliers = OutlierDetection(**{field.name: getattr(settings, field.name) for field in fields(OutlierDetection)})
+    return LoadBalancer(
+        metrics,
+        FailsafeSettings(rule, settings.failsafe_ttl_s),
+        hung_after_s=settings.hung_after_s,
+        incarnation=incarnation,
+        outlier_detection=outliers,
+        max_sessions=max_sessions(settings),
+    )
+
+
+def max_sessions(settings: GatewaySettings) -> int:
+    """How many sessions are remembered for the judge: those that a sixteenth of the memory for requests holds."""
+    return min(MAX_ENTRIES, _budget_bytes(settings) // 16 // ENTRY_BYTES)
+
+
+def _budget_bytes(settings: GatewaySettings) -> int:
+    return budget_bytes(settings.memory_budget_bytes, memory_limit_bytes())
+
+
+def _budget(settings: GatewaySettings, metrics: GatewayMetrics, clock: Callable[[], float]) -> MemoryBudget:
+    size_bytes = _budget_bytes(settings) - max_sessions(settings) * ENTRY_BYTES
+    share_bytes = size_bytes * settings.max_client_percentage // 100
+    budget = MemoryBudget(size_bytes, share_bytes, clock, metrics.shed)
+    metrics.memory_budget.set(size_bytes)
+    metrics.memory_held.set_function(lambda: budget.used_bytes)
+    return budget

@@ -1,0 +1,114 @@
+"""What a gateway writes to and shares with others: Redis, the ledger, logs, and the jobs' process."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from aiohttp import ClientSession
+
+from slipway_process.passes import PassKeys
+
+from ..balancing.load_balancer import LoadBalancer
+from ..feedback.endpoint import SharedClaims
+from ..ledger.inference_table import InferenceTable
+from ..ledger.store import LedgerStore
+from ..ledger.writer import Ledger
+from ..serving.admission import Admission
+from ..settings import GatewaySettings
+from ..sharing.counters import SharedBudgets, SharedCounters
+from ..sharing.limiter import Limiter
+from ..sharing.ready_gateways import ReadyGateways
+from ..telemetry.access_log import AccessLog, open_access_log
+from ..telemetry.inference_log import InferenceLog
+from ..telemetry.line_writer import LineWriter
+from ..telemetry.metrics import GatewayMetrics
+from ..upstream.jobs_process import JobsBackend
+
+
+class SharedStores(NamedTuple):
+    """What gateways of a release count together, at Redis; None: each gateway counts alone."""
+
+    limits: SharedCounters | None = None
+    budgets: SharedBudgets | None = None
+    claims: SharedClaims | None = None  # of feedback tokens
+
+    @property
+    def tasks(self) -> dict[str, SharedCounters | SharedBudgets]:
+        """Those with a task, by its name."""
+        return {name: store for name, store in (("limits", self.limits), ("budgets", self.budgets)) if store}
+
+    @property
+    def stores(self) -> tuple[SharedCounters | SharedBudgets | SharedClaims, ...]:
+        return tuple(store for store in self if store)
+
+
+def shared_stores(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> SharedStores:
+    """
+    Raises:
+        ValueError: the URL of Redis cannot be used.
+    """
+    if not (url := settings.redis_url.get_secret_value()):
+        return SharedStores()
+    # The client takes a while to load.
+    from ..sharing.redis_budgets import RedisBudgets
+    from ..sharing.redis_claims import RedisClaims
+    from ..sharing.redis_counters import RedisCounters
+
+    place = (url, settings.redis_prefix, settings.redis_timeout_s)
+    return SharedStores(
+        RedisCounters(*place, metrics),
+        RedisBudgets(*place, metrics, own=ledger.own, hour=lambda: ledger.hour),
+        RedisClaims(*place),
+    )
+
+
+def admission_of(
+    metrics: GatewayMetrics, ledger: Ledger, balancer: LoadBalancer, gateways: ReadyGateways, shared: SharedStores
+) -> Admission:
+    """Limits and charges. `gateways`: among which limits are divided where they are not counted together."""
+    limiter = Limiter(time.monotonic, gateways, shared.limits)
+    return Admission(
+        ledger, metrics, time.monotonic, limiter, shared.budgets, on_implausible=balancer.usage_implausible
+    )
+
+
+def ledger_url(settings: GatewaySettings) -> str:
+    if given := settings.ledger_url.get_secret_value():
+        return given
+    return f"sqlite:///{Path(settings.state_dir).absolute()}/ledger.db" if settings.state_dir else "sqlite://"
+
+
+def ledger_of(settings: GatewaySettings, store: LedgerStore, metrics: GatewayMetrics) -> Ledger:
+    quarantine = Path(settings.state_dir) / "ledger-quarantine.jsonl" if settings.state_dir else None
+    return Ledger(store, metrics, quarantine=quarantine)
+
+
+def access_log_of(settings: GatewaySettings, metrics: GatewayMetrics) -> AccessLog:
+    """
+    Raises:
+        OSError: its file cannot be written.
+    """
+    bounds = (settings.access_log_max_bytes, settings.access_log_max_files)
+    return open_access_log(settings.access_log, bounds, metrics, settings.access_log_sample)
+
+
+def inference_log_of(settings: GatewaySettings, metrics: GatewayMetrics) -> InferenceLog:
+    """
+    Raises:
+        ValueError: its URL names no database that is known.
+    """
+    if not (url := settings.inference_log_url.get_secret_value()):
+        return InferenceLog()
+    try:
+        table = InferenceTable(url, settings.inference_log_retention_s)
+    except ValueError as error:
+        raise ValueError(f"--inference-log-url: {error}") from None
+    restarted = metrics.task_restarted
+    writer = LineWriter(table, metrics.inference_log_dropped, name="inference log", on_restart=restarted)
+    return InferenceLog(writer, settings.inference_log_max_content_bytes)
+
+
+def jobs_of(settings: GatewaySettings, session: ClientSession, balancer: LoadBalancer) -> JobsBackend | None:
+    if not settings.jobs_url:
+        return None
+    return JobsBackend(settings, session, PassKeys(settings.tenant_keys_file), balancer)

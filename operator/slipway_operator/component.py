@@ -1,0 +1,74 @@
+"""What plugs into the operator: each component has a say in the reconciles of all ModelDeployments, a task, or both."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from slipway_operator.api.objects import Object, ObjectKey
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Plan
+from slipway_operator.model.deployment.spec import Invalid, Spec
+from slipway_process.supervisor import OnFailure, Supervisor
+
+BUSY_PAUSE_S = 5.0  # until the next reconcile, where calls wait for their turn
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciledDeployment:
+    """A ModelDeployment in one pass of the reconciler: the object as it was read, and its spec, parsed once."""
+
+    key: ObjectKey
+    obj: Object
+    spec: Spec | Invalid
+
+
+class NotYet(Exception):
+    """A component cannot observe yet: the reconcile is repeated after so many seconds."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__(f"not yet, again after {after_s:g} s")
+        self.after_s = after_s
+
+
+class Component:
+    """A part of the operator. `__main__` lists all of them; each method is called in the order of that list.
+
+    `task`: by which name `run` is supervised; empty where the component has no task.
+    """
+
+    task: ClassVar[str] = ""
+    on_failure: ClassVar[OnFailure] = OnFailure.UNREADY
+
+    async def run(self) -> None:
+        """Do what the component does by itself, until cancelled."""
+        raise NotImplementedError(f"{type(self).__name__} names a task and has none")
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        """Return the observed state with what this component knows. Raises NotYet."""
+        return observed
+
+    async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        """Write what has to be there before the plan is executed. Raises ApiError: nothing of the plan is executed."""
+
+    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
+        """Act on a plan whose status was written; returns within how many seconds to reconcile again, None: whenever.
+
+        The status has a call before it is made, and a response before it is dropped.
+        """
+        return None
+
+    def forget(self, key: ObjectKey) -> None:
+        """Drop what is known of a ModelDeployment that is gone."""
+
+    def leave(self, key: ObjectKey) -> None:
+        """Drop what a ModelDeployment that is being deleted waits for."""
+
+    async def close(self) -> None:
+        """End what runs, before the process ends."""
+
+
+def start_tasks(components: tuple[Component, ...], tasks: Supervisor) -> None:
+    """Start the tasks of all components that have one."""
+    for component in components:
+        if component.task:
+            tasks.start(component.task, component.run, component.on_failure)

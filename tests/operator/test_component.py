@@ -1,0 +1,113 @@
+"""What plugs into the operator has its say in each reconcile, in the order of the list, and its tasks run."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from slipway_operator.api.objects import ObjectKey
+from slipway_operator.component import Component, NotYet, ReconciledDeployment, start_tasks
+from slipway_operator.kube.errors import NotFound, Unavailable
+from slipway_operator.model.cluster.observed import Observed
+from slipway_operator.model.cluster.plan import Plan
+from slipway_process.supervisor import OnFailure, Supervisor
+from tests.support.reconciling import reconciler_of
+
+from .test_reconcile import KEY, NOW, FailingClient, chat
+
+
+class Recorded(Component):
+    """Records its calls, and the call of the API server before each."""
+
+    def __init__(self, name: str, calls: list[str], client: FailingClient, **failures: Exception) -> None:
+        self.name, self.calls, self.client, self.failures = name, calls, client, failures
+
+    def _called(self, method: str) -> None:
+        self.calls.append(f"{method} {self.name} after {self.client.calls[-1]}")
+        if method in self.failures:
+            raise self.failures[method]
+
+    def observe(self, deployment: ReconciledDeployment, observed: Observed) -> Observed:
+        self._called("observe")
+        assert deployment.key == KEY and deployment.spec.inputs.model.uri == "file:///m"  # type: ignore[union-attr]
+        return replace(observed, certificate=f"{observed.certificate or ''}{self.name}")
+
+    async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
+        self._called("before")
+
+    def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
+        assert observed.certificate == "ab", "each one sees what those before it added"
+        self._called("after")
+        return 2.5 if self.name == "a" else None
+
+    def forget(self, key: ObjectKey) -> None:
+        self._called("forget")
+
+    def leave(self, key: ObjectKey) -> None:
+        self._called("leave")
+
+
+def recorded(client: FailingClient, **failures: Exception) -> tuple[list[Recorded], list[str]]:
+    calls: list[str] = []
+    return [Recorded("a", calls, client, **failures), Recorded("b", calls, client)], calls
+
+
+async def reconcile(client: FailingClient, components: list[Recorded]) -> float | None:
+    return await reconciler_of(client, lambda: NOW, components)(KEY, 0)  # type: ignore[arg-type]
+
+
+async def test_each_component_has_its_say_in_the_order_of_the_list() -> None:
+    client = FailingClient(chat())
+    components, calls = recorded(client)
+    again_after_s = await reconcile(client, components)
+    assert [line.rsplit(" after ", 1)[0] for line in calls] == [
+        *("observe a", "observe b", "before a", "before b", "after a", "after b")
+    ]
+    assert calls[2] == "before a after list", "nothing was written before"
+    assert calls[4] == "after a after create", "the status is written, and its Event"
+    assert again_after_s is not None and again_after_s <= 2.5
+
+
+@pytest.mark.parametrize(
+    ("obj", "method"),
+    [(None, "forget"), (chat(deletionTimestamp="2026-01-01T00:00:00Z"), "leave")],
+    ids=["gone", "left"],
+)
+async def test_what_is_gone_or_deleted_is_dropped(obj: Any, method: str) -> None:
+    client = FailingClient(obj) if obj else FailingClient(get=NotFound("no"))
+    components, calls = recorded(client)
+    assert await reconcile(client, components) is None
+    assert calls == [f"{method} a after get", f"{method} b after get"]
+
+
+async def test_a_component_that_cannot_observe_yet_is_waited_for() -> None:
+    client = FailingClient(chat())
+    components, _ = recorded(client, observe=NotYet(0.7))
+    assert await reconcile(client, components) == 0.7
+    assert {"apply", "put_status", "create"}.isdisjoint(client.calls)
+
+
+async def test_what_a_component_cannot_write_keeps_the_plan_from_being_executed() -> None:
+    client = FailingClient(chat())
+    components, calls = recorded(client, before=Unavailable("away"))
+    with pytest.raises(Unavailable):
+        await reconcile(client, components)
+    assert calls[-1] == "before a after list"
+    assert {"apply", "put_status", "create"}.isdisjoint(client.calls)
+
+
+class Working(Component):
+    task, on_failure = "work", OnFailure.SHOW
+
+    async def run(self) -> None:
+        raise RuntimeError("it ends")
+
+
+async def test_the_tasks_of_components_are_supervised() -> None:
+    tasks = Supervisor(lambda name: None)
+    try:
+        start_tasks((Component(), Working()), tasks)
+        assert tasks.tasks == {"work": OnFailure.SHOW}
+    finally:
+        await tasks.close()
