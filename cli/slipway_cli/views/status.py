@@ -18,7 +18,16 @@ from slipway_cli.views.steps import StepLine
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
 # Conditions that are bad news when they are True; all others are bad news when they are not True.
-_NEGATIVE = ("ForeignObjects", "NameConflict", "Stalled", "UnknownField", "UsageReportsImplausible")
+NEGATIVE = frozenset(
+    {
+        "ForeignObjects",
+        "NameConflict",
+        "Stalled",
+        "TenantIsolationUnknown",
+        "UnknownField",
+        "UsageReportsImplausible",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +210,7 @@ def _entry(pool: Pool, name: str, revision: str) -> str:
 
 def _conditions(status: Json) -> Iterator[ConditionView]:
     for item in status.get("conditions") or ():
-        fine = "False" if item.get("type") in _NEGATIVE else "True"
+        fine = "False" if item.get("type") in NEGATIVE else "True"
         if item.get("status") != fine:
             yield ConditionView(
                 type=item.get("type", ""),

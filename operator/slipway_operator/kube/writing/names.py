@@ -16,7 +16,7 @@ from slipway_operator.kube.resources import CONFIG_MAPS, NAMESPACES
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
 from slipway_operator.planning.claims import UNCLAIMED, ClaimRules, settle
-from slipway_operator.planning.facts.conditions import NAME_CONFLICT
+from slipway_operator.planning.facts.model_name import NAME_CONFLICT
 
 GATHER_S = 0.25  # changes within this time are one write
 LOOK_S = 30.0  # after that at the latest grants are read again and old claims expire

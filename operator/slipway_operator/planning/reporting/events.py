@@ -1,17 +1,17 @@
-"""Events besides those of the rollout's rows: changes of pods and weights, drains, a stable revision without pods.
+"""Events besides those of rows and conditions: changes of pods and weights, drains, a stable revision without pods.
 
 Each comes from the difference between the former status and the present decisions, so once per change. Events are no
 decisions: a crash between the writes of the status and of an Event may lose it, and its content is in the status.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.status import Condition, RevisionStatus, Rollout, SleepState, State
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, SleepState, State
 from slipway_operator.model import wire
+from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Evict
 from slipway_operator.planning.decided import Decided
-from slipway_operator.planning.facts import causes, serving
 from slipway_operator.planning.facts.situation import Course, Situation
 
 
@@ -28,14 +28,11 @@ def movements(
     )
 
 
-def of_conditions(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
-    """Why pods are not ready, or ready pods do not serve, when the cause differs from the former one."""
-    former = {item.type: item.reason for item in before}
-    changed = [item for item in now if former.get(item.type) != item.reason]
-    unserved = [item for item in changed if item.type == "Ready" and item.reason in serving.REASONS]
-    ill = [item for item in changed if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
-    failing = [Event("Warning", "PodsFailing", f"{item.reason}: {item.message}") for item in ill]
-    return (*failing, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
+def restored(observed: Observed) -> tuple[Event, ...]:
+    """An Event for each lost record of a revision, which is made again."""
+    lost = sorted(name for name, snapshot in observed.snapshots.items() if not snapshot.name)
+    text = "the ControllerRevision of revision {} was lost, and is made again from the copy at its workload"
+    return tuple(Event("Warning", "RecordRestored", text.format(name)) for name in lost)
 
 
 def _scaled_and_shifted(at: Situation, desired: Mapping[str, int], traffic: Traffic | None) -> tuple[Event, ...]:

@@ -8,9 +8,8 @@ from slipway_operator.model import wire
 from slipway_operator.model.analysis.spec import OnInconclusive
 from slipway_operator.model.deployment.strategy import Pause, Ramp
 from slipway_operator.planning.analysis import findings, ramping, runs
-from slipway_operator.planning.facts import downloads, serving
+from slipway_operator.planning.facts import downloads, model_name, references, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
-from slipway_operator.planning.reporting import model_name, resolved_refs
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.progress import pause_ends
 from slipway_operator.planning.scaling import sleep
@@ -29,7 +28,7 @@ _CHOICES = {
 def message(course: Course, at: Situation, sizes: Sizes) -> str:
     """The present activity, what the rollout waits for, and why."""
     parts = (
-        resolved_refs.sentence(at),
+        references.sentence(at.missing),
         "held by spec.paused; " if at.spec.paused and course.rollout else "",
         sentence(course, at, sizes),
         _mirrored(at),
