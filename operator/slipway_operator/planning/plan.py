@@ -6,8 +6,8 @@ from typing import Any
 
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import Status
+from slipway_operator.api.writing import to_json
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment.spec import Invalid, parse
@@ -93,10 +93,10 @@ def explain(obj: Json, observed: Observed, settings: PlanSettings, now: datetime
     status = parse_status(dict(obj.get("status") or {}))
     decided = plan(obj, status, observed, settings, now)
     return {
-        "spec": wire.to_json(parse(obj)),
-        "status": wire.to_json(status),
-        "observed": wire.to_json(observed),
-        "plan": wire.to_json(decided),
+        "spec": to_json(parse(obj)),
+        "status": to_json(status),
+        "observed": to_json(observed),
+        "plan": to_json(decided),
     }
 
 

@@ -6,9 +6,9 @@ decisions: a crash between the writes of the status and of an Event may lose it,
 
 from collections.abc import Mapping
 
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, SleepState, State
-from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Evict
 from slipway_operator.planning.decided import Decided
@@ -59,7 +59,7 @@ def _drains(at: Situation, desired: Mapping[str, int], revisions: tuple[Revision
     for item in revisions:
         name, workload = item.revision, at.observed.workloads.get(item.revision)
         if item.scale_down_at and at.status.scale_down_at(name) is None:
-            text = f"revision {name} gets no new requests; its pods leave after {wire.format_time(item.scale_down_at)}"
+            text = f"revision {name} gets no new requests; its pods leave after {format_time(item.scale_down_at)}"
             events.append(Event("Normal", "DrainStarted", text))
         if item.role == "old" and workload and workload.desired > 0 and desired[name] == 0:
             events.append(_drained(name, at.observed.inflight(name)))
