@@ -85,7 +85,7 @@ def test_every_provider_is_read() -> None:
         ({**RATE, "provider": {"web": {"url": "http://q", "jsonPath": "a b"}}}, "jsonPath 'a b' cannot be read"),
         ({**RATE, "successCondition": "result < {{args.most}}"}, "{{args.most}} is not among spec.args"),
         ({"name": "none"}, "event '' is none of"),
-        ({"name": "j", "provider": {"job": {"spec": {}}}}, "metric 'j': job.spec.template is missing"),
+        ({"name": "j", "provider": {"job": {"spec": {}}}}, "metric 'j': job.spec.template: is missing"),
         (EVENT, "two metrics have the same name"),
         ({**RATE, "dryRun": True, "name": "only"}, "no metric decides anything"),
     ],
