@@ -19,6 +19,7 @@ from slipway_operator.api.pools.model_pool import ModelPool
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.api.v1alpha1.tenant import Tenant
+from slipway_operator.planning.conditions.table import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 CRD = ROOT / "crds" / "modeldeployments.yaml"
@@ -26,6 +27,7 @@ TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
 TENANT_CRD = CRD.with_name("tenants.yaml")
 POOL_CRD = CRD.with_name("modelpools.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
+BAD_WHEN_TRUE = ROOT / "cli" / "slipway_cli" / "objects" / "bad_when_true.py"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
 Node = dict[str, Any]
@@ -90,6 +92,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
         FIELDS: known_fields(deployment),
+        BAD_WHEN_TRUE: bad_when_true(),
         CRD: crd.text(ModelDeployment),
         CHART_CRDS / CRD.name: crd.text(ModelDeployment),
         TEMPLATE_CRD: crd.text(AnalysisTemplate),
@@ -120,6 +123,18 @@ def known_fields(manifest: Node) -> str:
 
 FIELDS = (
 {listed}
+)
+'''
+
+
+def bad_when_true() -> str:
+    """Conditions whose True is a problem, as a module of the command line, which imports nothing of the operator."""
+    listed = "".join(f'        "{kind.name}",\n' for kind in TABLE if kind.bad_when == "True")
+    return f'''"""Conditions that report a problem while they are True; written by docs/generate.py."""
+
+BAD_WHEN_TRUE = frozenset(
+    {{
+{listed}    }}
 )
 '''
 

@@ -1,13 +1,14 @@
 """The page docs/status.md: phases, states, conditions with their reasons, and Events."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from slipway_operator.api.v1alpha1.status import Phase, State
+from slipway_operator.planning.conditions.table import TABLE
 from slipway_operator.planning.facts import causes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,23 +35,24 @@ _CAUSES = """\
 ## Causes
 
 Why a revision lacks pods. The message names a pod, contains Kubernetes' own message, and says what to do;
-[troubleshooting](troubleshooting.md) has a section for each. `status.reason`, the column REASON, is the most specific
-reason: first a cause, then the reason why a rollout ended, then a failure of the autoscaler, then a dropped field.
-Without a failure it is the state of the rollout; while pods
-download the model, `Fetching` and the percentage of the pod that has least, for example `Fetching 43 %`; of an analysis
-the expected time, for example `Analyzing, 4 min left`, and of a ramp's bake its end, `Baking until 16:20 UTC`.
+[troubleshooting](troubleshooting.md) has a section for each.
 """
+_WITHOUT_PROBLEM = """\
+Without a problem it is the state of the rollout; while pods download the model, `Fetching` and the percentage of the
+pod that has least, for example `Fetching 43 %`; of an analysis the expected time, for example `Analyzing, 4 min left`,
+and of a ramp's bake its end, `Baking until 16:20 UTC`."""
 
 
 def page() -> str:
     """The whole page.
 
     Raises:
-        LookupError: when the words and the source do not name the same phases, causes or Events.
+        LookupError: when the words and the source do not name the same phases, conditions, causes or Events.
     """
     words: dict[str, Any] = yaml.load(WORDS.read_text(), yaml.CSafeLoader)
     _same("phase", set(words["phases"]), {str(phase) for phase in Phase})
     _same("Event", set(words["events"]), set(events()))
+    _same("condition", set(words["conditions"]), {kind.name for kind in TABLE})
     _same("cause", set(words["causes"]), set(causes.REASONS))
     header = _HEADER.format(describe=DESCRIBE.read_text())
     return "\n".join([header, *_phases(words), *_conditions(words), *_causes(words), *_events(words)]) + "\n"
@@ -92,15 +94,35 @@ def _phases(words: dict[str, Any]) -> Iterator[str]:
 
 
 def _conditions(words: dict[str, Any]) -> Iterator[str]:
-    yield "## Conditions\n\nAll are `True` in the normal state, except NameConflict.\n"
+    yield f"## Conditions\n\n{_normal_states()}\n{_ranks()}\n"
     yield "| condition | `True` means | reason | meaning |\n|---|---|---|---|"
-    for kind, entry in words["conditions"].items():
+    for kind in (item.name for item in TABLE):
+        entry = words["conditions"][kind]
         for index, (reason, meaning) in enumerate(entry["reasons"].items()):
             head = f"`{kind}` | {entry['says']}" if index == 0 else " | "
             yield f"| {head} | {reason} | {meaning} |"
         if entry.get("causes"):
             yield "|  |  | *a cause* | One of [those below](#causes). |"
     yield ""
+
+
+def _normal_states() -> str:
+    bad = _listed(kind.name for kind in TABLE if kind.bad_when == "True")
+    return f"All are `True` in the normal state, except {bad}, which exist only while something is wrong."
+
+
+def _ranks() -> str:
+    ranked = sorted((kind.rank, kind.name) for kind in TABLE if kind.rank is not None)
+    silent = _listed(kind.name for kind in TABLE if kind.rank is None)
+    return (
+        "`status.reason`, the column REASON, is the reason of the first of these with a problem, the most specific "
+        f"first: {', '.join(name for _, name in ranked)}. It shows none of {silent}.\n{_WITHOUT_PROBLEM}"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _causes(words: dict[str, Any]) -> Iterator[str]:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from slipway_gateway.routing.table import Route, parse_route
 from slipway_operator.api.markers import packed_of
 from slipway_operator.api.schema import packed_properties
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.kube.reading import observe
-from slipway_operator.model import wire
 from slipway_operator.model.analysis import template
 from slipway_operator.model.cluster.observed import Gateway, Observed
 from slipway_operator.model.cluster.plan import Plan
@@ -94,7 +94,7 @@ def crd(plural: str) -> Crd:
 def deployment(spec_drawn: Json, status_drawn: Json | None = None, generation: int = 1) -> Json:
     """A ModelDeployment as the API server would hand it out."""
     obj = crd("modeldeployments").manifest(NAME, NAMESPACE, spec_drawn)
-    meta = {"uid": "u", "generation": generation, "creationTimestamp": wire.format_time(NOW), "resourceVersion": "1"}
+    meta = {"uid": "u", "generation": generation, "creationTimestamp": format_time(NOW), "resourceVersion": "1"}
     return {**obj, "metadata": {**obj["metadata"], **meta}, "status": status_drawn or {}}
 
 

@@ -1,6 +1,5 @@
 """Our judge on a batch of runs: the functions that the operator calls, with one more axis, whenever it reads."""
 
-import json
 import math
 from dataclasses import dataclass
 
@@ -8,10 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.judge_sim.traffic import CANARY, DRIFT, LATENCIES, METRICS, MINUTE_S, STABLE, Traffic, by_minute
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.types import strict
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
+from slipway_operator.api.writing import to_json
 from slipway_operator.judging import verdict as judging
 from slipway_operator.judging.evidence import log_combined
-from slipway_operator.model import wire
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
 
 Floats = npt.NDArray[np.float64]
@@ -181,6 +182,6 @@ def _through_json(traffic: Traffic, metric: str, canary: Ints, stable: Ints) -> 
     for kc, ks in zip(canary.T.tolist(), stable.T.tolist(), strict=True):
         sides = zip(traffic.epochs, kc, ks, strict=True)
         counts = Counts(metric, tuple(Epoch(weight, a, b, a, b) for (weight, _, _), a, b in sides))
-        kept.append(wire.from_json(Counts, json.loads(json.dumps(wire.to_json(counts)))))
+        kept.append(read(strict(Counts), encoded(to_json(counts))))
     found = np.array([[(epoch.kc, epoch.ks) for epoch in counts.epochs] for counts in kept], dtype=np.int64)
     return found[..., 0].T, found[..., 1].T

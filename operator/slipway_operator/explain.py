@@ -10,7 +10,9 @@ import yaml
 
 from slipway_operator.api.objects import Object
 from slipway_operator.api.pools.model_pool import ModelPoolStatus
-from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.reading import UnreadableObject, encoded, read
+from slipway_operator.api.times import format_time, parse_time
+from slipway_operator.api.writing import to_json
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.ownership import is_controlled_by
@@ -19,10 +21,9 @@ from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.reading.observe import Observer
 from slipway_operator.kube.resources import MODEL_POOLS, STATEFUL_SETS
 from slipway_operator.manifests.pools import stateful_set
-from slipway_operator.model import labels, wire
+from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.deployment.spec import parse
-from slipway_operator.model.wire import to_json
 from slipway_operator.planning import pools as planning
 from slipway_operator.planning.decided import PlanSettings
 from slipway_operator.planning.plan import explain
@@ -48,16 +49,18 @@ def from_file(path: Path, settings: PlanSettings, now: datetime) -> Object:
         raise NotExplainable(f"{path} cannot be read: {error}") from error
     for document in documents:
         if isinstance(document, dict) and "object" in document:
-            return _explained(
-                document["object"],
-                wire.from_json(Observed, document.get("observed") or {}),
-                settings,
-                wire.parse_time(document["now"]),
-            )
+            return _explained(document["object"], _observed(path, document), settings, parse_time(document["now"]))
         if isinstance(document, dict) and document.get("kind") == labels.KIND:
             obj = {**document, "metadata": {**_UNAPPLIED, **document["metadata"]}}
             return _explained(obj, Observed(), settings, now)
     raise NotExplainable(f"{path} holds no {labels.KIND}")
+
+
+def _observed(path: Path, document: Object) -> Observed:
+    try:
+        return read(Observed, encoded(document.get("observed") or {}), "observed")
+    except UnreadableObject as error:
+        raise NotExplainable(f"{path} cannot be read: {error}") from error
 
 
 async def from_cluster(
@@ -101,4 +104,4 @@ def to_text(explained: Object) -> str:
 
 def _explained(obj: Object, observed: Observed, settings: PlanSettings, now: datetime) -> Object:
     # The output has the object and the time, so that `from_file` can compute the rest again.
-    return {"object": obj, "now": wire.format_time(now), **explain(obj, parse(obj), observed, settings, now)}
+    return {"object": obj, "now": format_time(now), **explain(obj, parse(obj), observed, settings, now)}

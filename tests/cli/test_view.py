@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from slipway_cli.objects.bad_when_true import BAD_WHEN_TRUE
 from slipway_cli.views import status
 from slipway_cli.views.tree import PLAIN_WIDTH, build_tree
 from tests.cli.objects import CANARY, STABLE, deployment, event, failing_fetch, idle, in_flight, pod
@@ -73,6 +74,16 @@ def test_deployment_without_its_model_name_is_shown_with_the_conflict() -> None:
     )
     assert lines[0] == "demo/chat  Degraded  model demo/chat"
     assert "NameConflict is True (ModelNameTaken)" in lines[-1] and "it belongs to a/chat" in lines[-1]
+
+
+@pytest.mark.parametrize("kind", sorted(BAD_WHEN_TRUE))
+def test_a_condition_that_is_bad_when_true_is_shown_and_when_false_it_is_not(kind: str) -> None:
+    def lines(status: str) -> list[str]:
+        condition = {"type": kind, "status": status, "reason": "Why", "message": "because"}
+        return drawn(look(deployment({"phase": "Healthy", "message": "serving", "conditions": [condition]})))
+
+    assert f"{kind} is True (Why)" in lines("True")[-1]
+    assert not any(kind in line for line in lines("False"))
 
 
 def test_deployment_that_the_operator_has_not_seen() -> None:

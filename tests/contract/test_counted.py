@@ -9,6 +9,7 @@ from slipway_gateway.judging import samples as gateway_samples
 from slipway_gateway.judging.outcome import RequestOutcome
 from slipway_gateway.routing.table import Route, WeightedBackend
 from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
+from slipway_operator.api.times import parse_time
 from slipway_operator.api.v1alpha1 import analysis_run
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
@@ -17,7 +18,6 @@ from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples
 from slipway_operator.model.analysis.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
 from slipway_operator.model.analysis.verdict import Reading
-from slipway_operator.model.wire import parse_time
 from slipway_operator.planning.analysis import counting
 from tests.support.report import as_report
 

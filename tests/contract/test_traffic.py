@@ -26,10 +26,11 @@ from slipway_operator.api.v1alpha1.twin_shadow import (
     TwinScorer,
     TwinShadow,
 )
+from slipway_operator.api.writing import to_json
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
-from slipway_operator.model import labels, wire
+from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
@@ -167,7 +168,7 @@ def test_gateway_sends_requests_to_the_pods_that_the_operator_makes() -> None:
     }
     expected = table.RevisionEndpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",), "rs-1")
     assert pods.parse_pod(item) == expected
-    status = {"revisions": [wire.to_json(RevisionStatus("abcdefgh22", "stable", 1, 1, 100, replica_set_uid="rs-1"))]}
+    status = {"revisions": [to_json(RevisionStatus("abcdefgh22", "stable", 1, 1, 100, replica_set_uid="rs-1"))]}
     route = table.parse_route({**_object(), "status": status_room.render(Status(traffic=TRAFFIC)) | status})
     assert isinstance(route, table.Route) and route.replica_sets == {"abcdefgh22": "rs-1"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from slipway_operator import explain
 from slipway_operator.__main__ import main
-from slipway_operator.model import wire
+from slipway_operator.api.reading import encoded, read
 from slipway_operator.model.cluster.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.model.inputs.pod_inputs import Engine, Model, PodInputs, Resources
@@ -64,12 +64,17 @@ def test_everything_observed_survives_the_file(manifest, tmp_path):
     )
     obj = explain.from_file(manifest, SETTINGS, NOW)["object"]
     printed = json.loads(explain.to_text(explain._explained(obj, observed, SETTINGS, NOW)))
-    assert wire.from_json(Observed, printed["observed"]) == observed
+    assert read(Observed, encoded(printed["observed"])) == observed
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{}", "holds no ModelDeployment"), ("a: [", "cannot be read"), ("kind: Pod", "holds no ModelDeployment")],
+    [
+        ("{}", "holds no ModelDeployment"),
+        ("a: [", "cannot be read"),
+        ("kind: Pod", "holds no ModelDeployment"),
+        ("{object: {}, now: '2026-01-01T00:00:00Z', observed: {refusal: 1}}", "observed.refusal: must be a text"),
+    ],
 )
 def test_file_without_a_modeldeployment_is_refused_with_a_message(text, message, tmp_path, capsys):
     path = tmp_path / "other.yaml"

@@ -7,6 +7,7 @@ from typing import Any
 
 from slipway_cli.api import Json
 from slipway_cli.objects import deployment, pods
+from slipway_cli.objects.bad_when_true import BAD_WHEN_TRUE
 from slipway_cli.objects.deployment import ANALYZING, CAPACITY_WAIT, FIRST, PAUSED, Deployment
 from slipway_cli.objects.pods import PodRow
 from slipway_cli.objects.pool import Pool
@@ -17,8 +18,8 @@ from slipway_cli.views.steps import StepLine
 
 MAX_EVENTS = 6
 _ROLES = ("canary", "baseline", "stable", "old")
-# Conditions that are bad news when they are True; all others are bad news when they are not True.
-_NEGATIVE = ("ForeignObjects", "NameConflict", "Stalled", "UnknownField", "UsageReportsImplausible")
+# All other conditions are bad news when they are not True. Stalled is what other controllers of Kubernetes write.
+_NEGATIVE = BAD_WHEN_TRUE | {"Stalled"}
 
 
 @dataclass(frozen=True, slots=True)

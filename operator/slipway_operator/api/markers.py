@@ -10,7 +10,7 @@ T = TypeVar("T", bound=type)
 
 _RULES = "__kubernetes_rules__"
 _DEFINITION = "__kubernetes_definition__"
-_OPEN = "__kubernetes_preserve_unknown_fields__"
+_LISTED = "__kubernetes_listed_fields__"
 _REQUIRED = "__kubernetes_required__"
 _PACKED = "__kubernetes_packed__"
 _IMPLIED = "__kubernetes_implied_defaults__"
@@ -140,15 +140,23 @@ def rules_of(kind: type) -> tuple[CelRule, ...]:
     return found
 
 
-def preserve_unknown_fields(kind: T) -> T:
-    """Let the API server keep fields that the type does not name."""
-    setattr(kind, _OPEN, True)
-    return kind
+def lists_only(*names: str) -> Callable[[T], T]:
+    """Have the schema list these fields alone, by their names in the API.
+
+    The API server keeps all others as they are, and only the operator reads them.
+    """
+
+    def mark(kind: T) -> T:
+        setattr(kind, _LISTED, names)
+        return kind
+
+    return mark
 
 
-def preserves_unknown_fields(kind: type) -> bool:
-    """Whether the API server keeps them."""
-    return bool(vars(kind).get(_OPEN, False))
+def listed_of(kind: type) -> tuple[str, ...] | None:
+    """The fields that `lists_only` names; None: the schema lists all."""
+    listed: tuple[str, ...] | None = vars(kind).get(_LISTED)
+    return listed
 
 
 def required(*names: str) -> Callable[[T], T]:

@@ -13,6 +13,7 @@ Path = tuple[int | str, ...]  # names of fields and numbers of items, from the t
 
 MOST_ERRORS = 5  # errors in one message
 LONGEST = 1024  # characters of a message: it goes into a status, and keys of maps are a part of paths
+NOT_ALLOWED = "is not allowed here: remove it"
 _SHOWN = 80  # characters of a value
 # What encoding ends in that is no JSON: of texts and numbers that no API server sends, and of nesting without an end.
 _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
@@ -137,6 +138,7 @@ def _count(count: int, what: str) -> str:
 
 
 _WORDS: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "extra_forbidden": lambda *_: NOT_ALLOWED,
     "enum": lambda context, given: f"must be {context['expected']}, and is {given}",
     "greater_than": lambda context, given: f"must be above {context['gt']:.15g}, and is {given}",
     "greater_than_equal": lambda context, given: f"must be at least {context['ge']:.15g}, and is {given}",

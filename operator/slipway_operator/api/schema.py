@@ -45,7 +45,7 @@ def structural(kind: type) -> Node:
     node: Node = {"type": "object", "description": documentation.of_type(kind)}
     if needed := [member.name for member in members if member.required]:
         node["required"] = needed
-    if markers.preserves_unknown_fields(kind):
+    if markers.listed_of(kind) is not None:
         node["x-kubernetes-preserve-unknown-fields"] = True
     _add_rules(node, markers.rules_of(kind))
     node["properties"] = {member.name: _property(member) for member in members}
@@ -54,9 +54,10 @@ def structural(kind: type) -> Node:
 
 def _written(kind: type) -> Iterator[Member]:
     """The fields of a type as they are written."""
-    packed = markers.packed_of(kind)
+    packed, listed = markers.packed_of(kind), markers.listed_of(kind)
     hidden = set(packed.names) - set(packed.formerly_plain)
-    yield from (member for member in _members(kind) if member.name not in hidden)
+    members = (member for member in _members(kind) if member.name not in hidden)
+    yield from (member for member in members if listed is None or member.name in listed)
     if packed.field:
         yield Member(packed.field, typing.Annotated[str, markers.AtMost(MAX_PACKED)], packed.description, False)
 

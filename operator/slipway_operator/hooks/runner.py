@@ -12,13 +12,13 @@ from functools import partial
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
 
 from slipway_operator.api.objects import ObjectKey
+from slipway_operator.api.times import format_time
 from slipway_operator.component import BUSY_PAUSE_S, Component, ReconciledDeployment
 from slipway_operator.hooks.post import Poster, Reply
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment.hooks import HookAnswer, HookCall
 from slipway_operator.model.deployment.spec import hooks_of
-from slipway_operator.model.wire import format_time
 from slipway_operator.planning.rollout.hook_calls import notices
 from slipway_operator.turns import Turns
 from slipway_process.fair_memory import FairMemory

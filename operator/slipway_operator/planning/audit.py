@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import Any
 
 from slipway_operator.api.objects import Object
+from slipway_operator.api.times import format_time
 from slipway_operator.model.deployment import status
-from slipway_operator.model.wire import format_time
 
 Record = dict[str, Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from slipway_operator.model import wire
+from slipway_operator.api.times import format_time
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Grants, Standing, Wish
 from slipway_process.places import Places
@@ -150,7 +150,7 @@ def _why(wish: Wish, claim: Claim | None, rules: ClaimRules, full: Mapping[str, 
         return GRANTED, f"{name} is granted to {_listed(holders)}{has}; {other}"
     grant = f"ask a cluster administrator to grant it: annotation {names.ANNOTATION} of Namespace {wish.namespace}"
     if claim and claim.released_at:
-        ends = wire.format_time(claim.released_at + timedelta(seconds=rules.retention_s))
+        ends = format_time(claim.released_at + timedelta(seconds=rules.retention_s))
         return RESERVED, f"{name} belonged to {claim.owner}, which is gone, and is kept for it until {ends}; {other}"
     if claim:
         return TAKEN, f"{name} belongs to {claim.owner}; {other}, or {grant}"

@@ -1,38 +1,29 @@
 """The plan from spec, status and observed state: the overview of all decisions."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from slipway_operator.api.objects import Json
-from slipway_operator.api.v1alpha1.status import Condition, Status
+from slipway_operator.api.v1alpha1.status import Status
+from slipway_operator.api.writing import to_json
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.model import wire
 from slipway_operator.model.cluster.observed import Observed
-from slipway_operator.model.cluster.plan import Event, Plan
+from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_operator.model.deployment.status import parse as parse_status
 from slipway_operator.planning.analysis import measuring, runs
 from slipway_operator.planning.children import annotations, creations, deletions, scalings
+from slipway_operator.planning.conditions import table
 from slipway_operator.planning.decided import Decided, PlanSettings
 from slipway_operator.planning.facts import groups, needs, references, restore, revision, weights
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.reporting import (
-    certificate,
-    events,
-    model_name,
-    requeue,
-    resolved_refs,
-    tenant_isolation,
-    unknown_fields,
-    usage_reports,
-)
+from slipway_operator.planning.reporting import events, requeue
 from slipway_operator.planning.reporting.refused import refused
 from slipway_operator.planning.reporting.status import generation_of, status_of
 from slipway_operator.planning.rollout import argo, hook_calls
 from slipway_operator.planning.rollout.table import advance
-from slipway_operator.planning.scaling import engine_metrics, sleep
+from slipway_operator.planning.scaling import sleep
 from slipway_operator.planning.scaling.autoscale import scaling
 from slipway_operator.planning.sizing import prefetching, replacement
 from slipway_operator.planning.sizing.replicas import desired_replicas
@@ -64,13 +55,10 @@ def plan(
     ended, end = hook_calls.follow_end(before, course, at)
     decided = Decided(course, sizes, traffic, desired_replicas(course, at, sizes), ended)
     evicted = replacement.evictions(course, at)
-    scaler = scaling(owner, at, obj)
+    scaler = scaling(owner, at)
 
     # What users see of it
-    found = [*scaler.conditions, *engine_metrics.conditions(course, at), *certificate.conditions(course, at)]
-    found += [*resolved_refs.conditions(at), *usage_reports.conditions(at)]
-    found += [*tenant_isolation.conditions(course, at), *unknown_fields.conditions(obj, now)]
-    renewed = status_of(decided, at, found, obj, settings)
+    renewed = status_of(decided, at, obj, settings)
     settled = (course, at.sleep) == (before, status.sleep)
     return Plan(
         status=renewed,
@@ -91,8 +79,8 @@ def plan(
             *end,
             *events.movements(decided, at, renewed.revisions, evicted),
             *sleep.events(course, at),
-            *_of_conditions(status.conditions, renewed.conditions),
-            *resolved_refs.restored(observed),
+            *table.events(status.conditions, renewed.conditions),
+            *events.restored(observed),
             *(events.ignored_intents(course, at) if generation_of(obj) != status.observed_generation else ()),
         ),
         calls=hook_calls.calls(owner, course, ended, at, sizes),
@@ -108,10 +96,10 @@ def explain(
     status = parse_status(dict(obj.get("status") or {}))
     decided = plan(obj, spec, status, observed, settings, now)
     return {
-        "spec": wire.to_json(spec),
-        "status": wire.to_json(status),
-        "observed": wire.to_json(observed),
-        "plan": wire.to_json(decided),
+        "spec": to_json(spec),
+        "status": to_json(status),
+        "observed": to_json(observed),
+        "plan": to_json(decided),
     }
 
 
@@ -121,12 +109,6 @@ def _situated(at: Situation) -> tuple[Course, Situation]:
     missing = references.missing(at.spec, current, at.observed, at.status)
     before, at = _course(at.status), replace(at, wanted=wanted, missing=missing)
     return before, replace(at, sleep=sleep.next_sleep(before, at))
-
-
-def _of_conditions(before: Sequence[Condition], now: Sequence[Condition]) -> Iterator[Event]:
-    """Events about conditions that changed."""
-    for room in (events, model_name, certificate, resolved_refs, unknown_fields):
-        yield from room.of_conditions(before, now)
 
 
 def _course(status: Status) -> Course:

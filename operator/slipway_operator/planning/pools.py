@@ -8,7 +8,7 @@ from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
 from slipway_operator.manifests.pools.entries import PoolMemberRevision
 from slipway_operator.model.pool_views import MAX_ENTRIES, POOL_NOT_READY, UNAVAILABLE, EntryState, PoolPod, PoolView
 from slipway_operator.model.pool_views import READY as IN_MEMORY
-from slipway_operator.planning.facts.conditions import carry_over, condition
+from slipway_operator.planning.conditions.transitions import carry_over, condition
 
 ACCEPTED, READY, REDUNDANT = "Accepted", "Ready", "Redundant"
 MAX_PODS = 1000

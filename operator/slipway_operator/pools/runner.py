@@ -21,6 +21,7 @@ from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
 from slipway_operator.api.reading import UnreadableObject, encoded, read
+from slipway_operator.api.writing import to_json
 from slipway_operator.component import Component, NotYet, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
@@ -44,7 +45,6 @@ from slipway_operator.manifests.pools.entries import PoolMemberRevision
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.pool_views import EntryState, PoolPod, PoolView
-from slipway_operator.model.wire import to_json
 from slipway_operator.planning import pools as planning
 from slipway_operator.pools import refreshing, serving
 from slipway_operator.pools.members import Members, members

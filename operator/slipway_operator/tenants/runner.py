@@ -12,6 +12,7 @@ from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object
 from slipway_operator.api.reading import UnreadableObject, encoded, read
 from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
+from slipway_operator.api.writing import to_json
 from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
@@ -19,7 +20,6 @@ from slipway_operator.kube.reading.gateways import Gateways
 from slipway_operator.kube.resources import TENANTS
 from slipway_operator.kube.writing import events
 from slipway_operator.model.cluster.observed import Observed
-from slipway_operator.model.wire import to_json
 from slipway_operator.planning import tenants
 from slipway_operator.tenants.reports import read_reports
 from slipway_process.supervisor import OnFailure

@@ -111,15 +111,17 @@ def test_lists_that_are_merged_by_a_key() -> None:
     assert node["items"] == structural(Leaf)
 
 
-def test_a_map_that_another_type_describes_keeps_the_rest() -> None:
-    @markers.preserve_unknown_fields
+def test_a_map_that_another_type_describes_keeps_what_is_not_listed() -> None:
+    @markers.lists_only("known")
     class Open(ApiType):
         """An open one."""
 
         known: str
+        read_by_the_operator: str
 
     node = schema_of(Annotated[dict[str, Any], SchemaOf(Open)])
     assert node["x-kubernetes-preserve-unknown-fields"] and list(node["properties"]) == ["known"]
+    assert node["required"] == ["known"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The verdict: every reason by name, the metric that it names, and the same bits after a restart."""
 
-import json
 import math
 
 import numpy as np
@@ -8,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.types import strict
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
+from slipway_operator.api.writing import to_json
 from slipway_operator.judging.verdict import Tally, judge, log_evidence, passes
-from slipway_operator.model import wire
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, Veto, without_floor
 from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
 
@@ -249,11 +250,11 @@ def test_a_verdict_is_the_same_bits_after_the_status_was_written_and_read(
     errors: tuple[Epoch, ...], ttft: tuple[Epoch, ...], seconds: int
 ) -> None:
     before = reading((Counts("errors", errors), Counts("ttft", ttft)), seconds=float(seconds))
-    after = wire.from_json(Reading, json.loads(json.dumps(wire.to_json(before))))
+    after = read(strict(Reading), encoded(to_json(before)))
     first, second = judge(SPEC, before), judge(SPEC, after)
     assert first == second
     assert first.log_evidence.hex() == second.log_evidence.hex()
-    assert wire.from_json(Verdict, json.loads(json.dumps(wire.to_json(first)))) == first
+    assert read(strict(Verdict), encoded(to_json(first))) == first
 
 
 @settings(max_examples=25, deadline=None)

@@ -29,73 +29,76 @@ def security(**fields: Any) -> dict[str, Any]:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     # The node.
-    *((job(pod={field: True}), f"template.spec.{field} is not for") for field in ("hostNetwork", "hostPID", "hostIPC")),
-    (volume(hostPath={"path": "/"}), "volumes[0].hostPath is not for"),
-    (job({"ports": [{"containerPort": 1, "hostPort": 1}]}), "containers[0].ports is not for"),
-    (security(privileged=True), "securityContext.privileged must be false"),
-    (security(allowPrivilegeEscalation=True), "securityContext.allowPrivilegeEscalation must be false"),
-    (security(capabilities={"add": ["SYS_ADMIN"]}), "capabilities.add is not for"),
-    (security(procMount="Unmasked"), "procMount is not for"),
-    (security(runAsUser=0), "runAsUser must be a number from 1"),
-    (security(runAsNonRoot=False), "runAsNonRoot must be true"),
-    (security(seccompProfile={"type": "Unconfined"}), "seccompProfile.type must be"),
-    (security(seLinuxOptions={}), "seLinuxOptions is not for"),
-    (job(pod={"securityContext": {"runAsUser": 0}}), "runAsUser must be a number from 1"),
-    (job(pod={"securityContext": {"sysctls": []}}), "sysctls is not for"),
-    (job(pod={"nodeName": "control-plane"}), "nodeName is not for"),
-    (job(pod={"tolerations": [{"operator": "Exists"}]}), "tolerations[0].key is missing"),
+    *(
+        (job(pod={field: True}), f"template.spec.{field}: is not allowed here")
+        for field in ("hostNetwork", "hostPID", "hostIPC")
+    ),
+    (volume(hostPath={"path": "/"}), "volumes[0].hostPath: is not allowed here"),
+    (job({"ports": [{"containerPort": 1, "hostPort": 1}]}), "containers[0].ports: is not allowed here"),
+    (security(privileged=True), "securityContext.privileged: must be false"),
+    (security(allowPrivilegeEscalation=True), "securityContext.allowPrivilegeEscalation: must be false"),
+    (security(capabilities={"add": ["SYS_ADMIN"]}), "capabilities.add: is not allowed here"),
+    (security(procMount="Unmasked"), "procMount: is not allowed here"),
+    (security(runAsUser=0), "runAsUser: must be at least 1"),
+    (security(runAsNonRoot=False), "runAsNonRoot: must be true"),
+    (security(seccompProfile={"type": "Unconfined"}), "seccompProfile.type: must be"),
+    (security(seLinuxOptions={}), "seLinuxOptions: is not allowed here"),
+    (job(pod={"securityContext": {"runAsUser": 0}}), "runAsUser: must be at least 1"),
+    (job(pod={"securityContext": {"sysctls": []}}), "sysctls: is not allowed here"),
+    (job(pod={"nodeName": "control-plane"}), "nodeName: is not allowed here"),
+    (job(pod={"tolerations": [{"operator": "Exists"}]}), "tolerations[0].key: is missing"),
     (job(pod={"tolerations": [{"key": "node-role.kubernetes.io/control-plane"}]}), "a taint of your own"),
     (job(pod={"tolerations": [{"key": "{{args.a}}"}]}), "a taint of your own"),
-    (job(pod={"priorityClassName": "system-node-critical"}), "priorityClassName is not for"),
-    (job(pod={"runtimeClassName": "a"}), "runtimeClassName is not for"),
+    (job(pod={"priorityClassName": "system-node-critical"}), "priorityClassName: is not allowed here"),
+    (job(pod={"runtimeClassName": "a"}), "runtimeClassName: is not allowed here"),
     # The API and other's secrets.
-    (job(pod={"serviceAccountName": "admin"}), "serviceAccountName must be default"),
-    (job(pod={"serviceAccountName": "{{args.a}}"}), "serviceAccountName must be default"),
-    (job(pod={"serviceAccount": "admin"}), "serviceAccount is not for"),
-    (job(pod={"automountServiceAccountToken": True}), "automountServiceAccountToken must be false"),
-    (job(pod={"automountServiceAccountToken": 0}), "automountServiceAccountToken must be false"),
+    (job(pod={"serviceAccountName": "admin"}), "serviceAccountName: must be default"),
+    (job(pod={"serviceAccountName": "{{args.a}}"}), "serviceAccountName: must be default"),
+    (job(pod={"serviceAccount": "admin"}), "serviceAccount: is not allowed here"),
+    (job(pod={"automountServiceAccountToken": True}), "automountServiceAccountToken: must be false"),
+    (job(pod={"automountServiceAccountToken": 0}), "automountServiceAccountToken: must be false"),
     *(
-        (volume(**{kind: {}}), f"volumes[0].{kind} is not for")
+        (volume(**{kind: {}}), f"volumes[0].{kind}: is not allowed here")
         for kind in ("secret", "projected", "csi", "persistentVolumeClaim", "nfs", "downwardAPI", "ephemeral", "image")
     ),
-    (job({"envFrom": [{"secretRef": {"name": "a"}}]}), "envFrom[0].secretRef is not for"),
+    (job({"envFrom": [{"secretRef": {"name": "a"}}]}), "envFrom[0].secretRef: is not allowed here"),
     # Labels and a namespace of others; requests that the kubelet sends.
-    (job(template={"metadata": {"labels": {"app": "victim"}}, "spec": {}}), "metadata.labels.app is not for"),
-    (job(template={"metadata": {"namespace": "kube-system"}, "spec": {}}), "metadata.namespace is not for"),
+    (job(template={"metadata": {"labels": {"app": "victim"}}, "spec": {}}), "metadata.labels.app: is not allowed here"),
+    (job(template={"metadata": {"namespace": "kube-system"}, "spec": {}}), "metadata.namespace: is not allowed here"),
     *(
-        (job({field: {"httpGet": {}}}), f"{field} is not for")
+        (job({field: {"httpGet": {}}}), f"{field}: is not allowed here")
         for field in ("livenessProbe", "startupProbe", "lifecycle")
     ),
-    (job(pod={"hostAliases": []}), "hostAliases is not for"),
-    (job(pod={"dnsConfig": {}}), "dnsConfig is not for"),
-    (job(pod={"ephemeralContainers": []}), "ephemeralContainers is not for"),
+    (job(pod={"hostAliases": []}), "hostAliases: is not allowed here"),
+    (job(pod={"dnsConfig": {}}), "dnsConfig: is not allowed here"),
+    (job(pod={"ephemeralContainers": []}), "ephemeralContainers: is not allowed here"),
     (job(pod={"initContainers": [{**CONTAINER, "restartPolicy": "Always"}]}), "initContainers[0].restartPolicy"),
     # Other Jobs' pods, and bounds.
-    (job(manualSelector=True, selector={}), "job.spec.manualSelector is not for"),
-    (job(managedBy="a/b"), "job.spec.managedBy is not for"),
-    (job(suspend=True), "job.spec.suspend is not for"),
-    (job(backoffLimit=7), "backoffLimit must be a number from 0 to 6"),
-    (job(activeDeadlineSeconds=86401), "activeDeadlineSeconds must be a number from 1 to 86400"),
-    (job(activeDeadlineSeconds=True), "activeDeadlineSeconds must be a number"),
-    (job(ttlSecondsAfterFinished=-1), "ttlSecondsAfterFinished must be"),
-    (job(ttlSecondsAfterFinished=0), "ttlSecondsAfterFinished must be"),
-    (job(parallelism=1000), "parallelism must be a number from 1 to 4"),
-    (job({"resources": {"limits": {"memory": "65Gi"}}}), "limits.memory must be 64Gi at most"),
-    (job({"resources": {"limits": {"nvidia.com/gpu": 9}}}), "must be 8 at most"),
-    (job({"resources": {"limits": {"hugepages-2Mi": 1}}}), "limits.hugepages-2Mi is not for"),
-    (job({"resources": {"claims": []}}), "resources.claims is not for"),
-    (job({"resources": {"limits": {"cpu": "many"}}}), "is no quantity"),
-    (volume(emptyDir={"sizeLimit": "1Ti"}), "sizeLimit must be 16Gi at most"),
+    (job(manualSelector=True, selector={}), "job.spec.manualSelector: is not allowed here"),
+    (job(managedBy="a/b"), "job.spec.managedBy: is not allowed here"),
+    (job(suspend=True), "job.spec.suspend: is not allowed here"),
+    (job(backoffLimit=7), "backoffLimit: must be at most 6"),
+    (job(activeDeadlineSeconds=86401), "activeDeadlineSeconds: must be at most 86400"),
+    (job(activeDeadlineSeconds=True), "activeDeadlineSeconds: must be a whole number"),
+    (job(ttlSecondsAfterFinished=-1), "ttlSecondsAfterFinished: must be at least 60"),
+    (job(ttlSecondsAfterFinished=0), "ttlSecondsAfterFinished: must be at least 60"),
+    (job(parallelism=1000), "parallelism: must be at most 4"),
+    (job({"resources": {"limits": {"memory": "65Gi"}}}), "limits.memory: must be 64Gi at most"),
+    (job({"resources": {"limits": {"nvidia.com/gpu": 9}}}), "limits.nvidia.com/gpu: must be 8 at most"),
+    (job({"resources": {"limits": {"hugepages-2Mi": 1}}}), "limits.hugepages-2Mi: is not allowed here"),
+    (job({"resources": {"claims": []}}), "resources.claims: is not allowed here"),
+    (job({"resources": {"limits": {"cpu": "many"}}}), "limits.cpu: 'many' is no quantity"),
+    (volume(emptyDir={"sizeLimit": "1Ti"}), "sizeLimit: must be 16Gi at most"),
     # Kubernetes reads 0, and a volume of no kind, as: without a limit.
-    *((job({"resources": {"limits": {name: "0"}}}), f"limits.{name} must be more than 0") for name in LARGEST),
-    (volume(emptyDir={"sizeLimit": "0"}), "sizeLimit must be more than 0"),
-    (volume(), "volumes[0] must have one of emptyDir and configMap"),
-    (volume(emptyDir={}, configMap={"name": "c"}), "volumes[0] must have one of emptyDir and configMap"),
-    (job(pod={"containers": []}), "containers must be a list of 1 to 4"),
-    (job(pod={"containers": [CONTAINER] * 5}), "containers must be a list of 1 to 4"),
-    ({}, "job.spec.template is missing"),
-    ({"template": {}}, "job.spec.template.spec is missing"),
-    ({"template": {"spec": None}}, "must be an object"),
+    *((job({"resources": {"limits": {name: "0"}}}), f"limits.{name}: must be more than 0") for name in LARGEST),
+    (volume(emptyDir={"sizeLimit": "0"}), "sizeLimit: must be more than 0"),
+    (volume(), "volumes[0]: must have one of emptyDir and configMap"),
+    (volume(emptyDir={}, configMap={"name": "c"}), "volumes[0]: must have one of emptyDir and configMap"),
+    (job(pod={"containers": []}), "containers: must have at least 1 item"),
+    (job(pod={"containers": [CONTAINER] * 5}), "containers: must have at most 4 items"),
+    ({}, "job.spec.template: is missing"),
+    ({"template": {}}, "job.spec.template.spec: is missing"),
+    ({"template": {"spec": None}}, "job.spec.template.spec: must be an object"),
 ]
 
 
@@ -124,6 +127,19 @@ def test_missing_fields_get_safe_defaults() -> None:
     of_nothing = closed(job({"resources": {"requests": {"memory": "0"}}}))["template"]["spec"]["containers"][0]
     assert of_nothing["resources"]["limits"]["memory"] == "512Mi"
     assert closed(volume(emptyDir={}))["template"]["spec"]["volumes"][0]["emptyDir"] == {"sizeLimit": "1Gi"}
+
+
+def test_null_is_a_field_that_is_left_out() -> None:
+    """As the API server reads it; it takes away no default."""
+    fields = ("resources", "securityContext", "command", "env")
+    pod = {"securityContext": None, "serviceAccountName": None, "automountServiceAccountToken": None, "volumes": []}
+    empty = job(dict.fromkeys(fields), pod, activeDeadlineSeconds=None)
+    assert closed(empty) == closed(job(pod={"volumes": []}))
+
+
+def test_several_problems_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"template\.spec\.hostNetwork: .*; job\.spec\.backoffLimit: "):
+        closed(job(pod={"hostNetwork": True}, backoffLimit=7))
 
 
 def test_fields_of_an_ordinary_job_are_kept() -> None:

@@ -1,11 +1,12 @@
 """Templates with providers: parsing, refusals with their messages, and the round trip through the status."""
 
-import json
 from typing import Any
 
 import pytest
 
-from slipway_operator.model import wire
+from slipway_operator.api.reading import encoded, read
+from slipway_operator.api.types import strict
+from slipway_operator.api.writing import to_json
 from slipway_operator.model.analysis.measure import Header, Measure, SecretKey, arguments_in, filled
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import parse
@@ -84,7 +85,7 @@ def test_every_provider_is_read() -> None:
         ({**RATE, "provider": {"web": {"url": "http://q", "jsonPath": "a b"}}}, "jsonPath 'a b' cannot be read"),
         ({**RATE, "successCondition": "result < {{args.most}}"}, "{{args.most}} is not among spec.args"),
         ({"name": "none"}, "event '' is none of"),
-        ({"name": "j", "provider": {"job": {"spec": {}}}}, "metric 'j': job.spec.template is missing"),
+        ({"name": "j", "provider": {"job": {"spec": {}}}}, "metric 'j': job.spec.template: is missing"),
         (EVENT, "two metrics have the same name"),
         ({**RATE, "dryRun": True, "name": "only"}, "no metric decides anything"),
     ],
@@ -131,5 +132,5 @@ def test_arguments_are_filled_in_everywhere() -> None:
 def test_spec_survives_a_round_trip_through_json() -> None:
     """What explain prints can be replayed."""
     given = spec(EVENT, RATE, {"name": "smoke", "provider": JOB, "dryRun": True}, args=[{"name": "a", "value": "b"}])
-    assert wire.from_json(AnalysisSpec, json.loads(json.dumps(wire.to_json(given)))) == given
+    assert read(strict(AnalysisSpec), encoded(to_json(given))) == given
     assert isinstance(given.measured[0], Measure)

@@ -32,8 +32,9 @@ from slipway_operator.planning.claims import (
     ClaimRules,
     settle,
 )
-from slipway_operator.planning.facts.conditions import NAME_CONFLICT
-from slipway_operator.planning.reporting import model_name
+from slipway_operator.planning.conditions import table
+from slipway_operator.planning.conditions.ownership import name_conflict
+from tests.support.conditions import condition_facts
 from tests.support.model_cluster import ModelCluster, healthy
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -254,26 +255,23 @@ def test_no_name_has_a_slash(text: str) -> None:
 
 
 def test_condition_exists_during_a_conflict() -> None:
-    lost = Standing("b/chat", "chat", TAKEN, "why")
-    (condition,) = model_name.condition(lost, (), START)
-    assert (condition.type, condition.status, condition.reason, condition.message) == (
-        "NameConflict",
-        "True",
-        TAKEN,
-        "why",
-    )
-    assert model_name.condition(None, (condition,), START) == [condition]  # not settled yet: the former condition stays
-    assert model_name.condition(Standing("b/chat", "chat"), (condition,), START) == []
-    (unclear,) = model_name.condition(Standing("b/chat", "chat", UNCLAIMED, "why", known=False), (), START)
-    assert unclear.status == "Unknown"
+    def condition(standing: Standing | None, former: Condition | None = None) -> Condition | None:
+        return name_conflict.condition(condition_facts(standing=standing), former)
+
+    lost = condition(Standing("b/chat", "chat", TAKEN, "why"))
+    assert lost == Condition("NameConflict", "True", TAKEN, "why", START)
+    assert condition(None, lost) is lost and condition(None) is None  # not settled yet: the former condition stays
+    assert condition(Standing("b/chat", "chat"), lost) is None
+    unclear = condition(Standing("b/chat", "chat", UNCLAIMED, "why", known=False))
+    assert unclear is not None and unclear.status == "Unknown"
 
 
 def test_each_change_of_a_conflict_is_one_event() -> None:
     def changes(*found: Condition) -> list[tuple[str, str]]:
-        return [(event.type, event.reason) for event in model_name.of_conditions(before, found)]
+        return [(event.type, event.reason) for event in table.events(before, found)]
 
     def one(message: str) -> Condition:
-        return Condition(NAME_CONFLICT, "True", TAKEN, message, START)
+        return Condition(name_conflict.name, "True", TAKEN, message, START)
 
     before: tuple[Condition, ...] = ()
     assert changes() == [] and changes(one("x")) == [("Warning", "NameConflict")]
@@ -284,8 +282,10 @@ def test_each_change_of_a_conflict_is_one_event() -> None:
 
 def test_a_conflict_that_is_unknown_for_a_moment_is_no_event() -> None:
     def reported(before: str, now: str) -> list[str]:
-        found = [[Condition(NAME_CONFLICT, status, TAKEN, status, START)] if status else [] for status in (before, now)]
-        return [event.reason for event in model_name.of_conditions(*found)]
+        found = [
+            [Condition(name_conflict.name, status, TAKEN, status, START)] if status else [] for status in (before, now)
+        ]
+        return [event.reason for event in table.events(*found)]
 
     assert not reported("", "Unknown") and not reported("Unknown", "") and not reported("True", "Unknown")
     assert reported("Unknown", "True") == ["NameConflict"] and reported("True", "") == ["NameClaimed"]
@@ -342,7 +342,7 @@ def test_loser_of_a_name_is_degraded_and_gets_one_event() -> None:
     assert status.traffic and world.parsed().traffic == status.traffic  # pods and weights are not concerned
     status = run_with(world, Standing("b/chat", "chat")).parsed()
     assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, None, "chat")
-    assert not [item for item in status.conditions if item.type == NAME_CONFLICT]
+    assert not [item for item in status.conditions if item.type == name_conflict.name]
     assert conflict_events(world) == ["NameConflict", "NameClaimed"] and ready(world) == "requests are served"
 
 
@@ -350,7 +350,7 @@ def test_unknown_claims_are_no_outage() -> None:
     world = settled(Standing("b/chat", "chat", UNCLAIMED, "no right to", known=False))
     status = world.parsed()
     assert (status.phase, status.reason, status.model) == (Phase.HEALTHY, UNCLAIMED, "chat")
-    (shown,) = [item for item in status.conditions if item.type == NAME_CONFLICT]
+    (shown,) = [item for item in status.conditions if item.type == name_conflict.name]
     assert (shown.status, shown.message) == ("Unknown", "no right to")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.planning.facts.conditions import is_ill
+from slipway_operator.planning.conditions.table import is_problem
 from tests.support.forgery import Forged
 from tests.support.missing import OF_A_NAMESPACE, OF_A_REVISION, PHASES, Roles, world_in
 from tests.support.model_cluster import ModelCluster
@@ -64,7 +64,7 @@ def stays(world: ModelCluster, roles: Roles, least: int) -> None:
 def settles(world: ModelCluster, phase: str, roles: Roles) -> None:
     """The end is that of a world to which nothing happened, or a condition says why."""
     reference = undamaged(phase)
-    shown = {item.type for item in world.parsed().conditions if is_ill(item)} - ill(reference)
+    shown = {item.type for item in world.parsed().conditions if is_problem(item)} - ill(reference)
     end, wanted = needed(world, roles), needed(reference, roles)
     differs = {key: (end[key], wanted[key]) for key in wanted if end[key] != wanted[key]}
     assert not differs or SHOWN & shown, f"{differs}; {world.parsed().message}"
@@ -80,7 +80,7 @@ def undamaged(phase: str) -> ModelCluster:
 
 
 def ill(world: ModelCluster) -> set[str]:
-    return {item.type for item in world.parsed().conditions if is_ill(item)}
+    return {item.type for item in world.parsed().conditions if is_problem(item)}
 
 
 def needed(world: ModelCluster, roles: Roles) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from slipway_operator.model.deployment import last_applied
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.deployment.spec_fields import FIELDS
-from slipway_operator.planning.reporting import unknown_fields
+from slipway_operator.planning.conditions.unknown_fields import unknown_field
+from tests.support.conditions import condition_facts
 from tests.support.model_cluster import SETTINGS, ModelCluster, healthy
 from tests.support.planned import plan
 
@@ -30,8 +31,12 @@ def manifest(**spec: Any) -> str:
 
 
 def message(text: str, **stored: Any) -> str:
-    (condition,) = unknown_fields.conditions(applied(text, **stored), NOW) or [None]
-    return condition.message if condition else ""
+    return message_of(applied(text, **stored))
+
+
+def message_of(obj: dict[str, Any]) -> str:
+    state = unknown_field.decide(condition_facts(obj))
+    return state.message if state else ""
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,7 @@ NONSENSE = [
 def test_unreadable_annotation_is_ignored(text: str) -> None:
     """Anybody may write the annotation."""
     obj = applied(text)
-    assert unknown_fields.conditions(obj, NOW) == []
+    assert message_of(obj) == ""
     world = healthy()
     live = world.obj()
     live["metadata"]["annotations"] = obj["metadata"]["annotations"]
@@ -118,8 +123,8 @@ JSON = st.recursive(
 
 @given(JSON, JSON)
 def test_no_annotation_is_an_exception_or_a_long_message(written: Any, stored: Any) -> None:
-    conditions = unknown_fields.conditions({**applied(json.dumps({"spec": written})), "spec": stored}, NOW)
-    assert all(len(item.message) < 6000 and item.message.isprintable() for item in conditions)
+    text = message_of({**applied(json.dumps({"spec": written})), "spec": stored})
+    assert len(text) < 6000 and text.isprintable()
 
 
 def test_unknown_field_has_one_event_and_keeps_the_phase() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus, PoolEntryStatus
+from slipway_operator.api.writing import to_json
 from slipway_operator.manifests.pools.entries import PoolMemberRevision
 from slipway_operator.model.cluster.observed import Observed, Snapshot, Workload
 from slipway_operator.model.inputs.classic import PoolMember
 from slipway_operator.model.inputs.pod_inputs import Model, PodInputs
 from slipway_operator.model.pool_views import MAX_ENTRIES, EntryState, PoolPod, PoolView
-from slipway_operator.model.wire import to_json
 from slipway_operator.planning import pools
 from slipway_operator.pools.serving import served
 

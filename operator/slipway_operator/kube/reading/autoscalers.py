@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slipway_operator.api.objects import Object
+from slipway_operator.api.times import parse_time
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.ownership import is_controlled, is_controlled_by
 from slipway_operator.kube.resources import AUTOSCALERS
-from slipway_operator.model import labels, wire
+from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Autoscaler, ScalerCondition
 
 CACHE_S = 1.0
@@ -109,7 +110,7 @@ def _read(item: Object, name: str, uid: str) -> Autoscaler:
         ours=is_controlled_by(item, uid),
         orphan=_is_orphan(item, name),
         aims_here=target_of(item) == name,
-        created_at=wire.parse_time(metadata["creationTimestamp"]),
+        created_at=parse_time(metadata["creationTimestamp"]),
         spec=item.get("spec") or {},
         conditions=tuple(
             ScalerCondition(one["type"], one["status"], one.get("reason") or "", one.get("message") or "")

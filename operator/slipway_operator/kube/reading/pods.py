@@ -4,8 +4,9 @@ import re
 from collections.abc import Container
 
 from slipway_operator.api.objects import Object
+from slipway_operator.api.times import parse_time
 from slipway_operator.kube.reading import pod_trouble
-from slipway_operator.model import labels, wire
+from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Pod
 from slipway_operator.model.cluster.weights import reported, reported_bytes
 
@@ -15,7 +16,7 @@ _COST = re.compile(r"-?[1-9][0-9]{0,9}")
 def parse_pod(pod: Object, leaving: Container[str]) -> Pod:
     """Parse a pod; `leaving`: names of nodes that are drained or unreachable."""
     metadata = pod["metadata"]
-    made = wire.parse_time(metadata["creationTimestamp"])
+    made = parse_time(metadata["creationTimestamp"])
     address = (pod.get("status") or {}).get("podIP") or ""
     ready, restarts = pod_trouble.is_ready(pod), pod_trouble.restarts(pod)
     report = _report(pod)

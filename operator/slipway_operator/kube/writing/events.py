@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from slipway_operator.api.objects import Object
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.status import Decision
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists
 from slipway_operator.kube.resources import EVENTS
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.wire import format_time
 
 MESSAGE_LIMIT = 1024  # the API server's limit
 NEWS_S = 600.0

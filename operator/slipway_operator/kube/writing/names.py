@@ -18,7 +18,7 @@ from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Standing, Wish
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.planning.claims import UNCLAIMED, ClaimRules, settle
-from slipway_operator.planning.facts.conditions import NAME_CONFLICT
+from slipway_operator.planning.facts.model_name import NAME_CONFLICT
 from slipway_process.supervisor import OnFailure
 
 GATHER_S = 0.25  # changes within this time are one write

@@ -11,7 +11,7 @@ from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, TemplateMetric
 from slipway_operator.api.v1alpha1.provider import TemplateTolerance, TemplateVeto
-from slipway_operator.model import wire
+from slipway_operator.api.writing import to_json
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import (
     PREDICTION_DISAGREEMENT,
@@ -82,7 +82,7 @@ class Template:
         """Digest of the spec and of COUNTED; when it changes, a running analysis starts again."""
         return (
             self.whole
-            or hashlib.sha256(json.dumps([COUNTED, wire.to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
+            or hashlib.sha256(json.dumps([COUNTED, to_json(self.spec)], sort_keys=True).encode()).hexdigest()[:10]
         )
 
 

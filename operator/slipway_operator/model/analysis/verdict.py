@@ -1,7 +1,7 @@
 """What the judge reads at one moment of an analysis, and its verdict.
 
-Pure data; the mathematics is in `slipway_operator.judging`. Everything here survives `wire.to_json` and
-`wire.from_json` unchanged, and counts are integers: a restarted operator reaches the same verdict bit for bit.
+Pure data; the mathematics is in `slipway_operator.judging`. Everything here is the same after it was
+written as JSON and read, and counts are integers: a restarted operator reaches the same verdict bit for bit.
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from slipway_operator.api.objects import Json
+from slipway_operator.api.types import strict
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.template import Template
 from slipway_operator.model.cluster.history import UNKNOWN, History
@@ -199,6 +200,7 @@ class MetricsPage:
     missing: tuple[tuple[str, str], ...] = ()  # (field, metric name) that the page should have and lacks
 
 
+@strict
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Everything that a plan may read besides spec and status."""

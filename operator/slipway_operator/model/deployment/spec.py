@@ -17,11 +17,11 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     RolloutIntents,
 )
 from slipway_operator.api.v1alpha1.routes import InferenceLogSample
+from slipway_operator.api.writing import camel
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.strategy import Strategy, strategy_of
 from slipway_operator.model.inputs.pod_inputs import PodInputs, checked, inputs_of
-from slipway_operator.model.wire import camel
 
 KEPT = 1024  # parsed specs
 LONGEST_MESSAGE = 1024  # characters: the message goes into the status and may quote the spec

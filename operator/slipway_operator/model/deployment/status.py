@@ -3,7 +3,7 @@
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.reading import UnreadableObject, encoded, read, read_parts
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.model import wire
+from slipway_operator.api.writing import to_json
 from slipway_operator.model.deployment.compact import Json, compact, expanded
 
 
@@ -35,5 +35,5 @@ def _rest(given: Json) -> tuple[Status, tuple[str, ...]]:
 
 def render(status: Status) -> Json:
     """Return the complete `.status` as JSON, which replaces the former one; texts beyond the API's limits are cut."""
-    rendered: Json = fitted(Status, compact(wire.to_json(status)))
+    rendered: Json = fitted(Status, compact(to_json(status)))
     return rendered

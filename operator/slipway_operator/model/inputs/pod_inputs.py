@@ -11,9 +11,9 @@ from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.types import ApiType
+from slipway_operator.api.writing import camel
 from slipway_operator.model import quantity
 from slipway_operator.model.inputs.classic import Batching, PoolMember, batching_of, pool_of, pool_to_dict
-from slipway_operator.model.wire import camel
 
 SLIPWAY = "slipway"  # engine type: slipway-server
 RERANK = "rerank"

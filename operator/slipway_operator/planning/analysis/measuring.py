@@ -7,12 +7,12 @@ So a restarted operator takes the same measurement under the same key, and never
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.provider import AnalysisPhase, MetricRun
 from slipway_operator.judging.measurement import Measured, measured, noted
 from slipway_operator.manifests.job import analysis_job
 from slipway_operator.manifests.owner import Owner
-from slipway_operator.model import wire
 from slipway_operator.model.analysis.measure import ERROR_RETRY_S, Argument, Measure, Question, filled
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.planning.facts.situation import Course, Situation
@@ -87,7 +87,7 @@ def _due_at(run: AnalysisRun, metric: Measure, one: MetricRun) -> datetime:
 
 def _key(at: Situation, run: AnalysisRun, metric: Measure, one: MetricRun) -> str:
     """UID/RUN/START/TEMPLATE/METRIC/NUMBER, with START because a revision may roll out as attempt 1 again."""
-    begun = f"{wire.format_time(run.started_at)}/{run.template_hash}"
+    begun = f"{format_time(run.started_at)}/{run.template_hash}"
     return f"{at.uid}/{run.id}/{begun}/{metric.name}/{one.taken + 1}"
 
 

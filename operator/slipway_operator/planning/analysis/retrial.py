@@ -9,7 +9,7 @@ from datetime import timedelta
 from slipway_operator.api.objects import Json
 from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
-from slipway_operator.model import wire
+from slipway_operator.api.writing import to_json
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.analysis.verdict import Verdict
@@ -84,9 +84,9 @@ def again(obj: Json, run: AnalysisRun, template: Json | None) -> Retrial:
     spec = its_part(_strategy(obj), part.warmed if warmed else part)
     looks = (*_earlier(run, spec), Look(_seconds(run), ruled(run, spec)))
     shown = findings.shown(concluded(run, spec), run.verdict, run.read_at)
-    notes, measured = _notes(run, chosen, shown), wire.to_json(run.measured)
+    notes, measured = _notes(run, chosen, shown), to_json(run.measured)
     ramp = f"weight {run.ramp.weight}: {ramping.sentence(run.ramp)}" if run.ramp else ""
-    return Retrial(run, looks, wire.to_json(shown), tuple(notes), tuple(measured), ramp)
+    return Retrial(run, looks, to_json(shown), tuple(notes), tuple(measured), ramp)
 
 
 def _strategy(obj: Json) -> Strategy:

@@ -34,6 +34,11 @@ class Missing:
         return self.reason == FORMER_RECORD
 
 
+def sentence(missing: Missing | None) -> str:
+    """The beginning of the message while a reference holds everything; else empty."""
+    return f"held: {missing.what}; " if missing and missing.holds else ""
+
+
 def missing(spec: Spec, current: str, observed: Observed, status: Status) -> Missing | None:
     """The most important reference that cannot be resolved; None when all can."""
     recorded = observed.snapshots.keys() | {current, None}

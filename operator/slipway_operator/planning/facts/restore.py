@@ -21,10 +21,10 @@ from slipway_operator.api.v1alpha1.twin_shadow import (
     TwinProbes,
     TwinShadow,
 )
+from slipway_operator.api.writing import camel
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
-from slipway_operator.model.wire import camel
 from slipway_operator.planning.facts import recall
 from slipway_operator.planning.facts.recall import MAX_GENERATION
 from slipway_operator.planning.facts.revision import steps_hash

@@ -11,6 +11,7 @@ NO_ENDPOINT_S = 5.0
 POLL_S = 2.0
 NO_GATEWAY, NO_ROUTE = "NoGateway", "NoRoute"
 REQUESTS_FAILING, NO_ENDPOINTS = "RequestsFailing", "NoEndpoints"
+READY, TRAFFIC_SYNCED = "Ready", "TrafficSynced"  # conditions whose times are read back
 SERVING = "Serving"  # of the condition Ready
 REASONS = (NO_GATEWAY, NO_ROUTE, REQUESTS_FAILING, NO_ENDPOINTS)
 
@@ -61,7 +62,7 @@ def _served_before(at: Situation) -> bool:
 
     Gateways count the time without an endpoint from the start of the route, which is before its first pod.
     """
-    ready = next((item for item in at.status.conditions if item.type == "Ready"), None)
+    ready = next((item for item in at.status.conditions if item.type == READY), None)
     if ready is None or ready.status != "True":
         return ready is not None and ready.reason in REASONS
     # Ready stays True in sleep, and what gateways count then is no trouble.
@@ -77,7 +78,7 @@ def _lacks_route(at: Situation) -> bool:
 
 def _unsynced_s(at: Situation) -> float:
     """Seconds for which gateways have not routed by the table, by the condition in the status."""
-    synced = next((item for item in at.status.conditions if item.type == "TrafficSynced"), None)
+    synced = next((item for item in at.status.conditions if item.type == TRAFFIC_SYNCED), None)
     return at.elapsed_s(synced.last_transition_time) if synced and synced.status == "False" else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What users see of a plan: phase, message, conditions, Events; and the time of the next reconcile.
+"""What users see of a plan: the status with its columns, Events; and the time of the next reconcile.
 
 Everything is derived from decisions of the packages below, or from differences between two statuses. Nothing here
 decides.

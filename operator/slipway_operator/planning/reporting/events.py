@@ -1,17 +1,17 @@
-"""Events besides those of the rollout's rows: changes of pods and weights, drains, a stable revision without pods.
+"""Events besides those of rows and conditions: changes of pods and weights, drains, a stable revision without pods.
 
 Each comes from the difference between the former status and the present decisions, so once per change. Events are no
 decisions: a crash between the writes of the status and of an Event may lose it, and its content is in the status.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.status import Condition, RevisionStatus, Rollout, SleepState, State
-from slipway_operator.model import wire
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, SleepState, State
+from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Evict
 from slipway_operator.planning.decided import Decided
-from slipway_operator.planning.facts import causes, serving
 from slipway_operator.planning.facts.situation import Course, Situation
 
 
@@ -28,14 +28,11 @@ def movements(
     )
 
 
-def of_conditions(before: Sequence[Condition], now: Sequence[Condition]) -> tuple[Event, ...]:
-    """Why pods are not ready, or ready pods do not serve, when the cause differs from the former one."""
-    former = {item.type: item.reason for item in before}
-    changed = [item for item in now if former.get(item.type) != item.reason]
-    unserved = [item for item in changed if item.type == "Ready" and item.reason in serving.REASONS]
-    ill = [item for item in changed if item.type in ("Available", "CanaryHealthy") and item.reason in causes.REASONS]
-    failing = [Event("Warning", "PodsFailing", f"{item.reason}: {item.message}") for item in ill]
-    return (*failing, *(Event("Warning", "NotServing", f"{item.reason}: {item.message}") for item in unserved))
+def restored(observed: Observed) -> tuple[Event, ...]:
+    """An Event for each lost record of a revision, which is made again."""
+    lost = sorted(name for name, snapshot in observed.snapshots.items() if not snapshot.name)
+    text = "the ControllerRevision of revision {} was lost, and is made again from the copy at its workload"
+    return tuple(Event("Warning", "RecordRestored", text.format(name)) for name in lost)
 
 
 def _scaled_and_shifted(at: Situation, desired: Mapping[str, int], traffic: Traffic | None) -> tuple[Event, ...]:
@@ -62,7 +59,7 @@ def _drains(at: Situation, desired: Mapping[str, int], revisions: tuple[Revision
     for item in revisions:
         name, workload = item.revision, at.observed.workloads.get(item.revision)
         if item.scale_down_at and at.status.scale_down_at(name) is None:
-            text = f"revision {name} gets no new requests; its pods leave after {wire.format_time(item.scale_down_at)}"
+            text = f"revision {name} gets no new requests; its pods leave after {format_time(item.scale_down_at)}"
             events.append(Event("Normal", "DrainStarted", text))
         if item.role == "old" and workload and workload.desired > 0 and desired[name] == 0:
             events.append(_drained(name, at.observed.inflight(name)))

@@ -12,22 +12,23 @@ from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Plan
 from slipway_operator.model.deployment import admin_policy
 from slipway_operator.model.deployment.spec import Invalid, parse
-from slipway_operator.planning.facts import conditions, needs, restore, serving
+from slipway_operator.planning.conditions import table
+from slipway_operator.planning.conditions.condition_type import ConditionFacts
+from slipway_operator.planning.conditions.deployment import accepted
+from slipway_operator.planning.conditions.transitions import carry_over, condition
+from slipway_operator.planning.facts import needs, restore, serving
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.reporting.conditions import conditions as conditions_of
 from slipway_operator.planning.reporting.status import generation_of
 from slipway_operator.planning.sizing.sizes import Sizes, sizes_of
 from slipway_operator.planning.sizing.traffic import next_traffic
-
-KEPT = ("Ready", "Available", "TrafficSynced")  # conditions about the serving revision, independent of the spec
 
 
 def refused(obj: Json, status: Status, observed: Observed, problem: Invalid, now: datetime) -> Plan:
     """A plan that keeps everything unchanged, and reports why."""
     generation = generation_of(obj)
     served = _served(obj, status, observed, now)
-    traffic, kept, serving_s = _looked_after(*served) if served else (status.traffic, (), None)
-    fresh = (conditions.condition("Accepted", False, problem.reason, problem.message, now), *kept)
+    traffic, kept, serving_s = _looked_after(*served, obj) if served else (status.traffic, (), None)
+    fresh = (condition(accepted.name, False, problem.reason, problem.message, now), *kept)
     missing_s = needs.LOOK_AGAIN_S if problem.reason in needs.REASONS else None
     changed = status.observed_generation != generation
     return Plan(
@@ -38,7 +39,7 @@ def refused(obj: Json, status: Status, observed: Observed, problem: Invalid, now
             reason=problem.reason,
             message=problem.message,
             traffic=traffic,
-            conditions=conditions.carry_over(_with_others(fresh, status), status.conditions),
+            conditions=carry_over(_with_others(fresh, status), status.conditions),
         ),
         events=(_event(problem),) if changed else (),
         requeue_after_s=min((pause for pause in (serving_s, missing_s) if pause is not None), default=None),
@@ -78,12 +79,14 @@ def _served(obj: Json, status: Status, observed: Observed, now: datetime) -> tup
     return Course(stable=revision), Situation(spec, revision, revision, seen, observed, now, uid, status.sleep)
 
 
-def _looked_after(course: Course, at: Situation) -> tuple[Traffic | None, tuple[Condition, ...], float | None]:
+def _looked_after(
+    course: Course, at: Situation, obj: Json
+) -> tuple[Traffic | None, tuple[Condition, ...], float | None]:
     """The serving revision's table, the conditions about it, and the seconds until the next reconcile, if any."""
     sizes = sizes_of(course, at)
     traffic = _table(course, at, sizes)
-    shown = conditions_of(course, at, sizes, traffic)
-    return traffic, tuple(item for item in shown if item.type in KEPT), _look_again_s(course, at, traffic)
+    kept = table.conditions(ConditionFacts(course, at, sizes, traffic, obj), table.WITHOUT_SPEC)
+    return traffic, kept, _look_again_s(course, at, traffic)
 
 
 def _table(course: Course, at: Situation, sizes: Sizes) -> Traffic | None:

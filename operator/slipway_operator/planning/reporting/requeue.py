@@ -8,9 +8,9 @@ from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.cluster import downloads
 from slipway_operator.model.deployment.strategy import Pause
 from slipway_operator.planning.analysis import measuring, runs
+from slipway_operator.planning.conditions.references import certificate_is_awaited
 from slipway_operator.planning.facts import serving, weights
 from slipway_operator.planning.facts.situation import Course, Situation, step_now
-from slipway_operator.planning.reporting import certificate
 from slipway_operator.planning.rollout import hook_calls
 from slipway_operator.planning.rollout.progress import pause_ends
 from slipway_operator.planning.rollout.row import IN_FLIGHT
@@ -48,7 +48,7 @@ def _polls(course: Course, at: Situation, sizes: Sizes, traffic: Traffic | None)
         yield FETCHING_POLL_S
     if replacement.extra_pods(course, at, course.stable or "") or weights.evictions(at.observed):
         yield RESTART_POLL_S
-    if certificate.is_awaited(course, at):
+    if certificate_is_awaited(course, at):
         yield CERTIFICATE_POLL_S
     if any(runs.ongoing(course, at)):
         yield runs.READ_S

@@ -1,12 +1,10 @@
 """The complete status that a plan writes; it replaces the former one."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import (
     MOST_REVISIONS,
-    Condition,
     EngineStatus,
     RevisionStatus,
     Rollout,
@@ -15,13 +13,13 @@ from slipway_operator.api.v1alpha1.status import (
 from slipway_operator.model import labels
 from slipway_operator.model.engine_types import capabilities_of
 from slipway_operator.model.inputs.pod_inputs import SLIPWAY, PodInputs
+from slipway_operator.planning.conditions.condition_type import ConditionFacts
+from slipway_operator.planning.conditions.table import conditions
 from slipway_operator.planning.decided import Decided, PlanSettings
-from slipway_operator.planning.facts import downloads, groups, weights
-from slipway_operator.planning.facts.conditions import carry_over
+from slipway_operator.planning.facts import downloads, groups, model_name, weights
 from slipway_operator.planning.facts.situation import Course, Situation
-from slipway_operator.planning.reporting import foreign, model_name, summary
-from slipway_operator.planning.reporting.conditions import conditions
-from slipway_operator.planning.reporting.message import message
+from slipway_operator.planning.message import message
+from slipway_operator.planning.reporting import summary
 from slipway_operator.planning.rollout import argo
 from slipway_operator.planning.sizing import baseline
 from slipway_operator.planning.sizing.replicas import scale_down_at
@@ -33,11 +31,11 @@ def generation_of(obj: Json) -> int:
     return int(obj["metadata"].get("generation", 0))
 
 
-def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: Json, settings: PlanSettings) -> Status:
-    """The complete status. `found` are conditions that come from the object or from other controllers."""
+def status_of(decided: Decided, at: Situation, obj: Json, settings: PlanSettings) -> Status:
+    """The complete status."""
     course, sizes, desired = decided.course, decided.sizes, decided.desired
     generation = generation_of(obj)
-    shown = _conditions(decided, at, found)
+    shown = conditions(ConditionFacts(course, at, sizes, decided.traffic, obj))
     live = [item for item in (course.stable, course.target) if item]
     return Status(
         observed_generation=generation,
@@ -69,13 +67,6 @@ def status_of(decided: Decided, at: Situation, found: Sequence[Condition], obj: 
         reason=summary.reason(shown, course.rollout, at),
         lease=settings.lease or None,
     )
-
-
-def _conditions(decided: Decided, at: Situation, found: Sequence[Condition]) -> tuple[Condition, ...]:
-    fresh = conditions(decided.course, at, decided.sizes, decided.traffic)
-    named = model_name.condition(at.observed.standing, at.status.conditions, at.now)
-    shown = [*fresh, *found, *named, *foreign.condition(at.observed.foreign, at.now)]
-    return carry_over(shown, at.status.conditions)
 
 
 def _shown(course: Course, sizes: Sizes) -> Rollout | None:

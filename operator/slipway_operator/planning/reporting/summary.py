@@ -4,21 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from slipway_operator.api.v1alpha1.status import Condition, Phase, Rollout, SleepState, State
 from slipway_operator.planning.analysis import findings, runs
-from slipway_operator.planning.facts import causes, downloads, serving
-from slipway_operator.planning.facts.conditions import (
-    CERTIFICATE_READY,
-    ENGINE_METRICS,
-    FOREIGN_OBJECTS,
-    NAME_CONFLICT,
-    RESOLVED_REFS,
-    UNKNOWN_FIELD,
-    USAGE_IMPLAUSIBLE,
-    is_ill,
-)
-from slipway_operator.planning.facts.references import FORMER_RECORD
+from slipway_operator.planning.conditions import table
+from slipway_operator.planning.facts import downloads, model_name, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
-from slipway_operator.planning.reporting import model_name
-from slipway_operator.planning.reporting.message import overdue
+from slipway_operator.planning.message import overdue
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.scaling import sleep
 from slipway_operator.planning.sizing.sizes import Sizes
@@ -51,9 +40,11 @@ def reason(shown: Sequence[Condition], rollout: Rollout | None, at: Situation) -
 
     Without one, how far a download or an analysis is, else the rollout's state; None when idle.
     """
-    ill = {item.type: item.reason for item in shown if is_ill(item) and item.reason not in _UNSAID}
+    problem = table.reason(shown)
+    if problem is not None:
+        return problem
     coming = downloads.word(at) if rollout is None or rollout.state in _AWAITS_PODS else None
-    return next((ill[kind] for kind in _TELLING if kind in ill), coming or (_doing(rollout) if rollout else None))
+    return coming or (_doing(rollout) if rollout else None)
 
 
 def _doing(rollout: Rollout) -> str:
@@ -67,12 +58,7 @@ def _doing(rollout: Rollout) -> str:
     return f"{rollout.state}, {left}" if left else str(rollout.state)
 
 
-# Conditions, the most specific first, and reasons that only mean that something is in progress.
-_OF_SERVING = ("Accepted", "CanaryHealthy", "Available", "Ready", RESOLVED_REFS, NAME_CONFLICT)
-_OF_CHILDREN = (CERTIFICATE_READY, ENGINE_METRICS, "Autoscaling", FOREIGN_OBJECTS)
-_TELLING = (*_OF_SERVING, "Progressing", "CapacityAvailable", *_OF_CHILDREN, UNKNOWN_FIELD, USAGE_IMPLAUSIBLE)
 _AWAITS_PODS = frozenset({State.INITIALIZING, State.PROVISIONING, State.PROMOTING})
-_UNSAID = frozenset({causes.PLAIN, "NoReadyPods", "Starting", FORMER_RECORD})
 
 
 def ready_of_wanted(at: Situation, desired: Mapping[str, int]) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Rollout, State
-from slipway_operator.model import wire
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.hooks import GATES, Hook, HookAnswer
 from slipway_operator.model.deployment.strategy import Ramp
@@ -67,7 +67,7 @@ def sentence(course: Course, at: Situation, sizes: Sizes) -> str | None:
     hook, about = held
     kind = "gate" if hook.type in GATES else "hook"
     state = _state(rollout, hook, about)
-    since = f" since {wire.format_time(state.since)}" if state else ""
+    since = f" since {format_time(state.since)}" if state else ""
     last = f"; last answer: {state.message}" if state and state.message else ""
     return f"revision {rollout.revision} waits for {kind} {hook.name} ({hook.type}, {about}){since}{last}"
 

@@ -7,8 +7,8 @@ deployment is asleep; only then do its pods leave. `spec.replicas` is not change
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.status import Sleep, SleepState, State
-from slipway_operator.model import wire
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.facts.situation import Course, Situation
 from slipway_operator.planning.rollout.table import next_row
@@ -159,7 +159,7 @@ def sentence(course: Course, at: Situation) -> str:
     """The message about a deployment that is not awake; else empty."""
     if at.sleep is None or at.sleep.state is SleepState.AWAKE:
         return ""
-    since, expected = wire.format_time(at.sleep.since), at.sleep.expected_s
+    since, expected = format_time(at.sleep.since), at.sleep.expected_s
     if at.sleep.state is SleepState.FALLING_ASLEEP:
         return f"no request for {_limit_s(at)} s: gateways hold new requests"
     if at.sleep.state is SleepState.ASLEEP:

@@ -18,7 +18,7 @@ from slipway_operator.kube.resources import (
 )
 from slipway_operator.model import labels
 from slipway_operator.model.deployment import status as statuses
-from slipway_operator.planning.facts.conditions import is_ill
+from slipway_operator.planning.conditions.table import is_problem
 
 from .phases import Roles, state, weights
 
@@ -115,7 +115,7 @@ class Recorder:
 
     def ill(self, name: str) -> set[str]:
         """Types of the conditions that report a problem."""
-        return {item.type for item in statuses.parse(self.status(name)).conditions if is_ill(item)} & SHOWN
+        return {item.type for item in statuses.parse(self.status(name)).conditions if is_problem(item)} & SHOWN
 
     def _replicas(self, name: str, revision: str) -> list[int]:
         return sorted(item["spec"].get("replicas", 1) for item in self.own(REPLICA_SETS, name, revision))

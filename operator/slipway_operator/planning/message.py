@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
-from slipway_operator.model import wire
 from slipway_operator.model.analysis.spec import OnInconclusive
 from slipway_operator.model.deployment.strategy import Pause, Ramp
 from slipway_operator.planning.analysis import findings, ramping, runs
-from slipway_operator.planning.facts import downloads, serving
+from slipway_operator.planning.facts import downloads, model_name, references, serving
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of, step_now
-from slipway_operator.planning.reporting import model_name, resolved_refs
 from slipway_operator.planning.rollout import hooks
 from slipway_operator.planning.rollout.progress import pause_ends
 from slipway_operator.planning.scaling import sleep
@@ -29,7 +28,7 @@ _CHOICES = {
 def message(course: Course, at: Situation, sizes: Sizes) -> str:
     """The present activity, what the rollout waits for, and why."""
     parts = (
-        resolved_refs.sentence(at),
+        references.sentence(at.missing),
         "held by spec.paused; " if at.spec.paused and course.rollout else "",
         sentence(course, at, sizes),
         _mirrored(at),
@@ -81,7 +80,7 @@ def _provisioning(course: Course, at: Situation, sizes: Sizes) -> str:
 
 def _capacity_wait(course: Course, at: Situation, sizes: Sizes) -> str:
     rollout = rollout_of(course)
-    since = wire.format_time(rollout.capacity_since or at.now)
+    since = format_time(rollout.capacity_since or at.now)
     lacking = capacity.shortage(at, sizes.mode, rollout.revision)
     return f"{_step_of(course)}: revision {rollout.revision} waits for capacity since {since}: {lacking}"
 
@@ -100,7 +99,7 @@ def _paused(course: Course, at: Situation, sizes: Sizes) -> str:
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
     share += _without(course, at, sizes)
     if isinstance(step, Pause) and step.duration_s is not None:
-        return f"{share}; pausing until {wire.format_time(pause_ends(rollout, at))}"
+        return f"{share}; pausing until {format_time(pause_ends(rollout, at))}"
     undecided = f"; no verdict: {_last_words(rollout)}" if runs.step_of(rollout, at) else ""
     return f"{share}{undecided}; waits for a promotion: set spec.rollout.promote to {rollout.step_token}"
 
@@ -114,7 +113,7 @@ def _analyzing(course: Course, at: Situation, sizes: Sizes) -> str:
     rollout = rollout_of(course)
     share = f"{_step_of(course)}: revision {rollout.revision} has weight {at.weight(rollout.revision)}"
     share += _without(course, at, sizes) + _cut_off(at, rollout.revision) + _braked(rollout)
-    until = f"until {wire.format_time(runs.ends_at(rollout, at))}"
+    until = f"until {format_time(runs.ends_at(rollout, at))}"
     if at.replicas > 0 and not sizes.stable_carries:
         return f"{share}; {stable_sentence(course, at, sizes)}"
     if why := runs.problem(course, at):
@@ -123,7 +122,7 @@ def _analyzing(course: Course, at: Situation, sizes: Sizes) -> str:
     name, then = (step.template, _then(course, at, step.template)) if step else ("", "")
     ramp = rollout.analysis.ramp if rollout.analysis and isinstance(step, Ramp) else None
     if ramp and ramp.passed_at:
-        bake = f"bakes until {wire.format_time(ramp.bake_until)}" if ramp.bake_until else f"bakes at {ramp.weight}"
+        bake = f"bakes until {format_time(ramp.bake_until)}" if ramp.bake_until else f"bakes at {ramp.weight}"
         return f"{share}; it has passed and {bake}: {verdict}"
     ramped = f"; {ramping.sentence(ramp)}" if ramp and ramp.weight else ""
     return f"{share}{ramped}; analysis {name}, {until}, {then}: {verdict}"
@@ -232,7 +231,7 @@ def stable_sentence(course: Course, at: Situation, sizes: Sizes) -> str:
         return f"goes on without stable {pods}"
     since = course.rollout.stable_lost_at if course.rollout else None
     end = since + timedelta(seconds=at.spec.progress_deadline_s) if since else None
-    return f"waits for pods of stable {pods}" + (f"; goes on without them from {wire.format_time(end)}" if end else "")
+    return f"waits for pods of stable {pods}" + (f"; goes on without them from {format_time(end)}" if end else "")
 
 
 def _mirrored(at: Situation) -> str:
@@ -265,7 +264,7 @@ def _leaving(at: Situation, revision: str) -> str:
     if workload.replicas == 0 or settled is None:
         return ""
     if at.now < settled:
-        return f"former revision {revision} leaves at {wire.format_time(settled)}"
+        return f"former revision {revision} leaves at {format_time(settled)}"
     inflight = at.observed.inflight(revision)
     if workload.desired > 0 and inflight != 0:
         counted = {None: "its requests", 1: "1 request"}.get(inflight, f"{inflight} requests")

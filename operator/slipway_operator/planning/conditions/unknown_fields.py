@@ -6,18 +6,17 @@
 import difflib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment import last_applied
 from slipway_operator.model.deployment.spec_fields import FIELDS
-from slipway_operator.planning.facts.conditions import UNKNOWN_FIELD, condition
+from slipway_operator.planning.conditions.condition_type import ConditionFacts, ConditionState, condition_type
 
+UNKNOWN_FIELD = "UnknownField"  # the type and its reason
 MOST = 5  # fields that are named
 LONGEST = 64  # characters of a name that are shown and compared
 
@@ -28,24 +27,25 @@ for _path in FIELDS:
     _BELOW[_parent].add(_name)
 
 
-def conditions(obj: Json, now: datetime) -> list[Condition]:
-    """UnknownField where the last applied manifest has such a field; else nothing."""
-    found = list(islice(_unknown(last_applied.manifest(obj), obj, "", ""), MOST + 1))
-    if not found:
-        return []
-    named = ", ".join(found[:MOST]) + (" and more" if len(found) > MOST else "")
+def _new_fields(before: Condition | None, now: Condition | None) -> Event | None:
+    """One Event for each message that the former condition lacks."""
+    is_new = now is not None and (before is None or before.message != now.message)
+    return Event("Warning", "UnknownField", now.message) if now and is_new else None
+
+
+@condition_type(UNKNOWN_FIELD, rank=130, event=_new_fields, bad_when="True")
+def unknown_field(facts: ConditionFacts) -> ConditionState | None:
+    """Where the last applied manifest has a field that the schema lacks; else nothing."""
+    applied = last_applied.manifest(facts.obj)
+    problems = list(islice(_unknown(applied, facts.obj, "", ""), MOST + 1))
+    if not problems:
+        return None
+    named = ", ".join(problems[:MOST]) + (" and more" if len(problems) > MOST else "")
     text = (
         f"the API server dropped from the manifest that was applied last: {named}; correct the manifest and apply it "
         "again; kubectl refuses such fields unless it runs with --validate=false"
     )
-    return [condition(UNKNOWN_FIELD, True, UNKNOWN_FIELD, text, now)]
-
-
-def of_conditions(before: Iterable[Condition], now: Iterable[Condition]) -> tuple[Event, ...]:
-    """One Event for each message of the condition UnknownField that the former conditions lack."""
-    former = {item.message for item in before if item.type == UNKNOWN_FIELD}
-    fresh = [item for item in now if item.type == UNKNOWN_FIELD and item.message not in former]
-    return tuple(Event("Warning", "UnknownField", item.message) for item in fresh)
+    return ConditionState(True, UNKNOWN_FIELD, text)
 
 
 def _unknown(applied: Any, stored: Any, path: str, shown: str) -> Iterator[str]:
@@ -79,3 +79,6 @@ def _nearest(path: str, shown: str, name: str) -> str | None:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+TYPES = (unknown_field,)

@@ -6,14 +6,13 @@ Sleep needs none of them: gateways count requests, so an engine without metrics 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import MetricsPage
 from slipway_operator.model.deployment.autoscaling import OWN_NAMES
 from slipway_operator.model.engine_types import metrics_of
 from slipway_operator.model.inputs.pod_inputs import Engine
-from slipway_operator.planning.facts.conditions import ENGINE_METRICS, condition
-from slipway_operator.planning.facts.situation import Course, Situation
+from slipway_operator.planning.conditions.condition_type import ConditionFacts, ConditionState, condition_type
+from slipway_operator.planning.facts.situation import Situation
 
 _TTFT = ("ttft", "waiting", "running")  # without a first token, only an empty queue shows that there was no request
 # What an engine must export for each metric of the metrics API; docs/autoscaling.md describes these.
@@ -36,29 +35,31 @@ _ABSENT = {
     "vllm": "remove --disable-log-stats from spec.engine.args, or use a version that exports it",
     "sglang": "it is there from the first request on; if not, use a version that exports it",
 }
+STARTING, NO_READY_PODS = "Starting", "NoReadyPods"
 Needed = Mapping[str, str]  # field of EngineMetrics → the metric and the autoscaler that need it
 Problem = tuple[str, str]  # reason, message
 
 
-def conditions(course: Course, at: Situation) -> list[Condition]:
-    """EngineMetricsAvailable where an autoscaler needs metrics of engines that this operator serves; else nothing."""
+@condition_type("EngineMetricsAvailable", rank=100, event=None, starting=frozenset({STARTING, NO_READY_PODS}))
+def engine_metrics_available(facts: ConditionFacts) -> ConditionState | None:
+    """Where an autoscaler needs metrics of engines that this operator serves; else nothing."""
+    course, at = facts.course, facts.at
     pages, needed = at.observed.pages, _needed(at)
     if pages is None or not needed:
-        return []
+        return None
     if at.asleep:
-        return [condition(ENGINE_METRICS, True, "Asleep", "it has no pods until the next request", at.now)]
+        return ConditionState(True, "Asleep", "it has no pods until the next request")
     live = [name for name in (course.stable, course.target) if name]
     problems = [*_unnamed(live, needed, at), *_unread(pages, at), *_missing(pages, needed, at)]
     if problems:
         (reason, message), others = problems[0], len(problems) - 1
-        text = f"{message}; and {others} more such problems" if others else message
-        return [condition(ENGINE_METRICS, False, reason, text, at.now)]
+        return ConditionState(False, reason, f"{message}; and {others} more such problems" if others else message)
     if not pages:
         ready = any(at.ready(name) for name in live)
-        reason, text = ("Starting", "is read within seconds") if ready else ("NoReadyPods", "is read once it is ready")
-        return [Condition(ENGINE_METRICS, "Unknown", reason, f"the first pod {text}", at.now)]
+        reason, text = (STARTING, "is read within seconds") if ready else (NO_READY_PODS, "is read once it is ready")
+        return ConditionState(None, reason, f"the first pod {text}")
     text = f"every ready pod exports what is needed: {', '.join(dict.fromkeys(needed.values()))}"
-    return [condition(ENGINE_METRICS, True, "MetricsRead", text, at.now)]
+    return ConditionState(True, "MetricsRead", text)
 
 
 def _needed(at: Situation) -> dict[str, str]:
@@ -121,3 +122,6 @@ def _engine(revision: str, at: Situation) -> Engine | None:
     snapshot = at.observed.snapshots.get(runs)
     inputs = snapshot.inputs if snapshot else at.spec.inputs if runs == at.current else None
     return inputs.engine if inputs else None
+
+
+TYPES = (engine_metrics_available,)
