@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_reference  # beside this file
+import draw_header
 import fields_page
 import models_page
 import rollouts_page
@@ -26,6 +27,7 @@ TEMPLATE_CRD = CRD.with_name("analysistemplates.yaml")
 TENANT_CRD = CRD.with_name("tenants.yaml")
 POOL_CRD = CRD.with_name("modelpools.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
+DRAW = ROOT / "server" / "slipway_server" / "kernels" / "c" / "draw.h"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
 Node = dict[str, Any]
@@ -90,6 +92,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "status.md": status_page.page(),
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
         FIELDS: known_fields(deployment),
+        DRAW: draw_header.page(),
         CRD: crd.text(ModelDeployment),
         CHART_CRDS / CRD.name: crd.text(ModelDeployment),
         TEMPLATE_CRD: crd.text(AnalysisTemplate),
