@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_reference  # beside this file
+import draw_header
 import fields_page
 import models_page
 import rollouts_page
@@ -28,6 +29,7 @@ TENANT_CRD = CRD.with_name("tenants.yaml")
 POOL_CRD = CRD.with_name("modelpools.yaml")
 FIELDS = ROOT / "operator" / "slipway_operator" / "model" / "deployment" / "spec_fields.py"
 BAD_WHEN_TRUE = ROOT / "cli" / "slipway_cli" / "objects" / "bad_when_true.py"
+DRAW = ROOT / "server" / "slipway_server" / "kernels" / "c" / "draw.h"
 CHART_CRDS = ROOT / "charts" / "slipway" / "files" / "crds"
 
 Node = dict[str, Any]
@@ -93,6 +95,7 @@ def outputs() -> dict[Path, str]:
         ROOT / "docs" / "threat-model.md": threat_model_page.page(),
         FIELDS: known_fields(deployment),
         BAD_WHEN_TRUE: bad_when_true(),
+        DRAW: draw_header.page(),
         CRD: crd.text(ModelDeployment),
         CHART_CRDS / CRD.name: crd.text(ModelDeployment),
         TEMPLATE_CRD: crd.text(AnalysisTemplate),

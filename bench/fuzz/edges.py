@@ -5,14 +5,14 @@ import math
 from typing import Any
 
 from slipway_server.http import openapi
+from slipway_server.sampling import PARAMETERS, Acts
 
 from .values import NUMBERS
 
-# Of a sound request: each is completed or refused, whatever is drawn. `priority` would let a few starve the others.
-_FIELDS = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens"),
-    *("frequency_penalty", "presence_penalty", "repetition_penalty"),
-)
+# Of a sound request: each is completed or refused, whatever is drawn. They decide which token is chosen.
+_FIELDS = [
+    name for name, parameter in PARAMETERS.items() if parameter.is_number and parameter.acts in (Acts.LOGITS, Acts.DRAW)
+]
 
 
 def edges(schema: dict[str, Any]) -> list[Any]:

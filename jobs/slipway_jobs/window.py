@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from slipway_process.backoff import Backoff
+
 FIRST, LEAST = 4.0, 1.0
-PAUSE_S = 1.0
-MAX_PAUSE_S = 60.0
+BACKOFF = Backoff(1.0, 60.0)
+LEAST_PAUSE_S = 0.05
 
 
 @dataclass(slots=True)
@@ -16,7 +18,7 @@ class Window:
     running: int = 0
     paused_until_s: float = 0.0
     shrunk_s: float = float("-inf")
-    pause_s: float = PAUSE_S
+    halvings: int = 0  # since the last success
 
     def room(self, now_s: float) -> int:
         return 0 if now_s < self.paused_until_s else max(0, int(self.size) - self.running)
@@ -27,7 +29,7 @@ class Window:
     def succeeded(self) -> None:
         self.running -= 1
         self.size = min(self.limit, self.size + 1 / self.size)
-        self.pause_s = PAUSE_S
+        self.halvings = 0
 
     def broke(self) -> None:
         self.running -= 1
@@ -38,7 +40,7 @@ class Window:
         if began_s >= self.shrunk_s:
             self.shrunk_s = now_s
             self.size = max(LEAST, self.size / 2)
-            wait_s = min(MAX_PAUSE_S, self.pause_s if retry_after_s is None else max(retry_after_s, 0.05))
-            self.pause_s = min(MAX_PAUSE_S, self.pause_s * 2)
-            self.paused_until_s = now_s + wait_s
+            self.halvings += 1
+            pause_s = BACKOFF.delay_s(self.halvings) if retry_after_s is None else max(LEAST_PAUSE_S, retry_after_s)
+            self.paused_until_s = now_s + min(BACKOFF.most_s, pause_s)
         return max(0.0, self.paused_until_s - now_s)

@@ -9,13 +9,14 @@ import random
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from slipway_process.backoff import Backoff
+
 K = TypeVar("K", bound=Hashable)
 E = TypeVar("E", bound=tuple[object, ...])
 Handle = Callable[[K, int], Awaitable[float | None]]
 _Ranked = tuple[float, int, K]  # rank, place among equal ranks, key
 
-BACKOFF_FIRST_S = 0.2
-BACKOFF_LIMIT_S = 300.0
+BACKOFF = Backoff(0.2, 300.0, jitter=0.5)
 HEAD_START_S = 60.0
 _SLACK = 64  # outdated heap entries that are tolerated before the heap is rebuilt
 
@@ -180,8 +181,7 @@ class WorkQueue(Generic[K]):
         """
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self.retries += 1
-        full = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 32))
-        self._release(key, full * (0.5 + 0.5 * self._jitter()))
+        self._release(key, BACKOFF.delay_s(failures, self._jitter()))
 
     def failures(self, key: K) -> int:
         """Return the number of consecutive failures of a key."""

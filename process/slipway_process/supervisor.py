@@ -13,11 +13,13 @@ from enum import Enum
 from threading import Event
 from typing import Any, TypeVar
 
+from .backoff import Backoff
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+PAUSES = Backoff(0.1, 30.0)
 # A task that has run for so long has recovered: its failures of before no longer count.
 STEADY_S = 10.0
 # Failures in a row after which a restart does not help.
@@ -114,7 +116,7 @@ class Supervisor:
                 self._on_give_up()
                 return
             one.pauses = True
-            await asyncio.sleep(_pause_s(one.failures))
+            await asyncio.sleep(PAUSES.delay_s(one.failures))
 
     def _failing(self, kind: OnFailure) -> str:
         now_s = self._clock()
@@ -184,9 +186,4 @@ def keep_thread(
             failures = 1 if time.monotonic() - began_s >= STEADY_S else failures + 1
             log.error("the thread %r ended and is started again", name, exc_info=error)
             on_restart(name)
-        ended.wait(_pause_s(failures))
-
-
-def _pause_s(failures: int) -> float:
-    """The pause after so many failures in a row, in seconds."""
-    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 20)))
+        ended.wait(PAUSES.delay_s(failures))

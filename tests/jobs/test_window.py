@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_jobs.window import FIRST, LEAST, MAX_PAUSE_S, Window
+from slipway_jobs.window import BACKOFF, FIRST, LEAST, Window
 
 
 def test_the_window_grows_by_one_for_each_window_of_successes_up_to_its_limit() -> None:
@@ -54,5 +54,5 @@ def test_the_window_stays_within_its_bounds_whatever_comes(events: list[tuple[st
         elif kind == "broke":
             window.broke()
         else:
-            assert 0 <= window.refused(now_s - 0.5, now_s, value) <= MAX_PAUSE_S
+            assert 0 <= window.refused(now_s - 0.5, now_s, value) <= BACKOFF.most_s
         assert LEAST <= window.size <= 32 and window.running == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_operator.queue import BACKOFF_LIMIT_S, HEAD_START_S, WorkQueue, work
+from slipway_operator.queue import BACKOFF, HEAD_START_S, WorkQueue, work
 from slipway_process.supervisor import Supervisor
 
 
@@ -135,7 +135,7 @@ def test_failures_wait_longer_each_time_up_to_a_limit(queue, clock):
         clock.now = queue.next_due()
     assert waits[:4] == pytest.approx([0.2, 0.4, 0.8, 1.6])
     assert all(later > earlier - 1e-6 for earlier, later in pairwise(waits))
-    assert waits[-1] == pytest.approx(BACKOFF_LIMIT_S)
+    assert waits[-1] == pytest.approx(BACKOFF.most_s)
     assert queue.retries == 15
 
 

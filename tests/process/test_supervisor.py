@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from slipway_process import supervisor as module
+from slipway_process.backoff import Backoff
 from slipway_process.supervisor import MOST_FAILURES, OnFailure, Supervisor, keep_thread, observe
 from testkit.until import until_async
 
@@ -20,8 +21,7 @@ def restarts() -> list[str]:
 
 @pytest.fixture
 async def tasks(restarts: list[str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervisor]:
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(module, "PAUSES", Backoff(0.001, 0.01))
     made = Supervisor(restarts.append)
     yield made
     await made.close()
@@ -110,7 +110,7 @@ async def test_the_end_of_the_process_is_no_failure(restarts: list[str]) -> None
 
 
 def test_a_thread_is_kept_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(module, "PAUSES", Backoff(0.001, 30.0))
     restarts, ended, left = list[str](), threading.Event(), [3]
 
     def loop() -> None:

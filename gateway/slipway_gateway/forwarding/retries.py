@@ -19,8 +19,6 @@ from .held_request import HeldRequest
 from .retry_state import BAD_RESPONSE, RetryState
 from .sender import Sender
 
-_MAX_PAUSE_S = 1.0
-
 
 class Retries:
     """Attempts of all requests of one gateway."""
@@ -172,7 +170,7 @@ class Retries:
             await held_request.send_comment(self._balancer.published.find(outgoing.whose), self._clock())
             if held_request.left:
                 return False
-        state.pause_s = min(state.pause_s * 2, _MAX_PAUSE_S)
+        state.pauses += 1
         state.tried.clear()
         return True
 

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slipway_process.backoff import Backoff
+
 from ..judging.outcome import OutcomeRecorder
 from ..upstream.exchange import UpstreamResponse
 
-FIRST_PAUSE_S = 0.05
+PAUSES = Backoff(0.05, 1.0)  # between attempts at endpoints that all failed
 BAD_RESPONSE = "bad_response"  # reason of a failure: the server sent something that is no HTTP response
 
 
@@ -36,7 +38,7 @@ class RetryState(msgspec.Struct):
 
     hold_until: float
     limit: int
-    pause_s: float = FIRST_PAUSE_S
+    pauses: int = 0  # since its endpoints were last new to it
     attempts: int = 0
     spent: int = 0
     sent_s: float = 0.0  # when the last attempt began
@@ -58,7 +60,7 @@ class RetryState(msgspec.Struct):
 
     def again(self, broken_url: str, hold_until: float) -> None:
         self.spent += 1
-        self.hold_until, self.pause_s, self.last = hold_until, FIRST_PAUSE_S, None
+        self.hold_until, self.pauses, self.last = hold_until, 0, None
         self.tried = {broken_url}
 
     def note(self, url: str, fault: AttemptFailure) -> None:
@@ -70,6 +72,11 @@ class RetryState(msgspec.Struct):
         # fell asleep.
         refused = fault.response is not None and not fault.crashed
         self.spent += fault.sent and not ((self.was_taken or self.wakes) and refused)
+
+    @property
+    def pause_s(self) -> float:
+        """The next pause before all endpoints are tried again."""
+        return PAUSES.delay_s(self.pauses + 1)
 
     @property
     def waits_in_vain(self) -> bool:

@@ -2,10 +2,12 @@
 
 from collections import OrderedDict
 
+from slipway_process.backoff import Backoff
+
 MAX_SOURCES = 4096
 FREE = 10.0  # refusals that cost nothing
 FORGOTTEN_PER_S = 1.0
-FIRST_DELAY_S, MAX_DELAY_S = 0.05, 2.0
+BACKOFF = Backoff(0.1, 2.0)  # of refusals beyond these
 
 
 class FailureDelays:
@@ -27,4 +29,4 @@ class FailureDelays:
         self._sources[source] = count, now
         if len(self._sources) > self._max_sources:
             self._sources.popitem(last=False)
-        return 0.0 if count <= FREE else min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** (count - FREE))
+        return BACKOFF.delay_s(count - FREE)

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from slipway_process.backoff import Backoff
 from slipway_process.batches import Quarantine, Written, write_apart
 from slipway_process.database_errors import UNAVAILABLE, is_of_record
 from slipway_process.places import Places
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 # With the time of a write this is what a gateway that is killed may lose: less than a second.
 _INTERVAL_S = 0.5
-_MAX_PAUSE_S = 10.0
+_BACKOFF = Backoff(1.0, 10.0)  # while the database is away
 # Charges that wait while the database is away: some 40 MB, with a share for each tenant. Others are lost, and counted.
 MAX_WAITING = 100_000
 _MAX_BATCH = 5000
@@ -58,7 +59,7 @@ class Ledger:
         self._unwritten: dict[str, int] = {}  # by waiting charge: the part of its costs that is not written
         self._last: dict[str, Charge] = {}  # charges of running responses, as they were last written
         self._flushing = asyncio.Lock()
-        self._pause_s = _INTERVAL_S
+        self._failures = 0  # in a row
         self._read_s = self._trimmed_s = self._forgot_s = float("-inf")
         self.spending = Spending()
         self._id = ""
@@ -114,7 +115,7 @@ class Ledger:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(_BACKOFF.delay_s(self._failures) or _INTERVAL_S)
             await self.flush()
 
     async def flush(self) -> bool:
@@ -125,12 +126,12 @@ class Ledger:
         async with self._flushing:
             error = await self._write(self._batch()) or await self._look()
             if error is None:
-                self._pause_s = _INTERVAL_S
+                self._failures = 0
                 return True
-            if self._pause_s == _INTERVAL_S:
+            if not self._failures:
                 log.error("the ledger cannot be written, charges wait: %s", error)
             self._metrics.ledger_failures.inc()
-            self._pause_s = min(_MAX_PAUSE_S, self._pause_s * 2)
+            self._failures += 1
             return False
 
     async def _write(self, batch: Sequence[Charge]) -> Exception | None:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from slipway_process.backoff import Backoff
 from slipway_process.database_errors import UNAVAILABLE, is_of_record
 from slipway_process.shares import Shares
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.5  # until the next turn when no event comes
 _GATHER_S = 0.01  # results that come at once are recorded in one transaction
 _SWEEP_EACH_S, _PURGE_EACH_S, _COUNT_EACH_S = 0.25, 60.0, 10.0
-_MAX_PAUSE_S = 10.0
+_BACKOFF = Backoff(0.5, 10.0)  # while the database cannot be used
 _MAX_WINDOWS = 4096
 _PURGES, _PURGE_AGAIN_S = 20, 0.5  # slices in one turn, and when the next ones follow if more is left
 
@@ -55,7 +56,7 @@ class Dispatcher:
         self._shares = Shares(settings.max_concurrency)  # of lines in flight, or with a result that is not recorded
         self._windows: OrderedDict[str, Window] = OrderedDict()
         self._next: dict[str, float] = {}  # when each regular task is due next
-        self._pause_s = 0.0
+        self._failures = 0  # of turns, in a row
         self._last_tenant, self._is_full = "", False
         self._validating: asyncio.Task[bool] | None = None
         self._suspect: asyncio.Task[None] | None = None
@@ -74,7 +75,7 @@ class Dispatcher:
         while not (self.draining and not self._running and not self._results):
             try:
                 more = await self._turn()
-                self.trouble, self._pause_s = "", 0.0
+                self.trouble, self._failures = "", 0
             except UNAVAILABLE as error:
                 self._failed(error)
                 more = False
@@ -119,17 +120,17 @@ class Dispatcher:
             self._validating.add_done_callback(lambda _: self.wake())
 
     def _failed(self, error: BaseException) -> None:
-        if not self.trouble or not self._pause_s:
+        if not self.trouble or not self._failures:
             log.error("the database cannot be used, batches wait: %s", error)
         self._metrics.database_failures.inc()
         self.trouble = f"the database cannot be used: {type(error).__name__}"
         # Leases ran on meanwhile: those of lines in flight are renewed before anything else, or others send the lines.
         self._next.pop("renew", None)
-        self._pause_s = min(_MAX_PAUSE_S, max(0.5, self._pause_s * 2))
+        self._failures += 1
 
     async def _sleep(self, more: bool) -> None:
-        if self._pause_s:
-            await asyncio.sleep(self._pause_s)
+        if self._failures:
+            await asyncio.sleep(_BACKOFF.delay_s(self._failures))
             return
         if not more:
             try:

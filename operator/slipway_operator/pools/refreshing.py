@@ -18,10 +18,11 @@ from slipway_operator.kube.errors import ApiError, Fenced, NotFound
 from slipway_operator.kube.ownership import is_leaving
 from slipway_operator.kube.resources import PODS
 from slipway_operator.model import labels
+from slipway_process.backoff import Backoff
 
 # A sync that reads the cache just before the watch renews it writes the old file. So the annotation is changed again
-# after AGAIN_S, and each further time after twice as long; then the kubelet's own period is over.
-AGAIN_S, MAX_AGAIN = 4.0, 4
+# later, MAX_AGAIN times; then the kubelet's own period is over.
+AGAIN, MAX_AGAIN = Backoff(4.0, 32.0), 4
 AT_ONCE = 64  # pods of a pool that are annotated in one look
 _MARK = re.compile(r"([0-9a-f]{16})(?:-([0-9]))?")
 
@@ -61,7 +62,7 @@ def next_mark(seen: SeenMark, wanted: str, *, behind: bool, now_s: float) -> str
     if matched is None or matched[1] != wanted:
         return wanted
     again = int(matched[2] or 0)
-    if not behind or again >= MAX_AGAIN or now_s - seen.since_s < AGAIN_S * 2**again:
+    if not behind or again >= MAX_AGAIN or now_s - seen.since_s < AGAIN.delay_s(again + 1):
         return None
     return f"{wanted}-{again + 1}"
 

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
+
+from ..sampling import NEUTRAL, OF_LOGITS, SamplingValues
 
 PENDING: Final = -1  # in an output: a token that the device has drawn and that the host has not read yet
 
@@ -28,26 +31,14 @@ class Grammar:
     param: str = ""  # the request's field that it came with
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens are chosen. Names and meanings are vLLM's."""
+_rules_of_logits = attrgetter(*OF_LOGITS)
+_NO_RULES = tuple(NEUTRAL[name] for name in OF_LOGITS)
 
-    max_tokens: int
-    temperature: float = 1.0  # 0: greedy; between 0 and 0.01 it is 0.01, as in vLLM
-    top_p: float = 1.0
-    top_k: int = 0  # 0: all of the vocabulary
-    min_p: float = 0.0  # of the likeliest token's probability
-    seed: int = 0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0  # over the prompt too
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    allowed_token_ids: tuple[int, ...] = ()  # empty: all
-    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that must not be completed
-    min_tokens: int = 0  # no stop token is chosen before
-    stop_token_ids: tuple[int, ...] = ()
-    logprobs: int = -1  # alternatives for each token, beside its own log probability; -1: none at all
-    prompt_logprobs: int = -1
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams(SamplingValues):
+    """How tokens are chosen, with what no field of a request says as it is."""
+
     grammar: Grammar | None = None  # only tokens that it allows are chosen
     logprobs_of_allowed: bool = False  # only tokens that the grammar allows are alternatives
 
@@ -63,15 +54,7 @@ class SamplingParams:
     @property
     def edits_logits(self) -> bool:
         """Whether anything but temperature and truncation changes the distribution."""
-        return bool(
-            self.frequency_penalty
-            or self.presence_penalty
-            or self.repetition_penalty != 1.0
-            or self.logit_bias
-            or self.allowed_token_ids
-            or self.bad_words
-            or self.min_tokens
-        )
+        return bool(_rules_of_logits(self) != _NO_RULES)
 
     def finish_after(self, token: int, tokens: int) -> FinishReason | None:
         """Why an answer of `tokens` tokens, of which `token` is the last one, ends; None when it goes on."""

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from slipway_process.backoff import Backoff
+
 from .client import EngineCrashed, EngineError
 
 log = logging.getLogger("slipway.engine")
 
 WINDOW_S = 600.0
-FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
+BACKOFF = Backoff(1.0, 30.0)
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class Restarts:
         self._crashes.append(now_s)
         if before >= self.most:
             return None
-        return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (before - 1)) if before else 0.0
+        return BACKOFF.delay_s(before)
 
 
 async def keep_running(

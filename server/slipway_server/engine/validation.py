@@ -4,14 +4,12 @@ The HTTP process checks the same with better sentences. This is the last check b
 token ids, and before the scheduler, which every request shares. Pure.
 """
 
-import sys
 from collections.abc import Iterator
 
+from ..sampling import INT64, LARGEST, PARAMETERS
 from .grammars.messages import MAX_GRAMMAR_BYTES
 from .request import Grammar, Request, SamplingParams
 
-INT64 = 2**63
-LARGEST = sys.float_info.max
 KINDS = ("json_schema", "regex", "choice", "grammar")
 Range = tuple[str, float, float, float]  # name, value, least, most
 
@@ -35,23 +33,16 @@ def validate_request(request: Request, vocab_size: int) -> None:
 
 
 def _ranges(request: Request) -> Iterator[Range]:
-    yield "priority", request.priority, -INT64, INT64 - 1
+    yield "priority", request.priority, -INT64 - 1, INT64
     yield "weight", request.weight, 1e-6, 1e6
     if request.timeout_s is not None:
         yield "timeout", request.timeout_s, 0, 1e9
     p = request.sampling
     if p is None:
         return
-    yield "max_tokens", p.max_tokens, 1, INT64 - 1
-    yield "min_tokens", p.min_tokens, 0, INT64 - 1
-    yield "temperature", p.temperature, 0, LARGEST
-    yield "top_p", p.top_p, 0, 1
-    yield "top_k", p.top_k, 0, INT64 - 1
-    yield "min_p", p.min_p, 0, 1
-    for name in ("frequency_penalty", "presence_penalty", "repetition_penalty"):
-        yield name, getattr(p, name), -LARGEST, LARGEST
-    yield "logprobs", p.logprobs, -1, INT64 - 1
-    yield "prompt_logprobs", p.prompt_logprobs, -1, INT64 - 1
+    for name, parameter in PARAMETERS.items():
+        if parameter.range:
+            yield name, getattr(p, name), *parameter.range
     for _, bias in p.logit_bias:
         yield "logit_bias", bias, -LARGEST, LARGEST
 

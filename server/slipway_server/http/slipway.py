@@ -11,7 +11,7 @@ from aiohttp import web
 from ..json_lists import json_list
 from .openai import check_model
 from .requests.bodies import body_of
-from .requests.sampling import Sampling
+from .requests.sampling import Sampling, sampling_of
 from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest
 from .requests.shadow import priority_of
 from .responses.delta import Delta
@@ -70,15 +70,13 @@ class Slipway:
     async def api_generate(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
         body, [prompt] = await self._service.read(incoming.body, ApiGenerateRequest, incoming.tenant)
-        sampling = Sampling(max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p)
-        return await self._api_answer(http, incoming, prompt.tokens, sampling, stream=body.stream)
+        return await self._api_answer(http, incoming, prompt.tokens, sampling_of(body))
 
     async def named_generate(self, http: web.Request) -> web.StreamResponse:
         incoming = await read_request(http, self._service.tenants)
         check_model(self._service, http.match_info["name"])
         body, [prompt] = await self._service.read(incoming.body, NamedGenerateRequest, incoming.tenant)
-        sampling = Sampling(max_tokens=body.max_tokens)
-        return await self._api_answer(http, incoming, prompt.tokens, sampling, stream=body.stream)
+        return await self._api_answer(http, incoming, prompt.tokens, sampling_of(body))
 
     async def api_embed(self, http: web.Request) -> web.Response:
         tenant = self._service.tenants.of(http.headers)
@@ -95,13 +93,7 @@ class Slipway:
         )
 
     async def _api_answer(
-        self,
-        http: web.Request,
-        incoming: IncomingRequest,
-        prompt: tuple[int, ...],
-        sampling: Sampling,
-        *,
-        stream: bool,
+        self, http: web.Request, incoming: IncomingRequest, prompt: tuple[int, ...], sampling: Sampling
     ) -> web.StreamResponse:
         began = time.monotonic()
         priority = priority_of(http.headers)
@@ -109,14 +101,14 @@ class Slipway:
         generation = await self._service.prepare_generation(
             sampling, seed=identity.seed, priority=priority, tenant=incoming.tenant
         )
-        progress = incoming.track_progress(identity, streamed=stream)
+        progress = incoming.track_progress(identity, streamed=bool(sampling.stream))
 
         def source(resumed: tuple[int, ...]) -> AsyncGenerator[Delta, None]:
             return self._service.generate(prompt, generation, resumed=resumed)
 
         answer = self._replays.answer(incoming, identity, source, progress=progress, known=incoming.resumed_tokens)
         async with aclosing(answer) as deltas:
-            if stream:
+            if sampling.stream:
                 return await stream_events(
                     http, token_events(deltas, progress), progress=progress, prompt_tokens=len(prompt)
                 )

@@ -7,7 +7,6 @@ top_p works by rejection: a token is drawn from all tokens; if the likelier ones
 one is drawn from those alone. An accepted token has exactly its probability among the tokens that top_p leaves.
 """
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,30 +15,39 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from ..sampling import DRAW_FIELDS, DRAW_RULES, INT32, NEUTRAL
+
 STRETCH, GROUP = 1024, 32  # tokens
 NUMBERS = 8 << 20  # logits of one pass, which takes several times their memory
 STRETCHES, GROUPS, TOKENS = range(3)  # kinds of races
 WORD = 0xFFFFFFFF
 MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  # of Philox4x32-10
 
-# As the C struct. inverse_temperature 0: the likeliest token; top_k 0: all tokens.
-_PACKED: Final = struct.Struct("=Qfffi")
-_FIELDS: Final = numpy.dtype(
-    [("seed", "u8"), ("inverse_temperature", "f4"), ("top_p", "f4"), ("min_p", "f4"), ("top_k", "i4")]
-)
-LIKELIEST: Final = _PACKED.pack(0, 0.0, 1.0, 0.0, 0)
+# Aligned as the C struct. inverse_temperature 0: the likeliest token; top_k 0: all tokens.
+DRAW: Final = numpy.dtype(list(DRAW_FIELDS.items()), align=True)
+_NO_RULES: Final = {name: NEUTRAL[name] for name in DRAW_RULES}
 
 
-def draw_by(seed: int, temperature: float, *, top_p: float = 1.0, min_p: float = 0.0, top_k: int = 0) -> bytes:
-    """Packs the sampling parameters of a sequence: one row of `Draws`."""
-    return _PACKED.pack(seed % 2**64, 1.0 / temperature, top_p, min_p, min(top_k, 2**31 - 1))
+def _packed(values: Mapping[str, float]) -> bytes:
+    row = numpy.zeros(1, DRAW)
+    row[0] = tuple(values[name] for name in DRAW_FIELDS)
+    return row.tobytes()
+
+
+LIKELIEST: Final = _packed({"seed": 0, "inverse_temperature": 0.0} | _NO_RULES)
+
+
+def draw_by(seed: int, temperature: float, **rules: float) -> bytes:
+    """Packs the sampling parameters of a sequence: one row of `Draws`. A rule that is not given removes no token."""
+    limited = {name: min(value, INT32) for name, value in rules.items()}
+    return _packed({"seed": seed % 2**64, "inverse_temperature": 1.0 / temperature} | _NO_RULES | limited)
 
 
 class Draws:
     """The packed sampling parameters of each row, and its position in the output, which determines its noise."""
 
     def __init__(self, rows: list[bytes], positions: list[int]) -> None:
-        self.rows = numpy.frombuffer(b"".join(rows), _FIELDS)
+        self.rows = numpy.frombuffer(b"".join(rows), DRAW)
         self.positions = numpy.array(positions, numpy.int64)
 
 

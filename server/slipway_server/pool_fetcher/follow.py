@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slipway_process.backoff import Backoff
+
 from ..models.checkpoint import MARKER
 from ..predict.pool.catalog import FETCH_ERROR, MAX_ERROR_BYTES, CatalogError, PoolEntry, read_catalog
 
@@ -18,7 +20,7 @@ log = logging.getLogger("slipway.pool_fetcher")
 
 POLL_S = 1.0
 PARALLEL = 2  # downloads at a time
-FIRST_DELAY_S, LONGEST_DELAY_S = 2.0, 300.0  # between two attempts for one entry
+BACKOFF = Backoff(4.0, 300.0)  # between two attempts for one entry
 REMOVE_AFTER_S = 60.0  # the server ends the requests of an entry that left before its files go
 # slipway-fetcher, whose last words go to the file of its first argument.
 _RUN = """
@@ -44,9 +46,9 @@ class _Attempts:
     next_s: float = 0.0
     running: "asyncio.Task[None] | None" = None
 
-    def failed(self, delay_s: float) -> None:
+    def failed(self, delay_s: float | None = None) -> None:
         self.count += 1
-        self.next_s = time.monotonic() + min(LONGEST_DELAY_S, delay_s)
+        self.next_s = time.monotonic() + (BACKOFF.delay_s(self.count) if delay_s is None else delay_s)
 
 
 @dataclass(slots=True)
@@ -99,12 +101,12 @@ class PoolFolder:
             async with self._slots:
                 reason = await self._fetch(entry)
             if reason:
-                attempts.failed(FIRST_DELAY_S * 2 ** min(attempts.count + 1, 10))
+                attempts.failed()
                 log.error("a model cannot be fetched: %s", reason, extra={"model": entry.name, "path": entry.path})
             else:
                 log.info("fetched", extra={"model": entry.name, "path": entry.path})
         except Exception as error:  # nothing awaits this task, and other entries go on
-            attempts.failed(LONGEST_DELAY_S)
+            attempts.failed(BACKOFF.most_s)
             bug = None if isinstance(error, OSError) else error
             fields = {"model": entry.name, "path": entry.path}
             log.error("a model cannot be fetched: %s", error, exc_info=bug, extra=fields)

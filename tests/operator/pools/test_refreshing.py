@@ -6,7 +6,7 @@ import pytest
 
 from slipway_operator.kube.errors import Fenced, NotFound, Refused, Unavailable
 from slipway_operator.pools import refreshing
-from slipway_operator.pools.refreshing import AGAIN_S, AT_ONCE, MAX_AGAIN, SeenMark, next_mark, refresh, seen_marks
+from slipway_operator.pools.refreshing import AGAIN, AT_ONCE, MAX_AGAIN, SeenMark, next_mark, refresh, seen_marks
 
 FILE = refreshing.digest('{"models":[]}')
 OTHER = refreshing.digest('{"models":[1]}')
@@ -37,7 +37,7 @@ async def annotated(pods: list[dict[str, Any]], server: Pods | None = None, **be
     server = server or Pods()
     late = {f"uid-{name}": value for name, value in behind.items()}
     marks = seen_marks(pods, {}, 0.0)
-    await refresh(server, pods, marks, FILE, late, AGAIN_S)  # type: ignore[arg-type]
+    await refresh(server, pods, marks, FILE, late, AGAIN.initial_s)  # type: ignore[arg-type]
     return server.patches
 
 
@@ -62,7 +62,7 @@ async def test_a_pod_that_lacks_an_entry_is_annotated_again() -> None:
 @pytest.mark.parametrize("again", range(MAX_AGAIN + 1))
 def test_each_further_annotation_waits_twice_as_long_and_there_are_only_some(again: int) -> None:
     mark = f"{FILE}-{again}" if again else FILE
-    wait_s = AGAIN_S * 2**again
+    wait_s = AGAIN.delay_s(again + 1)
     assert next_mark(SeenMark(mark, 0.0), FILE, behind=True, now_s=wait_s - 0.1) is None
     wanted = None if again == MAX_AGAIN else f"{FILE}-{again + 1}"
     assert next_mark(SeenMark(mark, 0.0), FILE, behind=True, now_s=wait_s) == wanted

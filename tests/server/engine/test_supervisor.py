@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway_server.engine.client import EngineCrashed, EngineError
-from slipway_server.engine.supervisor import LONGEST_DELAY_S, Restarts, keep_running
+from slipway_server.engine.supervisor import BACKOFF, Restarts, keep_running
 
 
 @given(st.lists(st.floats(0, 900), min_size=1, max_size=40), st.integers(0, 6))
@@ -15,7 +15,7 @@ def test_no_window_has_more_restarts_than_allowed(pauses: list[float], most: int
         now += pause
         delay_s = restarts.delay_s(now)
         if delay_s is not None:
-            assert 0 <= delay_s <= LONGEST_DELAY_S
+            assert 0 <= delay_s <= BACKOFF.most_s
             granted.append(now)
         assert len([at for at in granted if now - at < 1000.0]) <= most
 

@@ -15,7 +15,6 @@ from slipway_server.engine.request import Request
 from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import REQUESTS, document
 from slipway_server.http.predict import json_body
-from slipway_server.http.requests import fields
 from slipway_server.http.requests.bodies import UNSUPPORTED, parse, prompts_of
 from slipway_server.http.requests.schemas import (
     ChatRequest,
@@ -25,6 +24,7 @@ from slipway_server.http.requests.schemas import (
     GenerateRequest,
 )
 from slipway_server.http.texts.bodies import RerankRequest
+from slipway_server.sampling import INT64
 
 pytestmark = pytest.mark.attack_class(15, 18)
 
@@ -293,7 +293,7 @@ def test_every_number_is_bounded_and_every_text_and_list_of_a_parameter_too() ->
             checked += 1
             if isinstance(found, inspect.IntType | inspect.FloatType):
                 assert (found.ge is not None or found.gt is not None) and found.le is not None, path
-                assert abs(found.le) <= fields.INT64 and abs(found.ge or found.gt or 0) <= fields.INT64 + 1, path
+                assert abs(found.le) <= INT64 and abs(found.ge or found.gt or 0) <= INT64 + 1, path
             elif isinstance(found, inspect.StrType) and name not in long_texts | {"id"}:
                 assert found.max_length is not None or found.pattern, path
             elif isinstance(found, inspect.ListType) and name not in ("content", "tool_calls"):

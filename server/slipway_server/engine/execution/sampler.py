@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 
 from ...kernels.draws import LIKELIEST, Draws, TokenMasks, draw_by
+from ...sampling import DRAW_RULES
 from ..request import Logprobs, Sampled, SamplingParams, ScheduledSequence, Sequence
 
 LEAST_TEMPERATURE = (
@@ -87,7 +88,7 @@ def _draw_of(p: SamplingParams) -> bytes:
     if p.greedy:
         return LIKELIEST
     temperature = max(LEAST_TEMPERATURE, _bounded(p.temperature))
-    return draw_by(p.seed, temperature, top_p=p.top_p, min_p=p.min_p, top_k=p.top_k)
+    return draw_by(p.seed, temperature, **{name: getattr(p, name) for name in DRAW_RULES})
 
 
 def params_of(sequence: Sequence) -> SamplingParams:

@@ -14,6 +14,7 @@ from slipway_process.byte_order_mark import without_mark
 from ..errors import HttpError, invalid
 from .fields import MAX_PROMPTS, Prompts, Tokens
 from .nulls import drop_nulls
+from .sampling import FIELDS
 
 BODY_S = 120.0  # for a whole body
 BODY_IDLE_S = 30.0  # longest pause between two pieces of a body
@@ -68,19 +69,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "chat_template_kwargs": ({},),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
-    "skip_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
     "add_special_tokens": (True,),
     # Fields that only one or two endpoints have.
-    **dict.fromkeys(("messages", "prompt", "input", "max_tokens", "max_completion_tokens", "prompt_logprobs"), ()),
+    **dict.fromkeys(("messages", "prompt", "input", "max_completion_tokens", "guided_whitespace_pattern"), ()),
     **dict.fromkeys(("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
-    **dict.fromkeys(("guided_whitespace_pattern", "seed", "timeout", "allowed_token_ids", "stream_options"), ()),
-    **dict.fromkeys(("ignore_eos", "stream", "use_beam_search", "early_stopping", "logprobs"), (False,)),
-    **dict.fromkeys(("temperature", "top_p", "n", "repetition_penalty", "length_penalty"), (1,)),
-    **dict.fromkeys(("top_k", "min_p", "min_tokens", "priority", "top_logprobs"), (0,)),
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
-    **dict.fromkeys(("stop", "bad_words", "stop_token_ids"), ([],)),
-    "logit_bias": ({},),
+    **{name: field.neutral for name, field in FIELDS.items()},
+    "logprobs": (False,),
+    "top_logprobs": (0,),
     "response_format": ({"type": "text"},),
     "encoding_format": ("float",),
 }

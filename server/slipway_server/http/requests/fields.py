@@ -1,51 +1,33 @@
-"""Types of the fields of requests: each with its range and its length, from which the OpenAPI document is made too."""
+"""Types of the fields of requests: each with its range and its length, from which the OpenAPI document is made too.
+
+Those of sampling parameters are declared with them, in `sampling.py` of the package.
+"""
 
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from ...sampling import TokenId
+
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1024
-MAX_CHOICES, MAX_LOGPROBS = 64, 20
+MAX_CHOICES = 64
 MAX_BEST_OF = 20  # OpenAI's own limit
 MAX_PROMPTS = 2048  # OpenAI's own limit for embeddings
-MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS = 256, 256
-MAX_TOKEN_IDS = 1 << 18  # of one list that is no prompt
 MAX_PROMPT_IDS = 1 << 22
 MAX_TIMEOUT_S = 86_400.0
 MAX_MESSAGES = 1 << 16
-INT32, INT64 = 2**31 - 1, 2**63 - 1
 
-Count = Annotated[int, Meta(ge=0, le=INT32)]
-Positive = Annotated[int, Meta(ge=1, le=INT32)]
-Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
-TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
-TopK = Annotated[int, Meta(ge=-1, le=INT32, description="-1 and 0: the whole vocabulary")]
-MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
-Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
-RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10.0)]
 LengthPenalty = Annotated[float, Meta(ge=-10.0, le=10.0)]
-Seed = Annotated[int, Meta(ge=-INT64 - 1, le=INT64)]
 Priority = Annotated[int, Meta(ge=-1000, le=1000, description="lower runs earlier")]
 Timeout = Annotated[float, Meta(gt=0.0, le=MAX_TIMEOUT_S, description="seconds to the end of the answer")]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 BestOf = Annotated[int, Meta(ge=1, le=MAX_BEST_OF)]
-Alternatives = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None
-BadWords = Annotated[
-    list[Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]], Meta(max_length=MAX_BAD_WORDS)
-]
 # Of a user or a session. The gateway reads them: requests with the same one reach the same revision.
 CallerName = Annotated[str, Meta(max_length=1 << 16, description="the gateway keeps its requests at one revision")]
 ModelName = Annotated[str, Meta(max_length=512)]
-TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 Tokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_IDS)]
-AllowedTokens = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
-StopTokenIds = Annotated[list[TokenId], Meta(max_length=256)]
-LogitBias = Annotated[
-    dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100.0, le=100.0)]],
-    Meta(max_length=1024, description="by token id"),
-]
 # A text, several, the token ids of one, or of several. msgspec knows one kind of list in a union: see `prompts_of`.
 Prompts = str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1, max_length=MAX_PROMPT_IDS)]
 Texts = Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)]

@@ -1,90 +1,36 @@
 """The request bodies of all protocols: they validate requests and make the schema of GET /openapi.json."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ...engine.beams import EarlyStopping
 from ...engine.request import SamplingParams
+from ...sampling import Alternatives, Count, Positive
 from ..errors import invalid
 from .bodies import unsupported
 from .fields import (
-    AllowedTokens,
-    Alternatives,
-    BadWords,
     BestOf,
     CallerName,
-    Choices,
-    Count,
-    LengthPenalty,
-    LogitBias,
     Metadata,
-    MinP,
     ModelName,
     Objects,
-    Positive,
     Priority,
     Prompts,
-    RepetitionPenalty,
-    StopTokenIds,
-    Temperature,
     TemplateVariables,
     Texts,
-    Timeout,
     Tokens,
-    TopP,
 )
 from .messages import Messages
-from .sampling import Sampling
+from .sampling import FIELDS, ApiGenerateFields, NamedGenerateFields, Sampling, StreamOptions
 from .structured import Structured
 from .tools import ToolChoice, Tools, ToolUse
 
 MAX_BEAMS = 20
-# Fields that change which tokens are likely, or end answers, with the values that do not. The search considers more
-# candidates for each stop token: with hundreds of them a step would take seconds.
-WITHOUT_BEAMS: dict[str, tuple[Any, ...]] = {
-    name: {"top_p": (1.0,), "top_k": (-1,), "repetition_penalty": (1.0,)}.get(name, ())
-    for name in (
-        *("stream", "stop", "stop_token_ids", "temperature", "top_p", "top_k", "min_p", "min_tokens"),
-        *(
-            "repetition_penalty",
-            "frequency_penalty",
-            "presence_penalty",
-            "logit_bias",
-            "bad_words",
-            "allowed_token_ids",
-        ),
-    )
-}
-
-
-class StreamOptions(Struct, forbid_unknown_fields=True):
-    include_usage: bool = False
-    include_obfuscation: bool = False
-    continuous_usage_stats: bool = False
 
 
 class FullSampling(Structured, kw_only=True):
-    """OpenAI's further fields, and vLLM's."""
-
-    n: Choices | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: LogitBias | None = None
-    allowed_token_ids: AllowedTokens | None = None
-    bad_words: BadWords | None = None
-    min_tokens: Count | None = None
-    stop_token_ids: StopTokenIds | None = None
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    priority: Priority | None = None
-    timeout: Timeout | None = None
-    prompt_logprobs: Alternatives | None = None
-    use_beam_search: bool | None = None
-    length_penalty: LengthPenalty | None = None
-    early_stopping: EarlyStopping | None = None
-    stream_options: StreamOptions | None = None
+    """What the sampling fields of OpenAI's endpoints mean, and which go together."""
 
     @property
     def choices(self) -> int:
@@ -141,9 +87,9 @@ class FullSampling(Structured, kw_only=True):
             raise invalid(f"Beam search needs n or best_of between 2 and {MAX_BEAMS}: its number of beams.", "n")
         if self.limit == 0:
             raise invalid("Beam search needs max_tokens of at least 1.", "max_tokens")
-        for name, nothing in WITHOUT_BEAMS.items():
-            value = getattr(self, name, None)
-            if value and value not in nothing:
+        for name, field in FIELDS.items():
+            value = getattr(self, name)
+            if field.beams is not None and value and value not in field.beams:
                 raise invalid(f"{name} does not go with beam search.", name)
         if self.token_logprobs >= 0 or self.prompt_token_logprobs >= 0:
             raise invalid("Log probabilities are not available with beam search.", "logprobs")
@@ -152,11 +98,6 @@ class FullSampling(Structured, kw_only=True):
         params = Sampling.params(self, max_tokens, stop_token_ids, seed)
         return replace(
             params,
-            min_p=self.min_p or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
-            allowed_token_ids=tuple(self.allowed_token_ids or ()),
-            min_tokens=self.min_tokens or 0,
             stop_token_ids=(*params.stop_token_ids, *(self.stop_token_ids or ())),
             # best_of compares candidates by the log probabilities of their tokens.
             logprobs=max(self.token_logprobs, 0 if self.candidates > self.choices else -1),
@@ -319,22 +260,18 @@ class GenerateRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     priority: Priority = 0
 
 
-class ApiGenerateRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class ApiGenerateRequest(ApiGenerateFields, kw_only=True, forbid_unknown_fields=True):
     """POST /api/v1/generate."""
 
     model: ModelName
     prompt: str
-    max_tokens: Positive | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
     stream: bool = False
 
 
-class NamedGenerateRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class NamedGenerateRequest(NamedGenerateFields, kw_only=True, forbid_unknown_fields=True):
     """POST /api/v1/models/{name}/generate."""
 
     prompt: str
-    max_tokens: Positive | None = None
     stream: bool = False
 
 

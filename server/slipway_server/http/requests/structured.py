@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from ...engine.request import Grammar
 from ..errors import HttpError, invalid
 from .json_schemas import demanded
-from .sampling import Sampling
+from .sampling import OpenAISampling
 
 MAX_GRAMMAR_BYTES = 120 << 10
 MAX_DEPTH = 64  # of a JSON schema
@@ -54,7 +54,7 @@ class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
     whitespace_pattern: Pattern | None = None
 
 
-class Structured(Sampling, kw_only=True):
+class Structured(OpenAISampling, kw_only=True):
     """The fields of every generating endpoint of OpenAI's that say what an answer must be."""
 
     response_format: ResponseFormat | None = None

@@ -5,26 +5,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ...sampling import Positive
 from ..errors import HttpError, invalid
 from ..requests.bodies import unsupported
 from ..requests.fields import (
     CallerName,
     Metadata,
-    MinP,
     ModelName,
-    Positive,
     Priority,
-    RepetitionPenalty,
-    Seed,
     Short,
     Stop,
-    Temperature,
     TemplateVariables,
     Timeout,
-    TopK,
-    TopP,
 )
 from ..requests.messages import Messages
+from ..requests.sampling import ResponsesFields
 from ..requests.schemas import ChatRequest
 from ..requests.structured import JsonSchema, ResponseFormat, Schema
 from ..requests.tools import (
@@ -49,11 +44,6 @@ NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning",
 }
-# Fields that go to the chat completion unchanged, where a request has them.
-_SAME = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "repetition_penalty", "ignore_eos", "stream"),
-    *("priority", "timeout", "user", "prompt_cache_key", "parallel_tool_calls", "chat_template_kwargs"),
-)
 
 Item = dict[str, Any]
 
@@ -110,7 +100,7 @@ class ResponseStreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool = False
 
 
-class ResponsesRequest(Struct, kw_only=True):
+class ResponsesRequest(ResponsesFields, kw_only=True):
     """POST /v1/responses. The fields after `user` are vLLM's."""
 
     model: ModelName
@@ -118,8 +108,6 @@ class ResponsesRequest(Struct, kw_only=True):
     instructions: str | None = None
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     text: TextOptions | None = None
@@ -138,11 +126,7 @@ class ResponsesRequest(Struct, kw_only=True):
     prompt_cache_key: CallerName | None = None
     safety_identifier: CallerName | None = None
     user: CallerName | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    seed: Seed | None = None
     stop: Stop = None
-    repetition_penalty: RepetitionPenalty | None = None
     ignore_eos: bool | UnsetType = UNSET
     priority: Priority | None = None
     timeout: Timeout | None = None
@@ -200,6 +184,12 @@ class ResponsesRequest(Struct, kw_only=True):
     def _tool_choice(self) -> ToolChoice | None:
         choice = self.tool_choice
         return choice.of_chat() if isinstance(choice, ChosenTool | AllowedChoice) else choice
+
+
+# Fields that mean what they mean in a chat completion; of the others `chat` makes what they are there.
+_SAME = (set(ResponsesRequest.__struct_fields__) & set(ChatRequest.__struct_fields__)) - {
+    *("model", "tools", "tool_choice", "stream_options", "metadata", "safety_identifier"),
+}
 
 
 def renamed(error: HttpError) -> HttpError:

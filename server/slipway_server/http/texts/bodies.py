@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ..requests.fields import INT32, CallerName, ModelName
+from ...sampling import INT32
+from ..requests.fields import CallerName, ModelName
 
 MAX_TEXTS = 1000  # of a request
 

@@ -33,6 +33,7 @@ typedef int64_t i64;
 #endif
 #include "linear.h"
 #include "weights.h"
+#include "draw.h"
 #include "sampling.h"
 #include "pointwise.h"
 #include "scores.h"

@@ -13,14 +13,6 @@
 #define GATHERED 4096 // numbers that the top_k are looked for among, where these suffice
 
 typedef struct {
-    uint64_t seed;
-    float inverse_temperature; // 0: greedy
-    float top_p, min_p;
-    int32_t top_k; // 0: all
-} Draw;
-_Static_assert(sizeof(Draw) == 24, "as draws.py packs it");
-
-typedef struct {
     const float *x; // [m, n], rows `stride` numbers apart
     const Draw *draws;
     const uint64_t *positions; // of the tokens in their answers

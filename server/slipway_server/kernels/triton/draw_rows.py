@@ -21,7 +21,7 @@ def draw_rows(logits: torch.Tensor, draws: Draws, early: Mapping[str, bool]) -> 
     """Implements `Kernels.sample`. `early`: options of kernels that wait for the one in front of them by themselves."""
     count, size = logits.shape
     # Else the copy waits until the logits are computed.
-    fields = torch.from_numpy(_fields(draws)).to(logits.device, non_blocking=True)
+    fields = torch.from_numpy(fields_of(draws)).to(logits.device, non_blocking=True)
     ids = torch.empty(count, dtype=torch.int64, device=logits.device)
     finite = torch.empty(count, dtype=torch.uint8, device=logits.device)
     stretches = -(-size // STRETCH)
@@ -51,8 +51,8 @@ def draw_rows(logits: torch.Tensor, draws: Draws, early: Mapping[str, bool]) -> 
     return ids, finite.view(torch.bool)
 
 
-def _fields(draws: Draws) -> NDArray[numpy.int32]:
+def fields_of(draws: Draws) -> NDArray[numpy.int32]:
     """What sampling.py calls fields, flat."""
-    words = numpy.stack((draws.rows["seed"].view(numpy.int64), draws.positions), axis=1).view(numpy.int32)
-    rules = numpy.stack([draws.rows[name] for name in ("inverse_temperature", "top_p", "min_p")], axis=1)
-    return numpy.concatenate((words, rules.view(numpy.int32), draws.rows["top_k"][:, None]), axis=1).reshape(-1)
+    words = draws.rows.view(numpy.int32).reshape(len(draws.rows), -1)
+    positions = draws.positions.view(numpy.int32).reshape(-1, 2)
+    return numpy.concatenate((words, positions), axis=1).reshape(-1)

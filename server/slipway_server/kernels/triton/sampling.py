@@ -10,12 +10,14 @@ after one or two draws: the last `next_draw` goes on by itself. `bound_of_top_k`
 
 `state` float32 [rows, 4 * LANES + SCALARS] is what they pass on. Of each stretch: its largest logit, the first place
 that has it, the sum of its logits, its mass; of the row: the scalars below, and MOST_TOP_K numbers of `bound_of_top_k`.
-`fields` int32 [rows, FIELDS] is what is given: see `first_draw`.
+`fields` int32 [rows, FIELDS] is what is given: the words of a row of draws, then the two of its position, lower words
+first.
 """
 
 import triton
 import triton.language as tl
 
+from ..draws import DRAW
 from .pointwise import wait_for_inputs
 
 UNSEEN = tl.constexpr(float("-inf"))
@@ -26,7 +28,17 @@ SCALARS = 8 + MOST_TOP_K
 # largest logit; the mass that top_p keeps; draws so far.
 VALUE, TOKEN, TOP, KEPT, ROUND, STRETCHES_OF_TOP_K = (tl.constexpr(place) for place in (0, 1, 2, 3, 4, 8))
 DONE = tl.constexpr(-1)  # as ROUND: the row has its token
-FIELDS = tl.constexpr(8)
+
+
+def _place(name: str) -> tl.constexpr:
+    """The place of a draw's field in `fields`, in words of 32 bits."""
+    return tl.constexpr(DRAW.fields[name][1] // 4)
+
+
+SEED, INVERSE_TEMPERATURE = _place("seed"), _place("inverse_temperature")
+TOP_P, TOP_K, MIN_P = _place("top_p"), _place("top_k"), _place("min_p")
+POSITION = tl.constexpr(DRAW.itemsize // 4)
+FIELDS = tl.constexpr(DRAW.itemsize // 4 + 2)
 NO_PLACE, LEAST_KEY = tl.constexpr(2147483647), tl.constexpr(-2147483648)
 
 
@@ -87,7 +99,7 @@ def summarize(
     stretches, tokens = _stretches(tl.program_id(1), STRETCH, AT_ONCE)
     inside = tokens < size
     x = tl.load(logits + row.to(tl.int64) * stride + tokens, mask=inside, other=UNSEEN)
-    inverse = _float(tl.load(fields + row * FIELDS + 4))
+    inverse = _float(tl.load(fields + row * FIELDS + INVERSE_TEMPERATURE))
     sums = tl.sum(tl.where(inside, x, 0.0), 1)
     x = tl.where(x == x, x, UNSEEN)  # the sums say that there was a NaN
     peaks = tl.max(x, 1)
@@ -141,7 +153,7 @@ def bound_of_top_k(
     wait_for_inputs(PDL)
     row, lanes = tl.program_id(0), tl.arange(0, LANES)
     fields += row * FIELDS
-    k = tl.load(fields + 7)
+    k = tl.load(fields + TOP_K)
     if (k <= 0) | (k >= size):
         return
     logits += row.to(tl.int64) * stride
@@ -173,7 +185,7 @@ def bound_of_top_k(
         tl.store(scalars + VALUE, value)
         tl.store(scalars + TOKEN, _float(last + 1))
         before = (found > least) | ((found == least) & (tokens <= last))
-        inverse = _float(tl.load(fields + 4))
+        inverse = _float(tl.load(fields + INVERSE_TEMPERATURE))
         x = _value(found)
         weights = tl.where(before, _relative_weights(x, tl.max(x, 1), inverse), 0.0)
         tl.store(state + 3 * LANES + lanes, tl.zeros([LANES], tl.float32))
@@ -194,7 +206,7 @@ def masses(
     if _int(tl.load(scalars + ROUND)) == DONE:
         return
     value, token, top = tl.load(scalars + VALUE), _int(tl.load(scalars + TOKEN)), tl.load(scalars + TOP)
-    inverse = _float(tl.load(fields + row * FIELDS + 4))
+    inverse = _float(tl.load(fields + row * FIELDS + INVERSE_TEMPERATURE))
     stretches, tokens = _stretches(tl.program_id(1), STRETCH, AT_ONCE)
     # A stretch whose largest logit is below the value is not read.
     inside = (tl.load(state + stretches) >= value)[:, None] & (tokens < size)
@@ -249,8 +261,9 @@ def _draw(
 @triton.jit
 def _keys(fields):
     """The seed and the two words of the position."""
-    low, high = tl.load(fields), tl.load(fields + 1)
-    return (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF), tl.load(fields + 2), tl.load(fields + 3)
+    low, high = tl.load(fields + SEED), tl.load(fields + SEED + 1)
+    seed = (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
+    return seed, tl.load(fields + POSITION), tl.load(fields + POSITION + 1)
 
 
 @triton.jit(do_not_specialize=["stride", "size", "bounded"])
@@ -261,10 +274,9 @@ def first_draw(
 ):  # fmt: skip
     """Program (row): the first token that is drawn of a row of float32 logits, and whether all of them are finite.
 
-    fields int32 [rows, FIELDS]: seed and position, lower words first, then the bits of float32 inverse temperature (0:
-    the likeliest token), top_p and min_p, and top_k. `bounded`: masses are those of the tokens before the bound. Writes
-    ids int64 [rows], -1 where no token is allowed, and finite uint8 [rows]. LANES: a power of two, at least the number
-    of stretches. WIDTH: logits of all stretches together that one program reads in a turn.
+    `bounded`: masses are those of the tokens before the bound. Writes ids int64 [rows], -1 where no token is allowed,
+    and finite uint8 [rows]. LANES: a power of two, at least the number of stretches. WIDTH: logits of all stretches
+    together that one program reads in a turn. Where the inverse temperature is 0, the token is the likeliest one.
     """
     wait_for_inputs(PDL)
     row, lanes = tl.program_id(0), tl.arange(0, LANES)
@@ -281,8 +293,8 @@ def first_draw(
     token = tl.min(tl.where(peaks == top, places, NO_PLACE), 0)
 
     scalars = state + 4 * LANES
-    inverse = _float(tl.load(fields + 4))
-    top_p, min_p = _float(tl.load(fields + 5)), _float(tl.load(fields + 6))
+    inverse = _float(tl.load(fields + INVERSE_TEMPERATURE))
+    top_p, min_p = _float(tl.load(fields + TOP_P)), _float(tl.load(fields + MIN_P))
     round_ = DONE
     if (inverse > 0.0) & (tl.abs(top) < float("inf")):
         weights = tl.load(state + 3 * LANES + lanes, mask=known, other=0.0)
@@ -329,7 +341,7 @@ def next_draw(
     weights = tl.load(state + 3 * LANES + lanes, mask=known, other=0.0)
     value, token = tl.load(scalars + VALUE), _int(tl.load(scalars + TOKEN))
     top, kept = tl.load(scalars + TOP), tl.load(scalars + KEPT).to(tl.float64)
-    inverse = _float(tl.load(fields + 4))
+    inverse = _float(tl.load(fields + INVERSE_TEMPERATURE))
     seed, low, high = _keys(fields)
     refused = (tl.sum(weights.to(tl.float64), 0) > kept) & (round_ < size)
     drawing = refused

@@ -3,11 +3,13 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from slipway_process.backoff import Backoff
+
 from .catalog import Fingerprint, PoolEntry
 from .eviction import ModelInMemory
 from .resident import Resident
 
-FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0  # between two attempts to load a model that fails
+BACKOFF = Backoff(1.0, 60.0)  # between two attempts to load a model that fails
 # Estimate for a model that was never measured: an interpreter with its runtime, and memory for each byte of its files.
 BASE_BYTES, BYTES_PER_FILE_BYTE = 160 << 20, 3
 
@@ -88,10 +90,9 @@ class ModelSlot:
         return min(limit_bytes, BASE_BYTES + BYTES_PER_FILE_BYTE * found.size_bytes)
 
     def failed(self, reason: str, now_s: float, found: Fingerprint | None) -> None:
-        """Note a failed load. The next attempt waits, each time twice as long, up to LONGEST_DELAY_S."""
-        delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(self._attempts, 10))
+        """Note a failed load. The next attempt waits."""
         self._attempts += 1
-        self.failure = Failure(reason, now_s + delay_s, self._attempts, found)
+        self.failure = Failure(reason, now_s + BACKOFF.delay_s(self._attempts), self._attempts, found)
 
     def succeeded(self) -> None:
         self.failure, self._attempts = None, 0
