@@ -20,8 +20,8 @@ from typing import Protocol
 
 from aiohttp import ClientSession, http_parser, web
 
+from slipway_contracts.passes import PassKeys
 from slipway_process import collector, logs
-from slipway_process.passes import PassKeys
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .authentication.authenticator import Authenticator

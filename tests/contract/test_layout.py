@@ -12,7 +12,7 @@ from tests.conftest import TORCH_IMPORTED, UNIT
 from tests.contract import figures
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "jobs", "server", "cli", "process"))
+PACKAGES = tuple(f"{name}/slipway_{name}" for name in figures.NAMES)
 # devcluster runs programs on foreign machines, and testkit serves many; they are held to the same sizes.
 SOURCES = sorted(path for folder in (*PACKAGES, "devcluster", "testkit") for path in (ROOT / folder).rglob("*.py"))
 FUNCTION_LINES = 60
@@ -56,7 +56,7 @@ def test_there_is_something_to_check() -> None:
 
 def test_folders_on_the_build_path_are_no_packages() -> None:
     """operator/__init__.py would shadow the standard library's operator for every Python started here."""
-    for folder in ("operator", "gateway", "jobs", "server", "cli", "process"):
+    for folder in figures.NAMES:
         assert not (ROOT / folder / "__init__.py").exists()
 
 

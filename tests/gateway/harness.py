@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from devcluster.ports import reserve_port
+from slipway_contracts.passes import PassKeys
 from slipway_gateway.authentication.authenticator import Authenticator
 from slipway_gateway.authentication.issuers import IssuerKeys
 from slipway_gateway.authentication.known_tenants import KnownTenants
@@ -41,7 +42,6 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics, RequestRecord
 from slipway_gateway.upstream.internal_tls import internal_tls
 from slipway_gateway.upstream.jobs_process import JobsBackend
 from slipway_gateway.upstream.session import open_session
-from slipway_process.passes import PassKeys
 from tests.support import certificates
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr, replace
 
+from slipway_contracts.headers import RESUME
+
 from ..identity.authenticate import RequestIdentity
 from ..identity.tenants import KnownTenant
 from ..ledger.writer import Ledger
@@ -79,7 +81,7 @@ class Admission:
             price=policy.price_of(outgoing.whose, model),
             model=model,
             hour=self.ledger.hour,
-            resumed_at=resume.position_of(outgoing.headers.get(resume.RESUME, "")),
+            resumed_at=resume.position_of(outgoing.headers.get(RESUME, "")),
             strips_usage=strips_usage,
             echoes=outgoing.path == RESPONSES,
         )
