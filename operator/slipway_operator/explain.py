@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.objects import Object
 from slipway_operator.api.pools.model_pool import ModelPoolStatus
-from slipway_operator.api.reading import encoded, read
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.ownership import is_controlled_by

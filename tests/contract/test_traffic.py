@@ -6,19 +6,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from slipway_gateway.balancing.load_balancer import LoadBalancer
-from slipway_gateway.routing import pods, table, twin_shadow
-from slipway_gateway.routing.tolerance import ToleranceRule
-from slipway_gateway.telemetry.metrics import GatewayMetrics
-from slipway_operator.api.v1alpha1.routes import (
+from slipway_contracts.route_table import (
     Backend,
     HeaderMatch,
     HeaderRoute,
     MirrorRoute,
     Traffic,
 )
-from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
-from slipway_operator.api.v1alpha1.twin_shadow import (
+from slipway_contracts.twin_shadow import (
     PredictionTolerance,
     TailThreshold,
     TwinLatency,
@@ -26,6 +21,11 @@ from slipway_operator.api.v1alpha1.twin_shadow import (
     TwinScorer,
     TwinShadow,
 )
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.routing import pods, table, twin_shadow
+from slipway_gateway.routing.tolerance import ToleranceRule
+from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set

@@ -8,9 +8,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from slipway_contracts.headers import PRIORITY_LIMIT
+from slipway_contracts.route_table import Backend, Traffic
 from slipway_gateway.routing.routes_file import parse as parse_file
 from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, RouteTable, build, parse_route
-from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.deployment import spec as spec_room
 from slipway_operator.model.deployment import status as status_room

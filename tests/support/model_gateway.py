@@ -7,7 +7,7 @@ from itertools import accumulate, count
 from random import Random
 from typing import TYPE_CHECKING
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.route_table import Traffic
 from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.model.cluster.samples import Agreements, Pairs, Sample, Side
 from slipway_operator.model.labels import what_runs

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
-from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
+from slipway_contracts.twin_shadow import TwinShadow
 from slipway_operator.model.cluster.samples import (
     Agreements,
     Discordance,

@@ -10,8 +10,8 @@ from functools import cache, partial
 from types import NoneType
 from typing import Any, TypeVar, cast
 
-from slipway_operator.api.times import format_time, parse_time
-from slipway_operator.api.writing import camel, to_json
+from slipway_contracts.api.times import format_time, parse_time
+from slipway_contracts.api.writing import camel, to_json
 
 __all__ = ["camel", "format_time", "from_json", "parse_time", "to_json"]
 

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
-from slipway_operator.api.reading import UnreadableObject, encoded, read
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.ownership import is_controlled_by, is_leaving

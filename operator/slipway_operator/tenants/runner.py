@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object
-from slipway_operator.api.reading import UnreadableObject, encoded, read
 from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.reading import encoded, read
+from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
 from slipway_operator.model.cluster.tenant_reports import GatewayTenants, TenantReport, TenantReports
 from slipway_operator.planning import tenants

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from slipway_operator.api.markers import AnyText, AtMost, CelRule, SchemaOf, preserve_unknown_fields, rule
-from slipway_operator.api.types import ApiType, Int32, Int64, Time
+from slipway_contracts.api.markers import AnyText, AtMost, CelRule, SchemaOf, preserve_unknown_fields, rule
+from slipway_contracts.api.types import ApiType, Int32, Int64, Time
 
 
 @preserve_unknown_fields

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import Definition, ListMap, ListSet, PrinterColumn, custom_resource, rule
-from slipway_operator.api.types import ApiType, Int32, Int64, Time, strict
+from slipway_contracts.api.markers import Definition, ListMap, ListSet, PrinterColumn, custom_resource, rule
+from slipway_contracts.api.types import ApiType, Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.status import Condition
 
 Amount = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?$")]

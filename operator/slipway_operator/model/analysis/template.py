@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.objects import Json
-from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, TemplateMetric
 from slipway_operator.api.v1alpha1.provider import TemplateTolerance, TemplateVeto
 from slipway_operator.model import wire

@@ -1,7 +1,7 @@
 """A ModelDeployment's status: the operator's complete persistent state."""
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read, read_parts
 from slipway_operator.api.fitting import fitted
-from slipway_operator.api.reading import UnreadableObject, encoded, read, read_parts
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model import wire
 from slipway_operator.model.deployment.compact import Json, compact, expanded

@@ -6,8 +6,8 @@ The command line calls it (`slipway analyze`): the judge exists once, and the co
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.objects import Json
-from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
 from slipway_operator.model import wire
 from slipway_operator.model.analysis.spec import AnalysisSpec

@@ -3,17 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
-from slipway_operator.api.v1alpha1.twin_shadow import (
+from slipway_contracts.twin_shadow import (
     ON_FAILURE,
-    FormerRate,
     PredictionTolerance,
-    ShadowRun,
     TailThreshold,
     TwinLatency,
     TwinScorer,
     TwinShadow,
 )
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
+from slipway_operator.api.v1alpha1.twin_shadow import FormerRate, ShadowRun
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, TOKENS_FLIP, slower

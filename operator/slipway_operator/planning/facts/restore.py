@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.routes import Traffic
-from slipway_operator.api.v1alpha1.status import NEVER, RevisionStatus, Rollout, State, Status
-from slipway_operator.api.v1alpha1.twin_shadow import (
+from slipway_contracts.route_table import Traffic
+from slipway_contracts.twin_shadow import (
     LONGEST_PROMPT,
     MOST_PER_MINUTE,
     MOST_PROMPTS,
@@ -21,6 +20,7 @@ from slipway_operator.api.v1alpha1.twin_shadow import (
     TwinProbes,
     TwinShadow,
 )
+from slipway_operator.api.v1alpha1.status import NEVER, RevisionStatus, Rollout, State, Status
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec

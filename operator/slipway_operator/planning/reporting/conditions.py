@@ -1,6 +1,6 @@
 """The conditions of the status: derived from decisions, never an input of one."""
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.v1alpha1.status import Condition, SleepState, State
 from slipway_operator.planning.facts import causes, downloads, scheduling, serving
 from slipway_operator.planning.facts.conditions import condition

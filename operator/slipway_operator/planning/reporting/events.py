@@ -6,7 +6,7 @@ decisions: a crash between the writes of the status and of an Event may lose it,
 
 from collections.abc import Mapping, Sequence
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.v1alpha1.status import Condition, RevisionStatus, Rollout, SleepState, State
 from slipway_operator.model import wire
 from slipway_operator.model.cluster.plan import Event, Evict

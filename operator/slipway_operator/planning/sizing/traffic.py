@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_contracts.route_table import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
-from slipway_operator.api.v1alpha1.twin_shadow import PredictionTolerance, TwinShadow
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import found

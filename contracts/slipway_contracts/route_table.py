@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AtMost
-from slipway_operator.api.types import Int32, Int64
-from slipway_operator.api.v1alpha1.twin_shadow import PredictionTolerance, TwinShadow
-from slipway_operator.api.writing import to_json
+from slipway_contracts.api.markers import AtMost
+from slipway_contracts.api.types import Int32, Int64
+from slipway_contracts.api.writing import to_json
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow
 
 
 @dataclass(frozen=True, slots=True)
