@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from slipway_contracts.route_table import Backend
+from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.judging import samples as gateway_samples
 from slipway_gateway.judging.outcome import RequestOutcome
-from slipway_gateway.routing.table import Route, WeightedBackend
-from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
+from slipway_gateway.routing.table import Route
 from slipway_operator.api.v1alpha1 import analysis_run
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
@@ -23,9 +24,7 @@ from tests.support.report import as_report
 
 NOW = parse_time("2026-01-01T00:00:00Z")
 PAIR = ("aaa", "bbb")
-ROUTE = Route(
-    "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 10), WeightedBackend("bbb", 90))
-)
+ROUTE = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 10), Backend("bbb", 90)))
 SIDE = {
     "assigned": 125,
     "requests": 120,
@@ -197,9 +196,7 @@ def test_a_canary_without_errors_passes() -> None:
 
 def test_counts_of_mirrored_pairs_arrive_as_counted() -> None:
     counters = gateway_samples.Samples()
-    route = Route(
-        "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 0), WeightedBackend("bbb", 100))
-    )
+    route = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 0), Backend("bbb", 100)))
     epoch = counters.epoch(route)
 
     def answers() -> list:
@@ -233,13 +230,11 @@ def test_counts_of_mirrored_pairs_arrive_as_counted() -> None:
 def test_counts_of_pairs_arrive_as_counted() -> None:
     """From the outcomes of both legs at a gateway to the counts of an analysis, with stable's rates before it."""
     counters = gateway_samples.Samples()
-    route = Route(
-        "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 0), WeightedBackend("bbb", 100))
-    )
+    route = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 0), Backend("bbb", 100)))
     epoch, stratum = counters.epoch(route), gateway_samples.stratum(100, stream=True)
     assert epoch
-    latency = TwinLatencyRule("ttft", 15, (TailRule(stratum, 400_000),))
-    shadow = TwinShadowRule("aaa", "bbb", 100, 10, latencies=(latency,))
+    latency = TwinLatency("ttft", 15, (TailThreshold(stratum, 400_000),))
+    shadow = TwinShadow("aaa", "bbb", 100, 10, latencies=(latency,))
 
     def answers() -> list:
         routes = {

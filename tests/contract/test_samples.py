@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.route_table import Backend
+from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.balancing.first_attempts import WHOLE_PATIENCE
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.judging import pairs, samples, units
@@ -15,8 +17,7 @@ from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, Prediction
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.mirror.shadow_request import STATELESS_PATHS
 from slipway_gateway.routing.router import assign_revision
-from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build
-from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
+from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
@@ -33,9 +34,7 @@ from slipway_server.http.service import ERRORS
 from slipway_server.http.slipway import token_events, typed_error, typed_events
 from tests.contract.documented import TEXT, routes
 
-ROUTE = Route(
-    "default/chat", "u", "chat", generation=41, backends=(WeightedBackend("9d04aa31c2", 25), WeightedBackend("s", 75))
-)
+ROUTE = Route("default/chat", "u", "chat", generation=41, backends=(Backend("9d04aa31c2", 25), Backend("s", 75)))
 
 
 def shape(value: Any) -> Any:
@@ -100,8 +99,8 @@ def test_agreements_have_the_documented_shape_and_the_operator_reads_it() -> Non
 
 
 def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
-    limits = (TwinLatencyRule("ttft", 15, (TailRule("b<4k,stream", 814_000),)),)
-    shadow = TwinShadowRule("9d04aa31c2", "6b2f1c77e0", 25, 10, 2, limits)
+    limits = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)),)
+    shadow = TwinShadow("9d04aa31c2", "6b2f1c77e0", 25, 10, 2, limits)
     counters = Samples()
     counts = counters.epoch(ROUTE).twins("9d04aa31c2")
     counts.begin()

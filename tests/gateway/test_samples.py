@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from slipway_contracts.route_table import Backend
 from slipway_gateway.balancing.failsafe import CutOffRule
 from slipway_gateway.balancing.failsafe_state import FailsafeSettings
 from slipway_gateway.balancing.load_balancer import LoadBalancer
@@ -12,7 +13,7 @@ from slipway_gateway.judging import samples, units
 from slipway_gateway.judging.outcome import E2E, ITL, TTFT, OutcomeRecorder, RequestOutcome
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.routing.router import RouteEndpoint
-from slipway_gateway.routing.table import Route, WeightedBackend
+from slipway_gateway.routing.table import Route
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire.request_fields import RequestFields, sticky_key
 from slipway_gateway.wire.responses import KINDS, TAIL_BYTES
@@ -26,7 +27,7 @@ ERROR = RequestOutcome(("errors",))
 
 
 def route(generation: int = 1, uid: str = "uid", canary: int = 10) -> Route:
-    split = (WeightedBackend("c", canary), WeightedBackend("s", 100 - canary), WeightedBackend("old", 0))
+    split = (Backend("c", canary), Backend("s", 100 - canary), Backend("old", 0))
     return Route("default/chat", uid, "chat", generation=generation, salt="salt", backends=split)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.twin_shadow import TwinScorer, TwinShadow
 from slipway_gateway.identity.tenants import SCORERS, KnownTenant
 from slipway_gateway.judging.pairs import ScoreCounts
 from slipway_gateway.mirror.scorer import PairScorer
-from slipway_gateway.routing.twin_shadow import ScorerRule, TwinShadowRule
 from slipway_gateway.scorers import ballot
 from slipway_gateway.scorers.ballot import MAX_TEXT_BYTES, PairScore
 from slipway_gateway.scorers.client import ScorerClient
@@ -31,8 +31,8 @@ HOST, CHAT = "scorer.test", "/v1/chat/completions"
 GREEDY = BODY | {"prompt": "Count: ", "temperature": 0}
 
 
-def rule(port: int, percentage: int = 100, timeout_s: int = 30) -> ScorerRule:
-    return ScorerRule(f"http://{HOST}:{port}/score", percentage, 100, timeout_s)
+def rule(port: int, percentage: int = 100, timeout_s: int = 30) -> TwinScorer:
+    return TwinScorer(f"http://{HOST}:{port}/score", percentage, 100, timeout_s)
 
 
 def preferring(text: str, others: Any = 0.2, own: Any = 0.9) -> Handler:
@@ -66,7 +66,7 @@ async def scored(
     """A gateway with a scorer of its own name at this machine."""
     async with upstream(scorer) as rating:
         port = int(rating.url.rpartition(":")[2])
-        shadow = TwinShadowRule("c", "s", 100, 1000, scorer=rule(port, percentage))
+        shadow = TwinShadow("c", "s", 100, 1000, scorer=rule(port, percentage))
         async with twins(canary or saying("c"), stable or saying("s"), shadow, **settings) as (gate, *_):
             found = gate.edge._proxy.twins
             client = ScorerClient(ScorerHosts(tuple(hosts), loopback=True), Loopback())

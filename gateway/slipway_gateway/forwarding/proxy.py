@@ -8,6 +8,8 @@ from types import TracebackType
 import aiohttp
 from aiohttp import web
 
+from slipway_contracts.route_table import InferenceLogSample
+
 from ..balancing.load_balancer import LoadBalancer
 from ..feedback.tokens import FeedbackTokens
 from ..judging.samples import ENTRY_BYTES, MAX_ENTRIES
@@ -28,7 +30,7 @@ from ..upstream.isolation import TenantIsolation
 from ..upstream.session import open_direct
 from ..upstream.tenant_proof import TenantSigner
 from ..wire import errors, request_fields
-from ..wire.inference import InferenceLogRule, infers
+from ..wire.inference import infers
 from ..wire.predictions import only_label
 from .crashes import CrashTracker
 from .held_request import HeldRequest
@@ -161,7 +163,7 @@ class Proxy:
         found = Exchanged(outgoing.route, outgoing.path, response.headers, outgoing.body, output, id_)
         self.inference_log.inferred(found, rule, record, self._clock() - record.started)
 
-    def _log_rule(self, outgoing: UpstreamRequest, record: RequestRecord) -> InferenceLogRule | None:
+    def _log_rule(self, outgoing: UpstreamRequest, record: RequestRecord) -> InferenceLogSample | None:
         """The rule by which the inference log takes this request of a classic model; None where it does not."""
         if not (self.inference_log.is_on and infers(outgoing.path)):
             return None

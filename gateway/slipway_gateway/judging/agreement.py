@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..routing.tolerance import ToleranceRule
+from slipway_contracts.twin_shadow import PredictionTolerance
+
 from ..wire.predictions import PredictedRow, Predictions, label_text
 
 
@@ -36,7 +37,7 @@ class AgreementCounts:
         self.failed += found is Agreement.FAILED
 
 
-def compare(stable: Predictions | None, canary: Predictions | None, tolerance: ToleranceRule) -> Agreement:
+def compare(stable: Predictions | None, canary: Predictions | None, tolerance: PredictionTolerance) -> Agreement:
     """Compares two whole responses: one result, however many rows they have.
 
     Stable's response alone decides whether they are compared: a canary's response that cannot be read disagrees, so a
@@ -50,7 +51,7 @@ def compare(stable: Predictions | None, canary: Predictions | None, tolerance: T
     return Agreement.AGREED if same else Agreement.DISAGREED
 
 
-def _is_same(one: PredictedRow | None, other: PredictedRow | None, tolerance: ToleranceRule) -> bool:
+def _is_same(one: PredictedRow | None, other: PredictedRow | None, tolerance: PredictionTolerance) -> bool:
     if one is None or other is None:
         return False
     if not (isinstance(one.value, float) or isinstance(other.value, float)):

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..routing.twin_shadow import TwinLatencyRule, TwinShadowRule
+from slipway_contracts.twin_shadow import TwinLatency, TwinShadow
+
 from ..wire.responses import KINDS, TRUNCATED
 from .agreement import AgreementCounts
 from .outcome import RequestOutcome
@@ -64,7 +65,7 @@ class LatencyCounts:
     tail_twin_only: int = 0
     tail_both: int = 0
 
-    def count(self, limit: TwinLatencyRule, stratum: str, canary_s: float, twin_s: float) -> None:
+    def count(self, limit: TwinLatency, stratum: str, canary_s: float, twin_s: float) -> None:
         self.pairs += 1
         self.over += canary_s * 100 > twin_s * (100 + limit.max_slowdown)
         found = next((one.microseconds / 1e6 for one in limit.tail if one.stratum == stratum), None)
@@ -171,7 +172,7 @@ class TwinCounts:
 
     def end(
         self,
-        shadow: TwinShadowRule,
+        shadow: TwinShadow,
         stratum: str,
         canary: RequestOutcome,
         twin: RequestOutcome,

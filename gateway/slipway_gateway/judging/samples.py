@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from slipway_contracts.twin_shadow import TwinShadow
+
 from ..routing.table import Route
-from ..routing.twin_shadow import TwinShadowRule
 from ..wire.predictions import Value
 from ..wire.responses import KINDS
 from .agreement import Agreement, AgreementCounts
@@ -292,7 +293,7 @@ class Samples:
         self._paired: dict[tuple[str, str], tuple[tuple[str, ...], Units]] = {}
         self._bins: dict[tuple[str, str], PredictionBins] = {}
 
-    def paired(self, route: Route, shadow: TwinShadowRule) -> Units:
+    def paired(self, route: Route, shadow: TwinShadow) -> Units:
         """Sessions that gave a pair in the present epoch of a twin shadow."""
         key, epoch = (route.name, route.uid), (route.salt, shadow.revision, shadow.twin, str(shadow.epoch))
         known = self._paired.get(key)
