@@ -1,6 +1,6 @@
 """What processes of Slipway exchange, described once: both sides use the same names and types.
 
-`route_table` and `twin_shadow` are what gateways route by, `headers` what a request has; `api` reads and writes types.
-`passes` and `release_keys` sign and verify, `protobuf` reads and writes messages and `hash_chain` lines of a log.
-Every process may import this; it imports none, and of others pydantic and msgspec alone.
+`route_table` and `twin_shadow` are what gateways route by, `counters` what they count, `headers` what a request has.
+`passes` and `release_keys` sign and verify, `protobuf` reads and writes messages, `hash_chain` lines of a log, and
+`api` custom resources. Every process may import this; it imports none, and of others pydantic and msgspec alone.
 """

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from slipway_contracts.counters import read_bounds
 from slipway_contracts.route_table import Backend
-from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
+from slipway_contracts.twin_shadow import MEASURES, TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.judging import samples as gateway_samples
 from slipway_gateway.judging.outcome import RequestOutcome
 from slipway_gateway.routing.table import Route
 from slipway_operator.api.v1alpha1 import analysis_run
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
-from slipway_operator.kube.reading import samples
 from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples
 from slipway_operator.model.analysis.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
@@ -60,7 +60,7 @@ def answer(requests: int, generation: int = 19) -> str:
 
 def parsed(text: str) -> list:
     reported = json.loads(text)
-    bounds = samples.bounds(reported["bounds"])
+    bounds = read_bounds(reported["bounds"])
     return [
         Answer("gw", True, True, as_report(reported["routes"]), reported["incarnation"], bounds).about(
             "default", "chat", "u1"
@@ -264,8 +264,8 @@ def test_counts_of_pairs_arrive_as_counted() -> None:
     counts.begin()
     counts.begin()
     counts.drop()
-    counts.withheld["busy"] += 1
-    counts.withheld["rate"] += 2
+    counts.withhold("busy")
+    counts.withheld["rate"] = 2
     assert counting.has_requests(answers(), PAIR)
     run = counting.add(run, spec, answers(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
@@ -290,4 +290,4 @@ def test_every_comparison_of_the_contract_is_one_of_a_template() -> None:
 def test_every_event_of_the_contract_is_one_of_a_template() -> None:
     assert set(BAD_EVENTS.values()) == set(SIDE["events"])  # type: ignore[arg-type]
     kinds = {slower(f"Slower({kind}, stable.p95)").kind for kind in SIDE["slow"]}  # type: ignore[union-attr, attr-defined]
-    assert kinds == set(samples.KINDS)
+    assert kinds == set(MEASURES)

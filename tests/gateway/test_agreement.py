@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.counters import Agreement
 from slipway_contracts.route_table import MirrorRoute
 from slipway_contracts.twin_shadow import PredictionTolerance
-from slipway_gateway.judging.agreement import Agreement, compare
+from slipway_gateway.judging.agreement import compare
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.wire.predictions import MAX_BYTES, MAX_ROWS, Predictions, read_predictions
 from testkit.until import until_async

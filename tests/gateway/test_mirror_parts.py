@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
+from slipway_contracts.counters import ShadowCounts, zero
 from slipway_contracts.route_table import Backend, HeaderMatch, MirrorRoute
-from slipway_gateway.judging.samples import ShadowCounts
 from slipway_gateway.mirror.scoring import MAX_SCORED_BYTES, build_scoring_request, count_flips
 from slipway_gateway.mirror.shadow_request import ShadowRequest, make_repeatable, make_shadow
 from slipway_gateway.mirror.transcript import MAX_WHOLE_BYTES, ChoiceTexts, Transcript
@@ -248,7 +248,7 @@ def test_unscorable_response_sends_no_scoring_request(body: object, path: str, t
 
 
 def test_a_pair_is_counted_by_who_differs_more() -> None:
-    pairs = ShadowCounts()
+    pairs = zero(ShadowCounts)
     for canary, second in ((0, 0), (1, 0), (5, 2), (0, 1), (1, 1), (1, None), (0, None)):
         pairs.count(canary, second)
     assert pairs == ShadowCounts(pairs=5, canary_only=2, second_only=1, both=1, no_floor=2, no_floor_differs=1)

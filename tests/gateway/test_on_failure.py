@@ -1,6 +1,7 @@
 """Twin shadows without a twin: canary alone gets the copies, and a pod of stable only those that canary failed."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from aiohttp import web
 
 from slipway_contracts.twin_shadow import TwinProbes, TwinShadow
 from slipway_gateway.judging.outcome import RequestOutcome
-from slipway_gateway.judging.pairs import TwinCounts
+from slipway_gateway.judging.pairs import TwinTally
 from slipway_gateway.mirror import twins as room
 from testkit.until import until_async
 
@@ -164,9 +165,9 @@ async def test_probes_go_to_both_sides() -> None:
 def test_each_kind_counts_once_in_a_pair(
     canary: RequestOutcome, own: RequestOutcome, again: RequestOutcome | None, expected: dict[str, str]
 ) -> None:
-    counted = TwinCounts()
+    counted = TwinTally.begun()
     counted.begin()
     counted.end_on_failure(canary, own, again)
-    shown = {name: {leg: n for leg, n in legs.items() if n} for name, legs in counted.report()["events"].items()}
+    shown = {name: {leg: n for leg, n in legs.items() if n} for name, legs in asdict(counted)["events"].items()}
     assert {name: legs for name, legs in shown.items() if legs} == {name: {leg: 1} for name, leg in expected.items()}
     assert (counted.open, counted.pairs) == (0, 1)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.counters import QualityCounts, zero
 from slipway_contracts.twin_shadow import TwinShadow
-from slipway_gateway.judging.pairs import QualityCounts
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, answering
@@ -114,6 +114,6 @@ async def test_a_pair_counts_before_its_score() -> None:
     ],
 )
 def test_a_leg_is_bad_beyond_one_flip_in_a_hundred_tokens(tokens: int, canary: int, twin: int, leg: str) -> None:
-    found = QualityCounts()
+    found = zero(QualityCounts)
     found.count_tokens(tokens, canary, twin)
     assert {name for name in ("canary_only", "twin_only", "both") if getattr(found, name)} == ({leg} if leg else set())

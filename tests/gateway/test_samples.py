@@ -244,13 +244,13 @@ def test_silence_counts_between_events_too_and_never_while_a_client_reads(kept: 
 # -- counters
 
 
-def late(epoch: samples.GenerationSamples, now_s: float, revision: str = "c") -> dict[str, list[int]]:
+def late(epoch: samples.GenerationSamples, now_s: float, revision: str = "c") -> dict[str, tuple[int, ...]]:
     """What is known of those without a time, in one stratum, by measure."""
     found = epoch.report(now_s)["revisions"][revision]["late"]
     return {measure: strata[AT] for measure, strata in found.items() if strata}
 
 
-def above(histogram: list[int], measure: str, limit: float) -> int:
+def above(histogram: tuple[int, ...], measure: str, limit: float) -> int:
     return sum(histogram[BOUNDS[measure].index(limit) + 1 :])
 
 
@@ -299,7 +299,7 @@ def test_latencies_below_the_first_bound_are_not_reported() -> None:
     epoch = Samples().epoch(route())
     opened(epoch, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
     assert late(epoch, 0.01) == {}
-    assert late(epoch, 0.0115) == {TTFT: [0, 0, 1]}, "and empty ones above are left out"
+    assert late(epoch, 0.0115) == {TTFT: (0, 0, 1)}, "and empty ones above are left out"
 
 
 def test_single_revision_keeps_no_open_attempts() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.counters import ScoreCounts, zero
 from slipway_contracts.twin_shadow import TwinScorer, TwinShadow
 from slipway_gateway.identity.tenants import SCORERS, KnownTenant
-from slipway_gateway.judging.pairs import ScoreCounts
 from slipway_gateway.mirror.scorer import PairScorer
 from slipway_gateway.scorers import ballot
 from slipway_gateway.scorers.ballot import MAX_TEXT_BYTES, PairScore
@@ -331,7 +331,7 @@ def test_a_request_without_a_prompt_is_not_scored(body: bytes) -> None:
 
 
 def test_sums_of_scores_are_whole_thousandths() -> None:
-    counted = ScoreCounts()
+    counted = zero(ScoreCounts)
     for _ in range(1000):
         counted.count(0, (0.1234, math.nextafter(1, 0)))
     assert (counted.rated, counted.canary_thousandths, counted.twin_thousandths) == (1000, 123_000, 1_000_000)

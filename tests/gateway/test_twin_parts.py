@@ -1,7 +1,7 @@
 """Twin shadows without a network: tables, copies, rates and counts."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from multidict import CIMultiDict
 from slipway_contracts.route_table import Backend
 from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.judging.outcome import RequestOutcome
-from slipway_gateway.judging.pairs import TwinCounts
+from slipway_gateway.judging.pairs import TwinTally
 from slipway_gateway.judging.samples import Samples
 from slipway_gateway.limits.rate import RateLimit
 from slipway_gateway.mirror.shadow_request import ShadowRequest, make_pair_copy
@@ -148,23 +148,23 @@ def test_half_of_the_burst_is_kept_for_others() -> None:
 
 
 def test_pair_counts_when_both_legs_ended() -> None:
-    counts = TwinCounts()
+    counts = TwinTally.begun()
     counts.begin()
     assert (counts.open, counts.pairs) == (1, 0)
     counts.end(TwinShadow("c", "s", 100, 1), "b<4k,stream", RequestOutcome(("errors", "hung")), GOOD)
     assert (counts.open, counts.pairs) == (0, 1)
-    report = counts.report()
+    report = asdict(counts)
     assert {name: legs["canary_only"] for name, legs in report["events"].items() if legs["canary_only"]} == {
         "bad": 1, "errors": 1, "hung": 1,
     }  # fmt: skip
 
 
 def test_two_kinds_of_failure_are_one_bad_pair_of_both() -> None:
-    counts = TwinCounts()
+    counts = TwinTally.begun()
     counts.end(
         TwinShadow("c", "s", 100, 1), "x", RequestOutcome(("empty",)), RequestOutcome(("repetition", "truncated"))
     )
-    found = {name: one for name, one in counts.report()["events"].items() if any(one.values())}
+    found = {name: one for name, one in asdict(counts)["events"].items() if any(one.values())}
     assert found["bad"] == {"canary_only": 0, "twin_only": 0, "both": 1, "unanswered": 0}
     assert found["empty"]["canary_only"] == found["repetition"]["twin_only"] == found["truncated"]["twin_only"] == 1
 
@@ -182,10 +182,10 @@ def test_two_kinds_of_failure_are_one_bad_pair_of_both() -> None:
 def test_canary_is_over_when_it_is_slower_by_more_than_the_slowdown(
     canary_s: float, twin_s: float, over: int, tail: tuple[int, int, int]
 ) -> None:
-    counts, shadow = TwinCounts(), TwinShadow("c", "s", 100, 1, 0, LIMITS)
+    counts, shadow = TwinTally.begun(), TwinShadow("c", "s", 100, 1, 0, LIMITS)
     legs = (RequestOutcome((), {"e2e": seconds}) for seconds in (canary_s, twin_s))
     counts.end(shadow, "b<4k,stream", *legs)
-    found = counts.report()["latencies"]
+    found = asdict(counts)["latencies"]
     names = ("tail_canary_only", "tail_twin_only", "tail_both")
     assert (
         list(found) == ["e2e"] and found["e2e"]["over"] == over and tuple(found["e2e"][name] for name in names) == tail
@@ -194,17 +194,17 @@ def test_canary_is_over_when_it_is_slower_by_more_than_the_slowdown(
 
 
 def test_stratum_without_a_threshold_has_no_tail() -> None:
-    counts = TwinCounts()
+    counts = TwinTally.begun()
     counts.end(TwinShadow("c", "s", 100, 1, 0, LIMITS), "b<32k,stream", GOOD, GOOD)
-    assert counts.report()["latencies"]["e2e"] == {
+    assert asdict(counts)["latencies"]["e2e"] == {
         "pairs": 1, "over": 0, "tail_pairs": 0, "tail_canary_only": 0, "tail_twin_only": 0, "tail_both": 0,
     }  # fmt: skip
 
 
 def test_failed_leg_has_no_latency() -> None:
-    counts = TwinCounts()
+    counts = TwinTally.begun()
     counts.end(TwinShadow("c", "s", 100, 1, 0, LIMITS), "x", RequestOutcome(("errors",)), GOOD)
-    assert counts.report()["latencies"] == {}
+    assert asdict(counts)["latencies"] == {}
 
 
 def test_sessions_of_an_epoch_are_remembered_over_generations_and_bounded() -> None:

@@ -1,40 +1,11 @@
-"""Whether canary predicts for a mirrored request what stable did, and counts of it (pure)."""
+"""Whether canary predicts for a mirrored request what stable did, (pure)."""
 
 import math
-from dataclasses import dataclass
-from enum import StrEnum
 
+from slipway_contracts.counters import Agreement
 from slipway_contracts.twin_shadow import PredictionTolerance
 
 from ..wire.predictions import PredictedRow, Predictions, label_text
-
-
-class Agreement(StrEnum):
-    """What became of a mirrored request, or of a pair, whose predictions were to be compared."""
-
-    AGREED = "agreed"
-    DISAGREED = "disagreed"
-    UNREAD = "unread"  # stable's response has no predictions that can be read, whatever canary's has
-    FAILED = "failed"  # stable's has, and canary gave no whole response of status 200
-
-
-@dataclass(slots=True)
-class AgreementCounts:
-    """Counts of sessions, by the result of the first mirrored request that was to be compared; or of pairs.
-
-    `compared`: those that agreed or disagreed, which `disagreed` is part of.
-    """
-
-    compared: int = 0
-    disagreed: int = 0
-    unread: int = 0
-    failed: int = 0
-
-    def count(self, found: Agreement) -> None:
-        self.compared += found in (Agreement.AGREED, Agreement.DISAGREED)
-        self.disagreed += found is Agreement.DISAGREED
-        self.unread += found is Agreement.UNREAD
-        self.failed += found is Agreement.FAILED
 
 
 def compare(stable: Predictions | None, canary: Predictions | None, tolerance: PredictionTolerance) -> Agreement:

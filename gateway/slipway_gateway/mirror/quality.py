@@ -7,9 +7,9 @@ prefill each: a model as good as stable has stable's tokens as its first choices
 import asyncio
 import secrets
 
+from slipway_contracts.counters import QualityCounts
 from slipway_contracts.twin_shadow import TwinShadow
 
-from ..judging.pairs import QualityCounts
 from ..routing.mirroring import is_compared
 from ..routing.table import Route
 from ..upstream.exchange import UpstreamRequest

@@ -7,9 +7,9 @@ anything of a response but its numbers.
 import secrets
 from collections.abc import Callable
 
+from slipway_contracts.counters import ScoreCounts
 from slipway_contracts.twin_shadow import TwinScorer, TwinShadow
 
-from ..judging.pairs import ScoreCounts
 from ..routing.mirroring import is_compared
 from ..routing.table import Route
 from ..scorers import ballot

@@ -11,13 +11,14 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from slipway_contracts.counters import PROBE_FAILED, Agreement
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow
 
 from ..balancing.load_balancer import LoadBalancer
 from ..judging import pairs
-from ..judging.agreement import Agreement, compare
+from ..judging.agreement import compare
 from ..judging.outcome import RequestOutcome
-from ..judging.pairs import TwinCounts
+from ..judging.pairs import TwinTally
 from ..limits.rate import RateLimit
 from ..routing.mirroring import is_paired
 from ..routing.table import Route, equivalent_revisions
@@ -63,7 +64,7 @@ class _Pair:
     copy: ShadowRequest
     canary: str
     twin: str
-    counts: TwinCounts | None
+    counts: TwinTally | None
     probe: bool = False
     own: RequestOutcome | None = None
 
@@ -162,9 +163,9 @@ class TwinShadows:
         self._start(replace(made, probe=True))
         return True
 
-    def _withhold(self, route: Route, shadow: TwinShadow, counts: TwinCounts | None, reason: str) -> None:
+    def _withhold(self, route: Route, shadow: TwinShadow, counts: TwinTally | None, reason: str) -> None:
         if counts and reason in pairs.WITHHELD:
-            counts.withheld[reason] += 1
+            counts.withhold(reason)
         self._metrics.paired(self._model(route), shadow.revision, reason)
 
     async def close(self) -> None:
@@ -183,7 +184,7 @@ class TwinShadows:
         shadow: TwinShadow,
         original: UpstreamRequest,
         request_id: str,
-        counts: TwinCounts | None,
+        counts: TwinTally | None,
     ) -> _Pair | str:
         """A pair to send, or why there is none."""
         if reason := self._no_room(route, original):
@@ -286,7 +287,7 @@ class TwinShadows:
             return UNCOUNTED
         if pair.probe and not (canary.answered or twin.answered):
             pair.counts.drop()
-            return pairs.PROBE_FAILED
+            return PROBE_FAILED
         pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
         if pair.shadow.tolerance and infers(pair.copy.path):
             pair.counts.agreements.count(_agreement(canary, twin, pair.shadow.tolerance))
@@ -299,7 +300,7 @@ class TwinShadows:
             log.exception("responses of a pair could not be compared")
         return PROBED if pair.probe else PAIRED
 
-    async def _compare(self, pair: _Pair, counts: TwinCounts, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
+    async def _compare(self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
         try:
             await self._quality.compare(pair.route, pair.copy, (pair.canary, pair.twin), texts, counts.quality)
         except asyncio.CancelledError:
@@ -307,7 +308,7 @@ class TwinShadows:
             return
 
     async def _score(
-        self, pair: _Pair, counts: TwinCounts, texts: tuple[ChoiceTexts | None, ChoiceTexts | None]
+        self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts | None, ChoiceTexts | None]
     ) -> None:
         assert pair.shadow.scorer, "only its pairs are chosen"
         model, result = self._model(pair.route), NOT_SCORED

@@ -148,8 +148,7 @@ def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
 def _tolerance(course: Course, at: Situation) -> PredictionTolerance | None:
     """The tolerance for comparing predictions for mirrored requests, of the first template with one; None without."""
     specs = _templates(course, at)
-    found = next((tolerance for spec in specs if (tolerance := spec.tolerance(paired=False))), None)
-    return PredictionTolerance(found.relative_millionths, found.absolute_billionths) if found else None
+    return next((tolerance for spec in specs if (tolerance := spec.tolerance(paired=False))), None)
 
 
 def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:
