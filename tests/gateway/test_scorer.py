@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 
 from slipway_contracts.counters import ScoreCounts, zero
+from slipway_contracts.tenants import SCORERS
 from slipway_contracts.twin_shadow import TwinScorer, TwinShadow
-from slipway_gateway.identity.tenants import SCORERS, KnownTenant
+from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.mirror.scorer import PairScorer
 from slipway_gateway.scorers import ballot
 from slipway_gateway.scorers.ballot import MAX_TEXT_BYTES, PairScore

@@ -7,13 +7,13 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any
 
 import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
 from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION
+from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
 from slipway_process.network.http_server import Handler
@@ -96,7 +96,7 @@ class PublicApi:
         certificate = request.get_extra_info("peercert") if self.authenticator.verifies_clients else None
         return await self.authenticator.identify(request.headers, request.remote or "", certificate)
 
-    def tenants_report(self) -> dict[str, Any]:
+    def tenants_report(self) -> GatewayTenants:
         """The body of `/internal/tenants`: a report on every tenant that this gateway knows."""
         return report(self.authenticator, self._admission)
 

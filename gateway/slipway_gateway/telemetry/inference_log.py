@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from slipway_contracts.route_table import InferenceLogSample
+from slipway_contracts.tenants import ALL, INFERENCE_LOG
 
 from ..identity.authenticate import RequestIdentity
-from ..identity.tenants import ALL, INFERENCE_LOG
 from ..wire.predictions import Value, read_predictions
 from .access_log import MAX_ID, MAX_PATH, LineQueue, clean
 from .metrics import RequestRecord

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from slipway_contracts.tenants import TenantReport, TenantSpec
 from slipway_operator.api.v1alpha1.status import Condition
-from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus, TenantUse
+from slipway_operator.api.v1alpha1.tenant import TenantStatus, TenantUse
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.cluster.tenant_reports import MOST_MESSAGE, TenantReport, TenantReports, total
+from slipway_operator.model.cluster.tenant_reports import MOST_MESSAGE, TenantReports, total
 from slipway_operator.model.wire import format_time
 from slipway_operator.planning.facts.conditions import carry_over, condition
 

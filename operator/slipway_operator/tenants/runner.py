@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 import aiohttp
 
 from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.tenants import TenantSpec
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object
-from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
+from slipway_operator.api.v1alpha1.tenant import TenantStatus
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale
 from slipway_operator.kube.reading.gateways import Gateways
