@@ -12,7 +12,7 @@ UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv
 VENV := .venv
 PY := $(VENV)/bin/python
 KERNELS := server/slipway_server/kernels/c/built
-export PYTHONPATH := operator:gateway:jobs:server:cli:process:.
+export PYTHONPATH := operator:gateway:jobs:server:cli:process:contracts:.
 export UV_LINK_MODE ?= hardlink
 # Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE

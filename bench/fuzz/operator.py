@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
+from slipway_contracts.api.markers import packed_of
+from slipway_contracts.api.times import format_time
 from slipway_gateway.routing.table import Route, parse_route
-from slipway_operator.api.markers import packed_of
 from slipway_operator.api.schema import packed_properties
-from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.kube.reading import observe
 from slipway_operator.model.analysis import template

@@ -4,10 +4,11 @@ import json
 from functools import cache
 from typing import Any
 
-import msgspec
 import yaml
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+from slipway_contracts.route_table import Traffic
 from slipway_gateway.routing.pods import LABEL_DEPLOYMENT, LABEL_REVISION, parse_pod
 from slipway_gateway.routing.routes_file import RoutesFile, parse
 from slipway_gateway.routing.table import (
@@ -16,7 +17,6 @@ from slipway_gateway.routing.table import (
     RevisionEndpoints,
     Route,
     RouteTable,
-    TrafficStatus,
     build,
     merge_route,
     parse_owners,
@@ -149,7 +149,7 @@ def files() -> st.SearchStrategy[str]:
 @cache
 def objects() -> st.SearchStrategy[tuple[Json, Json, Json]]:
     """A ModelDeployment, a pod and the ConfigMap of names: the API's own fields hold what the API lets through."""
-    schema, named = _schema(TrafficStatus)
+    schema, named = _schema(Traffic)
 
     @st.composite
     def one(draw: st.DrawFn) -> tuple[Json, Json, Json]:
@@ -175,5 +175,5 @@ def _inside(draw: st.DrawFn, value: Json, typed: bool = False) -> Json:
 
 
 def _schema(kind: type) -> tuple[Json, dict[str, Json]]:
-    (schema,), named = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    return schema, named
+    schema = TypeAdapter(kind).json_schema()
+    return schema, schema.pop("$defs", {})

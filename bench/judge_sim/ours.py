@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.judge_sim.traffic import CANARY, DRIFT, LATENCIES, METRICS, MINUTE_S, STABLE, Traffic, by_minute
-from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.types import strict
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.api.types import strict
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
-from slipway_operator.api.writing import to_json
 from slipway_operator.judging import verdict as judging
 from slipway_operator.judging.evidence import log_combined
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from slipway_contracts.passes import PassKeys
 from slipway_process import logs
 from slipway_process.network.http_server import HttpRunner
 from slipway_process.network.listed_hosts import ListedHosts
-from slipway_process.passes import PassKeys
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from .dispatch.dispatcher import Dispatcher

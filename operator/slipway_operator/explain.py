@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.api.times import format_time, parse_time
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.objects import Object
 from slipway_operator.api.pools.model_pool import ModelPoolStatus
-from slipway_operator.api.reading import UnreadableObject, encoded, read
-from slipway_operator.api.times import format_time, parse_time
-from slipway_operator.api.writing import to_json
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import NotFound
 from slipway_operator.kube.ownership import is_controlled_by

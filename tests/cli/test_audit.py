@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from slipway_cli.commands.root import cli
-from slipway_process.hash_chain import FIRST_PREV, digest, link
+from slipway_contracts.hash_chain import FIRST_PREV, digest, link
 
 
 def chain(path: Path, count: int) -> list[str]:

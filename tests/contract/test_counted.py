@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from slipway_contracts.api.times import parse_time
+from slipway_contracts.counters import read_bounds
+from slipway_contracts.route_table import Backend
+from slipway_contracts.twin_shadow import MEASURES, TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.judging import samples as gateway_samples
 from slipway_gateway.judging.outcome import RequestOutcome
-from slipway_gateway.routing.table import Route, WeightedBackend
-from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
-from slipway_operator.api.times import parse_time
+from slipway_gateway.routing.table import Route
 from slipway_operator.api.v1alpha1 import analysis_run
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.judging.verdict import judge
-from slipway_operator.kube.reading import samples
 from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples
 from slipway_operator.model.analysis.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
@@ -23,9 +24,7 @@ from tests.support.report import as_report
 
 NOW = parse_time("2026-01-01T00:00:00Z")
 PAIR = ("aaa", "bbb")
-ROUTE = Route(
-    "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 10), WeightedBackend("bbb", 90))
-)
+ROUTE = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 10), Backend("bbb", 90)))
 SIDE = {
     "assigned": 125,
     "requests": 120,
@@ -61,7 +60,7 @@ def answer(requests: int, generation: int = 19) -> str:
 
 def parsed(text: str) -> list:
     reported = json.loads(text)
-    bounds = samples.bounds(reported["bounds"])
+    bounds = read_bounds(reported["bounds"])
     return [
         Answer("gw", True, True, as_report(reported["routes"]), reported["incarnation"], bounds).about(
             "default", "chat", "u1"
@@ -197,9 +196,7 @@ def test_a_canary_without_errors_passes() -> None:
 
 def test_counts_of_mirrored_pairs_arrive_as_counted() -> None:
     counters = gateway_samples.Samples()
-    route = Route(
-        "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 0), WeightedBackend("bbb", 100))
-    )
+    route = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 0), Backend("bbb", 100)))
     epoch = counters.epoch(route)
 
     def answers() -> list:
@@ -233,13 +230,11 @@ def test_counts_of_mirrored_pairs_arrive_as_counted() -> None:
 def test_counts_of_pairs_arrive_as_counted() -> None:
     """From the outcomes of both legs at a gateway to the counts of an analysis, with stable's rates before it."""
     counters = gateway_samples.Samples()
-    route = Route(
-        "default/chat", "u1", "chat", generation=41, backends=(WeightedBackend("aaa", 0), WeightedBackend("bbb", 100))
-    )
+    route = Route("default/chat", "u1", "chat", generation=41, backends=(Backend("aaa", 0), Backend("bbb", 100)))
     epoch, stratum = counters.epoch(route), gateway_samples.stratum(100, stream=True)
     assert epoch
-    latency = TwinLatencyRule("ttft", 15, (TailRule(stratum, 400_000),))
-    shadow = TwinShadowRule("aaa", "bbb", 100, 10, latencies=(latency,))
+    latency = TwinLatency("ttft", 15, (TailThreshold(stratum, 400_000),))
+    shadow = TwinShadow("aaa", "bbb", 100, 10, latencies=(latency,))
 
     def answers() -> list:
         routes = {
@@ -269,8 +264,8 @@ def test_counts_of_pairs_arrive_as_counted() -> None:
     counts.begin()
     counts.begin()
     counts.drop()
-    counts.withheld["busy"] += 1
-    counts.withheld["rate"] += 2
+    counts.withhold("busy")
+    counts.withheld["rate"] = 2
     assert counting.has_requests(answers(), PAIR)
     run = counting.add(run, spec, answers(), PAIR, comparable=True, seconds=60.0)
     counted = {item.metric: item.epochs[0] for item in run.counts}
@@ -295,4 +290,4 @@ def test_every_comparison_of_the_contract_is_one_of_a_template() -> None:
 def test_every_event_of_the_contract_is_one_of_a_template() -> None:
     assert set(BAD_EVENTS.values()) == set(SIDE["events"])  # type: ignore[arg-type]
     kinds = {slower(f"Slower({kind}, stable.p95)").kind for kind in SIDE["slow"]}  # type: ignore[union-attr, attr-defined]
-    assert kinds == set(samples.KINDS)
+    assert kinds == set(MEASURES)

@@ -46,8 +46,8 @@ def test_exit_code_and_termination_message_name_the_cause(
 ) -> None:
     message = tmp_path / "message"
     destination = ["--dest", str(tmp_path / "model")] if container == "fetch" else []
-    folders = os.pathsep.join((str(ROOT / "server"), str(ROOT / "process")))
-    environment = {**os.environ, "SLIPWAY_TERMINATION_LOG": str(message), "PYTHONPATH": folders}
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("server", "process", "contracts"))
+    environment = {**os.environ, "SLIPWAY_TERMINATION_LOG": str(message), "PYTHONPATH": paths}
     ended = subprocess.run([sys.executable, "-c", program, *arguments, *destination], env=environment, check=False)
     trouble = PodTrouble("p", "Error", f"container {container}: {message.read_text()}", ended.returncode)
     found = causes.of_workload(Workload("r", 1, 1, 0, (trouble,)), Resources())

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from testkit import ROOT
+from tests.contract import figures
 
-PACKAGES = tuple(f"{name}/slipway_{name}" for name in ("operator", "gateway", "jobs", "server", "cli", "process"))
+PACKAGES = tuple(f"{name}/slipway_{name}" for name in figures.NAMES)
 SOURCES = sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
 
 # Modules that build objects, or code, out of bytes.

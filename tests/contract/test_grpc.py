@@ -2,8 +2,8 @@
 
 import math
 
+from slipway_contracts import protobuf
 from slipway_gateway.grpc_api import calls, messages, statuses
-from slipway_process import protobuf
 from slipway_server.http.predict.message_types import ModelInferRequest
 from slipway_server.http.predict_bodies import infer_answer, infer_message
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from testkit import ROOT
+from tests.contract import figures
 
 # They mark prose in which things speak ("is told", "says nobody"): name the actor and the action instead.
 WORDS = (
@@ -29,14 +30,11 @@ PAGES = sorted(path for folder in (ROOT, ROOT / "docs") for path in folder.glob(
 # These numbers may only fall.
 ALLOWED = {"docs/crd.md": 2, "docs/server.md": 2}
 CODE = (
-    *("operator", "gateway", "jobs", "server", "cli", "process"),
+    *figures.NAMES,
     *("testkit", "devcluster", "bench", "e2e", "examples", "tests"),
 )
 WORDS_IN_CODE = 66  # this number may only fall
 GLOSSARY_ROWS = 60
-PACKAGES = {
-    name: ROOT / name / f"slipway_{name}" for name in ("operator", "gateway", "jobs", "server", "cli", "process")
-}
 
 
 def prose(page: str) -> str:
@@ -80,4 +78,4 @@ def test_the_glossary_fits_on_a_page() -> None:
 def test_places_of_the_glossary_exist() -> None:
     places = [re.fullmatch(r"(\w+) `([\w./]+)`", row[3]) for row in glossary()]
     assert all(places), "a place is a package and a path in it"
-    assert not [place[0] for place in places if place and not (PACKAGES[place[1]] / place[2]).exists()]
+    assert not [place[0] for place in places if place and not (figures.folder(place[1]) / place[2]).exists()]

@@ -1,48 +1,61 @@
 """The samples of the gateway have the documented shape, and the gateway parses the responses of our server."""
 
+import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
+from slipway_contracts.counters import (
+    BINS,
+    Agreement,
+    AgreementCounts,
+    EventCounts,
+    LatencyCounts,
+    ProbeCounts,
+    QualityCounts,
+    ScoreCounts,
+    read,
+    read_bounds,
+    zero,
+)
+from slipway_contracts.route_table import Backend
+from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.balancing.first_attempts import WHOLE_PATIENCE
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.judging import pairs, samples, units
-from slipway_gateway.judging.agreement import Agreement
 from slipway_gateway.judging.outcome import OutcomeRecorder, RequestOutcome
-from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, PredictionBins
+from slipway_gateway.judging.predictions import LEARNED, OTHER, PredictionBins
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.mirror.shadow_request import STATELESS_PATHS
 from slipway_gateway.routing.router import assign_revision
-from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build
-from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
+from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
 from slipway_gateway.wire.predictions import MAX_BYTES
 from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
-from slipway_operator.kube.reading.samples import samples as read_samples
-from slipway_operator.model.cluster import samples as cluster_samples
-from slipway_operator.model.cluster.samples import Agreements, Discordance, PairedTimes, Probed, Quality, Scores
 from slipway_server.engine.request import FinishReason
 from slipway_server.http.errors import HttpError
 from slipway_server.http.responses.delta import Delta
 from slipway_server.http.responses.sse import DONE, _frame
 from slipway_server.http.service import ERRORS
 from slipway_server.http.slipway import token_events, typed_error, typed_events
+from testkit import ROOT
 from tests.contract.documented import TEXT, routes
 
-ROUTE = Route(
-    "default/chat", "u", "chat", generation=41, backends=(WeightedBackend("9d04aa31c2", 25), WeightedBackend("s", 75))
-)
+RECORDED = ROOT / "tests/contract/recorded/samples.json"
+ROUTE = Route("default/chat", "u", "chat", generation=41, backends=(Backend("9d04aa31c2", 25), Backend("s", 75)))
 
 
 def shape(value: Any) -> Any:
     """Names and types of values; a list has the type of its first item."""
     if isinstance(value, dict):
         return {name: shape(item) for name, item in value.items()}
-    return [shape(value[0])] if isinstance(value, list) else type(value).__name__
+    return [shape(value[0])] if isinstance(value, list | tuple) else type(value).__name__
 
 
 def documented() -> dict[str, Any]:
@@ -71,9 +84,9 @@ def test_samples_have_the_documented_shape() -> None:
     assert shape(reported["revisions"][revision]) == shape(documented()["revisions"][revision])
     assert set(reported) == set(documented())
     for one in (reported, documented()):
-        (read,) = read_samples([one], {})
+        (counts,) = read([one], {})
         binned = one["revisions"][revision]["predictions"]["bins"]
-        assert read.revisions[revision].predicted == (*binned, *[0] * (BINS - len(binned)))
+        assert counts.revisions[revision].predictions.bins == (*binned, *[0] * (BINS - len(binned)))
     for one in (reported, documented()):
         for measure, bounds in BOUNDS.items():
             ((name, histogram),) = one["revisions"][revision]["slow"][measure].items()
@@ -95,13 +108,13 @@ def test_agreements_have_the_documented_shape_and_the_operator_reads_it() -> Non
         counters.epoch(ROUTE).agreed("9d04aa31c2", str(key), found)
     (reported,) = counters.report(ROUTE, 0.0)
     assert shape(reported["agreements"]) == shape(documented()["agreements"])
-    (sample,) = read_samples([reported], {})
-    assert sample.agreements == {"9d04aa31c2": Agreements(compared=2, disagreed=1, unread=1, failed=1)}
+    (sample,) = read([reported], {})
+    assert sample.agreements == {"9d04aa31c2": AgreementCounts(compared=2, disagreed=1, unread=1, failed=1)}
 
 
 def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
-    limits = (TwinLatencyRule("ttft", 15, (TailRule("b<4k,stream", 814_000),)),)
-    shadow = TwinShadowRule("9d04aa31c2", "6b2f1c77e0", 25, 10, 2, limits)
+    limits = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)),)
+    shadow = TwinShadow("9d04aa31c2", "6b2f1c77e0", 25, 10, 2, limits)
     counters = Samples()
     counts = counters.epoch(ROUTE).twins("9d04aa31c2")
     counts.begin()
@@ -111,31 +124,100 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
     counts.withheld |= {"busy": 3, "twin_refused": 1}
     (reported,) = counters.report(ROUTE, 0.0)
     assert shape(reported["twins"]) == shape(documented()["twins"])
-    (sample,) = read_samples([reported], {})
+    (sample,) = read([reported], {})
     found = sample.twins["9d04aa31c2"]
     assert (found.open, found.pairs, found.starved) == (1, 1, 4)
     counts.quality.count_texts(equal=False)
     counts.quality.count_tokens(100, 2, 1)
     (reported,) = counters.report(ROUTE, 0.0)
-    (sample,) = read_samples([reported], {})
-    assert sample.twins["9d04aa31c2"].quality == Quality(1, 1, 1, 100, 2, 1, canary_only=1)
+    (sample,) = read([reported], {})
+    assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0)
     counts.scores.count(1, (0.25, 0.5))
     counts.scores.count(-1)
     counts.scores.blocked += 1
     (reported,) = counters.report(ROUTE, 0.0)
-    (sample,) = read_samples([reported], {})
-    rated = Scores(
-        scored=2, canary_only=1, twin_only=1, rated=1, canary_thousandths=250, twin_thousandths=500, blocked=1
+    (sample,) = read([reported], {})
+    rated = replace(
+        zero(ScoreCounts),
+        scored=2,
+        canary_only=1,
+        twin_only=1,
+        rated=1,
+        canary_thousandths=250,
+        twin_thousandths=500,
+        blocked=1,
     )
     assert sample.twins["9d04aa31c2"].scores == rated
     counts.agreements.count(Agreement.DISAGREED)
     counts.agreements.count(Agreement.FAILED)
     (reported,) = counters.report(ROUTE, 0.0)
-    (sample,) = read_samples([reported], {})
-    assert sample.twins["9d04aa31c2"].agreements == Agreements(compared=1, disagreed=1, failed=1)
-    assert found.probes == Probed(pairs=1, canary_only=1)
-    assert found.events["bad"] == found.events["empty"] == Discordance(canary_only=1)
-    assert found.latencies == {"ttft": PairedTimes(pairs=1, over=1, tail_pairs=1, tail_canary_only=1)}
+    (sample,) = read([reported], {})
+    assert sample.twins["9d04aa31c2"].agreements == AgreementCounts(1, 1, 0, 1)
+    assert found.probes == ProbeCounts(1, 0, 0, 1)
+    assert found.events["bad"] == found.events["empty"] == EventCounts(1, 0, 0)
+    assert found.latencies == {"ttft": LatencyCounts(1, 1, 1, 1, 0, 0)}
+
+
+def counted() -> list[dict[str, Any]]:
+    """What a gateway reports after one of everything; the recorded report is one of the last release."""
+    counters, at, canary = Samples(), stratum(100, stream=True), "9d04aa31c2"
+    epoch = counters.epoch(ROUTE)
+    epoch.assign(canary, "k1", "c", 0.0)
+    epoch.assign("s", "k3", "c", 0.0)
+    ended, running = (epoch.begin(canary, key, at, stream=True) for key in ("k1", "k2"))
+    epoch.count(ended, RequestOutcome(("errors",), dict.fromkeys(BOUNDS, 1.0)))
+    epoch.open(running, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
+    bins = PredictionBins()
+    for number in range(LEARNED):
+        bins.place(number / 7)
+    epoch.predict(ended, 0.5, bins)
+    epoch.rate(canary, first=True, wrong=True)
+    epoch.compared(canary, "text", 1, 0)
+    epoch.compared(canary, "tokens", 3, None)
+    epoch.agreed(canary, "k1", Agreement.DISAGREED)
+    limits = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)),)
+    counts = epoch.twins(canary)
+    counts.begin()
+    counts.begin()
+    legs = RequestOutcome(("empty",), {"ttft": 0.9}), RequestOutcome((), {"ttft": 0.7})
+    counts.end(TwinShadow(canary, "s", 25, 10, 2, limits), "b<4k,stream", *legs, probe=True)
+    counts.withheld |= {"busy": 3, "twin_refused": 1}
+    counts.quality.count_texts(equal=False)
+    counts.quality.count_tokens(100, 2, 1)
+    counts.scores.count(1, (0.25, 0.5))
+    counts.agreements.count(Agreement.FAILED)
+    return counters.report(ROUTE, 1.0)
+
+
+def within(former: Any, now: Any) -> bool:
+    """Whether all that a release wrote is written now, in the same order; there may be more."""
+    if isinstance(former, dict):
+        kept = [name for name in now if name in former] == list(former)
+        return kept and all(within(value, now[name]) for name, value in former.items())
+    if isinstance(former, list):
+        return len(former) == len(now) and all(map(within, former, now))
+    return bool(former == now)
+
+
+def test_a_gateway_reports_what_one_of_the_last_release_does() -> None:
+    assert within(json.loads(RECORDED.read_bytes()), json.loads(msgspec.json.encode(counted())))
+
+
+def test_the_operator_reads_what_a_gateway_of_the_last_release_reports() -> None:
+    recorded = json.loads(RECORDED.read_bytes())
+    bounds = read_bounds({kind: list(upper) for kind, upper in BOUNDS.items()})
+    (counts,) = read(recorded, bounds)
+    assert (counts,) == read(counted(), bounds)
+    canary, twins = counts.revisions["9d04aa31c2"], counts.twins["9d04aa31c2"]
+    assert (canary.assigned, canary.units, canary.rated, canary.wrong) == (1, 1, 1, 1)
+    assert canary.events["bad"] == sum(canary.predictions.bins) == sum(canary.slow["itl"]["b<4k,stream"]) == 1
+    assert (twins.open, twins.pairs, twins.starved, twins.probes.pairs) == (1, 1, 4, 1)
+    later = {
+        **recorded[0],
+        "hints": 1,
+        "twins": {name: {**found, "x": 1} for name, found in recorded[0]["twins"].items()},
+    }
+    assert read([later], bounds) == (counts,), "fields of a later release are ignored"
 
 
 def test_reasons_of_pairs_that_are_withheld_are_the_documented_ones() -> None:
@@ -165,7 +247,6 @@ def test_numbers_of_the_document_are_those_of_the_code() -> None:
     assert f"not with a `max_tokens`. `empty`: not with one below {TINY_LIMIT_TOKENS}" in document
     assert f"most {MAX_BYTES >> 10} KiB predicts" in document and f"The first {LEARNED} that it reads" in document
     assert f"the {OTHER} most frequent labels" in document and f"Bin {OTHER} has all other" in document
-    assert BINS == cluster_samples.BINS
     assert f"last {responses.TAIL_BYTES >> 10} KiB of a stream" in document
     assert (
         f"the last {responses.LOOP_BYTES >> 10} KiB of the text (at least {responses.LOOP_MIN_BYTES} bytes)" in document

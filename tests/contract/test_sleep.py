@@ -8,11 +8,11 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
+from slipway_contracts.route_table import Backend, Traffic
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.routing import table
 from slipway_gateway.serving.admin import CALLS_WAIT_S, AdminApi
 from slipway_gateway.telemetry.metrics import GatewayMetrics
-from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Phase, Sleep, SleepState, Status
 from slipway_operator.kube.reading import calls, gateways
 from slipway_operator.model.deployment import status as status_room

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from slipway_contracts.headers import PROOF, SHADOW, TENANT, WEIGHT
 from slipway_gateway.mirror.shadow_request import ShadowRequest, make_shadow
 from slipway_gateway.upstream import tenant_proof as proof
 from slipway_gateway.upstream.tenant_proof import TenantSigner
@@ -26,7 +27,7 @@ from slipway_operator.model.cluster.keys import Key
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import Model, PodInputs
 from slipway_server.http.requests import tenant as server
-from slipway_server.http.requests.shadow import PRIORITY, SHADOW, priority_of
+from slipway_server.http.requests.shadow import PRIORITY, priority_of
 from slipway_server.http.responses import resume
 from slipway_server.settings import parse
 from tests.contract.documented import TEXT
@@ -43,7 +44,7 @@ def tenant_of(sent: dict[str, str], user: object = None, *, salt: str = "s", sou
         CIMultiDict(sent), request_fields.parse(msgspec.json.encode({"user": user})), sources, salt
     )
     crossed = gateway.to_upstream(CIMultiDict(sent), "id", tenant)
-    assert crossed.getall(gateway.TENANT, []) == ([tenant] if tenant else [])
+    assert crossed.getall(TENANT, []) == ([tenant] if tenant else [])
     taken = TRUSTING.of(crossed)
     assert taken == tenant
     return taken
@@ -54,14 +55,13 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def test_the_headers_are_the_same_words_on_both_sides() -> None:
-    assert (gateway.TENANT, gateway.PROOF) == (server.TENANT, server.PROOF)
     assert proof.WINDOW_S == server.WINDOW_S
-    assert f"`{server.PROOF}: v1." in TEXT and f"Secret `{tenant_key.NAME}`" in TEXT
-    assert f"`{server.TENANT}: " in TEXT
+    assert f"`{PROOF}: v1." in TEXT and f"Secret `{tenant_key.NAME}`" in TEXT
+    assert f"`{TENANT}: " in TEXT
 
 
 def test_shadow_header_is_the_same_on_both_sides_and_has_the_lowest_priority() -> None:
-    assert gateway.SHADOW == SHADOW and f"`{SHADOW}: 1`" in TEXT
+    assert f"`{SHADOW}: 1`" in TEXT
     request = ShadowRequest("/v1/completions", gateway.to_upstream(CIMultiDict(bearer("a")), "id", "b" * 32), b"{}")
     copied = make_shadow(request).headers
     assert priority_of(copied, -1000) == priority_of(copied) == PRIORITY > 1000 == priority_of(request.headers, 1000)
@@ -69,9 +69,9 @@ def test_shadow_header_is_the_same_on_both_sides_and_has_the_lowest_priority() -
     assert TRUSTING.of(copied) == sha256(b"shadow:" + b"b" * 32).hexdigest()[:32]
 
 
-@pytest.mark.parametrize("name", [gateway.SHADOW, gateway.SHADOW.lower()])
+@pytest.mark.parametrize("name", [SHADOW, SHADOW.lower()])
 def test_shadow_header_of_a_client_is_dropped(name: str) -> None:
-    assert gateway.SHADOW not in gateway.to_upstream(CIMultiDict({name: "1"}), "id")
+    assert SHADOW not in gateway.to_upstream(CIMultiDict({name: "1"}), "id")
 
 
 @settings(deadline=None, max_examples=30)
@@ -99,8 +99,8 @@ def test_request_without_key_and_user_has_no_tenant(headers: dict[str, str], use
     assert tenant_of(headers, user) == ""
 
 
-@pytest.mark.parametrize("name", [gateway.TENANT, gateway.TENANT.lower(), gateway.TENANT.upper()])
-@pytest.mark.parametrize("beside", [{}, bearer("a"), {"Connection": gateway.TENANT}])
+@pytest.mark.parametrize("name", [TENANT, TENANT.lower(), TENANT.upper()])
+@pytest.mark.parametrize("beside", [{}, bearer("a"), {"Connection": TENANT}])
 def test_tenant_header_of_a_client_is_dropped(name: str, beside: dict[str, str]) -> None:
     assert tenant_of({name: "f" * 32} | beside) == tenant_of(beside)
 
@@ -156,21 +156,21 @@ def test_a_gateways_proof_is_honoured_by_the_servers_of_that_deployment_alone(wo
     assert chat.of(headers) == "a" * 32 and not world.unproved
     assert other.of(headers) == neighbour.of(headers) == ""
     assert world.unproved == 2
-    del headers[gateway.PROOF]
+    del headers[PROOF]
     assert chat.of(headers) == ""
 
 
 @pytest.mark.attack_class(9, 11, 19)
-@pytest.mark.parametrize("name", [gateway.PROOF, gateway.PROOF.lower(), gateway.TENANT.lower()])
+@pytest.mark.parametrize("name", [PROOF, PROOF.lower(), TENANT.lower()])
 def test_a_client_can_send_no_proof(world: World, name: str) -> None:
-    stolen = world.sent("team/chat", "b" * 32)[gateway.PROOF]
-    crossed = world.sent("team/chat", "", {name: stolen, gateway.TENANT: "b" * 32})
-    assert gateway.PROOF not in crossed and gateway.TENANT not in crossed
+    stolen = world.sent("team/chat", "b" * 32)[PROOF]
+    crossed = world.sent("team/chat", "", {name: stolen, TENANT: "b" * 32})
+    assert PROOF not in crossed and TENANT not in crossed
 
 
 def test_a_shadows_tenant_is_proved_as_its_own(world: World) -> None:
     copied = make_shadow(ShadowRequest("/v1/completions", world.sent("team/chat"), b"{}")).headers
-    assert gateway.PROOF not in copied
+    assert PROOF not in copied
     world.gateway.sign(copied, "team/chat")
     assert world.server("team/chat").of(copied) == sha256(b"shadow:" + b"a" * 32).hexdigest()[:32]
 
@@ -208,12 +208,12 @@ def test_without_keys_a_gateway_proves_nothing_and_requests_go_on(tmp_path: Path
     headers = gateway.to_upstream(CIMultiDict(), "id", "a" * 32)
     for signer in (TenantSigner(""), TenantSigner(str(tmp_path / "none"))):
         signer.sign(headers, "team/chat")
-        assert gateway.PROOF not in headers
+        assert PROOF not in headers
     (tmp_path / "none").write_text('{"keys": []}')
     TenantSigner(str(tmp_path / "none")).sign(headers, "team/chat")
     (tmp_path / "none").write_text(json.dumps({"keys": [{"id": "a", "key": "c2hvcnQ="}]}))
     TenantSigner(str(tmp_path / "none")).sign(headers, "team/chat")
-    assert gateway.PROOF not in headers
+    assert PROOF not in headers
 
 
 def test_a_gateway_keeps_the_last_keys_when_the_file_goes(world: World, tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_a_gateway_keeps_the_last_keys_when_the_file_goes(world: World, tmp_path
 
 
 def test_cache_of_proofs_is_bounded_and_a_proof_is_reused_for_a_minute(world: World) -> None:
-    first = world.sent("team/chat")[gateway.PROOF]
+    first = world.sent("team/chat")[PROOF]
     world.now += 20
-    assert world.sent("team/chat")[gateway.PROOF] is first
+    assert world.sent("team/chat")[PROOF] is first
     for number in range(proof.MAX_KEPT + 10):
         world.sent("team/chat", f"{number:032x}")
     assert len(world.gateway._kept) == proof.MAX_KEPT
@@ -249,13 +249,13 @@ def test_pod_has_the_tenant_settings_that_its_server_checks() -> None:
 
 
 def weighted(world: World, weight: int, tenant: str = "a" * 32) -> CIMultiDict[str]:
-    headers = gateway.to_upstream(CIMultiDict({gateway.WEIGHT: "1000"}), "id", tenant, weight=weight)
+    headers = gateway.to_upstream(CIMultiDict({WEIGHT: "1000"}), "id", tenant, weight=weight)
     world.gateway.sign(headers, "team/chat")
     return headers
 
 
 def test_a_weight_is_honoured_for_its_tenant_and_deployment_alone(world: World) -> None:
-    assert gateway.WEIGHT == server.WEIGHT and f"`{server.WEIGHT}: " in TEXT
+    assert f"`{WEIGHT}: " in TEXT
     chat, other = world.server("team/chat"), world.server("team/other")
     headers = weighted(world, 7)
     assert chat.of(headers) == "a" * 32 and chat.weight_of("a" * 32) == 7.0
@@ -265,7 +265,7 @@ def test_a_weight_is_honoured_for_its_tenant_and_deployment_alone(world: World) 
     world.now += 3600
     world.gateway.sign(headers, "team/chat")
     assert chat.of(headers) == "a" * 32 and chat.weight_of("a" * 32) == 7.0
-    assert gateway.WEIGHT not in weighted(world, 1)
+    assert WEIGHT not in weighted(world, 1)
     chat.of(weighted(world, 1))
     assert chat.weight_of("a" * 32) == 1.0
 
@@ -274,11 +274,11 @@ def test_a_weight_is_honoured_for_its_tenant_and_deployment_alone(world: World) 
 @pytest.mark.parametrize("forged", ["1000", "1000.{signature}", "7.{zeros}", "0.{signature}", "99999.{signature}", "x"])
 def test_a_weight_that_no_gateway_signed_counts_as_none(world: World, forged: str) -> None:
     chat, headers = world.server("team/chat"), weighted(world, 7)
-    signature = headers[gateway.WEIGHT].partition(".")[2]
-    headers[gateway.WEIGHT] = forged.format(signature=signature, zeros="0" * 64)
+    signature = headers[WEIGHT].partition(".")[2]
+    headers[WEIGHT] = forged.format(signature=signature, zeros="0" * 64)
     assert chat.of(headers) == "a" * 32 and chat.weight_of("a" * 32) == 1.0
 
 
 def test_a_server_behind_a_proxy_of_its_own_takes_a_weight_without_a_signature() -> None:
     trusting = server.Tenants(trust=True)
-    assert trusting.of({server.TENANT: "a" * 32, server.WEIGHT: "3"}) and trusting.weight_of("a" * 32) == 3.0
+    assert trusting.of({TENANT: "a" * 32, WEIGHT: "3"}) and trusting.weight_of("a" * 32) == 3.0

@@ -1,32 +1,36 @@
 """The gateway routes by the status.traffic that the operator writes, and reports it in /internal/routes."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from slipway_gateway.balancing.load_balancer import LoadBalancer
-from slipway_gateway.routing import pods, table, twin_shadow
-from slipway_gateway.routing.tolerance import ToleranceRule
-from slipway_gateway.telemetry.metrics import GatewayMetrics
-from slipway_operator.api.v1alpha1.routes import (
+from slipway_contracts.api.writing import to_json
+from slipway_contracts.route_table import (
     Backend,
     HeaderMatch,
     HeaderRoute,
+    InferenceLogSample,
     MirrorRoute,
     Traffic,
+    digest,
+    refusal,
 )
-from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
-from slipway_operator.api.v1alpha1.twin_shadow import (
+from slipway_contracts.twin_shadow import (
     PredictionTolerance,
     TailThreshold,
     TwinLatency,
     TwinProbes,
     TwinScorer,
     TwinShadow,
+    shadow_refusal,
 )
-from slipway_operator.api.writing import to_json
+from slipway_gateway.balancing.load_balancer import LoadBalancer
+from slipway_gateway.routing import pods, table
+from slipway_gateway.telemetry.metrics import GatewayMetrics
+from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
 from slipway_operator.kube.reading import gateways
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
@@ -34,20 +38,44 @@ from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.deployment import status as status_room
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
+from slipway_operator.planning.facts import restore
+from testkit import ROOT
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
 from tests.support.report import as_report
 
 HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)
-BACKENDS = (Backend("abcdefgh22", 25, "v2"), Backend("zyxwvuts76", 75))
-MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact="qa"),)),)
+BACKENDS = (Backend("abcdefgh22", 25, "v2", "vllm"), Backend("zyxwvuts76", 75))
+TOLERANCE = PredictionTolerance(1000, 2000)
+MIRRORS = (MirrorRoute("mirror", "abcdefgh22", 20, (HeaderMatch("x-team", exact="qa"),), TOLERANCE),)
 LATENCIES = (TwinLatency("ttft", 15, (TailThreshold("b<4k,stream", 814_000),)), TwinLatency("itl", 10))
 PROBES = TwinProbes("/v1/completions", ("one", "zwei"), 60, 3000, 64)
 SCORER = TwinScorer("https://quality.example.com/score", 10, 100, 10)
-TOLERANCE = PredictionTolerance(1000, 2000)
 TWINS = TwinShadow("abcdefgh22", "zyxwvuts76", 25, 10, 2, LATENCIES, PROBES, True, "OnFailure", SCORER, TOLERANCE)
-TRAFFIC = Traffic(41, "org/chat", "abcdefgh22.1", BACKENDS, HEADERS, 30, "1/2", MIRRORS, TWINS)
+RECORDED = ROOT / "tests/contract/recorded/traffic.json"
+RECORDED_DIGEST = "7dcddf8e897069ceadf5a7fd95e8bd6b21632c0b564558145120e86e8d50e0c4"
+# Of a table and of a route: what is read is used as it is.
+SAME = (
+    *("generation", "model", "salt", "backends", "header_routes", "mirror_routes", "twin_shadow", "forward_headers"),
+    *("feedback", "predictions", "inference_log"),
+)
+TRAFFIC = Traffic(
+    41,
+    "org/chat",
+    "abcdefgh22.1",
+    BACKENDS,
+    HEADERS,
+    30,
+    "1/2",
+    MIRRORS,
+    TWINS,
+    wake_seconds=8,
+    forward_headers=("cookie",),
+    feedback=True,
+    predictions=True,
+    inference_log=InferenceLogSample(10, True),
+)
 
 
 def _object() -> dict[str, Any]:
@@ -58,55 +86,119 @@ def _object() -> dict[str, Any]:
 def test_gateway_reads_what_the_operator_writes() -> None:
     route = table.parse_route(_object())
     assert isinstance(route, table.Route), route
-    assert (route.name, route.uid, route.model) == ("default/chat", "u-1", "org/chat")
-    assert (route.generation, route.salt) == (41, "abcdefgh22.1")
-    assert [(item.revision, item.weight, item.version) for item in route.backends] == [
-        ("abcdefgh22", 25, "v2"),
-        ("zyxwvuts76", 75, ""),
-    ]
-    (testers,) = route.header_routes
-    assert (testers.revision, route.hold_s) == ("abcdefgh22", 30)
-    assert [(match.name, match.exact, match.prefix) for match in testers.match] == [
-        ("x-team", None, "qa-"),
-        ("host", "p.io", None),
-    ]
+    assert (route.name, route.uid, route.hold_s) == ("default/chat", "u-1", TRAFFIC.hold_seconds)
+    assert (route.asleep, route.wake_s) == (False, TRAFFIC.wake_seconds)
+    for part in SAME:
+        assert getattr(route, part) == getattr(TRAFFIC, part), part
 
 
-def test_gateway_reads_mirrors_as_the_operator_writes_them() -> None:
-    route = table.parse_route(_object())
-    assert isinstance(route, table.Route), route
-    (mirror,) = route.mirror_routes
-    assert (mirror.name, mirror.revision, mirror.percentage) == ("mirror", "abcdefgh22", 20)
-    assert [(match.name, match.exact, match.prefix) for match in mirror.match] == [("x-team", "qa", None)]
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        ({"backends": (Backend("a", 101), Backend("b", -1))}, "backends.weight must be from 0 to 100, and is 101"),
+        ({"backends": (Backend("a", 50),)}, "the weights sum to 50, not to 100"),
+        ({"backends": (Backend("a", 50), Backend("a", 50))}, "a revision is listed twice"),
+        ({"inference_log": InferenceLogSample(101)}, "inferenceLog.percentage must be from 0 to 100, and is 101"),
+        ({"mirror_routes": (MirrorRoute("m", "a", -1),)}, "mirrorRoutes.percentage must be from 0 to 100, and is -1"),
+        (
+            {"mirror_routes": (MirrorRoute("m", "a", 1, (), PredictionTolerance(0, -1)),)},
+            "mirrorRoutes.tolerance.absoluteBillionths must be at least 0, and is -1",
+        ),
+    ],
+)
+def test_neither_side_uses_a_table_that_makes_no_sense(changed: dict[str, Any], refused: str) -> None:
+    wrong = replace(TRAFFIC, **changed)
+    assert refusal(TRAFFIC) == "" and refusal(wrong) == refused
+    problem = table.parse_route({**_object(), "status": status_room.render(Status(traffic=wrong))})
+    assert problem == table.Problem(f"status.traffic of default/chat: {refused}")
 
 
-def test_gateway_reads_a_twin_shadow_as_the_operator_writes_it() -> None:
-    route = table.parse_route(_object())
-    assert isinstance(route, table.Route), route
-    tail = (twin_shadow.TailRule("b<4k,stream", 814_000),)
-    latencies = (twin_shadow.TwinLatencyRule("ttft", 15, tail), twin_shadow.TwinLatencyRule("itl", 10))
-    probes = twin_shadow.ProbeRule("/v1/completions", ("one", "zwei"), 60, 3000, 64)
-    scorer = twin_shadow.ScorerRule("https://quality.example.com/score", 10, 100, 10)
-    assert route.twin_shadow == twin_shadow.TwinShadowRule(
-        "abcdefgh22", "zyxwvuts76", 25, 10, 2, latencies, probes, "OnFailure", True, scorer, ToleranceRule(1000, 2000)
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        ({"percentage": 101}, "percentage must be from 0 to 100, and is 101"),
+        ({"max_pairs_per_second": 0}, "maxPairsPerSecond must be at least 1, and is 0"),
+        ({"epoch": -1}, "epoch must be at least 0, and is -1"),
+        ({"reference": "Stable"}, "reference must be one of OnFailure, and is 'Stable'"),
+        (
+            {"latencies": (replace(LATENCIES[0], measure="tps"),)},
+            "latencies.measure must be one of ttft, itl, e2e, and is 'tps'",
+        ),
+        (
+            {"latencies": (replace(LATENCIES[0], max_slowdown=-1),)},
+            "latencies.maxSlowdown must be at least 0, and is -1",
+        ),
+        (
+            {"latencies": (TwinLatency("itl", 1, (TailThreshold("s", 0),)),)},
+            "latencies.tail.microseconds must be at least 1, and is 0",
+        ),
+        (
+            {"probes": replace(PROBES, path="/v1/x")},
+            "probes.path must be one of /v1/chat/completions, /v1/completions, and is '/v1/x'",
+        ),
+        (
+            {"probes": replace(PROBES, prompts=("a" * 4097,))},
+            "probes.prompts: the length must be from 1 to 4096, and is 4097",
+        ),
+        ({"probes": replace(PROBES, prompts=("",))}, "probes.prompts: the length must be from 1 to 4096, and is 0"),
+        ({"probes": replace(PROBES, pairs_per_minute=0)}, "probes.pairsPerMinute must be from 1 to 600, and is 0"),
+        ({"probes": replace(PROBES, max_pairs=0)}, "probes.maxPairs must be at least 1, and is 0"),
+        ({"probes": replace(PROBES, max_tokens=0)}, "probes.maxTokens must be at least 1, and is 0"),
+        ({"scorer": replace(SCORER, url="")}, "scorer.url: the length must be from 1 to 2048, and is 0"),
+        ({"scorer": replace(SCORER, percentage=0)}, "scorer.percentage must be from 1 to 100, and is 0"),
+        (
+            {"scorer": replace(SCORER, margin_thousandths=1001)},
+            "scorer.marginThousandths must be from 0 to 1000, and is 1001",
+        ),
+        ({"scorer": replace(SCORER, timeout_seconds=61)}, "scorer.timeoutSeconds must be from 1 to 60, and is 61"),
+        (
+            {"tolerance": PredictionTolerance(1_000_001, 0)},
+            "tolerance.relativeMillionths must be from 0 to 1000000, and is 1000001",
+        ),
+    ],
+)
+def test_neither_side_uses_a_twin_shadow_that_makes_no_sense(changed: dict[str, Any], refused: str) -> None:
+    shadow = replace(TWINS, **changed)
+    assert shadow_refusal(TWINS) == "" and shadow_refusal(shadow) == f"twinShadow.{refused}"
+    assert restore.is_shadow(TWINS) and not restore.is_shadow(shadow)
+    problem = table.parse_route(
+        {**_object(), "status": status_room.render(Status(traffic=replace(TRAFFIC, twin_shadow=shadow)))}
     )
+    assert problem == table.Problem(f"status.traffic of default/chat: twinShadow.{refused}")
+
+
+def test_both_sides_read_what_the_last_release_wrote() -> None:
+    """A rolling update has both versions."""
+    written = json.loads(RECORDED.read_bytes())
+    read = status_room.parse({"traffic": written}).traffic
+    assert read == TRAFFIC and read.digest == digest(written) == RECORDED_DIGEST
+    route = table.parse_route({**_object(), "status": {"traffic": written}})
+    assert route == table.parse_route(_object())
+
+
+def test_a_field_of_a_later_release_is_ignored_and_changes_the_digest() -> None:
+    written = json.loads(RECORDED.read_bytes())
+    later = {**written, "canaryHints": [1], "backends": [{**one, "zone": "a"} for one in written["backends"]]}
+    assert status_room.parse({"traffic": later}).traffic == TRAFFIC
+    route = table.parse_route({**_object(), "status": {"traffic": later}})
+    assert isinstance(route, table.Route) and route.backends == TRAFFIC.backends
+    assert route.digest == digest(later) != TRAFFIC.digest
+
+
+def test_what_the_operator_writes_is_what_the_last_release_wrote() -> None:
+    assert status_room.render(Status(traffic=TRAFFIC))["traffic"] == json.loads(RECORDED.read_bytes())
 
 
 def test_both_sides_read_the_document_alike() -> None:
     written = traffic()
-    assert status_room.render(status_room.parse({"traffic": written}))["traffic"]["twinShadow"] == written["twinShadow"]
-    route = table.parse_route({**_object(), "status": {"traffic": written}})
     read = status_room.parse({"traffic": written}).traffic
-    assert isinstance(route, table.Route)
     assert read is not None
-    assert (route.generation, route.model, route.salt) == (read.generation, read.model, read.salt)
-    assert [(b.revision, b.weight) for b in route.backends] == [(b.revision, b.weight) for b in read.backends]
-    assert route.hold_s == read.hold_seconds
-    assert [(m.name, m.revision, m.percentage) for m in route.mirror_routes] == [
-        (m.name, m.revision, m.percentage) for m in read.mirror_routes
-    ]
-    assert status_room.render(Status(traffic=read))["traffic"]["headerRoutes"] == written["headerRoutes"]
-    assert [item.revision for item in route.header_routes] == [item.revision for item in read.header_routes]
+    shown = status_room.render(Status(traffic=read))["traffic"]
+    assert shown["twinShadow"] == written["twinShadow"] and shown["headerRoutes"] == written["headerRoutes"]
+    route = table.parse_route({**_object(), "status": {"traffic": written}})
+    assert isinstance(route, table.Route)
+    for part in SAME:
+        assert getattr(route, part) == getattr(read, part), part
 
 
 def test_operator_reads_what_the_gateway_reports() -> None:
@@ -189,13 +281,11 @@ def test_gateway_knows_the_names_that_the_operator_takes(revision: str, collisio
 def test_both_sides_compute_the_same_digest() -> None:
     written = traffic()
     read = status_room.parse({"traffic": written}).traffic
-    assert read is not None and table.digest_traffic(written) != read.digest, (
-        "the document leaves version out of no backend"
-    )
+    assert read is not None and digest(written) != read.digest, "the document leaves version out of no backend"
     again = status_room.render(Status(traffic=read))["traffic"]
-    assert table.digest_traffic(again) == read.digest
+    assert digest(again) == read.digest
     rendered = status_room.render(Status(traffic=TRAFFIC))["traffic"]
-    assert table.digest_traffic(rendered) == TRAFFIC.digest == replace(TRAFFIC, acknowledged="2/2").digest
+    assert digest(rendered) == TRAFFIC.digest == replace(TRAFFIC, acknowledged="2/2").digest
     assert TRAFFIC.digest != replace(TRAFFIC, generation=42).digest
 
 

@@ -59,7 +59,7 @@ class Nursery:
     """Operators for the price of a fork; see tests/crash/nursery.py."""
 
     async def __aenter__(self) -> "Nursery":
-        paths = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "."))
+        paths = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "process", "contracts", "."))
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.crash.nursery",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipway_operator.api.reading import encoded, read
+from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplate
 from slipway_operator.api.v1alpha1.model_deployment import ModelDeployment
 from slipway_operator.model.deployment.spec import Invalid, Spec, parse

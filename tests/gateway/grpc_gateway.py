@@ -13,11 +13,11 @@ from aiohttp import web
 from grpc import aio
 
 from devcluster.ports import reserve_port
+from slipway_contracts import protobuf
 from slipway_gateway.grpc_api.listener import GrpcServer
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.serving.tls import server_tls
 from slipway_gateway.settings import GatewaySettings
-from slipway_process import protobuf
 
 from .harness import Gateway, Handler, gateway
 

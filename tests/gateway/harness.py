@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from devcluster.ports import reserve_port
+from slipway_contracts.route_table import Backend
 from slipway_gateway.assembly.forwarding import forwarding_of
 from slipway_gateway.assembly.stores import access_log_of, admission_of, jobs_of, shared_stores
 from slipway_gateway.authentication.authenticator import Authenticator
@@ -25,7 +26,7 @@ from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.writer import Ledger
 from slipway_gateway.limits.budget import MemoryBudget
-from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, WeightedBackend, build
+from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, build
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.serving.admission import Admission
 from slipway_gateway.serving.api import PublicApi
@@ -128,7 +129,7 @@ class Gateway:
 
 def table(generation: int, *revisions: tuple[str, int, list[str]], model: str = "chat") -> RouteTable:
     name = f"default/{model}"
-    backends = tuple(WeightedBackend(revision, weight) for revision, weight, _ in revisions)
+    backends = tuple(Backend(revision, weight) for revision, weight, _ in revisions)
     route = Route(name, "uid", model, "2026-01-01T00:00:00Z", generation, "salt", backends)
     return build([route], [RevisionEndpoints(name, revision, tuple(urls)) for revision, _, urls in revisions])
 

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.judging.agreement import Agreement, compare
-from slipway_gateway.routing.table import MirrorRouteRule, RouteTable
-from slipway_gateway.routing.tolerance import ToleranceRule
+from slipway_contracts.counters import Agreement
+from slipway_contracts.route_table import MirrorRoute
+from slipway_contracts.twin_shadow import PredictionTolerance
+from slipway_gateway.judging.agreement import compare
+from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.wire.predictions import MAX_BYTES, MAX_ROWS, Predictions, read_predictions
 from testkit.until import until_async
 
@@ -22,7 +24,7 @@ from .grpc_gateway import INFER, echo, grpc_gateway, infer, inferred, inferring
 from .harness import Gateway, Handler, answering, gateway, table, upstream
 from .test_mirror import results, silent
 
-TOLERANCE = ToleranceRule(1000, 1000)  # a thousandth, and a millionth
+TOLERANCE = PredictionTolerance(1000, 1000)  # a thousandth, and a millionth
 PREDICT = {"model": "chat", "input": {"features": [1]}}
 SIMPLE, V1, V2 = "/api/v1/predict", "/v1/models/chat:predict", "/v2/models/chat/infer"
 AGREED, DISAGREED, UNREAD = Agreement.AGREED, Agreement.DISAGREED, Agreement.UNREAD
@@ -94,7 +96,7 @@ def test_of_many_rows_the_first_ones_and_their_number_are_compared() -> None:
 
 
 def test_no_tolerance_means_equal_numbers() -> None:
-    exact = ToleranceRule(0, 0)
+    exact = PredictionTolerance(0, 0)
     assert compare(rows(1.5), rows(1.5), exact) is AGREED
     assert compare(rows(1.5), rows(1.5000001), exact) is DISAGREED
 
@@ -112,17 +114,17 @@ def predicting(*values: Any) -> Handler:
     return answer
 
 
-def mirrored(made: RouteTable, tolerance: ToleranceRule | None = TOLERANCE) -> RouteTable:
+def mirrored(made: RouteTable, tolerance: PredictionTolerance | None = TOLERANCE) -> RouteTable:
     """The table of one route, all of whose requests are copied to canary."""
     ((name, route),) = made.routes.items()
-    rule = MirrorRouteRule("m", "canary", 100, (), tolerance)
+    rule = MirrorRoute("m", "canary", 100, (), tolerance)
     changed = replace(route, mirror_routes=(rule,), digest=f"{route.generation:064x}")
     return replace(made, routes={name: changed}, models=dict.fromkeys(made.models, changed))
 
 
 @contextlib.asynccontextmanager
 async def mirrors(
-    stable: Handler, canary: Handler, tolerance: ToleranceRule | None = TOLERANCE, **settings: Any
+    stable: Handler, canary: Handler, tolerance: PredictionTolerance | None = TOLERANCE, **settings: Any
 ) -> AsyncIterator[Gateway]:
     async with upstream(canary) as tested, upstream(stable) as pod, gateway(**settings) as gate:
         made = table(1, ("canary", 0, [tested.url]), ("stable", 100, [pod.url]))

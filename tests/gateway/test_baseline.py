@@ -6,16 +6,17 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from slipway_contracts.route_table import Backend, MirrorRoute
 from slipway_gateway.balancing.failsafe import fall_back_to_stable
 from slipway_gateway.routing.router import order_backends, pick
-from slipway_gateway.routing.table import MirrorRouteRule, Route, RouteTable, WeightedBackend, equivalent_revisions
+from slipway_gateway.routing.table import Route, RouteTable, equivalent_revisions
 from testkit.until import until_async
 
 from .harness import gateway, table, upstream
 from .test_mirror import GREEDY, compared, next_user, results, saying
 from .test_proxy import STREAM
 
-BACKENDS = (WeightedBackend("c", 20), WeightedBackend("s", 60), WeightedBackend("s-baseline", 20))
+BACKENDS = (Backend("c", 20), Backend("s", 60), Backend("s-baseline", 20))
 MARKED = b": 1.00000001 7,1\ndata: {}\n\n"
 ROUTE = Route("default/chat", "u", "chat", salt="salt", backends=BACKENDS, replicas=4)
 
@@ -97,5 +98,5 @@ def both(canary: str, pod: str, twin: str) -> RouteTable:
     """All that stable and its baseline answer is mirrored."""
     shown = table(1, ("c", 0, [canary]), ("s", 50, [pod]), ("s-baseline", 50, [twin]))
     (route,) = shown.routes.values()
-    route = replace(route, mirror_routes=(MirrorRouteRule("m", "c", 100),))
+    route = replace(route, mirror_routes=(MirrorRoute("m", "c", 100),))
     return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)

@@ -11,6 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_contracts.route_table import Backend
 from slipway_gateway.forwarding import bodies
 from slipway_gateway.forwarding.bodies import SlicedBody, make_body
 from slipway_gateway.forwarding.resume_memory import ResumeMemory
@@ -18,7 +19,7 @@ from slipway_gateway.judging.samples import GENERATIONS, Samples
 from slipway_gateway.judging.units import SessionMemory, Units
 from slipway_gateway.limits.budget import STALLED, Account, MemoryBudget
 from slipway_gateway.limits.container import budget_bytes, memory_limit_bytes
-from slipway_gateway.routing.table import Route, WeightedBackend
+from slipway_gateway.routing.table import Route
 from slipway_gateway.settings import GatewaySettings
 from slipway_gateway.wire.errors import RequestError
 from slipway_process.places import SHARE, TOTAL
@@ -295,9 +296,7 @@ async def test_client_over_its_share_gets_429_and_another_is_served() -> None:
 def test_session_memory_is_bounded_across_routes() -> None:
     """Safety 24: 6.3 MB for each route and generation had no total."""
     samples = Samples(500)
-    routes = [
-        Route(f"ns/{n}", "u", f"m{n}", backends=(WeightedBackend("a", 50), WeightedBackend("b", 50))) for n in range(4)
-    ]
+    routes = [Route(f"ns/{n}", "u", f"m{n}", backends=(Backend("a", 50), Backend("b", 50))) for n in range(4)]
     for route in routes:
         for n in range(400):
             samples.epoch(route).assign("a", f"session:{n}", f"client {n}", 0.0)
@@ -310,7 +309,7 @@ def test_session_memory_is_bounded_across_routes() -> None:
 def test_former_generations_release_their_memory() -> None:
     samples = Samples(10_000)
     for generation in range(GENERATIONS + 3):
-        route = Route("ns/a", "u", "m", generation=generation, backends=(WeightedBackend("a", 100),))
+        route = Route("ns/a", "u", "m", generation=generation, backends=(Backend("a", 100),))
         epoch = samples.epoch(route)
         for n in range(10):
             epoch.assign("a", f"session:{generation}.{n}", "client", 0.0)

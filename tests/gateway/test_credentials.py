@@ -7,15 +7,15 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
+from slipway_contracts.headers import PRIORITY_LIMIT
+from slipway_contracts.route_table import Backend, Traffic
 from slipway_gateway.routing.routes_file import parse as parse_file
 from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, RouteTable, build, parse_route
-from slipway_gateway.wire import headers as gateway_headers
-from slipway_operator.api.v1alpha1.routes import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.deployment import spec as spec_room
 from slipway_operator.model.deployment import status as status_room
 from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.priority import PRIORITY_LIMIT, limit_priority
+from slipway_server.http.requests.priority import limit_priority
 from slipway_server.http.requests.shadow import priority_of
 from tests.contract.documented import TEXT
 
@@ -118,7 +118,7 @@ def test_the_server_applies_the_priority_limit(limit: str | None, requested: int
     """Safety 15: any client set -1000 and went before all others."""
     sent = CIMultiDict({} if limit is None else {PRIORITY_LIMIT: limit})
     assert priority_of(sent, requested) == runs
-    assert PRIORITY_LIMIT == gateway_headers.PRIORITY_LIMIT and f"`{PRIORITY_LIMIT}: " in TEXT
+    assert f"`{PRIORITY_LIMIT}: " in TEXT
 
 
 @pytest.mark.parametrize("nonsense", ["x", "", "1e9", "--1", "99999999", "٣"])

@@ -8,21 +8,22 @@ import aiohttp
 import pytest
 import yaml
 
+from slipway_contracts.route_table import Backend
 from slipway_gateway.balancing.failsafe import MAX_COOLDOWN_S, CutOffRule, RouteHealth, fall_back_to_stable
 from slipway_gateway.balancing.failsafe_state import FailsafeSettings
 from slipway_gateway.balancing.load_balancer import LoadBalancer
-from slipway_gateway.routing.table import Route, WeightedBackend
+from slipway_gateway.routing.table import Route
 from slipway_gateway.serving.operator_token import OperatorToken
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 
 from . import test_process
 from .harness import echo, gateway, refused_url, table, upstream
 
-SPLIT = (WeightedBackend("c", 25), WeightedBackend("s", 75))
+SPLIT = (Backend("c", 25), Backend("s", 75))
 RULE = CutOffRule(failures=5, after_s=0.0, cooldown_s=60.0)
 
 
-def watch(backends: tuple[WeightedBackend, ...] = SPLIT, rule: CutOffRule = RULE) -> RouteHealth:
+def watch(backends: tuple[Backend, ...] = SPLIT, rule: CutOffRule = RULE) -> RouteHealth:
     return RouteHealth(rule, backends)
 
 
@@ -110,16 +111,14 @@ def test_answers_that_break_off_count_as_failures() -> None:
     ("backends", "rule"),
     [
         (SPLIT, CutOffRule(failures=0)),
-        ((WeightedBackend("c", 100),), RULE),
-        ((WeightedBackend("c", 100), WeightedBackend("s", 0)), RULE),
-        ((WeightedBackend("c", 0), WeightedBackend("s", 100)), RULE),
-        ((WeightedBackend("x", 25), WeightedBackend("c", 75)), RULE),
+        ((Backend("c", 100),), RULE),
+        ((Backend("c", 100), Backend("s", 0)), RULE),
+        ((Backend("c", 0), Backend("s", 100)), RULE),
+        ((Backend("x", 25), Backend("c", 75)), RULE),
     ],
     ids=["off", "alone", "promoted", "weightless", "stable"],
 )
-def test_only_a_revision_under_test_beside_another_is_cut_off(
-    backends: tuple[WeightedBackend, ...], rule: CutOffRule
-) -> None:
+def test_only_a_revision_under_test_beside_another_is_cut_off(backends: tuple[Backend, ...], rule: CutOffRule) -> None:
     one = watch(backends, rule)
     fail(one, "c", 100)
     assert one.cut is None
@@ -188,7 +187,7 @@ def test_a_trial_that_fails_waits_longer() -> None:
 def test_weight_goes_back_as_far_as_stable_pods_can_carry(
     weights: tuple[int, int], replicas: int, ready: int, after: tuple[int, int]
 ) -> None:
-    backends = (WeightedBackend("c", weights[0]), WeightedBackend("s", weights[1]))
+    backends = (Backend("c", weights[0]), Backend("s", weights[1]))
     route = fall_back_to_stable(Route("default/chat", "uid", "chat", backends=backends, replicas=replicas), ready)
     assert tuple(backend.weight for backend in route.backends) == after
 

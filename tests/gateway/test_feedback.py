@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.route_table import HeaderMatch, HeaderRoute, InferenceLogSample
 from slipway_gateway.feedback.entries import MAX_BODY_BYTES, MAX_ENTRIES
 from slipway_gateway.feedback.memory import CLAIMED, RATED, FeedbackMemory
 from slipway_gateway.feedback.tokens import FeedbackTokens, Statement
 from slipway_gateway.judging.outcome import AnswerOrigin
-from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
+from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.sharing.counters import CountersAway
 from slipway_gateway.telemetry.inference_log import Exchanged, InferenceLog
-from slipway_gateway.wire.inference import InferenceLogRule
 
 from .grpc_gateway import INFER, echo, grpc_gateway, infer
 from .harness import Gateway, Handler, gateway, table, upstream
@@ -150,7 +150,7 @@ async def test_a_session_counts_once(keys: str) -> None:
 async def test_feedback_on_what_weights_did_not_choose_is_accepted_and_not_compared(keys: str) -> None:
     async with rated(keys) as gate:
         ((_, route),) = gate.balancer.published.current.routes.items()
-        rule = HeaderRouteRule("qa", "canary", (HeaderMatcher("x-team", exact="qa"),))
+        rule = HeaderRoute("qa", "canary", (HeaderMatch("x-team", exact="qa"),))
         changed = replace(route, header_routes=(rule,))
         known = gate.balancer.published.current
         gate.balancer.publish(replace(known, routes={route.name: changed}, models=dict.fromkeys(known.models, changed)))
@@ -403,7 +403,7 @@ async def test_feedback_is_logged_only_of_routes_that_ask_for_it_and_tenants_tha
         table = gate.balancer.published.current
         assert table
         for route in table.routes.values():
-            object.__setattr__(route, "inference_log", InferenceLogRule(100))
+            object.__setattr__(route, "inference_log", InferenceLogSample(100))
         for body, who in zip(bodies[1:], (sender("None"), sender("All"), None), strict=True):
             assert json.loads(await gate.edge.feedback.rate(body, who))["status"] == "accepted"
         assert log.labels == [False, True]
@@ -413,7 +413,7 @@ async def test_feedback_is_logged_only_of_routes_that_ask_for_it_and_tenants_tha
 async def logging_gateway(keys: str, percentage: int, **settings: Any) -> AsyncIterator[tuple[Gateway, Logged]]:
     """A gateway with an inference log and without an analysis."""
     async with upstream(predicting(0.25)) as stable, gateway(tenant_keys_file=keys, **settings) as gate:
-        made, rule = table(1, ("stable", 100, [stable.url])), InferenceLogRule(percentage)
+        made, rule = table(1, ("stable", 100, [stable.url])), InferenceLogSample(percentage)
         gate.balancer.publish(with_feedback(made, feedback=False, inference_log=rule))
         log = gate.edge._proxy._inference_log = gate.edge.feedback._inference_log = Logged()
         yield gate, log

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from grpc import aio
 
+from slipway_contracts import protobuf
 from slipway_gateway.grpc_api import health, statuses
 from slipway_gateway.grpc_api.streams import MAX_RUNNING
-from slipway_process import protobuf
 from testkit.until import until_async
 
 from .grpc_gateway import INFER, PROTOBUF, STREAM, GrpcGateway, echo, grpc_gateway, infer

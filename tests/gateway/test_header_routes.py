@@ -6,16 +6,17 @@ from dataclasses import replace
 import pytest
 from multidict import CIMultiDict
 
+from slipway_contracts.route_table import HeaderMatch, HeaderRoute
 from slipway_gateway.routing.router import match_header_route
-from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, Route, RouteTable
+from slipway_gateway.routing.table import Route, RouteTable
 from testkit.until import until_async
 
 from .harness import echo, gateway, table, upstream
 
 ROUTES = (
-    HeaderRouteRule("testers", "c", (HeaderMatcher("x-team", prefix="qa-"), HeaderMatcher("x-try", exact="1"))),
-    HeaderRouteRule("preview", "p", (HeaderMatcher("host", exact="Preview.example.com"),)),
-    HeaderRouteRule("ended", "x", ()),
+    HeaderRoute("testers", "c", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("x-try", exact="1"))),
+    HeaderRoute("preview", "p", (HeaderMatch("host", exact="Preview.example.com"),)),
+    HeaderRoute("ended", "x", ()),
 )
 
 
@@ -39,7 +40,7 @@ def test_all_headers_of_a_route_must_fit(headers: dict[str, str], revision: str)
 
 
 def test_an_address_as_host_keeps_its_colons() -> None:
-    address = HeaderRouteRule("v6", "c", (HeaderMatcher("host", exact="[fd00::1]"),))
+    address = HeaderRoute("v6", "c", (HeaderMatch("host", exact="[fd00::1]"),))
     route = Route("default/chat", "uid", "chat", header_routes=(address,))
     assert [match_header_route(route, {"host": host}) for host in ("[fd00::1]", "[fd00::1]:80", "[fd00::1:80]")] == [
         "c",

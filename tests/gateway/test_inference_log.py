@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
+from slipway_contracts.route_table import InferenceLogSample
 from slipway_gateway.ledger.inference_table import InferenceTable, feedback, inferences
 from slipway_gateway.ledger.tables import open_engine
 from slipway_gateway.routing.table import parse_route
@@ -19,13 +20,12 @@ from slipway_gateway.telemetry.inference_log import Exchanged, InferenceLog, Log
 from slipway_gateway.telemetry.line_writer import REFUSED, LineWriter
 from slipway_gateway.telemetry.metrics import RequestRecord
 from slipway_gateway.telemetry.rotated_file import UnwrittenLines
-from slipway_gateway.wire.inference import InferenceLogRule
 from slipway_process.database_urls import parse_url
 from tests.support.postgres import postgres
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 ANSWER = b'{"outputs":[{"name":"y","datatype":"INT64","shape":[2],"data":[7,9]}]}'
-CONTENTS = InferenceLogRule(100, contents=True)
+CONTENTS = InferenceLogSample(100, contents=True)
 
 
 class Lines:
@@ -60,7 +60,7 @@ def who(capture):
 
 def test_a_row_has_what_was_predicted_and_no_contents_unless_the_owner_wants_them():
     lines = Lines()
-    made(lines).inferred(exchanged(), InferenceLogRule(100), record(), 0.25)
+    made(lines).inferred(exchanged(), InferenceLogSample(100), record(), 0.25)
     [row] = lines.found
     assert (row["route"], row["revision"], row["status"], row["seconds"]) == ("ns/m", "aaaaaaaaaa", 200, 0.25)
     assert (row["rows"], row["predictions"]) == (2, "[7,9]")
@@ -119,9 +119,9 @@ def test_the_sample_is_chosen_by_the_id_of_the_request():
     log = made(Lines())
     ids = [f"{number:08x}" + "0" * 24 for number in range(0, 1 << 32, 1 << 20)]
     for percentage in (0, 1, 10, 50, 100):
-        taken = [log.takes(InferenceLogRule(percentage), record(one)) for one in ids]
+        taken = [log.takes(InferenceLogSample(percentage), record(one)) for one in ids]
         assert sum(taken) == pytest.approx(len(ids) * percentage / 100, abs=1)
-        assert taken == [log.takes(InferenceLogRule(percentage), record(one)) for one in ids]
+        assert taken == [log.takes(InferenceLogSample(percentage), record(one)) for one in ids]
 
 
 def test_a_rule_of_the_operator_reaches_the_route_and_a_broken_one_is_a_problem():
@@ -131,8 +131,8 @@ def test_a_rule_of_the_operator_reaches_the_route_and_a_broken_one_is_a_problem(
         traffic = {"generation": 1, "model": "m", "inferenceLog": rule}
         return parse_route({"metadata": metadata, "status": {"traffic": traffic}})
 
-    assert parsed({"percentage": 10, "contents": True}).inference_log == InferenceLogRule(10, contents=True)
-    assert parsed({"percentage": 10}).inference_log == InferenceLogRule(10)
+    assert parsed({"percentage": 10, "contents": True}).inference_log == InferenceLogSample(10, contents=True)
+    assert parsed({"percentage": 10}).inference_log == InferenceLogSample(10)
     assert "inferenceLog" in parsed({"percentage": 101}).text
 
 

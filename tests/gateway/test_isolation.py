@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build
+from slipway_contracts.route_table import Backend
+from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 from slipway_gateway.wire.isolation import isolation_of, members_for
 from slipway_gateway.wire.request_fields import parse
 
@@ -31,7 +32,7 @@ async def ok(_: web.Request) -> web.StreamResponse:
 def publish(edge: Gateway, *backends: tuple[str, int, str, list[str]]) -> None:
     """`backends`: revision, weight, engine and URLs of each."""
     edge.generation += 1
-    split = tuple(WeightedBackend(revision, weight, engine=engine) for revision, weight, engine, _ in backends)
+    split = tuple(Backend(revision, weight, engine=engine) for revision, weight, engine, _ in backends)
     route = Route("default/chat", "uid", "chat", "2026-01-01T00:00:00Z", edge.generation, "salt", split)
     ends = [RevisionEndpoints("default/chat", revision, tuple(urls)) for revision, _, _, urls in backends]
     edge.balancer.publish(build([route], ends))

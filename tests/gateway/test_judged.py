@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.route_table import HeaderMatch, HeaderRoute
 from slipway_gateway.judging.samples import BOUNDS
 from slipway_gateway.routing.router import assign_revision
-from slipway_gateway.routing.table import HeaderMatcher, HeaderRouteRule, RouteTable
+from slipway_gateway.routing.table import RouteTable
 from testkit.until import until_async
 
 from .harness import (
@@ -418,7 +419,7 @@ async def test_a_stream_that_the_gateways_own_drain_cuts() -> None:
 
 def with_header_route(shown: RouteTable) -> RouteTable:
     (route,) = shown.routes.values()
-    route = replace(route, header_routes=(HeaderRouteRule("qa", "c", (HeaderMatcher("x-team", exact="qa"),)),))
+    route = replace(route, header_routes=(HeaderRoute("qa", "c", (HeaderMatch("x-team", exact="qa"),)),))
     return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)
 
 

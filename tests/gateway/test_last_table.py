@@ -8,19 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from slipway_contracts.route_table import Backend, HeaderMatch, HeaderRoute, MirrorRoute
+from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.routing.last_table import FILE, LastTable, decode, encode
-from slipway_gateway.routing.table import (
-    HeaderMatcher,
-    HeaderRouteRule,
-    MirrorRouteRule,
-    Problem,
-    RevisionEndpoints,
-    Route,
-    RouteTable,
-    WeightedBackend,
-    build,
-)
-from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
+from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, RouteTable, build
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.until import until_async
@@ -29,12 +20,12 @@ from .harness import NoSource, echo, gateway, table, upstream
 
 pytestmark = pytest.mark.finding(25)
 
-MATCH = (HeaderMatcher("x-team", prefix="qa-"),)
+MATCH = (HeaderMatch("x-team", prefix="qa-"),)
 ROUTE = Route(
     "default/chat", "u1", "chat", "2026-01-01T00:00:00Z", 41, "salt",
-    (WeightedBackend("r1", 25, "v2"), WeightedBackend("r2", 75)), (HeaderRouteRule("t", "r1", MATCH),),
-    (MirrorRouteRule("m", "r1", 20, MATCH),),
-    TwinShadowRule("r1", "r2", 50, 2, 7, (TwinLatencyRule("ttft", 15, (TailRule("s", 900_000),)),)),
+    (Backend("r1", 25, "v2"), Backend("r2", 75)), (HeaderRoute("t", "r1", MATCH),),
+    (MirrorRoute("m", "r1", 20, MATCH),),
+    TwinShadow("r1", "r2", 50, 2, 7, (TwinLatency("ttft", 15, (TailThreshold("s", 900_000),)),)),
     30.0, 2, False, None, ("cookie",),
 )  # fmt: skip
 TABLE = build([ROUTE], [RevisionEndpoints("default/chat", "r1", ("http://10.0.0.1:8000", "http://[::1]:8000"))])

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.route_table import HeaderMatch, MirrorRoute
 from slipway_gateway.mirror.mirrored_request import MirroredRequest
 from slipway_gateway.mirror.queue import MirrorQueue
-from slipway_gateway.routing.table import HeaderMatcher, MirrorRouteRule, RouteTable
+from slipway_gateway.routing.table import RouteTable
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, Upstream, answering, gateway, table, upstream
@@ -26,12 +27,12 @@ NAME = "slipway_gateway_mirror_total"
 
 
 def mirroring(
-    canary: list[str], stable: list[str], *, generation: int = 1, weight: int = 0, match: tuple[HeaderMatcher, ...] = ()
+    canary: list[str], stable: list[str], *, generation: int = 1, weight: int = 0, match: tuple[HeaderMatch, ...] = ()
 ) -> RouteTable:
     """All that stable answers is mirrored to canary."""
     shown = table(generation, ("c", weight, canary), ("s", 100 - weight, stable))
     (route,) = shown.routes.values()
-    route = replace(route, mirror_routes=(MirrorRouteRule("m", "c", 100, match),))
+    route = replace(route, mirror_routes=(MirrorRoute("m", "c", 100, match),))
     return RouteTable({route.name: route}, {route.model: route}, shown.endpoints)
 
 
@@ -233,7 +234,7 @@ async def test_requests_of_canary_and_failed_ones_are_not_mirrored() -> None:
 
 async def test_only_requests_with_matching_headers_are_mirrored() -> None:
     async with shadowed(saying("canary")) as (gate, canary, (pod,)):
-        testers = (HeaderMatcher("x-team", exact="qa"),)
+        testers = (HeaderMatch("x-team", exact="qa"),)
         gate.balancer.publish(mirroring([canary.url], [pod.url], generation=2, match=testers))
         await ask(gate)
         await ask(gate, headers={"X-Team": "qa"})

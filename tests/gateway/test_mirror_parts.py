@@ -6,19 +6,20 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from slipway_gateway.judging.samples import ShadowCounts
+from slipway_contracts.counters import ShadowCounts, zero
+from slipway_contracts.route_table import Backend, HeaderMatch, MirrorRoute
 from slipway_gateway.mirror.scoring import MAX_SCORED_BYTES, build_scoring_request, count_flips
 from slipway_gateway.mirror.shadow_request import ShadowRequest, make_repeatable, make_shadow
 from slipway_gateway.mirror.transcript import MAX_WHOLE_BYTES, ChoiceTexts, Transcript
 from slipway_gateway.routing.mirroring import choose_mirror, is_compared
 from slipway_gateway.routing.router import assign_revision
-from slipway_gateway.routing.table import HeaderMatcher, MirrorRouteRule, Route, WeightedBackend
+from slipway_gateway.routing.table import Route
 
 IDS = [f"request-{n}" for n in range(4000)]
 
 
-def route(*mirrors: MirrorRouteRule, weight: int = 0) -> Route:
-    backends = (WeightedBackend("c", weight), WeightedBackend("s", 100 - weight))
+def route(*mirrors: MirrorRoute, weight: int = 0) -> Route:
+    backends = (Backend("c", weight), Backend("s", 100 - weight))
     return Route("default/chat", "u", "chat", salt="c.1", backends=backends, mirror_routes=mirrors)
 
 
@@ -27,7 +28,7 @@ def route(*mirrors: MirrorRouteRule, weight: int = 0) -> Route:
 
 @pytest.mark.parametrize("percentage", [0, 1, 20, 100])
 def test_a_mirror_takes_its_share_and_the_same_requests_each_time(percentage: int) -> None:
-    shown = route(MirrorRouteRule("m", "c", percentage))
+    shown = route(MirrorRoute("m", "c", percentage))
     taken = [name for name in IDS if choose_mirror(shown, "s", name, CIMultiDict())]
     assert taken == [name for name in IDS if choose_mirror(shown, "s", name, CIMultiDict())]
     # Five standard deviations of a binomial share of 4000.
@@ -37,7 +38,7 @@ def test_a_mirror_takes_its_share_and_the_same_requests_each_time(percentage: in
 
 
 def test_mirrored_share_is_independent_of_split_and_comparison() -> None:
-    shown = route(MirrorRouteRule("m", "c", 50), weight=50)
+    shown = route(MirrorRoute("m", "c", 50), weight=50)
     mirrored = {name for name in IDS if choose_mirror(shown, "s", name, CIMultiDict())}
     split = {name for name in IDS if assign_revision(shown, f"request:{name}") == "c"}
     compared = {name for name in IDS if is_compared(shown, name, 50)}
@@ -46,8 +47,8 @@ def test_mirrored_share_is_independent_of_split_and_comparison() -> None:
 
 
 def test_only_matching_requests_of_other_revisions_are_mirrored() -> None:
-    testers = (HeaderMatcher("x-team", prefix="qa-"),)
-    shown = route(MirrorRouteRule("m", "c", 100, testers), MirrorRouteRule("all", "d", 100))
+    testers = (HeaderMatch("x-team", prefix="qa-"),)
+    shown = route(MirrorRoute("m", "c", 100, testers), MirrorRoute("all", "d", 100))
     headers = CIMultiDict({"X-Team": "qa-blue"})
     assert choose_mirror(shown, "s", "r", headers) == shown.mirror_routes[0]
     assert choose_mirror(shown, "s", "r", CIMultiDict()) == shown.mirror_routes[1]
@@ -247,7 +248,7 @@ def test_unscorable_response_sends_no_scoring_request(body: object, path: str, t
 
 
 def test_a_pair_is_counted_by_who_differs_more() -> None:
-    pairs = ShadowCounts()
+    pairs = zero(ShadowCounts)
     for canary, second in ((0, 0), (1, 0), (5, 2), (0, 1), (1, 1), (1, None), (0, None)):
         pairs.count(canary, second)
     assert pairs == ShadowCounts(pairs=5, canary_only=2, second_only=1, both=1, no_floor=2, no_floor_differs=1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from devcluster.ports import reserve_port
-from slipway_gateway.routing.twin_shadow import TwinLatencyRule, TwinShadowRule
+from slipway_contracts.twin_shadow import TwinLatency, TwinShadow
 from testkit.until import until_async
 from tests.server.process import ServerProcess
 
@@ -78,8 +78,8 @@ async def test_twins_of_real_servers_differ_in_nothing_and_a_dead_canary_in_all(
     absent = f"http://127.0.0.1:{reserve_port()}"
     for canary, legs in ((three, {}), (absent, {"bad": {"canary_only": 16}, "errors": {"canary_only": 16}})):
         async with gateway(mirror_compare_percentage=100) as gate:
-            limits = (TwinLatencyRule("ttft", 15), TwinLatencyRule("itl", 10), TwinLatencyRule("e2e", 15))
-            shadow = TwinShadowRule("c", "s", 100, 1000, latencies=limits, quality=True)
+            limits = (TwinLatency("ttft", 15), TwinLatency("itl", 10), TwinLatency("e2e", 15))
+            shadow = TwinShadow("c", "s", 100, 1000, latencies=limits, quality=True)
             gate.balancer.publish(shadowing([canary], [one], shadow, baseline=[two]))
             for n, verse in enumerate(VERSES * 4):
                 sampling = {"temperature": (0, 1.0)[n % 2], "stream": n % 4 < 2}
@@ -103,7 +103,7 @@ async def test_another_model_would_not_choose_the_tokens_of_its_twin(
     stable, other = servers
     one, two = (stable.url.replace("127.0.0.1", name) for name in ("127.0.0.1", "localhost"))
     async with gateway(mirror_compare_percentage=100) as gate:
-        shadow = TwinShadowRule("c", "s", 100, 1000, quality=True)
+        shadow = TwinShadow("c", "s", 100, 1000, quality=True)
         gate.balancer.publish(shadowing([other.url], [one], shadow, baseline=[two]))
         for n, verse in enumerate(VERSES):
             async with await gate.post(COMMON | {"prompt": verse, "temperature": 0}, "/v1/completions") as answer:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_contracts.route_table import Backend, MirrorRoute
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.routing.router import RouteEndpoint
-from slipway_gateway.routing.table import MirrorRouteRule, RevisionEndpoints, Route, RouteTable, WeightedBackend, build
+from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, build
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import request_fields
 
@@ -23,8 +24,7 @@ CHAT = {"model": "chat", "messages": []}
 def deployments(owner: str | None, **urls: str) -> RouteTable:
     """Deployments NAMESPACE/chat of the same revision, as copies of one manifest are; `owner` has the short name."""
     routes = [
-        Route(f"{one}/chat", f"uid-{one}", "chat", "2026-01-01T00:00:00Z", 1, "s", (WeightedBackend("r", 100),))
-        for one in urls
+        Route(f"{one}/chat", f"uid-{one}", "chat", "2026-01-01T00:00:00Z", 1, "s", (Backend("r", 100),)) for one in urls
     ]
     endpoints = [RevisionEndpoints(f"{one}/chat", "r", (url,)) for one, url in urls.items()]
     return build(routes, endpoints, {"chat": f"{owner}/chat"} if owner else {})
@@ -93,10 +93,10 @@ async def test_a_request_stays_with_its_deployment_when_the_name_moves() -> None
 @pytest.mark.attack_class(22)
 def test_a_mirror_of_the_owner_gets_no_copies_of_the_others_requests() -> None:
     """The route of an attempt was found by its model name: that of the name's owner."""
-    mirror = MirrorRouteRule("m", "canary", 100)
-    split = (WeightedBackend("canary", 0), WeightedBackend("r", 100))
+    mirror = MirrorRoute("m", "canary", 100)
+    split = (Backend("canary", 0), Backend("r", 100))
     owner = Route("a/chat", "1", "chat", "", 1, "s", split, mirror_routes=(mirror,))
-    loser = Route("b/chat", "2", "chat", "", 1, "s", (WeightedBackend("r", 100),))
+    loser = Route("b/chat", "2", "chat", "", 1, "s", (Backend("r", 100),))
     balancer = LoadBalancer(GatewayMetrics("test"))
     urls = [
         RevisionEndpoints("a/chat", "canary", ("u1",)),

@@ -1,22 +1,23 @@
 """Twin shadows without a twin: canary alone gets the copies, and a pod of stable only those that canary failed."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from slipway_contracts.twin_shadow import TwinProbes, TwinShadow
 from slipway_gateway.judging.outcome import RequestOutcome
-from slipway_gateway.judging.pairs import TwinCounts
+from slipway_gateway.judging.pairs import TwinTally
 from slipway_gateway.mirror import twins as room
-from slipway_gateway.routing.twin_shadow import ProbeRule, TwinShadowRule
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, Upstream, answering, gateway, upstream
 from .test_mirror import saying
 from .test_twins import BODY, ask, counts, events, results, shadowing, until_results
 
-ALONE = TwinShadowRule("c", "s", 100, 1000, reference="OnFailure")
+ALONE = TwinShadow("c", "s", 100, 1000, reference="OnFailure")
 GOOD, EMPTY, ERROR = RequestOutcome(), RequestOutcome(("empty",)), RequestOutcome(("errors",))
 
 
@@ -36,7 +37,7 @@ def copies(server: Upstream) -> list[bytes]:
 
 
 async def run(
-    canary: Handler, served: Handler, body: dict[str, Any] = BODY, requests: int = 1, shadow: TwinShadowRule = ALONE
+    canary: Handler, served: Handler, body: dict[str, Any] = BODY, requests: int = 1, shadow: TwinShadow = ALONE
 ) -> tuple[dict[str, dict[str, int]], Upstream, Upstream, dict[str, Any]]:
     """Events of the pairs, both servers, and the counts."""
     async with upstream(canary) as tested, upstream(served) as own, gateway(max_attempts=1) as gate:
@@ -137,8 +138,8 @@ async def until_pairs(gate: Gateway, wanted: int) -> None:
 
 
 async def test_probes_go_to_both_sides() -> None:
-    rule = ProbeRule("/v1/completions", ("one",), 600, 3, 32)
-    shadow = TwinShadowRule("c", "s", 100, 1000, probes=rule, reference="OnFailure")
+    rule = TwinProbes("/v1/completions", ("one",), 600, 3, 32)
+    shadow = TwinShadow("c", "s", 100, 1000, probes=rule, reference="OnFailure")
     async with upstream(saying("c")) as canary, upstream(answering(500)) as served, gateway() as gate:
         gate.balancer.publish(shadowing([canary.url], [served.url], shadow))
         await until_pairs(gate, 3)
@@ -164,9 +165,9 @@ async def test_probes_go_to_both_sides() -> None:
 def test_each_kind_counts_once_in_a_pair(
     canary: RequestOutcome, own: RequestOutcome, again: RequestOutcome | None, expected: dict[str, str]
 ) -> None:
-    counted = TwinCounts()
+    counted = TwinTally.begun()
     counted.begin()
     counted.end_on_failure(canary, own, again)
-    shown = {name: {leg: n for leg, n in legs.items() if n} for name, legs in counted.report()["events"].items()}
+    shown = {name: {leg: n for leg, n in legs.items() if n} for name, legs in asdict(counted)["events"].items()}
     assert {name: legs for name, legs in shown.items() if legs} == {name: {leg: 1} for name, leg in expected.items()}
     assert (counted.open, counted.pairs) == (0, 1)

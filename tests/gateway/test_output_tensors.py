@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import pytest
 
+from slipway_contracts import protobuf
 from slipway_gateway.wire.inference import PROTOBUF
 from slipway_gateway.wire.output_tensors import MAX_NUMBERS
 from slipway_gateway.wire.predictions import (
@@ -24,7 +25,6 @@ from slipway_gateway.wire.predictions import (
     only_label,
     read_predictions,
 )
-from slipway_process import protobuf
 from slipway_server.http.predict.message_types import ModelInferResponse
 from slipway_server.http.predict_bodies.infer_message import CONTENTS
 from slipway_server.predict.tensors import NUMPY, Tensor, to_bytes

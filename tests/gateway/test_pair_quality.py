@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.judging.pairs import QualityCounts
-from slipway_gateway.routing.twin_shadow import TwinShadowRule
+from slipway_contracts.counters import QualityCounts, zero
+from slipway_contracts.twin_shadow import TwinShadow
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, answering
 from .test_mirror import build_scoring_request, saying
 from .test_twins import BODY, ask, counts, results, twins, until_results
 
-SHADOW = TwinShadowRule("c", "s", 100, 1000, quality=True)
+SHADOW = TwinShadow("c", "s", 100, 1000, quality=True)
 GREEDY = BODY | {"prompt": "Count: ", "temperature": 0}
 
 
@@ -52,9 +52,9 @@ async def test_texts_that_differ_are_counted_also_where_no_server_scores() -> No
 
 
 @pytest.mark.parametrize(
-    ("shadow", "percentage"), [(TwinShadowRule("c", "s", 100, 1000), 100), (SHADOW, 0)], ids=["off", "none"]
+    ("shadow", "percentage"), [(TwinShadow("c", "s", 100, 1000), 100), (SHADOW, 0)], ids=["off", "none"]
 )
-async def test_without_a_wish_for_it_nothing_is_compared(shadow: TwinShadowRule, percentage: int) -> None:
+async def test_without_a_wish_for_it_nothing_is_compared(shadow: TwinShadow, percentage: int) -> None:
     async with twins(saying("c"), saying("s"), shadow, mirror_compare_percentage=percentage) as (gate, canary, *_):
         await ask(gate, GREEDY)
         await until_results(gate, 1)
@@ -114,6 +114,6 @@ async def test_a_pair_counts_before_its_score() -> None:
     ],
 )
 def test_a_leg_is_bad_beyond_one_flip_in_a_hundred_tokens(tokens: int, canary: int, twin: int, leg: str) -> None:
-    found = QualityCounts()
+    found = zero(QualityCounts)
     found.count_tokens(tokens, canary, twin)
     assert {name for name in ("canary_only", "twin_only", "both") if getattr(found, name)} == ({leg} if leg else set())

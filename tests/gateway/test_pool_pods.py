@@ -3,16 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+from slipway_contracts.route_table import Backend
 from slipway_gateway.balancing.outlier import OutlierDetection, OutlierDetector
 from slipway_gateway.routing.pods import parse_pod
-from slipway_gateway.routing.table import RevisionEndpoints, Route, WeightedBackend, build
+from slipway_gateway.routing.table import RevisionEndpoints, Route, build
 
 POOL = RevisionEndpoints("", "", ("http://10.0.0.1:8000",), pool="team/set")
 OTHER = replace(POOL, urls=("http://10.0.0.2:8000",))
 
 
 def route(name: str = "team/iris", **replica_sets: str) -> Route:
-    backends = (WeightedBackend("canary", 25), WeightedBackend("stable", 75))
+    backends = (Backend("canary", 25), Backend("stable", 75))
     return Route(name, "u", name.partition("/")[2], backends=backends, replica_sets=replica_sets)
 
 

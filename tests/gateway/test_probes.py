@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from slipway_contracts.twin_shadow import TwinProbes, TwinShadow
 from slipway_gateway.balancing.published_table import PublishedTable
 from slipway_gateway.mirror.probes import Probes, ProbeSchedule, make_probe
 from slipway_gateway.routing.routes_file import parse
-from slipway_gateway.routing.table import Problem, Route, RouteTable, TrafficStatus
-from slipway_gateway.routing.twin_shadow import ProbeRule, TwinShadowRule
+from slipway_gateway.routing.table import Problem, Route, RouteTable, parse_route
 from slipway_gateway.upstream.exchange import UpstreamRequest
 from testkit.until import until_async
 
@@ -22,17 +22,17 @@ from .test_mirror import saying
 from .test_twins import ask, counts, events, results, shadowing, twins, until_results
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-RULE = ProbeRule(CHAT, ("one", "two", "three"), 600, 5, 32)
-SHADOW = TwinShadowRule("c", "s", 100, 1000, probes=RULE)
+RULE = TwinProbes(CHAT, ("one", "two", "three"), 600, 5, 32)
+SHADOW = TwinShadow("c", "s", 100, 1000, probes=RULE)
 
 
-def probing(**changes: Any) -> TwinShadowRule:
+def probing(**changes: Any) -> TwinShadow:
     return replace_rule(SHADOW, **changes)
 
 
-def replace_rule(shadow: TwinShadowRule, **changes: Any) -> TwinShadowRule:
+def replace_rule(shadow: TwinShadow, **changes: Any) -> TwinShadow:
     assert shadow.probes
-    return msgspec.structs.replace(shadow, probes=msgspec.structs.replace(shadow.probes, **changes))
+    return replace(shadow, probes=replace(shadow.probes, **changes))
 
 
 # -- when one is due (pure)
@@ -61,7 +61,7 @@ def test_prompts_take_turns() -> None:
 def test_a_probe_is_a_stream_with_a_limit_of_tokens_that_excuses_truncated_text() -> None:
     route = Route("default/chat", "u1", "org/chat")
     for path, field in ((CHAT, {"messages": [{"role": "user", "content": "one"}]}), (TEXT, {"prompt": "one"})):
-        made = make_probe(route, msgspec.structs.replace(RULE, path=path), "one", "abc")
+        made = make_probe(route, replace(RULE, path=path), "one", "abc")
         wanted = {"model": "org/chat", **field, "max_tokens": 32, "stream": True}
         assert (made.path, json.loads(made.body), made.stream) == (path, wanted, True)
         assert made.excused == {"truncated"} and made.route == "default/chat" and made.meter is None
@@ -70,7 +70,7 @@ def test_a_probe_is_a_stream_with_a_limit_of_tokens_that_excuses_truncated_text(
 class Recorded:
     """Routes at a moment, and what was sent then."""
 
-    def __init__(self, shadow: TwinShadowRule | None = SHADOW, *, sends: bool = True) -> None:
+    def __init__(self, shadow: TwinShadow | None = SHADOW, *, sends: bool = True) -> None:
         self.now_s, self.sends = 100.0, sends
         self.bodies: list[str] = []
         self.published = PublishedTable()
@@ -89,7 +89,7 @@ class Recorded:
             self.now_s += wait_s
         self.now_s = ends_s
 
-    def _send(self, route: Route, shadow: TwinShadowRule, probe: UpstreamRequest, request_id: str) -> bool:
+    def _send(self, route: Route, shadow: TwinShadow, probe: UpstreamRequest, request_id: str) -> bool:
         self.bodies.append(json.loads(probe.body)["messages"][0]["content"])
         return self.sends
 
@@ -128,9 +128,7 @@ def test_a_probe_that_fails_inside_of_the_gateway_ends_no_probes_of_other_routes
     assert len(found.bodies) == 5
 
 
-@pytest.mark.parametrize(
-    "ends", [{"twin_shadow": None}, {"asleep": True}, {"twin_shadow": TwinShadowRule("c", "s", 9, 9)}]
-)
+@pytest.mark.parametrize("ends", [{"twin_shadow": None}, {"asleep": True}, {"twin_shadow": TwinShadow("c", "s", 9, 9)}])
 def test_probes_end_with_the_twin_shadow_and_in_sleep(ends: dict[str, Any]) -> None:
     found = Recorded(probing(max_pairs=1000))
     found.run(1.05)
@@ -266,14 +264,14 @@ def test_a_table_with_probes_beyond_their_bounds_is_refused(fields: dict[str, An
     probes: dict[str, Any] = {"path": CHAT, "prompts": ["x"], "pairsPerMinute": 60, "maxPairs": 9, "maxTokens": 8}
     shadow = {"revision": "c", "twin": "s", "percentage": 5, "maxPairsPerSecond": 5}
 
-    def read(found: dict[str, Any]) -> TrafficStatus:
-        raw = {"generation": 1, "model": "chat", "twinShadow": shadow | {"probes": found}}
-        return msgspec.convert(raw, TrafficStatus)
+    def read(found: dict[str, Any]) -> Route | Problem:
+        traffic = {"generation": 1, "model": "chat", "twinShadow": shadow | {"probes": found}}
+        return parse_route({"metadata": {"namespace": "a", "name": "b"}, "status": {"traffic": traffic}})
 
-    good = read(probes).twin_shadow
-    assert good and good.probes and good.probes.prompts == ("x",)
-    with pytest.raises(msgspec.ValidationError):
-        read(probes | fields)
+    good = read(probes)
+    assert isinstance(good, Route) and good.twin_shadow and good.twin_shadow.probes
+    assert good.twin_shadow.probes.prompts == ("x",)
+    assert isinstance(read(probes | fields), Problem)
 
 
 def test_a_routes_file_may_have_probes() -> None:
@@ -288,7 +286,7 @@ def test_a_routes_file_may_have_probes() -> None:
     found = parse(lines % "", 1)
     assert isinstance(found, RouteTable)
     shadow = found.models["chat"].twin_shadow
-    wanted = ProbeRule(TEXT, ("one", "two"), 30, 100, 16)
+    wanted = TwinProbes(TEXT, ("one", "two"), 30, 100, 16)
     assert shadow and shadow.probes and msgspec.to_builtins(shadow.probes) == msgspec.to_builtins(wanted)
     unknown = parse(lines % ", temperature: 1", 1)
     assert isinstance(unknown, Problem) and "temperature" in unknown.text

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from slipway_contracts.route_table import Backend
 from slipway_gateway.balancing.failsafe import CutOffRule
 from slipway_gateway.balancing.failsafe_state import FailsafeSettings
 from slipway_gateway.balancing.load_balancer import LoadBalancer
@@ -12,7 +13,7 @@ from slipway_gateway.judging import samples, units
 from slipway_gateway.judging.outcome import E2E, ITL, TTFT, OutcomeRecorder, RequestOutcome
 from slipway_gateway.judging.samples import BOUNDS, GENERATIONS, Samples, stratum
 from slipway_gateway.routing.router import RouteEndpoint
-from slipway_gateway.routing.table import Route, WeightedBackend
+from slipway_gateway.routing.table import Route
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire.request_fields import RequestFields, sticky_key
 from slipway_gateway.wire.responses import KINDS, TAIL_BYTES
@@ -26,7 +27,7 @@ ERROR = RequestOutcome(("errors",))
 
 
 def route(generation: int = 1, uid: str = "uid", canary: int = 10) -> Route:
-    split = (WeightedBackend("c", canary), WeightedBackend("s", 100 - canary), WeightedBackend("old", 0))
+    split = (Backend("c", canary), Backend("s", 100 - canary), Backend("old", 0))
     return Route("default/chat", uid, "chat", generation=generation, salt="salt", backends=split)
 
 
@@ -243,13 +244,13 @@ def test_silence_counts_between_events_too_and_never_while_a_client_reads(kept: 
 # -- counters
 
 
-def late(epoch: samples.GenerationSamples, now_s: float, revision: str = "c") -> dict[str, list[int]]:
+def late(epoch: samples.GenerationSamples, now_s: float, revision: str = "c") -> dict[str, tuple[int, ...]]:
     """What is known of those without a time, in one stratum, by measure."""
     found = epoch.report(now_s)["revisions"][revision]["late"]
     return {measure: strata[AT] for measure, strata in found.items() if strata}
 
 
-def above(histogram: list[int], measure: str, limit: float) -> int:
+def above(histogram: tuple[int, ...], measure: str, limit: float) -> int:
     return sum(histogram[BOUNDS[measure].index(limit) + 1 :])
 
 
@@ -298,7 +299,7 @@ def test_latencies_below_the_first_bound_are_not_reported() -> None:
     epoch = Samples().epoch(route())
     opened(epoch, OutcomeRecorder(0.0, lambda outcome: None, streams=True))
     assert late(epoch, 0.01) == {}
-    assert late(epoch, 0.0115) == {TTFT: [0, 0, 1]}, "and empty ones above are left out"
+    assert late(epoch, 0.0115) == {TTFT: (0, 0, 1)}, "and empty ones above are left out"
 
 
 def test_single_revision_keeps_no_open_attempts() -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.identity.tenants import SCORERS, KnownTenant
-from slipway_gateway.judging.pairs import ScoreCounts
+from slipway_contracts.counters import ScoreCounts, zero
+from slipway_contracts.tenants import SCORERS
+from slipway_contracts.twin_shadow import TwinScorer, TwinShadow
+from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.mirror.scorer import PairScorer
-from slipway_gateway.routing.twin_shadow import ScorerRule, TwinShadowRule
 from slipway_gateway.scorers import ballot
 from slipway_gateway.scorers.ballot import MAX_TEXT_BYTES, PairScore
 from slipway_gateway.scorers.client import ScorerClient
@@ -31,8 +32,8 @@ HOST, CHAT = "scorer.test", "/v1/chat/completions"
 GREEDY = BODY | {"prompt": "Count: ", "temperature": 0}
 
 
-def rule(port: int, percentage: int = 100, timeout_s: int = 30) -> ScorerRule:
-    return ScorerRule(f"http://{HOST}:{port}/score", percentage, 100, timeout_s)
+def rule(port: int, percentage: int = 100, timeout_s: int = 30) -> TwinScorer:
+    return TwinScorer(f"http://{HOST}:{port}/score", percentage, 100, timeout_s)
 
 
 def preferring(text: str, others: Any = 0.2, own: Any = 0.9) -> Handler:
@@ -66,7 +67,7 @@ async def scored(
     """A gateway with a scorer of its own name at this machine."""
     async with upstream(scorer) as rating:
         port = int(rating.url.rpartition(":")[2])
-        shadow = TwinShadowRule("c", "s", 100, 1000, scorer=rule(port, percentage))
+        shadow = TwinShadow("c", "s", 100, 1000, scorer=rule(port, percentage))
         async with twins(canary or saying("c"), stable or saying("s"), shadow, **settings) as (gate, *_):
             found = gate.edge._forwarding.twins
             client = ScorerClient(ScorerHosts(tuple(hosts), loopback=True), Loopback())
@@ -331,7 +332,7 @@ def test_a_request_without_a_prompt_is_not_scored(body: bytes) -> None:
 
 
 def test_sums_of_scores_are_whole_thousandths() -> None:
-    counted = ScoreCounts()
+    counted = zero(ScoreCounts)
     for _ in range(1000):
         counted.count(0, (0.1234, math.nextafter(1, 0)))
     assert (counted.rated, counted.canary_thousandths, counted.twin_thousandths) == (1000, 123_000, 1_000_000)

@@ -128,7 +128,7 @@ def test_routes_file() -> None:
         ("models: {m: {backends: [{endpoints: [http://h], weight: much}]}}", "weight"),
         ("models: {m: {backends: [{endpoints: ['http://h:99999']}]}}", "http://HOST:PORT"),
         (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: c, percentage: 5}}]}}}}", "none of the backends"),
-        (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: file, percentage: 101}}]}}}}", "<= 100"),
+        (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: file, percentage: 101}}]}}}}", "from 0 to 100"),
         (f"models: {{m: {{{ONE}, mirrorRoutes: [{{name: m, revision: file, percent: 5}}]}}}}", "percent"),
     ],
 )

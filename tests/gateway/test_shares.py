@@ -9,17 +9,11 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from slipway_contracts.route_table import Backend, MirrorRoute
 from slipway_gateway.http2 import frames
 from slipway_gateway.limits.budget import unlimited
 from slipway_gateway.mirror.room import MirrorMemory
-from slipway_gateway.routing.table import (
-    MirrorRouteRule,
-    RevisionEndpoints,
-    Route,
-    RouteTable,
-    WeightedBackend,
-    build,
-)
+from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, build
 from testkit.until import until_async
 
 from .grpc_gateway import INFER, grpc_gateway, infer
@@ -127,7 +121,7 @@ async def test_a_tenants_concurrency_bounds_its_awaited_bodies_too(path: str) ->
             assert await ask(gate, ATTACKER, bearer(keys[0])) == 200, "an awaited body is not a running request"
         await until_async(lambda: gate.edge.running == 0)
         assert await ask(gate, ATTACKER, bearer(keys[0]), late=True) == 200
-        assert gate.admission.report(limited)["refused"] == {"concurrency": 9}
+        assert gate.admission.report(limited).refused == {"concurrency": 9}
 
 
 @pytest.mark.finding("F2")
@@ -221,7 +215,7 @@ def sleeping(*routes: tuple[str, float], urls: dict[str, str] | None = None) -> 
     ready = urls or {}
     made = [
         Route(name, name, name.replace("/", "-"), "2026-01-01T00:00:00Z", 1 + len(ready), "salt",
-              (WeightedBackend("r1", 100),), hold_s=hold_s, asleep=name not in ready)
+              (Backend("r1", 100),), hold_s=hold_s, asleep=name not in ready)
         for name, hold_s in routes
     ]  # fmt: skip
     return build(made, [RevisionEndpoints(name, "r1", (url,)) for name, url in ready.items()])
@@ -281,8 +275,8 @@ async def test_copies_for_a_slow_canary_of_one_namespace_leave_turns_to_others()
             gateway(mirror_max_inflight=4, mirror_max_queue=4) as gate:  # fmt: skip
         routes, endpoints = [], []
         for name, url in (("evil/m", stuck.url), ("team/m", canary.url)):
-            mirrors = (MirrorRouteRule("copy", "c", 100),)
-            backends = (WeightedBackend("c", 0), WeightedBackend("s", 100))
+            mirrors = (MirrorRoute("copy", "c", 100),)
+            backends = (Backend("c", 0), Backend("s", 100))
             routes.append(Route(name, name, name.replace("/", "-"), "2026-01-01T00:00:00Z", 1, "salt", backends,
                                 mirror_routes=mirrors))  # fmt: skip
             endpoints += [RevisionEndpoints(name, "c", (url,)), RevisionEndpoints(name, "s", (pod.url,))]

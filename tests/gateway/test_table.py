@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_contracts.route_table import Backend, digest
 from slipway_gateway.routing.pods import LABEL_WORKER_INDEX, parse_pod
 from slipway_gateway.routing.router import order_backends, pick, pick_in_revision
 from slipway_gateway.routing.split import tag
@@ -15,18 +16,16 @@ from slipway_gateway.routing.table import (
     RevisionEndpoints,
     Route,
     RouteTable,
-    WeightedBackend,
     build,
-    digest_traffic,
     merge_route,
     parse_owners,
     parse_route,
 )
 
-CANARY, STABLE = WeightedBackend("c", 25, "v2"), WeightedBackend("s", 75, "v1")
+CANARY, STABLE = Backend("c", 25, "v2"), Backend("s", 75, "v1")
 
 
-def route(*backends: WeightedBackend, generation: int = 1, uid: str = "u", name: str = "default/chat") -> Route:
+def route(*backends: Backend, generation: int = 1, uid: str = "u", name: str = "default/chat") -> Route:
     return Route(name, uid, "chat", "2026-01-01T00:00:00Z", generation, "salt", backends or (CANARY, STABLE))
 
 
@@ -61,7 +60,7 @@ def test_traffic_of_the_contract() -> None:
     traffic = {"generation": 41, "model": "chat", "salt": "c.1", "backends": backends, "acknowledged": "2/2"}
     parsed = parse_route(deployment(traffic))
     known = Route("default/chat", "u", "chat", "2026-01-01T00:00:00Z", 41, "c.1", (CANARY, STABLE))
-    assert parsed == replace(known, digest=digest_traffic(traffic))
+    assert parsed == replace(known, digest=digest(traffic))
 
 
 @pytest.mark.parametrize(
@@ -95,8 +94,8 @@ def test_malformed_traffic_is_a_problem(change: Any) -> None:
 def test_a_digest_names_a_table_and_not_who_acknowledged_it() -> None:
     table_ = {"generation": 4, "model": "chat", "backends": [{"revision": "c", "weight": 100}], "acknowledged": "0/2"}
     same = {"acknowledged": "2/2", "backends": [{"weight": 100, "revision": "c"}], "model": "chat", "generation": 4}
-    assert digest_traffic(table_) == digest_traffic(same) and len(digest_traffic(table_)) == 64
-    assert digest_traffic(table_) != digest_traffic(same | {"model": "other"})
+    assert digest(table_) == digest(same) and len(digest(table_)) == 64
+    assert digest(table_) != digest(same | {"model": "other"})
 
 
 @pytest.mark.parametrize(
@@ -320,7 +319,7 @@ def test_same_hash_in_two_deployments_stays_apart() -> None:
 
 @given(st.text(max_size=20))
 def test_preference_starts_with_the_weight_and_ends_with_the_weightless(key: str) -> None:
-    one = route(WeightedBackend("dark", 0), WeightedBackend("c", 40), WeightedBackend("s", 60))
+    one = route(Backend("dark", 0), Backend("c", 40), Backend("s", 60))
     order = [backend.revision for backend in order_backends(one, key)]
     assert sorted(order[:2]) == ["c", "s"] and order[2] == "dark"
 
@@ -335,7 +334,7 @@ def test_availability_goes_before_weight(key: str) -> None:
 
 @given(st.text(max_size=20), st.lists(st.integers(0, 5), min_size=3, max_size=3))
 def test_least_load(key: str, loads: list[int]) -> None:
-    one = route(WeightedBackend("s", 100))
+    one = route(Backend("s", 100))
     inflight = {f"u{n}": load for n, load in enumerate(loads)}
     found = pick(table(one, s=["u0", "u1", "u2"]), one, key, inflight)
     assert found is not None and inflight[found.url] == min(loads)
@@ -345,7 +344,7 @@ def test_least_load(key: str, loads: list[int]) -> None:
 
 @given(st.text(max_size=20))
 def test_requests_of_the_same_tenant_count_twice_as_load(key: str) -> None:
-    one = route(WeightedBackend("s", 100))
+    one = route(Backend("s", 100))
     shown, inflight = table(one, s=["u0", "u1"]), {"u0": 5, "u1": 6}
     found = [pick(shown, one, key, inflight, own=own) for own in ({}, {"u0": 2}, {"u1": 9})]
     assert [one and one.url for one in found] == ["u0", "u1", "u0"]
@@ -353,7 +352,7 @@ def test_requests_of_the_same_tenant_count_twice_as_load(key: str) -> None:
 
 @given(st.text(max_size=20), st.sampled_from(["u0", "u1", "u2"]), st.sets(st.sampled_from(["u0", "u1", "u2"])))
 def test_the_endpoint_that_holds_a_stream_goes_before_load(key: str, holder: str, excluded: set[str]) -> None:
-    one = route(WeightedBackend("s", 100))
+    one = route(Backend("s", 100))
     shown, inflight = table(one, s=["u0", "u1", "u2"]), {holder: 9}
     found = pick_in_revision(shown, one, "s", key, inflight, excluded=excluded, holder=tag(holder))
     if holder in excluded:
@@ -365,7 +364,7 @@ def test_the_endpoint_that_holds_a_stream_goes_before_load(key: str, holder: str
 
 
 def test_ties_spread_over_endpoints() -> None:
-    one = route(WeightedBackend("s", 100))
+    one = route(Backend("s", 100))
     urls = [f"u{n}" for n in range(4)]
     hits = [pick(table(one, s=urls), one, f"key{n}", {}) for n in range(2000)]
     for url in urls:

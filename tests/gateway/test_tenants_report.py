@@ -42,7 +42,7 @@ async def test_use_refusals_and_spending_of_each_tenant_are_reported() -> None:
         found = await report(edge)
         assert found["authenticates"] is True
         nothing = {"last_minute": {}, "refused": {}, "running": 0, "day_nano": 0, "month_nano": 0, "exhausted": ""}
-        assert found["tenants"]["team-b"] == nothing | {"generation": 0, "trouble": None}
+        assert found["tenants"]["team-b"] == nothing | {"generation": 0, "problem": "", "trouble": None}
         one = found["tenants"]["team-a"]
         assert one["last_minute"] == {"requests": 2, "input_tokens": 14, "output_tokens": 10}
         assert (one["refused"], one["day_nano"], one["exhausted"]) == ({"spend": 1}, nano("6"), "day")
@@ -55,7 +55,7 @@ async def test_what_hinders_a_tenant_is_reported() -> None:
         edge.known.problems["team-c"] = "spec.prices[0]: no amount"
         found = (await report(edge))["tenants"]
         assert found["team-a"]["trouble"][0] == "KeyPepperMissing"
-        assert found["team-c"] == {"problem": "spec.prices[0]: no amount"}
+        assert (found["team-c"]["problem"], found["team-c"]["generation"]) == ("spec.prices[0]: no amount", 0)
     async with gateway(tenants=[tenant], auth_mode="off") as edge:
         assert (await report(edge))["authenticates"] is False
 

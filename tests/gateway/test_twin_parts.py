@@ -1,31 +1,32 @@
 """Twin shadows without a network: tables, copies, rates and counts."""
 
 import json
+from dataclasses import asdict, replace
 from typing import Any
 
-import msgspec
 import pytest
 from multidict import CIMultiDict
 
+from slipway_contracts.route_table import Backend
+from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.judging.outcome import RequestOutcome
-from slipway_gateway.judging.pairs import TwinCounts
+from slipway_gateway.judging.pairs import TwinTally
 from slipway_gateway.judging.samples import Samples
 from slipway_gateway.limits.rate import RateLimit
 from slipway_gateway.mirror.shadow_request import ShadowRequest, make_pair_copy
 from slipway_gateway.routing import routes_file
 from slipway_gateway.routing.mirroring import is_paired
 from slipway_gateway.routing.router import assign_revision
-from slipway_gateway.routing.table import Problem, Route, WeightedBackend, parse_route
-from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
+from slipway_gateway.routing.table import Problem, Route, parse_route
 
 KEYS = [f"session:{n}" for n in range(4000)]
 GOOD = RequestOutcome((), {"ttft": 0.1, "e2e": 1.0})
-LIMITS = (TwinLatencyRule("ttft", 15), TwinLatencyRule("e2e", 15, (TailRule("b<4k,stream", 1_500_000),)))
+LIMITS = (TwinLatency("ttft", 15), TwinLatency("e2e", 15, (TailThreshold("b<4k,stream", 1_500_000),)))
 
 
 def route(percentage: int, weight: int = 0) -> Route:
-    backends = (WeightedBackend("c", weight), WeightedBackend("s", 100 - weight))
-    return Route("d/m", "u", "m", salt="c.1", backends=backends, twin_shadow=TwinShadowRule("c", "s", percentage, 10))
+    backends = (Backend("c", weight), Backend("s", 100 - weight))
+    return Route("d/m", "u", "m", salt="c.1", backends=backends, twin_shadow=TwinShadow("c", "s", percentage, 10))
 
 
 # -- which sessions
@@ -79,9 +80,7 @@ FILE = {
 
 def test_routes_file_has_a_twin_shadow() -> None:
     found = routes_file.parse(json.dumps({"models": {"m": FILE}}), 1)
-    assert not isinstance(found, Problem) and found.models["m"].twin_shadow == routes_file.FileTwinShadow(
-        "c", "s", 25, 10
-    )
+    assert not isinstance(found, Problem) and found.models["m"].twin_shadow == TwinShadow("c", "s", 25, 10)
 
 
 @pytest.mark.parametrize(
@@ -149,23 +148,23 @@ def test_half_of_the_burst_is_kept_for_others() -> None:
 
 
 def test_pair_counts_when_both_legs_ended() -> None:
-    counts = TwinCounts()
+    counts = TwinTally.begun()
     counts.begin()
     assert (counts.open, counts.pairs) == (1, 0)
-    counts.end(TwinShadowRule("c", "s", 100, 1), "b<4k,stream", RequestOutcome(("errors", "hung")), GOOD)
+    counts.end(TwinShadow("c", "s", 100, 1), "b<4k,stream", RequestOutcome(("errors", "hung")), GOOD)
     assert (counts.open, counts.pairs) == (0, 1)
-    report = counts.report()
+    report = asdict(counts)
     assert {name: legs["canary_only"] for name, legs in report["events"].items() if legs["canary_only"]} == {
         "bad": 1, "errors": 1, "hung": 1,
     }  # fmt: skip
 
 
 def test_two_kinds_of_failure_are_one_bad_pair_of_both() -> None:
-    counts = TwinCounts()
+    counts = TwinTally.begun()
     counts.end(
-        TwinShadowRule("c", "s", 100, 1), "x", RequestOutcome(("empty",)), RequestOutcome(("repetition", "truncated"))
+        TwinShadow("c", "s", 100, 1), "x", RequestOutcome(("empty",)), RequestOutcome(("repetition", "truncated"))
     )
-    found = {name: one for name, one in counts.report()["events"].items() if any(one.values())}
+    found = {name: one for name, one in asdict(counts)["events"].items() if any(one.values())}
     assert found["bad"] == {"canary_only": 0, "twin_only": 0, "both": 1, "unanswered": 0}
     assert found["empty"]["canary_only"] == found["repetition"]["twin_only"] == found["truncated"]["twin_only"] == 1
 
@@ -183,10 +182,10 @@ def test_two_kinds_of_failure_are_one_bad_pair_of_both() -> None:
 def test_canary_is_over_when_it_is_slower_by_more_than_the_slowdown(
     canary_s: float, twin_s: float, over: int, tail: tuple[int, int, int]
 ) -> None:
-    counts, shadow = TwinCounts(), TwinShadowRule("c", "s", 100, 1, 0, LIMITS)
+    counts, shadow = TwinTally.begun(), TwinShadow("c", "s", 100, 1, 0, LIMITS)
     legs = (RequestOutcome((), {"e2e": seconds}) for seconds in (canary_s, twin_s))
     counts.end(shadow, "b<4k,stream", *legs)
-    found = counts.report()["latencies"]
+    found = asdict(counts)["latencies"]
     names = ("tail_canary_only", "tail_twin_only", "tail_both")
     assert (
         list(found) == ["e2e"] and found["e2e"]["over"] == over and tuple(found["e2e"][name] for name in names) == tail
@@ -195,17 +194,17 @@ def test_canary_is_over_when_it_is_slower_by_more_than_the_slowdown(
 
 
 def test_stratum_without_a_threshold_has_no_tail() -> None:
-    counts = TwinCounts()
-    counts.end(TwinShadowRule("c", "s", 100, 1, 0, LIMITS), "b<32k,stream", GOOD, GOOD)
-    assert counts.report()["latencies"]["e2e"] == {
+    counts = TwinTally.begun()
+    counts.end(TwinShadow("c", "s", 100, 1, 0, LIMITS), "b<32k,stream", GOOD, GOOD)
+    assert asdict(counts)["latencies"]["e2e"] == {
         "pairs": 1, "over": 0, "tail_pairs": 0, "tail_canary_only": 0, "tail_twin_only": 0, "tail_both": 0,
     }  # fmt: skip
 
 
 def test_failed_leg_has_no_latency() -> None:
-    counts = TwinCounts()
-    counts.end(TwinShadowRule("c", "s", 100, 1, 0, LIMITS), "x", RequestOutcome(("errors",)), GOOD)
-    assert counts.report()["latencies"] == {}
+    counts = TwinTally.begun()
+    counts.end(TwinShadow("c", "s", 100, 1, 0, LIMITS), "x", RequestOutcome(("errors",)), GOOD)
+    assert asdict(counts)["latencies"] == {}
 
 
 def test_sessions_of_an_epoch_are_remembered_over_generations_and_bounded() -> None:
@@ -216,8 +215,8 @@ def test_sessions_of_an_epoch_are_remembered_over_generations_and_bounded() -> N
         first.remember(f"session:{n}")
     first.remember("request:alone")
     assert len(first) <= 8 and first.has("session:19") and not first.has("request:alone")
-    later = msgspec.structs.replace(shown.twin_shadow, percentage=50)
+    later = replace(shown.twin_shadow, percentage=50)
     assert samples.paired(shown, later) is first
-    assert not samples.paired(shown, msgspec.structs.replace(later, epoch=1)).has("session:19")
+    assert not samples.paired(shown, replace(later, epoch=1)).has("session:19")
     samples.keep({})
     assert not samples._paired

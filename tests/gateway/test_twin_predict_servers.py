@@ -8,8 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from slipway_gateway.routing.tolerance import ToleranceRule
-from slipway_gateway.routing.twin_shadow import TwinLatencyRule, TwinShadowRule
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinLatency, TwinShadow
 from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse
 from testkit.until import until_async
 from tests.server.process import ServerProcess
@@ -24,9 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 FLAGS = ("--task", "predict", "--served-model-name", "chat", "--host", "0.0.0.0")
 ROWS = [[5.1, 3.5, 1.4, 0.2], [6.0, 2.7, 4.5, 1.5], [6.9, 3.1, 5.4, 2.1]]
-SHADOW = TwinShadowRule(
-    "c", "s", 100, 1000, latencies=(TwinLatencyRule("e2e", 15),), tolerance=ToleranceRule(1000, 1000)
-)
+SHADOW = TwinShadow("c", "s", 100, 1000, latencies=(TwinLatency("e2e", 15),), tolerance=PredictionTolerance(1000, 1000))
 Send = Callable[[GrpcGateway, list[float]], Awaitable[list[int]]]
 
 

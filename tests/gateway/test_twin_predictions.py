@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipway_gateway.routing.tolerance import ToleranceRule
-from slipway_gateway.routing.twin_shadow import TwinLatencyRule, TwinShadowRule
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinLatency, TwinShadow
 from slipway_gateway.wire.inference import PROTOBUF
 from slipway_gateway.wire.predictions import MAX_BYTES
 from testkit.until import until_async
@@ -23,8 +22,8 @@ from .harness import Gateway, Handler, Upstream, answering, gateway, upstream
 from .test_mirror import silent
 from .test_twins import counts, events, results, shadowing, until_results
 
-TOLERANCE = ToleranceRule(1000, 1000)
-SHADOW = TwinShadowRule("c", "s", 100, 1000, latencies=(TwinLatencyRule("e2e", 15),), tolerance=TOLERANCE)
+TOLERANCE = PredictionTolerance(1000, 1000)
+SHADOW = TwinShadow("c", "s", 100, 1000, latencies=(TwinLatency("e2e", 15),), tolerance=TOLERANCE)
 ROW = {"features": [1, 2]}
 SIMPLE, NAMED, V1, V2 = (
     "/api/v1/predict",
@@ -60,7 +59,7 @@ def predicting(*values: Any) -> Handler:
 
 @contextlib.asynccontextmanager
 async def twins(
-    canary: Handler, twin: Handler, shadow: TwinShadowRule = SHADOW, **settings: Any
+    canary: Handler, twin: Handler, shadow: TwinShadow = SHADOW, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, Upstream, Upstream]]:
     """A gateway whose clients are served by one pod of stable, and whose twin is a baseline pod."""
     async with (
@@ -235,13 +234,13 @@ async def test_numbers_count_in_neither_leg_where_one_cannot_be_read() -> None:
 
 
 async def test_without_a_tolerance_in_the_table_pairs_are_not_compared() -> None:
-    async with twins(predicting(1), predicting(2), TwinShadowRule("c", "s", 100, 1000)) as (gate, _, _):
+    async with twins(predicting(1), predicting(2), TwinShadow("c", "s", 100, 1000)) as (gate, _, _):
         await predict(gate, 2)
         assert results(gate) == {"paired": 2} and agreements(gate) == {}
 
 
 async def test_without_a_twin_failures_count_and_predictions_are_not_compared() -> None:
-    shadow = TwinShadowRule("c", "s", 100, 1000, reference="OnFailure", tolerance=TOLERANCE)
+    shadow = TwinShadow("c", "s", 100, 1000, reference="OnFailure", tolerance=TOLERANCE)
     async with twins(answering(500), predicting(1), shadow) as (gate, _, _):
         await predict(gate)
         assert events(gate) == {"bad": {"canary_only": 1}, "errors": {"canary_only": 1}} and agreements(gate) == {}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.routing.table import RouteTable
-from slipway_gateway.routing.twin_shadow import TailRule, TwinLatencyRule, TwinShadowRule
 from testkit.until import until_async
 
 from .harness import Gateway, Handler, Upstream, answering, gateway, raw_upstream, table, upstream
@@ -20,14 +20,14 @@ from .test_proxy import JSON_HEAD, SSE_HEAD, chunk
 
 PATH = "/v1/completions"
 BODY: dict[str, Any] = {"model": "chat", "prompt": "x"}
-SHADOW = TwinShadowRule("c", "s", 100, 1000)
-LATENCIES = (TwinLatencyRule("ttft", 15), TwinLatencyRule("e2e", 15, (TailRule("b<4k,whole", 1),)))
+SHADOW = TwinShadow("c", "s", 100, 1000)
+LATENCIES = (TwinLatency("ttft", 15), TwinLatency("e2e", 15, (TailThreshold("b<4k,whole", 1),)))
 
 
 def shadowing(
     canary: list[str],
     stable: list[str],
-    shadow: TwinShadowRule | None = SHADOW,
+    shadow: TwinShadow | None = SHADOW,
     *,
     generation: int = 1,
     baseline: list[str] | None = None,
@@ -42,7 +42,7 @@ def shadowing(
 
 @contextlib.asynccontextmanager
 async def twins(
-    canary: Handler, stable: Handler, shadow: TwinShadowRule = SHADOW, **settings: Any
+    canary: Handler, stable: Handler, shadow: TwinShadow = SHADOW, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, Upstream, Upstream, Upstream]]:
     """A gateway whose clients are served by one pod of stable, and whose twin is a baseline pod."""
     async with (
@@ -195,7 +195,7 @@ async def test_session_is_copied_whole_and_counts_once_in_an_epoch() -> None:
         assert len(canary.seen) == len(twin.seen) == 3
         # Other weights are another generation, in which the session has given its pair already.
         for generation, epoch in ((2, 0), (3, 1)):
-            shadow = TwinShadowRule("c", "s", 100, 1000, epoch)
+            shadow = TwinShadow("c", "s", 100, 1000, epoch)
             gate.balancer.publish(
                 shadowing([canary.url], [served.url], shadow, baseline=[twin.url], generation=generation)
             )
@@ -213,7 +213,7 @@ async def test_request_without_a_session_is_a_pair_each_time() -> None:
 
 
 async def test_a_share_of_sessions_is_copied_whole() -> None:
-    async with twins(saying("c"), saying("s"), TwinShadowRule("c", "s", 40, 1000)) as (gate, canary, twin, _):
+    async with twins(saying("c"), saying("s"), TwinShadow("c", "s", 40, 1000)) as (gate, canary, twin, _):
         for n in range(30):
             for _ in range(2):
                 await ask(gate, headers={"X-Session-Id": str(n)})
@@ -302,7 +302,7 @@ async def test_pair_is_compared_by_latency_once_the_table_has_limits(stream: boo
         await ask(gate, body)
         await until_results(gate, 1)
         assert counts(gate)["latencies"] == {}, "pairs of the warm-up are not compared"
-        shadow = TwinShadowRule("c", "s", 100, 1000, latencies=LATENCIES)
+        shadow = TwinShadow("c", "s", 100, 1000, latencies=LATENCIES)
         gate.balancer.publish(shadowing([canary.url], [served.url], shadow, baseline=[twin.url], generation=2))
         await ask(gate, body)
         await until_results(gate, 2)
@@ -341,7 +341,7 @@ async def withheld(gate: Gateway, reason: str) -> None:
 
 
 async def test_pairs_have_a_rate() -> None:
-    async with twins(saying("c"), saying("s"), TwinShadowRule("c", "s", 100, 1)) as (gate, canary, twin, _):
+    async with twins(saying("c"), saying("s"), TwinShadow("c", "s", 100, 1)) as (gate, canary, twin, _):
         for _ in range(4):
             await ask(gate)
         await until_results(gate, 4)

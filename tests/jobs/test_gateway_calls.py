@@ -10,12 +10,12 @@ import pytest
 from aiohttp import web
 
 from devcluster.ports import reserve_port
+from slipway_contracts.passes import PassKeys
 from slipway_jobs.dispatch import gateway_calls
 from slipway_jobs.dispatch.gateway_calls import Called, open_calls
 from slipway_jobs.settings import JobsSettings
 from slipway_jobs.states import COMPLETED, FAILED, QUEUED
 from slipway_jobs.store.line_store import LineClaim, RunnableBatch
-from slipway_process.passes import PassKeys
 from tests.gateway.harness import raw_upstream, upstream
 from tests.jobs.world import chat
 

@@ -10,13 +10,14 @@ import aiohttp
 import pytest
 from sqlalchemy import Connection, create_engine, func, select, text, update
 
+from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT
+from slipway_contracts.passes import TO_JOBS
 from slipway_jobs.store import key_store
 from slipway_jobs.store.batch_store import BatchStore, NewBatch
 from slipway_jobs.store.database import Database
 from slipway_jobs.store.key_store import KeyAnswer, KeyClaim, KeyInProgress, KeyStore, LostKey, TooManyKeys
 from slipway_jobs.store.tables import batches, files, idempotency_keys
 from slipway_process.database_urls import parse_url
-from slipway_process.passes import PASS, TENANT, TO_JOBS
 from testkit.until import until_async
 from tests.gateway import tenants
 from tests.jobs.world import KEY_A, KEY_B, World, chat, jsonl, store_file, world
@@ -222,7 +223,7 @@ async def test_a_refusal_is_not_kept_and_neither_is_a_pod_shown_the_key(
 async def post_to(here: World, n: int, key: str) -> tuple[int, dict[str, Any], str | None]:
     """A job for process number `n`, as the gateway sends it: status, body, Retry-After."""
     url = f"http://127.0.0.1:{here.jobs[n].settings['port']}/v1/jobs"
-    signed = {TENANT: "team-a", PASS: here.keys.make(TO_JOBS, "team-a", "POST", "/v1/jobs")}
+    signed = {JOBS_TENANT: "team-a", JOBS_PASS: here.keys.make(TO_JOBS, "team-a", "POST", "/v1/jobs")}
     async with here.edge.client.post(url, json=JOB, headers=signed | {"Idempotency-Key": key}) as response:
         return response.status, await response.json(), response.headers.get("Retry-After")
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from devcluster.ports import reserve_port
-from slipway_process.passes import PASS, TENANT, TO_JOBS, PassKeys
+from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT
+from slipway_contracts.passes import TO_JOBS, PassKeys
 from testkit.load.watch import Watch
 from testkit.load.watcher import Observed
 from testkit.world.program import Launch, running
@@ -37,7 +38,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     keys = PassKeys(str(keys_file))
 
     def passed(path: str) -> Mapping[str, str]:
-        return {TENANT: TENANT_NAME, PASS: keys.make(TO_JOBS, TENANT_NAME, "POST", path)}
+        return {JOBS_TENANT: TENANT_NAME, JOBS_PASS: keys.make(TO_JOBS, TENANT_NAME, "POST", path)}
 
     no_gateway = f"http://127.0.0.1:{reserve_port()}"
     given = settings(f"sqlite:///{folder}/jobs.db", str(keys_file), no_gateway, max_tenant_webhooks=1)

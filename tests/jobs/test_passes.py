@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT
+from slipway_contracts.passes import LIFETIME_S, TO_GATEWAY, TO_JOBS, PassKeys
 from slipway_gateway.upstream.jobs_process import MAX_FORWARDED
-from slipway_process.passes import LIFETIME_S, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
 from testkit.until import until_async
 from tests.gateway import tenants
 from tests.gateway.harness import gateway, upstream
@@ -75,21 +76,21 @@ async def test_a_client_cannot_call_as_another_tenant(keys_file: str, tmp_path: 
         edge.route(("r1", 100, [served.url]))
         bearer, statuses = tenants.bearer(KEY_A), []
         for head in (
-            {TENANT: "team-b"},
-            {TENANT: "team-b", PASS: forged},
-            {TENANT: "team-b", PASS: keys.make(TO_GATEWAY, "team-a", "POST", PATH)},
-            {TENANT: "team-b", PASS: keys.make(TO_JOBS, "team-b", "POST", PATH)},
-            {TENANT: "team-z", PASS: keys.make(TO_GATEWAY, "team-z", "POST", PATH)},
-            {TENANT: "", PASS: keys.make(TO_GATEWAY, "", "POST", PATH)},
+            {JOBS_TENANT: "team-b"},
+            {JOBS_TENANT: "team-b", JOBS_PASS: forged},
+            {JOBS_TENANT: "team-b", JOBS_PASS: keys.make(TO_GATEWAY, "team-a", "POST", PATH)},
+            {JOBS_TENANT: "team-b", JOBS_PASS: keys.make(TO_JOBS, "team-b", "POST", PATH)},
+            {JOBS_TENANT: "team-z", JOBS_PASS: keys.make(TO_GATEWAY, "team-z", "POST", PATH)},
+            {JOBS_TENANT: "", JOBS_PASS: keys.make(TO_GATEWAY, "", "POST", PATH)},
         ):
             for credentials in (bearer, {}):
                 answer = await edge.post(chat(1)["body"], headers=credentials | head)
                 statuses.append(answer.status)
         # The last pass names no tenant: then the request's own credentials count.
         assert statuses == [401] * 10 + [200, 401]
-        assert not [head for head in model.headers if TENANT in head or PASS in head]
+        assert not [head for head in model.headers if JOBS_TENANT in head or JOBS_PASS in head]
         answer = await edge.post(
-            chat(1)["body"], headers={TENANT: "team-b", PASS: keys.make(TO_GATEWAY, "team-b", "POST", PATH)}
+            chat(1)["body"], headers={JOBS_TENANT: "team-b", JOBS_PASS: keys.make(TO_GATEWAY, "team-b", "POST", PATH)}
         )
         assert answer.status == 200
 
@@ -98,10 +99,10 @@ async def test_without_a_jobs_process_such_headers_count_for_nothing(keys_file: 
     model = Model()
     async with upstream(model.answer) as served, gateway(TENANTS, tenants.PEPPER, auth_mode="required") as edge:
         edge.route(("r1", 100, [served.url]))
-        head = {TENANT: "team-b", PASS: PassKeys(keys_file).make(TO_GATEWAY, "team-b", "POST", PATH)}
+        head = {JOBS_TENANT: "team-b", JOBS_PASS: PassKeys(keys_file).make(TO_GATEWAY, "team-b", "POST", PATH)}
         assert (await edge.post(chat(1)["body"], headers=head)).status == 401
         assert (await edge.post(chat(1)["body"], headers=head | tenants.bearer(KEY_A))).status == 200
-        assert not [seen for seen in model.headers if TENANT in seen or PASS in seen]
+        assert not [seen for seen in model.headers if JOBS_TENANT in seen or JOBS_PASS in seen]
         assert (await edge.client.get(f"{edge.url}/v1/files", headers=tenants.bearer(KEY_A))).status == 404
 
 
@@ -114,7 +115,7 @@ async def test_a_batch_is_no_evidence_for_the_judge_and_follows_the_weights_line
         gateway(TENANTS, tenants.PEPPER, **options) as edge,  # type: ignore[arg-type]
     ):
         edge.route(("r1", 50, [first.url]), ("r2", 50, [second.url]))
-        head = {TENANT: "team-a", PASS: keys.make(TO_GATEWAY, "team-a", "POST", PATH)}
+        head = {JOBS_TENANT: "team-a", JOBS_PASS: keys.make(TO_GATEWAY, "team-a", "POST", PATH)}
         for n in range(40):
             assert (await edge.post(chat(n)["body"], headers=head)).status == 200
         assert min(one.answers.total(), two.answers.total()) > 5
@@ -137,7 +138,7 @@ async def test_a_batch_waits_while_the_model_is_busy_and_holds_up_no_other_reque
         gateway(TENANTS, tenants.PEPPER, batch_slots=3, **options) as edge,  # type: ignore[arg-type]
     ):
         edge.route(("r1", 100, [served.url]))
-        head = {TENANT: "team-a", PASS: keys.make(TO_GATEWAY, "team-a", "POST", PATH)}
+        head = {JOBS_TENANT: "team-a", JOBS_PASS: keys.make(TO_GATEWAY, "team-a", "POST", PATH)}
 
         def send(headers: dict[str, str], count: int) -> list[asyncio.Task[Any]]:
             return [asyncio.create_task(edge.post(chat(n)["body"], headers=headers)) for n in range(count)]
@@ -162,7 +163,7 @@ async def test_a_line_that_waits_goes_when_there_is_room(keys_file: str) -> None
     options = {"jobs_url": "http://127.0.0.1:1", "tenant_keys_file": keys_file, "hold_timeout_s": 60}
     async with upstream(model.answer) as served, gateway((), batch_slots=1, **options) as edge:  # type: ignore[arg-type]
         edge.route(("r1", 100, [served.url]))
-        head = {TENANT: "", PASS: keys.make(TO_GATEWAY, "", "POST", PATH)}
+        head = {JOBS_TENANT: "", JOBS_PASS: keys.make(TO_GATEWAY, "", "POST", PATH)}
         model.open.clear()
         other = asyncio.create_task(edge.post(chat(1)["body"]))
         await until_async(lambda: model.waiting == 1, "it is at the model")
@@ -177,7 +178,7 @@ async def test_requests_of_one_tenant_that_hang_leave_room_for_files_of_others(k
     going_on = asyncio.Event()
 
     async def list_files(request: web.Request) -> web.Response:
-        if request.headers[TENANT] == "team-a":
+        if request.headers[JOBS_TENANT] == "team-a":
             await going_on.wait()
         return web.json_response({"data": []})
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, select
 
 from devcluster.ports import reserve_port
+from slipway_contracts.passes import PassKeys
 from slipway_jobs import __main__ as program
 from slipway_jobs.dispatch.dispatcher import Dispatcher
 from slipway_jobs.dispatch.gateway_calls import GatewayCalls, open_calls
@@ -24,7 +25,6 @@ from slipway_jobs.store.line_store import LineClaim, LineResult, result_line
 from slipway_jobs.store.tables import lines
 from slipway_jobs.telemetry import JobsMetrics
 from slipway_jobs.webhooks.deliverer import Deliverer
-from slipway_process.passes import PassKeys
 from slipway_process.supervisor import OnFailure
 from testkit.until import until_async
 from tests.jobs.test_store import LINES, Ledger, ledger  # noqa: F401

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import func, select, update
 
+from slipway_contracts.passes import PassKeys
 from slipway_jobs.dispatch.dispatcher import Dispatcher
 from slipway_jobs.dispatch.gateway_calls import open_calls
 from slipway_jobs.dispatch.validation import Validator
@@ -17,7 +18,6 @@ from slipway_jobs.store.file_store import INTERNAL, FileStore, NewFile
 from slipway_jobs.store.line_store import LineStore
 from slipway_jobs.store.tables import batches, files, inputs, lines
 from slipway_jobs.telemetry import JobsMetrics
-from slipway_process.passes import PassKeys
 from testkit.until import until_async
 
 JOBS = 150

@@ -17,10 +17,10 @@ from aiohttp import web
 from openai import AsyncOpenAI
 
 from devcluster.ports import reserve_port
+from slipway_contracts.passes import PassKeys
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_jobs.store.database import Database
 from slipway_jobs.store.file_store import FileStore, NewFile
-from slipway_process.passes import PassKeys
 from testkit.until import until_async
 from tests.gateway import tenants
 from tests.gateway.harness import Gateway, gateway, upstream

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from slipway_contracts.api.reading import encoded, read
 from slipway_operator import explain
 from slipway_operator.__main__ import main
-from slipway_operator.api.reading import encoded, read
 from slipway_operator.model.cluster.observed import Gateway, Observed, PodTrouble, Snapshot, Workload
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.model.inputs.pod_inputs import Engine, Model, PodInputs, Resources

@@ -93,7 +93,7 @@ def test_topology_of_this_machine_has_all_cpus_of_this_process_or_none() -> None
 
 def run(program: str) -> dict[str, object]:
     """What a program of one process prints: CPUs and policies are of a process."""
-    path = os.pathsep.join((str(ROOT / "server"), str(ROOT / "process"), str(ROOT)))
+    path = os.pathsep.join((str(ROOT / "server"), str(ROOT / "process"), str(ROOT / "contracts"), str(ROOT)))
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr

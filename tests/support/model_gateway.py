@@ -7,9 +7,16 @@ from itertools import accumulate, count
 from random import Random
 from typing import TYPE_CHECKING
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.counters import (
+    AgreementCounts,
+    GenerationCounts,
+    RevisionCounts,
+    ShadowCounts,
+    no_requests,
+    zero,
+)
+from slipway_contracts.route_table import Traffic
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import Agreements, Pairs, Sample, Side
 from slipway_operator.model.labels import what_runs
 from tests.support.model_pairs import ModelPairs
 
@@ -60,14 +67,18 @@ class Tally:
     nature: Nature
 
     @classmethod
-    def of(cls, side: Side, nature: Nature) -> "Tally":
+    def of(cls, side: RevisionCounts, nature: Nature) -> "Tally":
         buckets = [*side.slow.get("ttft", {}).get(STRATUM, (0,) * 6)]
         return cls(side.requests, side.assigned, side.events.get("errors", 0), buckets, nature)
 
-    def side(self) -> Side:
+    def side(self) -> RevisionCounts:
         slow = {"ttft": {STRATUM: tuple(self.slow)}}
-        return Side(
-            self.requests, self.requests, {"errors": self.errors, "bad": self.errors}, slow, assigned=self.assigned
+        return RevisionCounts(
+            requests=self.requests,
+            units=self.requests,
+            events={"errors": self.errors, "bad": self.errors},
+            slow=slow,
+            assigned=self.assigned,
         )
 
 
@@ -81,7 +92,7 @@ class ModelGateway:
     reachable: bool = True
     cut_off: str = ""
     incarnation: str = field(default_factory=lambda: f"process-{next(_INCARNATIONS)}")
-    samples: dict[int, Sample] = field(default_factory=dict)  # by generation
+    samples: dict[int, GenerationCounts] = field(default_factory=dict)  # by generation
     open: list[Attempt] = field(default_factory=list)
     pairs: ModelPairs = field(default_factory=ModelPairs)
     asleep: bool = False  # by its table
@@ -128,13 +139,13 @@ class ModelGateway:
     def ask(self, table: Traffic, requests: int, world: "World", chance: Random) -> None:
         """So many requests come, are split by weight, answered and counted."""
         weights = {backend.revision: backend.weight for backend in table.backends}
-        sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
+        sample = self.samples.setdefault(table.generation, GenerationCounts(table.generation, weights, {}))
         sums = dict(zip(weights, accumulate(weights.values()), strict=True))
         tallies: dict[str, Tally] = {}
         for _ in range(requests):
             chosen = _split(sums, chance.random() * 100)
             if chosen not in tallies:
-                side = sample.revisions.get(chosen, Side())
+                side = sample.revisions.get(chosen, no_requests())
                 tallies[chosen] = Tally.of(side, Nature.of(world, chosen))
             tally = tallies[chosen]
             tally.assigned += 1
@@ -160,24 +171,24 @@ class ModelGateway:
         """Probes of these seconds are sent, where their prompts are in the table."""
         if table.twin_shadow and table.twin_shadow.probes and not self.asleep:
             weights = {backend.revision: backend.weight for backend in table.backends}
-            sample = self.samples.setdefault(table.generation, Sample(table.generation, weights, {}))
+            sample = self.samples.setdefault(table.generation, GenerationCounts(table.generation, weights, {}))
             self.pairs.probe(sample, table.twin_shadow, seconds, world)
             self.samples = dict(sorted(self.samples.items())[-4:])
 
-    def _mirror(self, sample: Sample, canary: str, floor: bool, world: "World", chance: Random) -> None:
+    def _mirror(self, sample: GenerationCounts, canary: str, floor: bool, world: "World", chance: Random) -> None:
         """One copy: whether canary, and a second pod of stable where there is one, gives another text than stable."""
         differs, anyway = chance.random() < world.drift, chance.random() < world.floor
-        before = sample.shadow.get(canary, {}).get("text", Pairs())
+        before = sample.shadow.get(canary, {}).get("text", zero(ShadowCounts))
         if floor:
             more = (1, differs and not anyway, anyway and not differs, differs and anyway, 0, 0)
         else:
             more = (0, 0, 0, 0, 1, differs)
-        sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(Pairs), more, strict=True)]
-        sample.shadow[canary] = {"text": Pairs(*sums)}
+        sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(ShadowCounts), more, strict=True)]
+        sample.shadow[canary] = {"text": ShadowCounts(*sums)}
 
-    def _agree(self, sample: Sample, canary: str, world: "World", chance: Random) -> None:
+    def _agree(self, sample: GenerationCounts, canary: str, world: "World", chance: Random) -> None:
         """One copy whose predictions are compared: whether canary's is another one."""
-        before = sample.agreements.get(canary, Agreements())
+        before = sample.agreements.get(canary, zero(AgreementCounts))
         more = chance.random() < world.drift
         counts = replace(before, compared=before.compared + 1, disagreed=before.disagreed + more)
         sample.agreements[canary] = counts
@@ -195,7 +206,7 @@ class ModelGateway:
                     side, requests=side.requests + 1, units=side.units + 1, events=events
                 )
 
-    def _late(self, sample: Sample, now: datetime) -> Sample:
+    def _late(self, sample: GenerationCounts, now: datetime) -> GenerationCounts:
         """As it is now, with what is known of requests that have not ended."""
         sides = dict(sample.revisions)
         for one in self.open:

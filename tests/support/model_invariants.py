@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.v1alpha1.analysis_run import Counts
 from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookType
-from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Mode, SleepState, State, Status
 from slipway_operator.model.deployment.strategy import parse_strategy
 from slipway_operator.model.labels import baseline_of, what_runs

@@ -5,17 +5,19 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
-from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
-from slipway_operator.model.cluster.samples import (
-    Agreements,
-    Discordance,
-    PairedTimes,
-    Probed,
-    Quality,
-    Sample,
-    Scores,
-    Twins,
+from slipway_contracts.counters import (
+    AgreementCounts,
+    EventCounts,
+    GenerationCounts,
+    LatencyCounts,
+    ProbeCounts,
+    QualityCounts,
+    ScoreCounts,
+    TwinCounts,
+    no_pairs,
+    zero,
 )
+from slipway_contracts.twin_shadow import TwinShadow
 from slipway_operator.model.labels import baseline_of
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class ModelPairs:
     at_once: int = 0  # pairs at this moment
     probes: int = 0
 
-    def probe(self, sample: Sample, shadow: TwinShadow, seconds: int, world: "World") -> None:
+    def probe(self, sample: GenerationCounts, shadow: TwinShadow, seconds: int, world: "World") -> None:
         """So many probes as these seconds have room for beside the pairs of clients."""
         assert shadow.probes, "only a table with prompts has probes"
         clients = self.at_once if self.moment == world.now else 0
@@ -64,7 +66,7 @@ class ModelPairs:
             chance = Random(f"probe {world.now}/{self.probes}/{shadow.revision}")
             self._send(sample, shadow, replace(self._pair(sample.generation, shadow, world, chance), probe=True))
 
-    def offer(self, sample: Sample, shadow: TwinShadow, world: "World") -> None:
+    def offer(self, sample: GenerationCounts, shadow: TwinShadow, world: "World") -> None:
         """A client's request is over: a pair is sent, or withheld."""
         if self.moment != world.now:
             self.moment, self.at_once = world.now, 0
@@ -72,15 +74,15 @@ class ModelPairs:
         chance = Random(f"{world.now}/{self.at_once}/{shadow.revision}/{sample.generation}")
         if chance.random() * 100 >= shadow.percentage:
             return
-        before = sample.twins.get(shadow.revision, Twins())
+        before = sample.twins.get(shadow.revision, no_pairs())
         if reason := self._withheld(shadow, world, chance):
             withheld = before.withheld | {reason: before.withheld.get(reason, 0) + 1}
             sample.twins[shadow.revision] = replace(before, withheld=withheld)
             return
         self._send(sample, shadow, self._pair(sample.generation, shadow, world, chance))
 
-    def _send(self, sample: Sample, shadow: TwinShadow, pair: ModelPair) -> None:
-        before = sample.twins.get(shadow.revision, Twins())
+    def _send(self, sample: GenerationCounts, shadow: TwinShadow, pair: ModelPair) -> None:
+        before = sample.twins.get(shadow.revision, no_pairs())
         sample.twins[shadow.revision] = replace(before, open=before.open + 1)
         self.sent.append(pair)
 
@@ -111,7 +113,7 @@ class ModelPairs:
         differs = shadow.tolerance is not None and chance.random() < world.drift
         return replace(made, flips=flips, lower=lower, unscored=unscored, differs=differs)
 
-    def end(self, samples: dict[int, Sample], now: datetime) -> None:
+    def end(self, samples: dict[int, GenerationCounts], now: datetime) -> None:
         """Pairs that are over are counted, in the generation in which they were sent."""
         for pair in [pair for pair in self.sent if pair.ends <= now]:
             self.sent.remove(pair)
@@ -119,22 +121,22 @@ class ModelPairs:
                 sample.twins[pair.shadow.revision] = _ended(sample.twins[pair.shadow.revision], pair)
 
 
-def _ended(before: Twins, pair: ModelPair) -> Twins:
+def _ended(before: TwinCounts, pair: ModelPair) -> TwinCounts:
     # Without a twin stable repeats what canary fails; else its response to the client counts.
     alone = pair.shadow.reference is not None and not pair.probe and not pair.canary_bad
     twin_bad = pair.own_bad if alone else pair.twin_bad
     events = {
-        name: _discordant(before.events.get(name, Discordance()), pair.canary_bad, twin_bad)
+        name: _discordant(before.events.get(name, zero(EventCounts)), pair.canary_bad, twin_bad)
         for name in ("bad", "errors")
     }
     latencies = dict(before.latencies)
     for limit in pair.shadow.latencies:
         if limit.measure == "ttft" and not (pair.canary_bad or pair.twin_bad):
-            found = latencies.get("ttft", PairedTimes())
+            found = latencies.get("ttft", zero(LatencyCounts))
             tail = next((one.microseconds / 1e6 for one in limit.tail if one.stratum == pair.stratum), None)
             over = pair.canary_s * 100 > pair.twin_s * (100 + limit.max_slowdown)
             sides = (False, False) if tail is None else (pair.canary_s > tail, pair.twin_s > tail)
-            latencies["ttft"] = PairedTimes(
+            latencies["ttft"] = LatencyCounts(
                 found.pairs + 1,
                 found.over + over,
                 found.tail_pairs + (tail is not None),
@@ -150,7 +152,7 @@ def _ended(before: Twins, pair: ModelPair) -> Twins:
     return replace(ended, open=before.open - 1, pairs=before.pairs + 1, agreements=agreements)
 
 
-def _agreed(before: Agreements, pair: ModelPair) -> Agreements:
+def _agreed(before: AgreementCounts, pair: ModelPair) -> AgreementCounts:
     if pair.twin_bad:
         return replace(before, unread=before.unread + 1)
     if pair.canary_bad:
@@ -158,17 +160,17 @@ def _agreed(before: Agreements, pair: ModelPair) -> Agreements:
     return replace(before, compared=before.compared + 1, disagreed=before.disagreed + pair.differs)
 
 
-def _compared(before: Quality, pair: ModelPair) -> Quality:
+def _compared(before: QualityCounts, pair: ModelPair) -> QualityCounts:
     """Fifty tokens, and a part of the pairs in which canary would choose others."""
     if pair.canary_bad or pair.twin_bad:
         return before
     flips = 2 * pair.flips
     more = (1, pair.flips, 1, 50, flips, 0, pair.flips, 0, 0)
-    sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(Quality), more, strict=True)]
-    return Quality(*sums)
+    sums = [getattr(before, item.name) + int(add) for item, add in zip(fields(QualityCounts), more, strict=True)]
+    return QualityCounts(*sums)
 
 
-def _rated(before: Scores, pair: ModelPair) -> Scores:
+def _rated(before: ScoreCounts, pair: ModelPair) -> ScoreCounts:
     """A score of 0.9, or of 0.4 where it is lower."""
     if pair.canary_bad or pair.twin_bad:
         return before
@@ -184,13 +186,13 @@ def _rated(before: Scores, pair: ModelPair) -> Scores:
     )
 
 
-def _probed(before: Probed, pair: ModelPair) -> Probed:
-    bad = _discordant(Discordance(before.canary_only, before.twin_only, before.both), pair.canary_bad, pair.twin_bad)
-    return Probed(before.pairs + 1, bad.canary_only, bad.twin_only, bad.both)
+def _probed(before: ProbeCounts, pair: ModelPair) -> ProbeCounts:
+    bad = _discordant(EventCounts(before.canary_only, before.twin_only, before.both), pair.canary_bad, pair.twin_bad)
+    return ProbeCounts(bad.canary_only, bad.twin_only, bad.both, before.pairs + 1)
 
 
-def _discordant(before: Discordance, canary: bool, twin: bool) -> Discordance:
-    return Discordance(
+def _discordant(before: EventCounts, canary: bool, twin: bool) -> EventCounts:
+    return EventCounts(
         before.canary_only + (canary and not twin),
         before.twin_only + (twin and not canary),
         before.both + (canary and twin),

@@ -11,7 +11,7 @@ from slipway_cli.api import RESOURCE
 from slipway_cli.cluster.client import ClusterClient
 from slipway_cli.commands.options import output_option, print_data, with_cluster
 from slipway_cli.errors import CommandError
-from slipway_process.hash_chain import BrokenChain, Chain, read_line
+from slipway_contracts.hash_chain import BrokenChain, Chain, read_line
 
 DISTRIBUTION = "slipway"
 

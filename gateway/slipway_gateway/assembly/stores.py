@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from aiohttp import ClientSession
 
-from slipway_process.passes import PassKeys
+from slipway_contracts.passes import PassKeys
 
 from ..balancing.load_balancer import LoadBalancer
 from ..feedback.endpoint import SharedClaims

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ..routing.table import Route, WeightedBackend, base_revision
+from slipway_contracts.route_table import Backend
+
+from ..routing.table import Route, base_revision
 
 WINDOW = 4  # results that are kept of each revision, in multiples of `failures`
 HARD_SHARE, SICK_SHARE = 0.8, 0.4
@@ -60,7 +62,7 @@ class RouteHealth:
     """One route at one generation: how its revisions did, and which one is cut off."""
 
     rule: CutOffRule
-    backends: Sequence[WeightedBackend]
+    backends: Sequence[Backend]
     cut: CutOff | None = None
     _tries: dict[str, deque[AttemptResult]] = field(default_factory=dict)
     _hard_since_s: dict[str, float] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class RouteHealth:
         return sum(one.failed for one in last) > SICK_SHARE * len(last)
 
 
-def find_split(route: Route) -> tuple[WeightedBackend, WeightedBackend] | None:
+def find_split(route: Route) -> tuple[Backend, Backend] | None:
     """The revision under test and the stable one, where requests are split between two; else None.
 
     Baselines, which are copies of stable, are left out.
@@ -166,5 +168,5 @@ def fall_back_to_stable(route: Route, ready_stable: int) -> Route:
     carries = 100 if not route.replicas else min(100, 100 * ready_stable // route.replicas)
     left = min(tested.weight, 100 - carries)
     weights = {tested.revision: left, stable.revision: 100 - left}
-    changed = [WeightedBackend(b.revision, weights.get(b.revision, 0), b.version) for b in route.backends]
+    changed = [replace(backend, weight=weights.get(backend.revision, 0)) for backend in route.backends]
     return replace(route, backends=tuple(changed))

@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from slipway_contracts.route_table import MirrorRoute
+
 from ..judging.outcome import OutcomeRecorder
 from ..judging.samples import MAX_ENTRIES, GenerationSamples
 from ..routing.mirroring import choose_mirror
 from ..routing.router import RouteEndpoint, pick, pick_in_revision
-from ..routing.table import MirrorRouteRule, Route, RouteTable, equivalent_revisions
+from ..routing.table import Route, RouteTable, equivalent_revisions
 from ..telemetry.metrics import GatewayMetrics
 from .activity import ActivityTracker, RouteActivity
 from .attempt import Attempt, RequestCounts
@@ -128,7 +130,7 @@ class LoadBalancer:
 
     def mirror(
         self, endpoint: RouteEndpoint, request_id: str, headers: Mapping[str, str]
-    ) -> tuple[Route, MirrorRouteRule, GenerationSamples] | None:
+    ) -> tuple[Route, MirrorRoute, GenerationSamples] | None:
         """The mirror route of a request that `endpoint` serves, and the generation that it counts in; usually None.
 
         While the failsafe is active nothing is mirrored: that something is wrong with a revision is known already.
@@ -140,7 +142,7 @@ class LoadBalancer:
         generation = self.first_attempts.generation(route)
         return (route, one, generation) if one and generation else None
 
-    def mirrors(self, endpoint: RouteEndpoint, one: MirrorRouteRule) -> bool:
+    def mirrors(self, endpoint: RouteEndpoint, one: MirrorRoute) -> bool:
         """Whether a mirror route is still published."""
         route = self.published.find(endpoint.route)
         return route is not None and any((m.name, m.revision) == (one.name, one.revision) for m in route.mirror_routes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slipway_process.release_keys import ReleaseKeys
+from slipway_contracts.release_keys import ReleaseKeys
 
 from ..judging.outcome import AnswerOrigin
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from slipway_contracts.route_table import InferenceLogSample
+
 from ..balancing.load_balancer import LoadBalancer
 from ..feedback.tokens import FeedbackTokens
 from ..limits.budget import MemoryBudget
@@ -16,7 +18,7 @@ from ..telemetry.inference_log import Exchanged, InferenceLog, may_capture
 from ..telemetry.metrics import RequestRecord
 from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, request_fields
-from ..wire.inference import InferenceLogRule, infers
+from ..wire.inference import infers
 from ..wire.predictions import only_label
 from .crashes import CrashTracker
 from .held_request import HeldRequest
@@ -126,7 +128,7 @@ class Proxy:
         found = Exchanged(outgoing.route, outgoing.path, response.headers, outgoing.body, output, id_)
         self._inference_log.inferred(found, rule, record, self._clock() - record.started)
 
-    def _log_rule(self, outgoing: UpstreamRequest, record: RequestRecord) -> InferenceLogRule | None:
+    def _log_rule(self, outgoing: UpstreamRequest, record: RequestRecord) -> InferenceLogSample | None:
         """The rule by which the inference log takes this request of a classic model; None where it does not."""
         if not (self._inference_log.is_on and infers(outgoing.path)):
             return None

@@ -9,6 +9,7 @@ import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
+from slipway_contracts.headers import FEEDBACK, RECOMPUTES, RESUME, RETURNS
 from slipway_process.network.http_server import may_send_whole, send_whole
 
 from ..mirror.queue import MirrorQueue
@@ -21,7 +22,7 @@ from ..upstream.exchange import UpstreamRequest, UpstreamResponse
 from ..wire import errors, headers
 from ..wire.inference import is_predict
 from ..wire.predictions import first_prediction
-from ..wire.resume import RECOMPUTES, RESUME, RETURNS, StreamProgress
+from ..wire.resume import StreamProgress
 from ..wire.sse import DONE, EventAligner, error_event, split_crash_comment
 from .bodies import SLICE_BYTES
 from .crashes import CrashTracker
@@ -100,7 +101,7 @@ class Relay:
         if outgoing.meter:
             crossing.update(outgoing.meter.limit_headers)
         if feedback:
-            crossing[headers.FEEDBACK] = feedback
+            crossing[FEEDBACK] = feedback
         whole = self._aligner is None and response.rest is None and len(response.start) <= SLICE_BYTES
         self._whole = WholeResponse(response.status, crossing) if whole and opened is None else None
         out = opened if opened is not None else self._whole

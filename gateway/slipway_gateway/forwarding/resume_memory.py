@@ -4,11 +4,11 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
 
+from slipway_contracts.headers import TENANT
 from slipway_process.fair_memory import FairMemory
 
 from ..limits.budget import MemoryBudget
 from ..upstream.exchange import UpstreamRequest
-from ..wire.headers import TENANT
 
 ENTRY_BYTES = 256  # what CPython takes for one entry beside its tokens
 

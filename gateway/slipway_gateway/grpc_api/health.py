@@ -2,7 +2,7 @@
 
 import asyncio
 
-from slipway_process import protobuf
+from slipway_contracts import protobuf
 from slipway_process.places import SHARE, Places
 
 from ..balancing.published_table import PublishedTable

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from slipway_process import protobuf
+from slipway_contracts import protobuf
 
 from ..wire.errors import RequestError, invalid
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import msgspec
 
-from ..wire.headers import FEEDBACK
+from slipway_contracts.headers import FEEDBACK, REVISION
 
 
 class GrpcStatus(IntEnum):
@@ -51,7 +51,7 @@ _STATUSES = {
     504: GrpcStatus.DEADLINE_EXCEEDED,
 }
 # Headers of a response that calls get as trailing metadata. Others could make it longer than clients read.
-_TRAILING = frozenset({"x-request-id", "x-slipway-revision", "retry-after", "retry-after-ms", "x-should-retry"})
+_TRAILING = frozenset({"x-request-id", REVISION.lower(), "retry-after", "retry-after-ms", "x-should-retry"})
 _TRAILING_PREFIX = "x-ratelimit-"
 _MAX_TRAILING, _MAX_VALUE = 32, 256
 _LONG = {FEEDBACK.lower(): 512}  # names of the route and the revision are in it

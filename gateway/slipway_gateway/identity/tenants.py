@@ -6,9 +6,9 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
-import msgspec
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.tenants import TenantPrice, TenantSpec
 
-from ..quotas.estimate import DEFAULT_OUTPUT_TOKENS
 from ..quotas.policy import Budget, Policy
 from ..quotas.prices import Price, micro, nano
 from ..quotas.tenant import Limits
@@ -16,8 +16,6 @@ from .certificates import COMMON_NAME, DNS, URI, key_of
 
 EVERY_MODEL = "*"
 _MAX_VERIFIED = 4096  # keys, some 150 bytes each
-# Values of contentCapture: who may get contents of the tenant's requests. With any other value no one may.
-SCORERS, INFERENCE_LOG, ALL = "Scorers", "InferenceLog", "All"
 
 
 _Found = TypeVar("_Found")
@@ -25,88 +23,6 @@ _Found = TypeVar("_Found")
 
 class UnreadableTenant(ValueError):
     """An object of the API server is no Tenant of this release. The message names the field."""
-
-
-class KeyFields(msgspec.Struct, rename="camel"):
-    """An item of `spec.auth.keys`."""
-
-    id: str
-    hash: str
-    expires_at: datetime | None = None
-
-
-class JwtFields(msgspec.Struct):
-    """An item of `spec.auth.jwt`."""
-
-    issuer: str
-    audiences: list[str]
-    claims: dict[str, str] = {}
-
-
-class ServiceAccountFields(msgspec.Struct):
-    """An item of `spec.auth.serviceAccounts`."""
-
-    namespace: str
-    name: str
-
-
-class CertificateFields(msgspec.Struct, rename="camel"):
-    """An item of `spec.auth.clientCertificates`: exactly one of the fields is set."""
-
-    uri: str | None = None
-    dns: str | None = None
-    common_name: str | None = None
-
-
-class AuthFields(msgspec.Struct, rename="camel"):
-    """`spec.auth`."""
-
-    keys: list[KeyFields] = []
-    jwt: list[JwtFields] = []
-    service_accounts: list[ServiceAccountFields] = []
-    client_certificates: list[CertificateFields] = []
-
-
-class LimitFields(msgspec.Struct, rename="camel"):
-    """`spec.limits`."""
-
-    requests_per_minute: int | None = None
-    input_tokens_per_minute: int | None = None
-    output_tokens_per_minute: int | None = None
-    concurrency: int | None = None
-    burst_seconds: int = 60
-
-
-class PriceFields(msgspec.Struct, rename="camel"):
-    """An item of `spec.prices`."""
-
-    model: str
-    input_per_million: str = "0"
-    cached_input_per_million: str | None = None
-    output_per_million: str = "0"
-    per_request: str = "0"
-
-
-class BudgetFields(msgspec.Struct, rename="camel"):
-    """`spec.budget`."""
-
-    per_day: str | None = None
-    per_month: str | None = None
-
-
-class TenantFields(msgspec.Struct, rename="camel"):
-    """`Tenant.spec`; fields that a later release adds are ignored."""
-
-    models: list[str]
-    disabled: bool = False
-    weight: int = 1
-    priority_limit: int | None = None
-    auth: AuthFields = msgspec.field(default_factory=AuthFields)
-    limits: LimitFields = msgspec.field(default_factory=LimitFields)
-    default_estimated_output_tokens: int = DEFAULT_OUTPUT_TOKENS
-    prices: list[PriceFields] = []
-    budget: BudgetFields = msgspec.field(default_factory=BudgetFields)
-    content_capture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,21 +141,18 @@ def parse(obj: Mapping[str, Any]) -> KnownTenant:
     """
     meta = obj["metadata"]
     try:
-        spec = msgspec.convert(obj.get("spec"), TenantFields)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second of a lone surrogate
-        raise UnreadableTenant(f"Tenant {meta['name']}: {error}") from None
-    keys = tuple(KeyHash(key.id, key.hash, _unix(key.expires_at)) for key in spec.auth.keys)
-    created = str(meta.get("creationTimestamp") or "")
-    try:
+        spec = read(TenantSpec, encoded(obj.get("spec")), "spec")
         policy, certificates = _policy(spec), _certificates(spec)
     except ValueError as error:
         raise UnreadableTenant(f"Tenant {meta['name']}: {error}") from None
+    keys = tuple(KeyHash(key.id, key.hash, _unix(key.expires_at)) for key in spec.auth.keys)
+    created = str(meta.get("creationTimestamp") or "")
     limits = (spec.disabled, spec.weight, spec.priority_limit)
-    issuers = tuple(TrustedIssuer(one.issuer, tuple(one.audiences), one.claims) for one in spec.auth.jwt)
+    issuers = tuple(TrustedIssuer(one.issuer, one.audiences, one.claims) for one in spec.auth.jwt)
     generation = int(meta.get("generation") or 0)
     accounts = tuple(username_of(one.namespace, one.name) for one in spec.auth.service_accounts)
     proofs = (accounts, certificates, spec.content_capture)
-    return KnownTenant(meta["name"], tuple(spec.models), *limits, keys, created, issuers, policy, generation, *proofs)
+    return KnownTenant(meta["name"], spec.models, *limits, keys, created, issuers, policy, generation, *proofs)
 
 
 def username_of(namespace: str, name: str) -> str:
@@ -247,7 +160,7 @@ def username_of(namespace: str, name: str) -> str:
     return f"system:serviceaccount:{namespace}:{name}"
 
 
-def _certificates(spec: TenantFields) -> tuple[str, ...]:
+def _certificates(spec: TenantSpec) -> tuple[str, ...]:
     """The names of `spec.auth.clientCertificates`, as `certificates.key_of` has them.
 
     Raises:
@@ -263,7 +176,7 @@ def _certificates(spec: TenantFields) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _policy(spec: TenantFields) -> Policy:
+def _policy(spec: TenantSpec) -> Policy:
     """Limits, prices and budget of a Tenant.
 
     Raises:
@@ -284,7 +197,7 @@ def _policy(spec: TenantFields) -> Policy:
     )
 
 
-def _price(price: PriceFields, path: str) -> Price:
+def _price(price: TenantPrice, path: str) -> Price:
     cached = price.cached_input_per_million
     return Price(
         price.model,

@@ -1,42 +1,14 @@
-"""Whether canary predicts for a mirrored request what stable did, and counts of it (pure)."""
+"""Whether canary predicts for a mirrored request what stable did, (pure)."""
 
 import math
-from dataclasses import dataclass
-from enum import StrEnum
 
-from ..routing.tolerance import ToleranceRule
+from slipway_contracts.counters import Agreement
+from slipway_contracts.twin_shadow import PredictionTolerance
+
 from ..wire.predictions import PredictedRow, Predictions, label_text
 
 
-class Agreement(StrEnum):
-    """What became of a mirrored request, or of a pair, whose predictions were to be compared."""
-
-    AGREED = "agreed"
-    DISAGREED = "disagreed"
-    UNREAD = "unread"  # stable's response has no predictions that can be read, whatever canary's has
-    FAILED = "failed"  # stable's has, and canary gave no whole response of status 200
-
-
-@dataclass(slots=True)
-class AgreementCounts:
-    """Counts of sessions, by the result of the first mirrored request that was to be compared; or of pairs.
-
-    `compared`: those that agreed or disagreed, which `disagreed` is part of.
-    """
-
-    compared: int = 0
-    disagreed: int = 0
-    unread: int = 0
-    failed: int = 0
-
-    def count(self, found: Agreement) -> None:
-        self.compared += found in (Agreement.AGREED, Agreement.DISAGREED)
-        self.disagreed += found is Agreement.DISAGREED
-        self.unread += found is Agreement.UNREAD
-        self.failed += found is Agreement.FAILED
-
-
-def compare(stable: Predictions | None, canary: Predictions | None, tolerance: ToleranceRule) -> Agreement:
+def compare(stable: Predictions | None, canary: Predictions | None, tolerance: PredictionTolerance) -> Agreement:
     """Compares two whole responses: one result, however many rows they have.
 
     Stable's response alone decides whether they are compared: a canary's response that cannot be read disagrees, so a
@@ -50,7 +22,7 @@ def compare(stable: Predictions | None, canary: Predictions | None, tolerance: T
     return Agreement.AGREED if same else Agreement.DISAGREED
 
 
-def _is_same(one: PredictedRow | None, other: PredictedRow | None, tolerance: ToleranceRule) -> bool:
+def _is_same(one: PredictedRow | None, other: PredictedRow | None, tolerance: PredictionTolerance) -> bool:
     if one is None or other is None:
         return False
     if not (isinstance(one.value, float) or isinstance(other.value, float)):

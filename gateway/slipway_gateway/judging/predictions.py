@@ -11,11 +11,12 @@ from collections import Counter
 from itertools import pairwise
 from zlib import crc32
 
+from slipway_contracts.counters import BINS
+
 from ..wire.predictions import Value
 
 MAX_LABEL = 256  # characters: labels that are longer and begin alike count as one
 LEARNED = 200  # the first predictions, from which the bins are made, and which are not counted
-BINS = 17
 OTHER = BINS - 1  # labels without a bin of their own, and what is no finite number among numbers
 _QUANTILES = 10
 

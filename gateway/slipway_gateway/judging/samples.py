@@ -7,19 +7,29 @@ ended counts as assigned, and with lower bounds of its latencies.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from slipway_contracts.counters import (
+    BINS,
+    Agreement,
+    AgreementCounts,
+    GenerationCounts,
+    PredictionCounts,
+    RevisionCounts,
+    ShadowCounts,
+    zero,
+)
+from slipway_contracts.twin_shadow import TwinShadow
+
 from ..routing.table import Route
-from ..routing.twin_shadow import TwinShadowRule
 from ..wire.predictions import Value
 from ..wire.responses import KINDS
-from .agreement import Agreement, AgreementCounts
 from .outcome import E2E, ITL, MEASURES, TTFT, OutcomeRecorder, RequestOutcome
-from .pairs import BAD, BAD_KINDS, TwinCounts
-from .predictions import BINS, PredictionBins
+from .pairs import BAD, BAD_KINDS, TwinTally
+from .predictions import PredictionBins
 from .units import SessionMemory, Units
 
 GENERATIONS = 4
@@ -74,16 +84,16 @@ class LatencyHistograms:
         made._found = {name: {at: [*counts] for at, counts in strata.items()} for name, strata in self._found.items()}
         return made
 
-    def report(self) -> dict[str, dict[str, list[int]]]:
+    def report(self) -> dict[str, dict[str, tuple[int, ...]]]:
         """The counts, without the empty buckets at the end: most latencies lie far below the last bound."""
         return {name: {at: _trimmed(counts) for at, counts in strata.items()} for name, strata in self._found.items()}
 
 
-def _trimmed(counts: list[int]) -> list[int]:
+def _trimmed(counts: list[int]) -> tuple[int, ...]:
     size = len(counts)
     while size and not counts[size - 1]:
         size -= 1
-    return counts[:size]
+    return tuple(counts[:size])
 
 
 @dataclass(slots=True)
@@ -107,44 +117,18 @@ class RevisionSamples:
     predicted: list[int] = field(default_factory=lambda: [0] * BINS)  # sessions by the bin of their first prediction
     unread: int = 0  # sessions whose first prediction could not be read
 
-    def report(self, late: LatencyHistograms) -> dict[str, Any]:
-        return {
-            "assigned": self.assigned,
-            "requests": self.requests,
-            "units": self.units,
-            "events": dict(self.events),
-            "slow": self.slow.report(),
-            "late": late.report(),
-            "rated": self.rated,
-            "wrong": self.wrong,
-            "predictions": {"bins": _trimmed(self.predicted), "unread": self.unread},
-        }
-
-
-@dataclass(slots=True)
-class ShadowCounts:
-    """Mirrored requests that canary and a second stable pod answered too, by which of them differs more from stable."""
-
-    pairs: int = 0
-    canary_only: int = 0
-    second_only: int = 0
-    both: int = 0  # both differ, by the same amount
-    no_floor: int = 0  # requests that only canary answered, for stable has one pod; not among the pairs
-    no_floor_differs: int = 0
-
-    def count(self, canary: int, second: int | None) -> None:
-        """`canary`, `second`: how much each response differs from stable's: 0 or 1 for texts, else a number of tokens.
-
-        `second` None: there is no second stable pod.
-        """
-        if second is None:
-            self.no_floor += 1
-            self.no_floor_differs += canary > 0
-            return
-        self.pairs += 1
-        self.canary_only += canary > second
-        self.second_only += second > canary
-        self.both += canary == second > 0
+    def report(self, late: LatencyHistograms) -> RevisionCounts:
+        return RevisionCounts(
+            assigned=self.assigned,
+            requests=self.requests,
+            units=self.units,
+            events=dict(self.events),
+            slow=self.slow.report(),
+            late=late.report(),
+            rated=self.rated,
+            wrong=self.wrong,
+            predictions=PredictionCounts(_trimmed(self.predicted), self.unread),
+        )
 
 
 _OF_WHOLE, _OF_STREAM, _OF_NOTHING = frozenset((E2E,)), frozenset(MEASURES), frozenset[str]()
@@ -171,7 +155,7 @@ class GenerationSamples:
         self._weights = {backend.revision: backend.weight for backend in route.backends}
         self._revisions = {backend.revision: RevisionSamples() for backend in route.backends if backend.weight}
         self._shadow: dict[str, dict[str, ShadowCounts]] = {}
-        self._twins: dict[str, TwinCounts] = {}
+        self._twins: dict[str, TwinTally] = {}
         self._agreements: dict[str, AgreementCounts] = {}
         self._units = Units(self._weights, begun_s, room)
         self._open: dict[OutcomeRecorder, CountedAttempt] = {}
@@ -180,16 +164,16 @@ class GenerationSamples:
 
     def compared(self, revision: str, by: str, canary: int, second: int | None) -> None:
         """One more mirrored request: how much `revision` and a second stable pod differ from stable by a measure."""
-        self._shadow.setdefault(revision, {}).setdefault(by, ShadowCounts()).count(canary, second)
+        self._shadow.setdefault(revision, {}).setdefault(by, zero(ShadowCounts)).count(canary, second)
 
     def agreed(self, revision: str, key: str, found: Agreement) -> None:
         """What became of a mirrored request of the session `key` whose predictions were to be compared."""
         if self._units.first(key, COMPARED):
-            self._agreements.setdefault(revision, AgreementCounts()).count(found)
+            self._agreements.setdefault(revision, zero(AgreementCounts)).count(found)
 
-    def twins(self, revision: str) -> TwinCounts:
+    def twins(self, revision: str) -> TwinTally:
         """Counts of pairs of `revision` and a twin."""
-        return self._twins.setdefault(revision, TwinCounts())
+        return self._twins.setdefault(revision, TwinTally.begun())
 
     def assign(self, revision: str, key: str, client: str, now_s: float) -> bool:
         """The split assigned a request to this revision, whether it has an endpoint or not.
@@ -263,15 +247,10 @@ class GenerationSamples:
             recorder.check_silence(now_s)
             _add_late(late[attempt.revision], attempt, recorder.seconds_so_far(now_s))
         revisions = {revision: counts.report(late[revision]) for revision, counts in self._revisions.items()}
-        shadow = {name: {by: asdict(pairs) for by, pairs in found.items()} for name, found in self._shadow.items()}
-        return {
-            "generation": self.generation,
-            "weights": dict(self._weights),
-            "revisions": revisions,
-            "shadow": shadow,
-            "twins": {name: found.report() for name, found in self._twins.items()},
-            "agreements": {name: asdict(found) for name, found in self._agreements.items()},
-        }
+        counts = GenerationCounts(
+            self.generation, self._weights, revisions, self._shadow, {**self._twins}, self._agreements
+        )
+        return dict(msgspec.to_builtins(counts))
 
 
 def _add_late(late: LatencyHistograms, attempt: CountedAttempt, waited: Mapping[str, float]) -> None:
@@ -292,7 +271,7 @@ class Samples:
         self._paired: dict[tuple[str, str], tuple[tuple[str, ...], Units]] = {}
         self._bins: dict[tuple[str, str], PredictionBins] = {}
 
-    def paired(self, route: Route, shadow: TwinShadowRule) -> Units:
+    def paired(self, route: Route, shadow: TwinShadow) -> Units:
         """Sessions that gave a pair in the present epoch of a twin shadow."""
         key, epoch = (route.name, route.uid), (route.salt, shadow.revision, shadow.twin, str(shadow.epoch))
         known = self._paired.get(key)

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slipway_contracts.route_table import MirrorRoute
+
 from ..judging.samples import GenerationSamples
 from ..routing.router import RouteEndpoint
-from ..routing.table import MirrorRouteRule
 from ..upstream.exchange import UpstreamRequest
 from ..wire.predictions import MAX_BYTES, Predictions, read_predictions
 from .transcript import ChoiceTexts, Transcript
@@ -28,7 +29,7 @@ class MirroredRequest:
     outgoing: UpstreamRequest
     request_id: str
     endpoint: RouteEndpoint
-    mirror: MirrorRouteRule
+    mirror: MirrorRoute
     epoch: GenerationSamples
     streamed: bool
     compared: bool

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import msgspec
 from multidict import CIMultiDict
 
+from slipway_contracts.twin_shadow import TwinProbes, TwinShadow
+
 from ..balancing.published_table import PublishedTable
 from ..routing.table import Route
-from ..routing.twin_shadow import ProbeRule, TwinShadowRule
 from ..upstream.exchange import UpstreamRequest
 from ..wire import request_fields
 from ..wire.headers import REQUEST_ID
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 # How long the loop waits where no route has probes; a new route table ends the wait at once.
 _IDLE_S = 3600.0
 _MINUTE_S = 60.0
-Send = Callable[[Route, TwinShadowRule, UpstreamRequest, str], bool]
+Send = Callable[[Route, TwinShadow, UpstreamRequest, str], bool]
 
 
 @dataclass(slots=True)
@@ -35,18 +36,18 @@ class ProbeSchedule:
     last_s: float  # time of the last pair, or of a probe that was withheld
     sent: int = 0
 
-    def wait_s(self, rule: ProbeRule, now_s: float) -> float | None:
+    def wait_s(self, rule: TwinProbes, now_s: float) -> float | None:
         """Seconds until the next probe is due, 0 when it is due now; None when `max_pairs` probes were sent."""
         if self.sent >= rule.max_pairs:
             return None
         return max(0.0, self.last_s + _MINUTE_S / rule.pairs_per_minute - now_s)
 
-    def prompt(self, rule: ProbeRule) -> str:
+    def prompt(self, rule: TwinProbes) -> str:
         """The next prompt; prompts take turns."""
         return rule.prompts[(self.first + self.sent) % len(rule.prompts)]
 
 
-def make_probe(route: Route, rule: ProbeRule, prompt: str, request_id: str) -> UpstreamRequest:
+def make_probe(route: Route, rule: TwinProbes, prompt: str, request_id: str) -> UpstreamRequest:
     """A probe as a client would send it: a streaming request with the model's default sampling (pure)."""
     text = {"prompt": prompt} if rule.path == "/v1/completions" else {"messages": [{"role": "user", "content": prompt}]}
     body = msgspec.json.encode({"model": route.model, **text, "max_tokens": rule.max_tokens, "stream": True})

@@ -7,10 +7,11 @@ prefill each: a model as good as stable has stable's tokens as its first choices
 import asyncio
 import secrets
 
-from ..judging.pairs import QualityCounts
+from slipway_contracts.counters import QualityCounts
+from slipway_contracts.twin_shadow import TwinShadow
+
 from ..routing.mirroring import is_compared
 from ..routing.table import Route
-from ..routing.twin_shadow import TwinShadowRule
 from ..upstream.exchange import UpstreamRequest
 from ..upstream.tenant_proof import TenantSigner
 from .leg import LegSender
@@ -27,9 +28,9 @@ class PairComparison:
         self._percentage = percentage
         self._signer = signer
 
-    def keeps(self, route: Route, shadow: TwinShadowRule, original: UpstreamRequest) -> bool:
+    def keeps(self, route: Route, shadow: TwinShadow, original: UpstreamRequest) -> bool:
         """Whether the texts of this pair are kept."""
-        wanted = shadow.quality and original.writes_text
+        wanted = bool(shadow.quality) and original.writes_text
         return wanted and is_compared(route, secrets.token_hex(8), self._percentage)
 
     async def compare(

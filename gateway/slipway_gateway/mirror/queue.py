@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import aiohttp
 from yarl import URL
 
+from slipway_contracts.counters import Agreement
+
 from ..balancing.load_balancer import LoadBalancer
-from ..judging.agreement import Agreement, compare
+from ..judging.agreement import compare
 from ..judging.samples import TEXT, TOKENS
 from ..limits.budget import unlimited
 from ..routing.mirroring import is_compared

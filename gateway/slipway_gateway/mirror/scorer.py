@@ -7,10 +7,11 @@ anything of a response but its numbers.
 import secrets
 from collections.abc import Callable
 
-from ..judging.pairs import ScoreCounts
+from slipway_contracts.counters import ScoreCounts
+from slipway_contracts.twin_shadow import TwinScorer, TwinShadow
+
 from ..routing.mirroring import is_compared
 from ..routing.table import Route
-from ..routing.twin_shadow import ScorerRule, TwinShadowRule
 from ..scorers import ballot
 from ..scorers.ballot import Prompt
 from ..scorers.client import CallFailure, ScorerClient
@@ -37,7 +38,7 @@ class PairScorer:
     async def close(self) -> None:
         await self._client.close()
 
-    def chooses(self, route: Route, shadow: TwinShadowRule, original: UpstreamRequest) -> bool:
+    def chooses(self, route: Route, shadow: TwinShadow, original: UpstreamRequest) -> bool:
         """Whether this pair is to be scored; decided by chance, before its responses are known."""
         rule = shadow.scorer
         if rule is None or not (self._most and original.scorable and original.writes_text):
@@ -48,7 +49,7 @@ class PairScorer:
         self,
         route: str,
         model: str,
-        rule: ScorerRule,
+        rule: TwinScorer,
         copy: ShadowRequest,
         answers: tuple[ChoiceTexts | None, ChoiceTexts | None],
         counts: ScoreCounts,
@@ -80,7 +81,7 @@ class PairScorer:
             self._places.leave(route)
 
     async def _call(
-        self, route: str, model: str, rule: ScorerRule, prompt: Prompt, answers: tuple[str, str], counts: ScoreCounts
+        self, route: str, model: str, rule: TwinScorer, prompt: Prompt, answers: tuple[str, str], counts: ScoreCounts
     ) -> str:
         swapped = bool(secrets.randbits(1))
         shown = (answers[1], answers[0]) if swapped else answers

@@ -10,8 +10,9 @@ from msgspec import Raw
 from multidict import CIMultiDict
 from xxhash import xxh64_intdigest
 
+from slipway_contracts.headers import PREFIX, SHADOW, TENANT
+
 from ..wire import members
-from ..wire.headers import SHADOW, TENANT
 from ..wire.inference import TEXT_PATHS, infers
 from ..wire.isolation import Isolation
 from ..wire.json_values import (
@@ -32,7 +33,7 @@ SEEDED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/generate")
 STATELESS_PATHS = (*SEEDED_PATHS, "/v1/embeddings", "/api/v1/generate", "/api/v1/embed", *TEXT_PATHS)
 _BY_MODEL = ("/api/v1/models/", "/generate")
 _IDEMPOTENCY = "idempotency-key"  # names the client's own call; a copy is another one
-_LEFT_OUT = ("x-slipway-", "accept-encoding")
+_LEFT_OUT = (PREFIX, "accept-encoding")
 # A request of a sequence changes the state that a server keeps of it. All encodings have the parameter's name as it is.
 _OF_SEQUENCE = b"sequence_id"
 _MAX_PLAIN_BYTES = 1 << 20  # of a compressed body that is searched for it

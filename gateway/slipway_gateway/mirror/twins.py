@@ -11,16 +11,17 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from slipway_contracts.counters import PROBE_FAILED, Agreement
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow
+
 from ..balancing.load_balancer import LoadBalancer
 from ..judging import pairs
-from ..judging.agreement import Agreement, compare
+from ..judging.agreement import compare
 from ..judging.outcome import RequestOutcome
-from ..judging.pairs import TwinCounts
+from ..judging.pairs import TwinTally
 from ..limits.rate import RateLimit
 from ..routing.mirroring import is_paired
 from ..routing.table import Route, equivalent_revisions
-from ..routing.tolerance import ToleranceRule
-from ..routing.twin_shadow import TwinShadowRule
 from ..scorers.client import ScorerClient
 from ..scorers.hosts import ScorerHosts
 from ..settings import GatewaySettings
@@ -58,12 +59,12 @@ class _Pair:
     """
 
     route: Route
-    shadow: TwinShadowRule
+    shadow: TwinShadow
     original: UpstreamRequest
     copy: ShadowRequest
     canary: str
     twin: str
-    counts: TwinCounts | None
+    counts: TwinTally | None
     probe: bool = False
     own: RequestOutcome | None = None
 
@@ -149,7 +150,7 @@ class TwinShadows:
             self._probes.paired(route)
         self._start(replace(made, own=own.without(original.excused)) if own and shadow.reference else made)
 
-    def _probe(self, route: Route, shadow: TwinShadowRule, probe: UpstreamRequest, request_id: str) -> bool:
+    def _probe(self, route: Route, shadow: TwinShadow, probe: UpstreamRequest, request_id: str) -> bool:
         """Sends a probe that is due; returns whether it was sent. It is withheld for the same reasons as a copy."""
         generation = None if self._closed else self._balancer.first_attempts.generation(route)
         if generation is None:
@@ -162,9 +163,9 @@ class TwinShadows:
         self._start(replace(made, probe=True))
         return True
 
-    def _withhold(self, route: Route, shadow: TwinShadowRule, counts: TwinCounts | None, reason: str) -> None:
+    def _withhold(self, route: Route, shadow: TwinShadow, counts: TwinTally | None, reason: str) -> None:
         if counts and reason in pairs.WITHHELD:
-            counts.withheld[reason] += 1
+            counts.withhold(reason)
         self._metrics.paired(self._model(route), shadow.revision, reason)
 
     async def close(self) -> None:
@@ -180,10 +181,10 @@ class TwinShadows:
     def _make(
         self,
         route: Route,
-        shadow: TwinShadowRule,
+        shadow: TwinShadow,
         original: UpstreamRequest,
         request_id: str,
-        counts: TwinCounts | None,
+        counts: TwinTally | None,
     ) -> _Pair | str:
         """A pair to send, or why there is none."""
         if reason := self._no_room(route, original):
@@ -218,16 +219,16 @@ class TwinShadows:
         fits = fits and self._memory.has_room(route.name, _size_bytes(original))
         return "" if fits else pairs.TOO_LARGE
 
-    def _endpoints_of(self, route: Route, shadow: TwinShadowRule, key: str) -> tuple[str, str]:
+    def _endpoints_of(self, route: Route, shadow: TwinShadow, key: str) -> tuple[str, str]:
         canary = self._endpoints.choose(self._balancer.published.urls(route.name, shadow.revision), key)
         return canary, self._endpoints.choose(self._twins(route, shadow), key)
 
-    def _twins(self, route: Route, shadow: TwinShadowRule) -> tuple[str, ...]:
+    def _twins(self, route: Route, shadow: TwinShadow) -> tuple[str, ...]:
         """URLs of baseline pods, which are as new as the canary's; without such pods, URLs of stable."""
         twin, same = equivalent_revisions(shadow.twin)
         return self._balancer.published.urls(route.name, same) or self._balancer.published.urls(route.name, twin)
 
-    def _missing(self, route: Route, shadow: TwinShadowRule, canary: str) -> str:
+    def _missing(self, route: Route, shadow: TwinShadow, canary: str) -> str:
         if not canary:
             exists = self._balancer.published.urls(route.name, shadow.revision)
             return pairs.CANARY_REFUSED if exists else pairs.NO_CANARY
@@ -286,7 +287,7 @@ class TwinShadows:
             return UNCOUNTED
         if pair.probe and not (canary.answered or twin.answered):
             pair.counts.drop()
-            return pairs.PROBE_FAILED
+            return PROBE_FAILED
         pair.counts.end(pair.shadow, pair.original.stratum, *alike(canary, twin), probe=pair.probe)
         if pair.shadow.tolerance and infers(pair.copy.path):
             pair.counts.agreements.count(_agreement(canary, twin, pair.shadow.tolerance))
@@ -299,7 +300,7 @@ class TwinShadows:
             log.exception("responses of a pair could not be compared")
         return PROBED if pair.probe else PAIRED
 
-    async def _compare(self, pair: _Pair, counts: TwinCounts, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
+    async def _compare(self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts, ChoiceTexts]) -> None:
         try:
             await self._quality.compare(pair.route, pair.copy, (pair.canary, pair.twin), texts, counts.quality)
         except asyncio.CancelledError:
@@ -307,7 +308,7 @@ class TwinShadows:
             return
 
     async def _score(
-        self, pair: _Pair, counts: TwinCounts, texts: tuple[ChoiceTexts | None, ChoiceTexts | None]
+        self, pair: _Pair, counts: TwinTally, texts: tuple[ChoiceTexts | None, ChoiceTexts | None]
     ) -> None:
         assert pair.shadow.scorer, "only its pairs are chosen"
         model, result = self._model(pair.route), NOT_SCORED
@@ -347,7 +348,7 @@ class TwinShadows:
         return None
 
 
-def _agreement(canary: LegOutcome, twin: LegOutcome, tolerance: ToleranceRule) -> Agreement:
+def _agreement(canary: LegOutcome, twin: LegOutcome, tolerance: PredictionTolerance) -> Agreement:
     """Whether canary predicts what its twin does. A canary that refuses the copy fails it, whatever the reason."""
     found = compare(twin.predictions, canary.predictions, tolerance)
     return Agreement.FAILED if canary.outcome.bad and found is not Agreement.UNREAD else found

@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
+from slipway_contracts.route_table import refusal
+
 from ..telemetry.metrics import GatewayMetrics
-from .table import Problem, RevisionEndpoints, Route, RouteTable, build, check_backends
+from .table import Problem, RevisionEndpoints, Route, RouteTable, build
 
 log = logging.getLogger(__name__)
 FILE = "routes.json"
@@ -52,8 +54,8 @@ def decode(written: bytes) -> StoredTable | Problem:
     if stored.version != _VERSION:
         return Problem(f"it has version {stored.version}, not {_VERSION}")
     for route in stored.routes:
-        if problem := check_backends(route.backends):
-            return Problem(f"{route.name}: {problem.text}")
+        if reason := refusal(route):
+            return Problem(f"{route.name}: {reason}")
     return stored
 
 

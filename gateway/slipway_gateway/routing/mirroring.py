@@ -5,12 +5,14 @@ The split hashes the sticky key, and each mirror has its own salt, so the choice
 
 from collections.abc import Mapping
 
+from slipway_contracts.route_table import MirrorRoute
+
 from .router import fits
 from .split import choose
-from .table import MirrorRouteRule, Route
+from .table import Route
 
 
-def choose_mirror(route: Route, answering: str, request_id: str, headers: Mapping[str, str]) -> MirrorRouteRule | None:
+def choose_mirror(route: Route, answering: str, request_id: str, headers: Mapping[str, str]) -> MirrorRoute | None:
     """The first mirror that copies a request which the revision `answering` serves, or None.
 
     `headers` is case-insensitive.
@@ -29,7 +31,7 @@ def is_compared(route: Route, request_id: str, percentage: int) -> bool:
     return choose([percentage], f"{route.salt}\0compare", request_id) is not None
 
 
-def _takes(one: MirrorRouteRule, route: Route, answering: str, request_id: str, headers: Mapping[str, str]) -> bool:
+def _takes(one: MirrorRoute, route: Route, answering: str, request_id: str, headers: Mapping[str, str]) -> bool:
     if one.revision == answering or not fits(one.match, headers):
         return False
     return choose([one.percentage], f"{route.salt}\0mirror\0{one.name}", request_id) is not None

@@ -5,8 +5,10 @@ from types import MappingProxyType
 
 import msgspec
 
+from slipway_contracts.route_table import Backend, HeaderMatch
+
 from .split import affinity, choose, tag
-from .table import HeaderMatcher, Route, RouteTable, WeightedBackend, base_revision
+from .table import Route, RouteTable, base_revision
 
 _NO_LOAD: Mapping[str, int] = MappingProxyType({})
 
@@ -28,12 +30,12 @@ def match_header_route(route: Route, headers: Mapping[str, str]) -> str:
     return ""
 
 
-def fits(matches: Collection[HeaderMatcher], headers: Mapping[str, str]) -> bool:
+def fits(matches: Collection[HeaderMatch], headers: Mapping[str, str]) -> bool:
     """Whether a request has all headers of `matches`, which may be empty. `headers` is case-insensitive."""
     return all(_fits(match, headers) for match in matches)
 
 
-def _fits(match: HeaderMatcher, headers: Mapping[str, str]) -> bool:
+def _fits(match: HeaderMatch, headers: Mapping[str, str]) -> bool:
     value = headers.get(match.name)
     if value is None:
         return False
@@ -59,7 +61,7 @@ def assign_revision(route: Route, key: str) -> str:
     return "" if chosen is None else backends[chosen].revision
 
 
-def order_backends(route: Route, key: str) -> Sequence[WeightedBackend]:
+def order_backends(route: Route, key: str) -> Sequence[Backend]:
     """Backends in the order in which a key tries them: its own, its baseline or base, those with weight, the rest."""
     backends = route.backends
     if len(backends) < 2:

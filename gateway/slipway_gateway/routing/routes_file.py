@@ -4,87 +4,50 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-import msgspec
 import yaml
 
-from ..wire.inference import InferenceLogRule
-from .table import (
-    MirrorRouteRule,
-    Percent,
-    Problem,
-    RevisionEndpoints,
-    Route,
-    RouteTable,
-    WeightedBackend,
-    build,
-    check_backends,
-)
-from .twin_shadow import ProbeRule, ScorerRule, TailRule, TwinLatencyRule, TwinShadowRule
+from slipway_contracts.api.reading import UnreadableObject, read_text
+from slipway_contracts.api.types import strict
+from slipway_contracts.route_table import Backend, InferenceLogSample, MirrorRoute, refusal
+from slipway_contracts.twin_shadow import TwinShadow
+
+from .table import Problem, RevisionEndpoints, Route, RouteTable, build
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
 
 
-class FileBackend(msgspec.Struct, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class FileBackend:
     """One revision and the URLs of its endpoints."""
 
-    endpoints: list[str]
+    endpoints: tuple[str, ...]
     revision: str = "file"
     version: str = ""
-    weight: Percent = 100
+    weight: int = 100
 
 
-class FileMirror(MirrorRouteRule, frozen=True, forbid_unknown_fields=True):
-    """Which requests are copied to one of the revisions."""
+@strict
+@dataclass(frozen=True, slots=True)
+class FileModel:
+    """One model: what a route table has of it, and endpoints."""
 
-
-class FileTail(TailRule, frozen=True, forbid_unknown_fields=True):
-    """A latency of one stratum above which a response is in the tail."""
-
-
-class FileTwinLatency(TwinLatencyRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """How the latencies of a pair are compared."""
-
-    tail: tuple[FileTail, ...] = ()
-
-
-class FileProbes(ProbeRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Prompts that both revisions get as pairs."""
-
-
-class FileScorer(ScorerRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The server that rates both responses of some pairs."""
-
-
-class FileTwinShadow(TwinShadowRule, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which sessions are copied to two of the revisions."""
-
-    latencies: tuple[FileTwinLatency, ...] = ()
-    probes: FileProbes | None = None
-    scorer: FileScorer | None = None
-
-
-class FileInferenceLog(InferenceLogRule, frozen=True, forbid_unknown_fields=True):
-    """Which requests of the model the inference log has."""
-
-
-class FileModel(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """One model."""
-
-    backends: list[FileBackend]
+    backends: tuple[FileBackend, ...]
     salt: str = ""
-    mirror_routes: tuple[FileMirror, ...] = ()
-    twin_shadow: FileTwinShadow | None = None
-    inference_log: FileInferenceLog | None = None
+    mirror_routes: tuple[MirrorRoute, ...] = ()
+    twin_shadow: TwinShadow | None = None
+    inference_log: InferenceLogSample | None = None
     forward_headers: tuple[Literal["authorization", "cookie", "api-key", "x-api-key"], ...] = ()
 
 
-class RoutesFile(msgspec.Struct, forbid_unknown_fields=True):
+@strict
+@dataclass(frozen=True, slots=True)
+class RoutesFile:
     """The whole file."""
 
     models: dict[str, FileModel]
@@ -93,48 +56,57 @@ class RoutesFile(msgspec.Struct, forbid_unknown_fields=True):
 def parse(text: str, generation: int) -> RouteTable | Problem:
     try:
         # BaseLoader leaves scalars as text: a revision 1234567890 or a version 3.10 stays what was written.
-        wanted = msgspec.convert(yaml.load(text, yaml.BaseLoader), RoutesFile, strict=False)
-    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, UnicodeError) as error:
+        file = read_text(RoutesFile, yaml.load(text, yaml.BaseLoader))
+    except (yaml.YAMLError, UnreadableObject, RecursionError, UnicodeError) as error:
         return Problem(" ".join(str(error).split()))
     routes, endpoints = [], []
-    for model, entry in wanted.models.items():
-        backends = tuple(WeightedBackend(b.revision, b.weight, b.version) for b in entry.backends)
+    for model, entry in file.models.items():
+        route = _route(model, entry, generation)
         urls = [url for backend in entry.backends for url in backend.endpoints]
-        if problem := check_backends(backends) or _check_urls(urls):
-            return Problem(f"model {model}: {problem.text}")
-        if problem := _check_mirrors(entry):
-            return Problem(f"model {model}: {problem.text}")
-        name = f"file/{model}"
-        mirrors = entry.mirror_routes
-        passed = entry.forward_headers
-        route = Route(name, "file", model, "", generation, entry.salt, backends, mirror_routes=mirrors)
-        logged = entry.inference_log
-        routes.append(replace(route, forward_headers=passed, twin_shadow=entry.twin_shadow, inference_log=logged))
+        if problem := refusal(route) or _unusable(urls) or _missing(entry):
+            return Problem(f"model {model}: {problem}")
+        routes.append(route)
         endpoints += [
-            RevisionEndpoints(name, b.revision, tuple(url.rstrip("/") for url in b.endpoints)) for b in entry.backends
+            RevisionEndpoints(route.name, b.revision, tuple(url.rstrip("/") for url in b.endpoints))
+            for b in entry.backends
         ]
     return build(routes, endpoints)
 
 
-def _check_mirrors(entry: FileModel) -> Problem | None:
+def _route(model: str, entry: FileModel, generation: int) -> Route:
+    backends = tuple(Backend(item.revision, item.weight, item.version) for item in entry.backends)
+    return Route(
+        f"file/{model}",
+        "file",
+        model,
+        generation=generation,
+        salt=entry.salt,
+        backends=backends,
+        mirror_routes=entry.mirror_routes,
+        twin_shadow=entry.twin_shadow,
+        forward_headers=entry.forward_headers,
+        inference_log=entry.inference_log,
+    )
+
+
+def _missing(entry: FileModel) -> str:
+    """Which revision of copies is none of the backends; empty where all are."""
     known = {backend.revision for backend in entry.backends}
     unknown = [mirror.revision for mirror in entry.mirror_routes if mirror.revision not in known]
     if unknown:
-        return Problem(f"a mirror's revision {unknown[0]!r} is none of the backends")
+        return f"a mirror's revision {unknown[0]!r} is none of the backends"
     shadow = entry.twin_shadow
     if shadow is None:
-        return None
+        return ""
     for name, revision in (("revision", shadow.revision), ("twin", shadow.twin)):
         if revision not in known:
-            return Problem(f"twinShadow.{name} {revision!r} is none of the backends")
-    return Problem("twinShadow.twin must be another revision") if shadow.twin == shadow.revision else None
+            return f"twinShadow.{name} {revision!r} is none of the backends"
+    return "twinShadow.twin must be another revision" if shadow.twin == shadow.revision else ""
 
 
-def _check_urls(urls: list[str]) -> Problem | None:
-    for url in urls:
-        if not _is_endpoint(url):
-            return Problem(f"{url!r} is not an endpoint: write http://HOST:PORT")
-    return None
+def _unusable(urls: list[str]) -> str:
+    """What is wrong with the first URL that is no endpoint; empty where all are."""
+    return next((f"{url!r} is not an endpoint: write http://HOST:PORT" for url in urls if not _is_endpoint(url)), "")
 
 
 def _is_endpoint(url: str) -> bool:

@@ -1,76 +1,26 @@
 """The route table: which model is served by which revisions at which endpoints (pure)."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from ..wire.inference import InferenceLogRule
-from .tolerance import ToleranceRule
-from .twin_shadow import TwinShadowRule
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.route_table import (
+    Backend,
+    HeaderRoute,
+    InferenceLogSample,
+    MirrorRoute,
+    Traffic,
+    digest,
+    refusal,
+)
+from slipway_contracts.twin_shadow import TwinShadow
 
 POOL_PREFIX = "/revisions"  # before the path of an entry's URL at a pod that serves many models
 OWNERS_KEY = "names.json"  # in the ConfigMap of model names
 BASELINE = "-baseline"  # suffix of a revision's label: new pods of it, with which the revision under test is compared
-
-Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
-
-
-class WeightedBackend(msgspec.Struct, frozen=True):
-    """One revision in a split. `engine`: type of its inference server, where requests are adapted to it; else empty."""
-
-    revision: str
-    weight: Percent
-    version: str = ""
-    engine: str = ""
-
-
-class HeaderMatcher(msgspec.Struct, frozen=True):
-    """A request header (lower case) and what its value is or begins with."""
-
-    name: str
-    exact: str | None = None
-    prefix: str | None = None
-
-
-class HeaderRouteRule(msgspec.Struct, frozen=True):
-    """Requests with all of these headers go to the revision, before weights are looked at."""
-
-    name: str
-    revision: str
-    match: tuple[HeaderMatcher, ...]
-
-
-class MirrorRouteRule(msgspec.Struct, frozen=True):
-    """The revision gets copies of this share of the requests of others that have all headers of `match`."""
-
-    name: str
-    revision: str
-    percentage: Percent
-    match: tuple[HeaderMatcher, ...] = ()
-    tolerance: ToleranceRule | None = None  # with which predictions are compared; None: they are not
-
-
-class TrafficStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """`ModelDeployment.status.traffic`; fields that a later operator adds are ignored."""
-
-    generation: int
-    model: str
-    salt: str = ""
-    backends: tuple[WeightedBackend, ...] = ()
-    header_routes: tuple[HeaderRouteRule, ...] = ()
-    mirror_routes: tuple[MirrorRouteRule, ...] = ()
-    twin_shadow: TwinShadowRule | None = None
-    hold_seconds: int | None = None
-    asleep: bool = False
-    wake_seconds: int | None = None
-    forward_headers: tuple[str, ...] = ()
-    feedback: bool = False
-    predictions: bool = False
-    inference_log: InferenceLogRule | None = None
 
 
 class NameClaim(msgspec.Struct, frozen=True):
@@ -104,10 +54,10 @@ class Route:
     created: str = ""  # RFC 3339 in UTC: text order is time order
     generation: int = 0
     salt: str = ""
-    backends: tuple[WeightedBackend, ...] = ()
-    header_routes: tuple[HeaderRouteRule, ...] = ()
-    mirror_routes: tuple[MirrorRouteRule, ...] = ()
-    twin_shadow: TwinShadowRule | None = None
+    backends: tuple[Backend, ...] = ()
+    header_routes: tuple[HeaderRoute, ...] = ()
+    mirror_routes: tuple[MirrorRoute, ...] = ()
+    twin_shadow: TwinShadow | None = None
     hold_s: float | None = None  # how long requests wait for an endpoint; None is the gateway's own setting
     replicas: int = 0  # that the spec requests; 0: not known
     asleep: bool = False  # its endpoints get no requests, even if there are some
@@ -115,7 +65,7 @@ class Route:
     forward_headers: tuple[str, ...] = ()  # credentials of clients that its endpoints get, in lower case
     feedback: bool = False  # what clients learn about its responses later is counted
     predictions: bool = False  # what its responses predict is counted, in bins
-    inference_log: InferenceLogRule | None = None  # None: it has none of its requests
+    inference_log: InferenceLogSample | None = None  # None: it has none of its requests
     digest: str = ""  # of `status.traffic` as it is applied; empty without one
     replica_sets: Mapping[str, str] = field(default_factory=dict)  # uid by revision, as the operator published them
 
@@ -285,23 +235,6 @@ def merge_route(last: Route | None, seen: Route) -> Route:
     return last
 
 
-def digest_traffic(traffic: Mapping[str, Any]) -> str:
-    """SHA-256 of a `status.traffic` as canonical JSON; `acknowledged`, which follows from the digest, is left out."""
-    hashed = {key: value for key, value in traffic.items() if key != "acknowledged"}
-    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def check_backends(backends: Iterable[WeightedBackend]) -> Problem | None:
-    listed = list(backends)
-    total = sum(backend.weight for backend in listed)
-    if listed and total != 100:
-        return Problem(f"the weights sum to {total}, not to 100")
-    if len({backend.revision for backend in listed}) != len(listed):
-        return Problem("a revision is listed twice")
-    return None
-
-
 def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
     """A ModelDeployment → its route. Without `status.traffic` (generation 0) the model is only a name."""
     meta = obj["metadata"]
@@ -311,11 +244,11 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
     if raw is None:
         return known
     try:
-        traffic, replica_sets = msgspec.convert(raw, TrafficStatus), _replica_sets(obj)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second of a lone surrogate
+        traffic, replica_sets = read(Traffic, encoded(raw)), _replica_sets(obj)
+    except (UnreadableObject, msgspec.ValidationError, UnicodeEncodeError) as error:  # the last of a lone surrogate
         return Problem(f"status.traffic of {name}: {error}")
-    if problem := check_backends(traffic.backends):
-        return Problem(f"status.traffic of {name}: {problem.text}")
+    if reason := refusal(traffic):
+        return Problem(f"status.traffic of {name}: {reason}")
     return replace(
         known,
         model=traffic.model,
@@ -326,14 +259,14 @@ def parse_route(obj: Mapping[str, Any]) -> Route | Problem:
         mirror_routes=traffic.mirror_routes,
         twin_shadow=traffic.twin_shadow,
         hold_s=traffic.hold_seconds,
-        asleep=traffic.asleep,
+        asleep=bool(traffic.asleep),
         wake_s=traffic.wake_seconds,
         forward_headers=traffic.forward_headers,
-        feedback=traffic.feedback,
-        predictions=traffic.predictions,
+        feedback=bool(traffic.feedback),
+        predictions=bool(traffic.predictions),
         inference_log=traffic.inference_log,
         replicas=_replicas(obj),
-        digest=digest_traffic(raw),
+        digest=digest(raw),
         replica_sets=replica_sets,
     )
 

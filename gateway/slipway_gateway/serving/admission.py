@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import force_setattr, replace
+
+from slipway_contracts.headers import RESUME
+from slipway_contracts.tenants import TenantReport
 
 from ..identity.authenticate import RequestIdentity
 from ..identity.tenants import KnownTenant
@@ -83,7 +86,7 @@ class Admission:
             price=policy.price_of(outgoing.whose, model),
             model=model,
             hour=self.ledger.hour,
-            resumed_at=resume.position_of(outgoing.headers.get(resume.RESUME, "")),
+            resumed_at=resume.position_of(outgoing.headers.get(RESUME, "")),
             strips_usage=strips_usage,
             echoes=outgoing.path == RESPONSES,
         )
@@ -99,19 +102,20 @@ class Admission:
         for name in self._recent.keys() - set(tenants):
             del self._recent[name]
 
-    def report(self, tenant: KnownTenant) -> dict[str, Any]:
-        """Use, refusals and spending of one tenant, for its status. Amounts are in billionths of the currency."""
+    def report(self, tenant: KnownTenant) -> TenantReport:
+        """Use, refusals and spending of one tenant, for its status."""
         name, now_s = tenant.name, self._clock()
         quota, recent = self.quotas.known().get(name), self._recent.get(name, _NOTHING)
         spent = self.ledger.spent(name)
-        return {
-            "last_minute": recent.used.last_minute(now_s),
-            "refused": recent.refused.last_minute(now_s),
-            "running": quota.running if quota else 0,
-            "day_nano": spent.day_nano,
-            "month_nano": spent.month_nano,
-            "exhausted": self._known_exhausted(name, tenant.policy.budget),
-        }
+        return TenantReport(
+            last_minute=recent.used.last_minute(now_s),
+            refused=recent.refused.last_minute(now_s),
+            running=quota.running if quota else 0,
+            day_nano=spent.day_nano,
+            month_nano=spent.month_nano,
+            exhausted=self._known_exhausted(name, tenant.policy.budget),
+            generation=tenant.generation,
+        )
 
     def _refuse(self, tenant: str, limit: str) -> None:
         self._metrics.quota_refused(tenant, limit)

@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any
 
 import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
+from slipway_contracts.headers import RESUME, RESUME_BYTES, REVISION
+from slipway_contracts.tenants import GatewayTenants
 from slipway_process import logs
 from slipway_process.byte_order_mark import without_mark
 from slipway_process.network.http_server import Handler
@@ -102,7 +103,7 @@ class PublicApi:
         certificate = request.get_extra_info("peercert") if self.authenticator.verifies_clients else None
         return await self.authenticator.identify(request.headers, request.remote or "", certificate)
 
-    def tenants_report(self) -> dict[str, Any]:
+    def tenants_report(self) -> GatewayTenants:
         """The body of `/internal/tenants`: a report on every tenant that this gateway knows."""
         return report(self.authenticator, self._admission)
 
@@ -306,7 +307,7 @@ class PublicApi:
         record.end(refusal.outcome, refusal.status, refusal.code)
         response = self._json(refusal.body(path), record, status=refusal.status)
         if record.revision:
-            response.headers[headers.REVISION] = record.revision
+            response.headers[REVISION] = record.revision
         if refusal.allow:
             response.headers["Allow"] = refusal.allow
         if refusal.challenge:
@@ -464,10 +465,10 @@ class PublicApi:
         if place is None:
             message = "Last-Event-ID must be the id of an event that this gateway sent, or be left out."
             raise errors.invalid("invalid_last_event_id", message)
-        outgoing.headers[resume.RESUME] = place.resume
+        outgoing.headers[RESUME] = place.resume
         tokens = self._forwarding.resumption.remembered(outgoing, place.stream)
         if tokens:
-            outgoing.headers[resume.RESUME_BYTES] = str(len(tokens))
+            outgoing.headers[RESUME_BYTES] = str(len(tokens))
         return replace(outgoing, revision=place.revision, holder=place.holder, tokens=tokens)
 
     def _find(self, model: str, record: RequestRecord) -> Route:

@@ -5,8 +5,9 @@ from functools import lru_cache
 
 from aiohttp import web
 
+from slipway_contracts.tenants import ALL, SCORERS
+
 from ..identity.authenticate import Method, RequestIdentity
-from ..identity.tenants import ALL, SCORERS
 from ..limits.connections import address_owner
 from ..settings import GatewaySettings
 from ..upstream.jobs_process import BATCH_PRIORITY

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from slipway_contracts.route_table import InferenceLogSample
+from slipway_contracts.tenants import ALL, INFERENCE_LOG
+
 from ..identity.authenticate import RequestIdentity
-from ..identity.tenants import ALL, INFERENCE_LOG
-from ..wire.inference import InferenceLogRule
 from ..wire.predictions import Value, read_predictions
 from .access_log import MAX_ID, MAX_PATH, LineQueue, clean
 from .metrics import RequestRecord
@@ -80,11 +81,11 @@ class InferenceLog:
         """Whether there is a database to log to."""
         return self._writer is not None
 
-    def takes(self, rule: InferenceLogRule, record: RequestRecord) -> bool:
+    def takes(self, rule: InferenceLogSample, record: RequestRecord) -> bool:
         """Whether a request is in the sample."""
         return int(record.id[:_ID_DIGITS], 16) * 100 < rule.percentage << 4 * _ID_DIGITS
 
-    def inferred(self, found: Exchanged, rule: InferenceLogRule, record: RequestRecord, seconds: float) -> None:
+    def inferred(self, found: Exchanged, rule: InferenceLogSample, record: RequestRecord, seconds: float) -> None:
         """Queue the row of a request that `takes` has chosen."""
         if self._writer is None:
             return

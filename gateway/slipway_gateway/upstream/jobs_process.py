@@ -14,7 +14,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, TO_JOBS, PassKeys
+from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT
+from slipway_contracts.passes import INVALID_PASS, TO_GATEWAY, TO_JOBS, PassKeys
 from slipway_process.places import SHARE, Places
 
 from ..balancing.load_balancer import LoadBalancer
@@ -56,7 +57,7 @@ class JobsBackend:
     @staticmethod
     def is_call(request: web.BaseRequest) -> bool:
         """Whether the request claims to be one of the jobs process, by its headers."""
-        return PASS in request.headers or TENANT in request.headers
+        return JOBS_PASS in request.headers or JOBS_TENANT in request.headers
 
     def tenant_of_call(self, request: web.BaseRequest) -> str:
         """The tenant that the jobs process calls for; empty where it had none.
@@ -64,7 +65,7 @@ class JobsBackend:
         Raises:
             RequestError: the signature is invalid, so the jobs process of this release did not send it.
         """
-        given, tenant = request.headers.getall(PASS, []), request.headers.get(TENANT, "")
+        given, tenant = request.headers.getall(JOBS_PASS, []), request.headers.get(JOBS_TENANT, "")
         if len(given) != 1 or not self._keys.is_valid(given[0], TO_GATEWAY, tenant, request.method, request.path):
             message = "The headers of the jobs process are not signed by it, or its clock or keys differ."
             raise errors.RequestError(401, INVALID_PASS, message)
@@ -114,7 +115,7 @@ class JobsBackend:
             raise _away() from None
         # All values of each header: the jobs process refuses a request with two idempotency keys.
         sent = CIMultiDict((name, value) for name in _SENT for value in request.headers.getall(name, ()))
-        sent.update({headers.REQUEST_ID: record.request_id, TENANT: tenant, PASS: signed})
+        sent.update({headers.REQUEST_ID: record.request_id, JOBS_TENANT: tenant, JOBS_PASS: signed})
         body = self._body(request) if request.body_exists else None
         url = self._settings.jobs_url + request.rel_url.raw_path_qs
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from multidict import CIMultiDict
 
-from ..wire.headers import PROOF, TENANT, WEIGHT
+from slipway_contracts.headers import PROOF, TENANT, WEIGHT
 
 WINDOW_S = 60
 LOOK_AGAIN_S = 2.0  # at the file of the keys

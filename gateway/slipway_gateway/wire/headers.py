@@ -6,19 +6,28 @@ from collections.abc import Collection, Mapping
 
 from multidict import CIMultiDict, MultiMapping
 
-from .resume import LAST_EVENT_ID, RECOMPUTES, RESUMABLE, RESUME, RESUME_BYTES, RETURNS, STREAM
+from slipway_contracts.headers import (
+    FEEDBACK,
+    PREFIX,
+    PRIORITY_LIMIT,
+    PROMPT_TOKENS,
+    RECOMPUTES,
+    RESUMABLE,
+    RESUME,
+    RESUME_BYTES,
+    RETURNS,
+    REVISION,
+    SHADOW,
+    STREAM,
+    TENANT,
+    WEIGHT,
+)
+
+from .resume import LAST_EVENT_ID
 
 REQUEST_ID = "X-Request-Id"
-REVISION = "X-Slipway-Revision"
-TENANT = "X-Slipway-Tenant"  # only the gateway sets it; a client's own is dropped
-PROOF = "X-Slipway-Tenant-Proof"  # signature of the tenant; tenant_proof.py sets it when a request is sent
-WEIGHT = "X-Slipway-Tenant-Weight"  # of the tenant; signed like the tenant, and absent where it is 1
-PRIORITY_LIMIT = "X-Slipway-Priority-Limit"  # the most urgent priority that a client may request
 # Credentials of clients. Pods get them only if the route lists them.
 CREDENTIALS = frozenset({"authorization", "cookie", "api-key", "x-api-key"})
-PROMPT_TOKENS = "X-Slipway-Prompt-Tokens"  # of a stream, from its server: a client may leave before its end
-FEEDBACK = "X-Slipway-Feedback"  # token of a response; only the gateway sets it
-SHADOW = "X-Slipway-Shadow"  # marks mirrored requests; only the gateway sets it
 
 _HOP_BY_HOP = frozenset(
     {
@@ -45,7 +54,7 @@ _OF_REQUEST = (
 _OF_ANSWER = (
     _HOP_BY_HOP
     | _OF_RESUMING
-    | {"content-length", "x-request-id", "x-slipway-revision", PROMPT_TOKENS.lower(), FEEDBACK.lower()}
+    | {"content-length", "x-request-id", REVISION.lower(), PROMPT_TOKENS.lower(), FEEDBACK.lower()}
 )
 _MAX_NAMES, _MAX_NAME = 1024, 64
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -122,7 +131,7 @@ _TO_CLIENT, _TO_CLIENT_WITHOUT_COOKIES = _Names(_OF_ANSWER), _Names(_OF_ANSWER |
 @functools.lru_cache(maxsize=64)
 def _to_upstream(forwarded: tuple[str, ...]) -> _Names:
     # The gateway alone sends headers of this prefix.
-    return _Names(_OF_REQUEST | CREDENTIALS.difference(forwarded), "x-slipway-")
+    return _Names(_OF_REQUEST | CREDENTIALS.difference(forwarded), PREFIX)
 
 
 def _crossing(headers: MultiMapping[str], names: _Names) -> list[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """Paths of classic models: the Open Inference Protocol v2, KServe's V1, /api/v1/predict and rerankers (pure)."""
 
 from dataclasses import dataclass
-from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -13,13 +12,6 @@ _NAMED = "/api/v1/models/"
 _V2, _V1 = "/v2/models/", "/v1/models/"
 ENCODINGS = frozenset({"gzip", "deflate"})
 PROTOBUF = "application/x-protobuf"  # content type of ModelInferRequest and ModelInferResponse
-
-
-class InferenceLogRule(msgspec.Struct, frozen=True):
-    """What of a route's requests the inference log has. `contents`: inputs and outputs too."""
-
-    percentage: Annotated[int, msgspec.Meta(ge=0, le=100)]
-    contents: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from slipway_process import protobuf
+from slipway_contracts import protobuf
 
 from .json_values import ABSENT, integer_of, is_null
 

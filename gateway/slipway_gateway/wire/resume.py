@@ -10,12 +10,8 @@ from urllib.parse import quote, unquote
 
 from multidict import CIMultiDict
 
-RESUMABLE = "X-Slipway-Resumable"
-STREAM = "X-Slipway-Stream"
-RESUME = "X-Slipway-Resume"
-RESUME_BYTES = "X-Slipway-Resume-Bytes"
-RETURNS = "X-Slipway-Returns"
-RECOMPUTES = "X-Slipway-Recomputes"
+from slipway_contracts.headers import RESUME, RESUME_BYTES, STREAM
+
 LAST_EVENT_ID = "Last-Event-ID"
 
 _MARK = b": "

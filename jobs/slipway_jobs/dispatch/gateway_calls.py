@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_GATEWAY, PassKeys
+from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT, REVISION
+from slipway_contracts.passes import INVALID_PASS, TO_GATEWAY, PassKeys
 
 from ..input_line import UNREADABLE, InvalidLine, check_json, read_line
 from ..settings import JobsSettings
@@ -18,7 +19,7 @@ from ..states import COMPLETED, FAILED, QUEUED
 from ..store.line_store import LineClaim, LineResult, request_id, result_line
 from ..turns import Turns, let_others_run
 
-_REVISION, _REQUEST_ID = "X-Slipway-Revision", "X-Request-Id"
+_REQUEST_ID = "X-Request-Id"
 _REFUSED = (429, 503)
 # Statuses that may come from a pod or a gateway that died.
 _BROKEN = (408, 500, 502, 504)
@@ -70,7 +71,7 @@ class GatewayCalls:
             signed = self._keys.make(TO_GATEWAY, tenant, "POST", endpoint)
         except LookupError:
             return self._wait(claim, 1.0)
-        headers = {TENANT: tenant, PASS: signed, "Content-Type": "application/json"}
+        headers = {JOBS_TENANT: tenant, JOBS_PASS: signed, "Content-Type": "application/json"}
         headers[_REQUEST_ID] = request_id(claim.batch.id, claim.n)
         url = self._settings.gateway_url + endpoint
         try:
@@ -104,7 +105,7 @@ class GatewayCalls:
                 "status_code": status,
                 "request_id": request_id(claim.batch.id, claim.n),
                 "body": await _body(data),
-                "revision": response.headers.get(_REVISION),
+                "revision": response.headers.get(REVISION),
             }
             line = result_line(claim.batch.id, claim.n, claim.custom_id, answer)
         attempts = claim.attempts + (status in _BROKEN)

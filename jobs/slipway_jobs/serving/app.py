@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
+from slipway_contracts.passes import PassKeys
 from slipway_process import logs
 from slipway_process.database_errors import UNAVAILABLE
-from slipway_process.passes import PassKeys
 from slipway_process.shares import Shares
 
 from ..telemetry import JobsMetrics

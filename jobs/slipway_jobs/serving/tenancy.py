@@ -2,7 +2,8 @@
 
 from aiohttp import web
 
-from slipway_process.passes import INVALID_PASS, PASS, TENANT, TO_JOBS, PassKeys
+from slipway_contracts.headers import JOBS_PASS, JOBS_TENANT
+from slipway_contracts.passes import INVALID_PASS, TO_JOBS, PassKeys
 
 from .refusal import JobsRefusal
 
@@ -15,8 +16,8 @@ def verify(request: web.Request, keys: PassKeys) -> None:
     Raises:
         JobsRefusal: the signature is invalid, so no gateway of this release sent the request.
     """
-    tenant = request.headers.get(TENANT, "")
-    given = request.headers.getall(PASS, [])
+    tenant = request.headers.get(JOBS_TENANT, "")
+    given = request.headers.getall(JOBS_PASS, [])
     if len(given) != 1 or not keys.is_valid(given[0], TO_JOBS, tenant, request.method, request.path):
         raise JobsRefusal(401, INVALID_PASS, "Send requests to the gateway: it names the tenant.")
     request[_TENANT] = tenant

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from slipway_operator.api import markers
+from slipway_contracts.api import markers
 from slipway_operator.api.schema import Node, structural
 
 _LABELS = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/part-of": "slipway"}

@@ -7,6 +7,8 @@ from functools import cache
 
 Texts = dict[str, str]  # by field
 
+_OURS = ("slipway_operator.api.", "slipway_contracts.")
+
 
 def of_type(kind: type) -> str:
     """The first paragraph of a type's docstring."""
@@ -24,7 +26,7 @@ def of_fields(kind: type) -> Texts:
 @cache
 def _texts(module: str) -> dict[str, Texts]:
     """Of all classes of a module of ours: its source is read once."""
-    if not module.startswith(__package__ or ""):
+    if not module.startswith(_OURS):
         return {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {node.name: _of_class(node) for node in tree.body if isinstance(node, ast.ClassDef)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from slipway_operator.api.markers import PackedFields
+from slipway_contracts.api.markers import PackedFields
 
 Json = dict[str, Any]
 

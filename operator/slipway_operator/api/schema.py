@@ -13,9 +13,10 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from slipway_operator.api import documentation, markers
+from slipway_contracts.api import markers
+from slipway_contracts.api.writing import camel
+from slipway_operator.api import documentation
 from slipway_operator.api.packing import MAX_PACKED
-from slipway_operator.api.writing import camel
 
 Node = dict[str, Any]
 

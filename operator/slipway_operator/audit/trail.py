@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from slipway_contracts.hash_chain import BrokenChain, Chain, digest, link, read_line
 from slipway_operator.planning.audit import Record, Recorded, moment, remembered, shortened
-from slipway_process.hash_chain import BrokenChain, Chain, digest, link, read_line
 
 log = logging.getLogger("slipway.audit")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from slipway_contracts.headers import SIGNATURE
 from slipway_operator.outbound.dialer import Blocked, Dialer, NoAnswer, OutboundRequest, Response, TooLate
 
 _AGAIN = frozenset({408, 425, 429})  # statuses with which, as with 5xx, the call is tried again
@@ -53,7 +54,7 @@ class Poster:
     def _headers(self, body: bytes, key: str) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         if self._key_file is not None:
-            headers["X-Slipway-Signature"] = signature(_read_key(self._key_file), int(self._clock()), body)
+            headers[SIGNATURE] = signature(_read_key(self._key_file), int(self._clock()), body)
         return headers
 
 

@@ -11,8 +11,8 @@ from functools import partial
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential
 
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.objects import ObjectKey
-from slipway_operator.api.times import format_time
 from slipway_operator.component import BUSY_PAUSE_S, Component, ReconciledDeployment
 from slipway_operator.hooks.post import Poster, Reply
 from slipway_operator.model.cluster.observed import Observed

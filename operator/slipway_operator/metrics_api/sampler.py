@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.objects import ObjectKey
-from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import SleepState, Status
 from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.errors import ApiError

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.objects import Object
-from slipway_operator.api.times import format_time
 from slipway_operator.model.deployment import status
 
 Record = dict[str, Any]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
 from slipway_operator.model.cluster import names
 from slipway_operator.model.cluster.names import Claim, Grants, Standing, Wish
 from slipway_process.places import Places

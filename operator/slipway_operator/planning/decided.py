@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.v1alpha1.hooks import Ended
-from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.model.deployment.admin_policy import AdminPolicy
 from slipway_operator.model.inputs.pod_inputs import PodInputs
 from slipway_operator.planning.facts.situation import Course

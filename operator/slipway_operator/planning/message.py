@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, State
 from slipway_operator.model.analysis.spec import OnInconclusive
 from slipway_operator.model.deployment.strategy import Pause, Ramp

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.objects import Json
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.api.writing import to_json
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan

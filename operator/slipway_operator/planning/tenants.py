@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
+from slipway_contracts.tenants import TenantReport, TenantSpec
 from slipway_operator.api.v1alpha1.status import Condition
-from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus, TenantUse
+from slipway_operator.api.v1alpha1.tenant import TenantStatus, TenantUse
 from slipway_operator.model.cluster.plan import Event
-from slipway_operator.model.cluster.tenant_reports import MOST_MESSAGE, TenantReport, TenantReports, total
+from slipway_operator.model.cluster.tenant_reports import MOST_MESSAGE, TenantReports, total
 from slipway_operator.planning.conditions.transitions import carry_over, condition
 
 READY, QUOTA_EXHAUSTED, KEY_EXPIRING = "Ready", "QuotaExhausted", "KeyExpiring"

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus
-from slipway_operator.api.reading import UnreadableObject, encoded, read
-from slipway_operator.api.writing import to_json
 from slipway_operator.component import Component, NotYet, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale

@@ -5,8 +5,9 @@ import asyncio
 import aiohttp
 import msgspec
 
+from slipway_contracts.tenants import GatewayTenants
 from slipway_operator.kube.reading.gateways import Endpoint, Gateways
-from slipway_operator.model.cluster.tenant_reports import GatewayTenants, TenantReports
+from slipway_operator.model.cluster.tenant_reports import TenantReports
 from slipway_process.network.guarded import read_body
 
 TIMEOUT = aiohttp.ClientTimeout(total=5.0)

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
+from slipway_contracts.api.writing import to_json
+from slipway_contracts.tenants import TenantSpec
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.objects import Object
-from slipway_operator.api.reading import UnreadableObject, encoded, read
-from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
-from slipway_operator.api.writing import to_json
+from slipway_operator.api.v1alpha1.tenant import TenantStatus
 from slipway_operator.component import Component, ReconciledDeployment
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Fenced, NotFound, Refused, Stale

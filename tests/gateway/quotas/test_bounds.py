@@ -9,6 +9,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_contracts.headers import PROMPT_TOKENS
 from slipway_gateway.quotas.bounds import (
     ADDED_TOKENS,
     HIDDEN_TOKENS,
@@ -22,7 +23,6 @@ from slipway_gateway.quotas.policy import Budget, Policy
 from slipway_gateway.quotas.prices import MAX_COST_NANO, Price, micro
 from slipway_gateway.quotas.tenant import Limits
 from slipway_gateway.quotas.usage import Usage
-from slipway_gateway.wire.headers import PROMPT_TOKENS
 from tests.gateway import tenants as known
 from tests.gateway.harness import gateway, table, upstream
 from tests.gateway.quotas.test_admission import BODY, CHAT, charged, post, tenant

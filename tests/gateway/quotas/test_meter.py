@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway_contracts.headers import PROMPT_TOKENS
 from slipway_gateway.quotas.estimate import MAX_REPEATED_BYTES, Estimate, estimate, repeated_bytes, responses
 from slipway_gateway.quotas.meter import Meter
 from slipway_gateway.quotas.prices import FREE, Price, micro, price_of, shown
 from slipway_gateway.quotas.tenant import INPUT, OUTPUT, REQUESTS
 from slipway_gateway.quotas.usage import Usage, last_usage, marked_position, without_usage_event
-from slipway_gateway.wire.headers import PROMPT_TOKENS
 from slipway_gateway.wire.request_fields import parse
 from tests.support.linear import assert_linear
 

@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from slipway_contracts.headers import PROMPT_TOKENS
 from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.quotas.estimate import BYTES_PER_TOKEN
 from slipway_gateway.quotas.policy import Budget, Policy
 from slipway_gateway.quotas.prices import Price, micro
 from slipway_gateway.quotas.tenant import INPUT, OUTPUT, REQUESTS, Limits, Share
 from slipway_gateway.quotas.usage import Usage
-from slipway_gateway.wire.headers import PROMPT_TOKENS
 from tests.gateway import tenants
 from tests.gateway.harness import Gateway
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.api.markers import PackedFields
 from slipway_operator.api import packing
-from slipway_operator.api.markers import PackedFields
 from slipway_operator.api.packing import Unpackable, pack, unpack, with_packed, with_unpacked
 
 FIELDS = PackedFields("counters", "", ("counts", "trace"))

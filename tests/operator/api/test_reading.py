@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.reading import LONGEST, UnreadableObject, encoded, read
+from slipway_contracts.api.reading import LONGEST, UnreadableObject, encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec
 from slipway_operator.api.v1alpha1.provider import WebMetricHeader
 

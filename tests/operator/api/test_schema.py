@@ -9,9 +9,8 @@ import pytest
 import yaml
 from pydantic import Field
 
-from slipway_operator.api import crd, markers
-from slipway_operator.api.fitting import fitted
-from slipway_operator.api.markers import (
+from slipway_contracts.api import markers
+from slipway_contracts.api.markers import (
     AnyText,
     AtMost,
     CelRule,
@@ -23,8 +22,10 @@ from slipway_operator.api.markers import (
     ScaleSubresource,
     SchemaOf,
 )
+from slipway_contracts.api.types import ApiType, Int32, Int64, IntOrString, Time
+from slipway_operator.api import crd
+from slipway_operator.api.fitting import fitted
 from slipway_operator.api.schema import structural
-from slipway_operator.api.types import ApiType, Int32, Int64, IntOrString, Time
 
 
 class Colour(StrEnum):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.hash_chain import Chain, read_line
 from slipway_operator.audit.trail import Trail
-from slipway_process.hash_chain import Chain, read_line
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 

@@ -6,21 +6,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from slipway_contracts.twin_shadow import PredictionTolerance
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.predictions.agreement import log_above, log_below
 from slipway_operator.judging.verdict import judge
-from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, ToleranceSpec, of_copies
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, of_copies
 from slipway_operator.model.analysis.template import parse
 from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
 
 LIMIT = 0.05
 MIRRORED = MetricSpec(
     "labels", event="PredictionDisagreement", kind=Kind.PAIRED_DRIFT, share=1.0, max_disagreement=LIMIT,
-    tolerance=ToleranceSpec(1000, 1000),
+    tolerance=PredictionTolerance(1000, 1000),
 )  # fmt: skip
 REPORT = MetricSpec(
-    "labels", event="PredictionDisagreement", kind=Kind.PAIRED_DRIFT, dry_run=True, tolerance=ToleranceSpec(1000, 1000)
+    "labels",
+    event="PredictionDisagreement",
+    kind=Kind.PAIRED_DRIFT,
+    dry_run=True,
+    tolerance=PredictionTolerance(1000, 1000),
 )
 ERRORS = MetricSpec("errors", event="FirstAttemptError", share=1.0, ok_below=0.02)
 GOOD = (Epoch(w=50, nc=3000, ns=3000, kc=3, ks=3),)
@@ -135,11 +140,13 @@ def test_one_metric_compares_predictions_and_its_tolerance_suits_float32() -> No
     one = {"name": "a", "event": "PredictionDisagreement", "share": 0.5, "maxDisagreement": 0.1}
     spec = parse("t", {"metrics": [one]}).spec
     assert (
-        spec and spec.tolerance(paired=False) == ToleranceSpec(1000, 1000) and spec.metrics[0].kind is Kind.PAIRED_DRIFT
+        spec
+        and spec.tolerance(paired=False) == PredictionTolerance(1000, 1000)
+        and spec.metrics[0].kind is Kind.PAIRED_DRIFT
     )
     written = one | {"tolerance": {"relative": 0.02, "absolute": 0.5}}
     spec = parse("t", {"metrics": [written]}).spec
-    assert spec and spec.tolerance(paired=False) == ToleranceSpec(20_000, 500_000_000)
+    assert spec and spec.tolerance(paired=False) == PredictionTolerance(20_000, 500_000_000)
     found = parse("t", {"metrics": [one, one | {"name": "b"}]})
     assert "two metrics have the event PredictionDisagreement" in found.problem
 

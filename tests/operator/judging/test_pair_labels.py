@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
+from slipway_contracts.twin_shadow import PredictionTolerance
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason
 from slipway_operator.api.v1alpha1.twin_shadow import FormerRate, ShadowRun
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.verdict import judge
-from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, ToleranceSpec, of_copies
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, of_copies
 from slipway_operator.model.analysis.template import parse
 from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
 
 LIMIT = 0.05
 LABELS = MetricSpec(
     "labels", event="PredictionDisagreement", kind=Kind.PAIRED_EVENT, share=0.5, max_disagreement=LIMIT,
-    tolerance=ToleranceSpec(1000, 1000),
+    tolerance=PredictionTolerance(1000, 1000),
 )  # fmt: skip
 BROKEN = MetricSpec("bad", "BadResponse", Kind.PAIRED_EVENT, share=0.5, max_extra=30.0)
 SPEC = AnalysisSpec((BROKEN, LABELS), min_samples=MinSamples(warmup_seconds=0, pairs=300))
@@ -85,8 +86,8 @@ def test_a_template_may_compare_pairs_and_mirrored_requests_and_each_once() -> N
     mirrored = {"name": "b", "event": "PredictionDisagreement", "share": 1.0, "maxDisagreement": 0.1}
     pairs = mirrored | {"name": "a", "kind": "PairedEvent"}
     spec = parse("t", {"metrics": [pairs | {"tolerance": {"relative": 0.5}}, mirrored]}).spec
-    assert spec and spec.tolerance(paired=True) == ToleranceSpec(500_000, 1000)
-    assert spec.tolerance(paired=False) == ToleranceSpec(1000, 1000)
+    assert spec and spec.tolerance(paired=True) == PredictionTolerance(500_000, 1000)
+    assert spec.tolerance(paired=False) == PredictionTolerance(1000, 1000)
     assert [one.name for one in spec.part(paired=True).metrics] == ["a"]
     assert [one.name for one in spec.part(paired=False).metrics] == ["b"]
     found = parse("t", {"metrics": [pairs, pairs | {"name": "c"}]})

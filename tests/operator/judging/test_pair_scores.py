@@ -2,13 +2,14 @@
 
 import pytest
 
+from slipway_contracts.twin_shadow import TwinScorer
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome
 from slipway_operator.api.v1alpha1.twin_shadow import ShadowRun
 from slipway_operator.judging.verdict import judge
-from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, ScorerSpec
+from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples
 from slipway_operator.model.analysis.verdict import Reading, Verdict
 
-SCORER = ScorerSpec("https://quality.example.com/score", 10, 100, 10)
+SCORER = TwinScorer("https://quality.example.com/score", 10, 100, 10)
 SCORED = MetricSpec("scored", "LowerScore", Kind.PAIRED_EVENT, share=0.5, max_extra=50, scorer=SCORER)
 SPEC = AnalysisSpec(metrics=(SCORED,), min_samples=MinSamples(pairs=100, warmup_seconds=0))
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slipway_contracts.counters import BINS
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.judging.predictions.difference import log_difference
@@ -15,7 +16,6 @@ from slipway_operator.judging.verdict import judge
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSamples, of_bin
 from slipway_operator.model.analysis.template import parse
 from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict
-from slipway_operator.model.cluster.samples import BINS
 
 ERRORS = MetricSpec("errors", event="FirstAttemptError", share=0.5, ok_below=0.02)
 BOUNDED = MetricSpec("drift", event="PredictionDrift", share=0.5, max_psi=0.1)

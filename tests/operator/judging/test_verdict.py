@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.types import strict
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.api.types import strict
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch, Outcome, Reason, Symptom
-from slipway_operator.api.writing import to_json
 from slipway_operator.judging.verdict import Tally, judge, log_evidence, passes
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec, MinSamples, Veto, without_floor
 from slipway_operator.model.analysis.verdict import Finding, Reading, Verdict

@@ -5,26 +5,25 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.kube.reading.gateways import Answer
-from slipway_operator.kube.reading.samples import (
+from slipway_contracts.counters import (
+    BINS,
     MOST_BUCKETS,
     MOST_COMPARISONS,
     MOST_GENERATIONS,
     MOST_REVISIONS,
     MOST_STRATA,
-    bounds,
-    samples,
+    AgreementCounts,
+    EventCounts,
+    GenerationCounts,
+    LatencyCounts,
+    PredictionCounts,
+    RevisionCounts,
+    ShadowCounts,
+    TwinCounts,
+    read,
+    read_bounds,
 )
-from slipway_operator.model.cluster.samples import (
-    BINS,
-    Agreements,
-    Discordance,
-    PairedTimes,
-    Pairs,
-    Sample,
-    Side,
-    Twins,
-)
+from slipway_operator.kube.reading.gateways import Answer
 from tests.support.report import as_report
 
 BOUNDS = {"ttft": [0.1, 0.2], "itl": [0.01], "e2e": [1, 2]}
@@ -54,19 +53,27 @@ def test_a_sample_is_read() -> None:
     slow = {"ttft": {"b<4k,stream": (100, 15, 5)}, "itl": {}, "e2e": {}}
     late = {"ttft": {"b<4k,stream": (0, 0, 2)}, "itl": {}, "e2e": {}}
     events = {"errors": 3, "empty": 0}
-    side_read = Side(120, 90, events, slow, late, 122, predicted=(0,) * BINS)
-    expected = Sample(19, {"aaa": 10, "bbb": 90}, {"aaa": side_read})
-    assert samples([SAMPLE], bounds(BOUNDS)) == (expected,)
+    side_read = RevisionCounts(
+        requests=120,
+        units=90,
+        events=events,
+        slow=slow,
+        late=late,
+        assigned=122,
+        predictions=PredictionCounts((0,) * BINS),
+    )
+    expected = GenerationCounts(19, {"aaa": 10, "bbb": 90}, {"aaa": side_read})
+    assert read([SAMPLE], read_bounds(BOUNDS)) == (expected,)
 
 
 def test_empty_buckets_at_the_end_need_not_be_sent() -> None:
-    (found,) = samples([side(slow={"ttft": {"a": [0, 7], "b": []}})], bounds(BOUNDS))
+    (found,) = read([side(slow={"ttft": {"a": [0, 7], "b": []}})], read_bounds(BOUNDS))
     assert found.revisions["aaa"].slow["ttft"] == {"a": (0, 7, 0), "b": (0, 0, 0)}
 
 
 def test_comparisons_are_read() -> None:
-    (found,) = samples([changed(shadow={"aaa": {"text": PAIRS, "later": PAIRS}})], bounds(BOUNDS))
-    assert found.shadow == {"aaa": dict.fromkeys(("text", "later"), Pairs(40, 3, 1, 2, 5, 4))}
+    (found,) = read([changed(shadow={"aaa": {"text": PAIRS, "later": PAIRS}})], read_bounds(BOUNDS))
+    assert found.shadow == {"aaa": dict.fromkeys(("text", "later"), ShadowCounts(40, 3, 1, 2, 5, 4))}
 
 
 TWINS = {
@@ -84,9 +91,9 @@ TWINS = {
 
 
 def test_pairs_of_twins_are_read() -> None:
-    (found,) = samples([changed(twins={"aaa": TWINS})], bounds(BOUNDS))
-    times = {"ttft": PairedTimes(298, 121, 280, 9, 7, 4)}
-    assert found.twins == {"aaa": Twins(2, 310, {"bad": Discordance(3, 1, 2)}, times, TWINS["withheld"])}
+    (found,) = read([changed(twins={"aaa": TWINS})], read_bounds(BOUNDS))
+    times = {"ttft": LatencyCounts(298, 121, 280, 9, 7, 4)}
+    assert found.twins == {"aaa": TwinCounts(2, 310, {"bad": EventCounts(3, 1, 2)}, times, TWINS["withheld"])}
     assert found.twins["aaa"].starved == 5, "a limited rate is no lack of capacity"
 
 
@@ -102,33 +109,33 @@ def test_pairs_of_twins_are_read() -> None:
     ],
 )
 def test_sample_with_malformed_pairs_is_none(odd: dict[str, Any]) -> None:
-    assert samples([changed(twins={"aaa": TWINS | odd})], bounds(BOUNDS)) == ()
+    assert read([changed(twins={"aaa": TWINS | odd})], read_bounds(BOUNDS)) == ()
 
 
 def test_predictions_for_mirrored_requests_are_read_and_an_older_gateway_has_none() -> None:
     counts = {"compared": 40, "disagreed": 3, "unread": 1, "failed": 2}
-    (found,) = samples([changed(agreements={"aaa": counts})], bounds(BOUNDS))
-    assert found.agreements == {"aaa": Agreements(40, 3, 1, 2)}
-    (older,) = samples([changed()], bounds(BOUNDS))
+    (found,) = read([changed(agreements={"aaa": counts})], read_bounds(BOUNDS))
+    assert found.agreements == {"aaa": AgreementCounts(40, 3, 1, 2)}
+    (older,) = read([changed()], read_bounds(BOUNDS))
     assert older.agreements == {}
 
 
 @pytest.mark.parametrize("odd", [{"compared": -1}, {"disagreed": True}, {"unread": None}, {"failed": "many"}])
 def test_a_sample_with_malformed_agreements_is_none(odd: dict[str, Any]) -> None:
     counts = {"compared": 40, "disagreed": 3, "unread": 1, "failed": 2} | odd
-    assert samples([changed(agreements={"aaa": counts})], bounds(BOUNDS)) == ()
+    assert read([changed(agreements={"aaa": counts})], read_bounds(BOUNDS)) == ()
 
 
 def test_a_gateway_of_a_former_release_that_counts_no_units_gives_no_data() -> None:
     former = {name: value for name, value in SIDE.items() if name not in ("late", "assigned", "units")}
-    (found,) = samples([changed(revisions={"aaa": former})], bounds(BOUNDS))
-    read = found.revisions["aaa"]
-    assert (read.assigned, read.units, read.late["ttft"]) == (0, 0, {})
+    (found,) = read([changed(revisions={"aaa": former})], read_bounds(BOUNDS))
+    revision = found.revisions["aaa"]
+    assert (revision.assigned, revision.units, revision.late["ttft"]) == (0, 0, {})
 
 
 @pytest.mark.parametrize("reported", [None, 7, "many", {}, {"generation": 1}])
 def test_malformed_samples_are_none(reported: Any) -> None:
-    assert samples(reported, bounds(BOUNDS)) == ()
+    assert read(reported, read_bounds(BOUNDS)) == ()
 
 
 @pytest.mark.parametrize(
@@ -154,12 +161,12 @@ def test_malformed_samples_are_none(reported: Any) -> None:
     ],
 )
 def test_malformed_parts_are_left_out_and_the_rest_stays(odd: Any) -> None:
-    assert [item.generation for item in samples([odd, changed(generation=20)], bounds(BOUNDS))] == [20]
+    assert [item.generation for item in read([odd, changed(generation=20)], read_bounds(BOUNDS))] == [20]
 
 
 def test_only_the_newest_generations_are_kept() -> None:
     reported = [changed(generation=number) for number in range(30)]
-    assert [item.generation for item in samples(reported, {})] == list(range(30))[-MOST_GENERATIONS:]
+    assert [item.generation for item in read(reported, {})] == list(range(30))[-MOST_GENERATIONS:]
 
 
 @pytest.mark.parametrize(
@@ -178,12 +185,12 @@ def test_only_the_newest_generations_are_kept() -> None:
     ],
 )
 def test_invalid_bounds_are_none(odd: Any) -> None:
-    assert bounds({**BOUNDS, "ttft": odd}).keys() == {"itl", "e2e"}
-    assert bounds(odd) == {}
+    assert read_bounds({**BOUNDS, "ttft": odd}).keys() == {"itl", "e2e"}
+    assert read_bounds(odd) == {}
 
 
 def test_a_latency_without_bounds_is_not_read() -> None:
-    (found,) = samples([SAMPLE], bounds({"itl": [0.01]}))
+    (found,) = read([SAMPLE], read_bounds({"itl": [0.01]}))
     assert found.revisions["aaa"].slow == {"itl": {}}
 
 
@@ -193,7 +200,7 @@ def route(**fields: Any) -> dict[str, Any]:
 
 def test_an_answer_carries_samples_incarnation_and_cut() -> None:
     routes = route(samples=[SAMPLE], failsafe={"cut_off": "aaa", "reason": "x", "expired": False})
-    found = Answer("gw", True, True, as_report(routes), "i1", bounds(BOUNDS)).about("default", "chat", "u1")
+    found = Answer("gw", True, True, as_report(routes), "i1", read_bounds(BOUNDS)).about("default", "chat", "u1")
     assert (found.incarnation, found.cut_off, found.bounds["itl"]) == ("i1", "aaa", (0.01,))
     assert [item.generation for item in found.samples] == [19]
 

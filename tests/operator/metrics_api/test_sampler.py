@@ -11,9 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from devcluster.ports import reserve_port
-from slipway_operator.api.v1alpha1.routes import Backend, Traffic
+from slipway_contracts.route_table import Backend, Traffic
+from slipway_contracts.twin_shadow import TwinShadow
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Status
-from slipway_operator.api.v1alpha1.twin_shadow import TwinShadow
 from slipway_operator.kube.errors import Unavailable
 from slipway_operator.kube.reading.gateways import Answer
 from slipway_operator.metrics_api import sampler as room

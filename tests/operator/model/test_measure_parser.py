@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.types import strict
-from slipway_operator.api.writing import to_json
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.api.types import strict
+from slipway_contracts.api.writing import to_json
 from slipway_operator.model.analysis.measure import Header, Measure, SecretKey, arguments_in, filled
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import parse

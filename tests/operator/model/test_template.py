@@ -2,8 +2,8 @@
 
 import pytest
 
+from slipway_contracts.twin_shadow import TwinScorer
 from slipway_operator.api.objects import Json
-from slipway_operator.model.analysis.spec import ScorerSpec
 from slipway_operator.model.analysis.template import BUILT_IN, LLM_DEFAULT, found, parse
 
 
@@ -32,7 +32,7 @@ BAD_PAIRS: Json = {"name": "bad", "kind": "PairedEvent", "event": "BadResponse",
 
 def test_a_scorer_has_defaults() -> None:
     found = parse("mine", {"metrics": [BAD_PAIRS, SCORED]}).spec
-    assert found and found.metrics[1].scorer == ScorerSpec("https://quality.example.com/score", 10, 100, 10)
+    assert found and found.metrics[1].scorer == TwinScorer("https://quality.example.com/score", 10, 100, 10)
     assert found.metrics[0].scorer is None and found.bounded == found.metrics[0]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slipway_operator.api.v1alpha1.routes import HeaderMatch, HeaderRoute
+from slipway_contracts.route_table import HeaderMatch, HeaderRoute
 from tests.support.model_cluster import ModelCluster, healthy, model
 
 PREVIEW = {"match": [{"headerName": "X-Preview", "headerValue": {"exact": "1"}}]}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.route_table import Traffic
 from tests.support.forgery import Forged, forged
 from tests.support.model_cluster import ModelCluster, ModelGateway, cluster, healthy, model
 

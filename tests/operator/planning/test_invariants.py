@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
 from tests.support.model_cluster import Crashed, ModelCluster, ModelGateway, cluster, healthy, hook, model
 
 # `make histories` draws 10,000 new ones; the test run repeats the same few, for a reproducible result.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.routes import HeaderMatch
+from slipway_contracts.route_table import HeaderMatch
 from slipway_operator.model.deployment.strategy import SetMirrorRoute, parse_strategy
 from tests.support.model_cluster import ModelCluster, healthy, model
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.twin_shadow import TwinScorer
 from slipway_operator.api.v1alpha1.analysis_run import Counts, Epoch
-from slipway_operator.api.v1alpha1.twin_shadow import PairScores, TwinScorer
+from slipway_operator.api.v1alpha1.twin_shadow import PairScores
 from slipway_operator.judging.margins import scores
 from slipway_operator.model.analysis.verdict import Reading
 from slipway_operator.model.deployment.compact import expanded

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.cluster.samples import BINS
+from slipway_contracts.counters import BINS, PredictionCounts
 from tests.support.model_classifier import CANARY, ClassifierRollout
 
 ERRORS = {"name": "errors", "event": "FirstAttemptError", "share": 0.5, "okBelow": 0.1, "maxRatio": 6.0}
@@ -27,7 +27,7 @@ class Predicting(ClassifierRollout):
         found = self._bins.setdefault(key, [0] * BINS)
         for place in self.chance.choices(range(3), self._frequent.get(uri, EQUAL), k=units - sum(found)):
             found[place] += 1
-        return {"predicted": tuple(found)} if self._readable else {"unread": units}
+        return {"predictions": PredictionCounts(tuple(found)) if self._readable else PredictionCounts(unread=units)}
 
 
 def test_a_canary_whose_labels_are_others_is_rejected() -> None:

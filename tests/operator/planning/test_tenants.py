@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.v1alpha1.tenant import TenantSpec, TenantStatus
-from slipway_operator.model.cluster.tenant_reports import GatewayTenants, TenantReport, TenantReports
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.tenants import GatewayTenants, TenantReport, TenantSpec
+from slipway_operator.api.v1alpha1.tenant import TenantStatus
+from slipway_operator.model.cluster.tenant_reports import TenantReports
 from slipway_operator.planning import tenants
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.api.v1alpha1.twin_shadow import PredictionTolerance
+from slipway_contracts.twin_shadow import PredictionTolerance
 from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.planning.analysis import retrial
 from tests.operator.planning.test_analysis import BAD, event_message

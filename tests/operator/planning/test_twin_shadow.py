@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.twin_shadow import TwinProbes, TwinShadow
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
-from slipway_operator.api.v1alpha1.twin_shadow import TwinProbes, TwinShadow
 from slipway_operator.model.deployment.compact import expanded
 from slipway_operator.model.labels import baseline_of
 from slipway_operator.planning.analysis import retrial

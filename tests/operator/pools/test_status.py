@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.fitting import fitted
 from slipway_operator.api.pools.model_pool import ModelPoolSpec, ModelPoolStatus, PoolEntryStatus
-from slipway_operator.api.writing import to_json
 from slipway_operator.manifests.pools.entries import PoolMemberRevision
 from slipway_operator.model.cluster.observed import Observed, Snapshot, Workload
 from slipway_operator.model.inputs.classic import PoolMember

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from prometheus_client.exposition import generate_latest
 
-from slipway_operator.api.v1alpha1.routes import Backend, Traffic
+from slipway_contracts.route_table import Backend, Traffic
 from slipway_operator.api.v1alpha1.status import Phase, Sleep, SleepState, Status
 from slipway_operator.queue import WorkQueue
 from slipway_operator.telemetry.metrics import Metrics

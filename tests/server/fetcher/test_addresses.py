@@ -8,6 +8,7 @@ import pytest
 import slipway_server
 from slipway_process.network.addresses import Reach, canonical, reach_of
 from slipway_server.fetcher.guard import EgressRules, RefusedError, check_address
+from tests.contract import figures
 from tests.support.address_corpus import BLOCKED_ALWAYS, PRIVATE, PUBLIC
 
 pytestmark = pytest.mark.attack_class(8)
@@ -41,7 +42,7 @@ def test_what_one_guard_forbids_the_other_does_too(address: str) -> None:
 def test_there_is_one_table_of_addresses() -> None:
     """Two tables differ some day: networks are written in the module that all guards import."""
     root = Path(slipway_server.__file__).parents[2]
-    packages = [root / name / f"slipway_{name}" for name in ("operator", "gateway", "jobs", "server", "process", "cli")]
+    packages = [figures.folder(name) for name in figures.NAMES]
     tables = {
         file.relative_to(root).as_posix()
         for package in packages

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slipway_contracts.headers import PROOF, TENANT
 from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.tenant import MAX_FILE_BYTES, MAX_PROVED, PROOF, RELOAD_S, TENANT, Tenants, sign
+from slipway_server.http.requests.tenant import MAX_FILE_BYTES, MAX_PROVED, RELOAD_S, Tenants, sign
 
 pytestmark = [pytest.mark.attack_class(9, 19), pytest.mark.finding(19)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_process import protobuf
+from slipway_contracts import protobuf
 from slipway_server.http.errors import HttpError
 from slipway_server.http.predict.identity import ModelIdentity
 from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse

@@ -56,7 +56,7 @@ def test_a_model_reads_its_folder_and_nothing_else(tmp_path: Path) -> None:
     (folder / "model").write_text("its own file")
     secret.write_text("key")
     program = [sys.executable, "-c", PROGRAM, str(folder), str(secret)]
-    environment = {"PYTHONPATH": f"{ROOT / 'server'}:{ROOT / 'process'}", "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": f"{ROOT / 'server'}:{ROOT / 'process'}:{ROOT / 'contracts'}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["[]", "threads work", "its own file"], done.stdout + done.stderr
 

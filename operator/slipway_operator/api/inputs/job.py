@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from slipway_operator.api.markers import lists_only, rule
-from slipway_operator.api.reading import NOT_ALLOWED
-from slipway_operator.api.types import ApiType, Int32, Int64
+from slipway_contracts.api.markers import lists_only, rule
+from slipway_contracts.api.reading import NOT_ALLOWED
+from slipway_contracts.api.types import ApiType, Int32, Int64
 
 _TOLERATION_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _OF_KUBERNETES = ("node-role.kubernetes.io/", "node.kubernetes.io/")

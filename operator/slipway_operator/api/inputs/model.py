@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import CelRule, OneOf, implied_defaults, rule
-from slipway_operator.api.types import ApiType, Int32
+from slipway_contracts.api.markers import CelRule, OneOf, implied_defaults, rule
+from slipway_contracts.api.types import ApiType, Int32
 
 HUB_TOKEN = "HF_TOKEN"  # variable that the fetcher reads, and default key of the Secret
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]

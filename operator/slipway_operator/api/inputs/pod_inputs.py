@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from slipway_contracts.api.markers import CelRule, ListMap, rule
+from slipway_contracts.api.types import ApiType, Int32
 from slipway_operator.api.inputs.model import ModelSpec, ObjectKey, ObjectName
 from slipway_operator.api.inputs.pod_spec import (
     EnvFromSource,
@@ -13,8 +15,6 @@ from slipway_operator.api.inputs.pod_spec import (
     VolumeMount,
 )
 from slipway_operator.api.inputs.pool import PoolMembership
-from slipway_operator.api.markers import CelRule, ListMap, rule
-from slipway_operator.api.types import ApiType, Int32
 
 # Variables that the operator sets in each pod: what the fetcher must load, and whose proofs the server takes.
 PIN_VARIABLE, DEPLOYMENT_VARIABLE = "SLIPWAY_PIN_FILE", "SLIPWAY_DEPLOYMENT"

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from slipway_contracts.api.markers import CelRule, ListMap, implied_defaults, rule
+from slipway_contracts.api.types import ApiType, Int32, Int64, IntOrString
 from slipway_operator.api.inputs.model import ObjectName
-from slipway_operator.api.markers import CelRule, ListMap, implied_defaults, rule
-from slipway_operator.api.types import ApiType, Int32, Int64, IntOrString
 
 _NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _KEY = f"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_NAME}"

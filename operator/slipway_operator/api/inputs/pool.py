@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import CelRule
-from slipway_operator.api.types import ApiType, Int32, IntOrString
+from slipway_contracts.api.markers import CelRule
+from slipway_contracts.api.types import ApiType, Int32, IntOrString
 
 # Of a pool, a beginning of the names of its pods.
 PoolName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]

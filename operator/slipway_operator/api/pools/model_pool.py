@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from slipway_contracts.api.markers import AtMost, CelRule, Definition, ListMap, PrinterColumn, custom_resource, rule
+from slipway_contracts.api.types import ApiType, Int32, Int64, IntOrString, strict
 from slipway_operator.api.inputs.model import ObjectName
 from slipway_operator.api.inputs.pod_inputs import BatchingSpec, LocalObjectReference
 from slipway_operator.api.inputs.pod_spec import Placement, ResourcesSpec
-from slipway_operator.api.markers import AtMost, CelRule, Definition, ListMap, PrinterColumn, custom_resource, rule
-from slipway_operator.api.types import ApiType, Int32, Int64, IntOrString, strict
 from slipway_operator.api.v1alpha1.status import Condition, Word
 
 

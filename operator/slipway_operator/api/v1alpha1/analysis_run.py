@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AnyText, AtMost, LogLine, SchemaOf, packed
-from slipway_operator.api.types import Int32, Int64, Time, strict
+from slipway_contracts.api.markers import AnyText, AtMost, LogLine, SchemaOf, packed
+from slipway_contracts.api.types import Int32, Int64, Time, strict
 from slipway_operator.api.v1alpha1.provider import MetricRun
 from slipway_operator.api.v1alpha1.twin_shadow import PairQuality, PairScores, PairSources, ShadowRun
 

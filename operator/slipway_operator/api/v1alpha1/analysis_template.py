@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import CelRule, Definition, PrinterColumn, custom_resource, rule
-from slipway_operator.api.types import DURATION, ApiType, Int32
+from slipway_contracts.api.markers import CelRule, Definition, PrinterColumn, custom_resource, rule
+from slipway_contracts.api.types import DURATION, ApiType, Int32
 from slipway_operator.api.v1alpha1.provider import (
     PromoteIf,
     Provider,

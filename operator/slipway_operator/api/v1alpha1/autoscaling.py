@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import CelRule, rule
-from slipway_operator.api.types import ApiType, Int32
+from slipway_contracts.api.markers import CelRule, rule
+from slipway_contracts.api.types import ApiType, Int32
 
 
 class MetricSelector(ApiType):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AnyText, AtMost, CelRule
-from slipway_operator.api.types import ApiType, Int32, Time
+from slipway_contracts.api.markers import AnyText, AtMost, CelRule
+from slipway_contracts.api.types import ApiType, Int32, Time
 
 
 class Webhook(ApiType):

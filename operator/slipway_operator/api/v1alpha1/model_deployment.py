@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.inputs.pod_inputs import InputsRecord
-from slipway_operator.api.markers import (
+from slipway_contracts.api.markers import (
     CelRule,
     Definition,
     ListSet,
@@ -15,7 +14,8 @@ from slipway_operator.api.markers import (
     implied_defaults,
     rule,
 )
-from slipway_operator.api.types import ApiType, Int32, Time
+from slipway_contracts.api.types import ApiType, Int32, Time
+from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.v1alpha1.autoscaling import AutoscalingSpec
 from slipway_operator.api.v1alpha1.status import PatchedStatus
 from slipway_operator.api.v1alpha1.strategy import RolloutStrategy

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from slipway_contracts.api.markers import AnyText, AtMost, CelRule, SchemaOf, rule
+from slipway_contracts.api.types import ApiType, Int32, Int64, Time
 from slipway_operator.api.inputs.job import JobSpec
-from slipway_operator.api.markers import AnyText, AtMost, CelRule, SchemaOf, rule
-from slipway_operator.api.types import ApiType, Int32, Int64, Time
 
 
 class JobMetric(ApiType):

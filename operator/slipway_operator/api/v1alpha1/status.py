@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AtMost, ListMap, LogLine, OneOf, required
-from slipway_operator.api.types import Int32, Int64, Time, strict
+from slipway_contracts.api.markers import AtMost, ListMap, LogLine, OneOf, required
+from slipway_contracts.api.types import Int32, Int64, Time, strict
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.hooks import Ended, HookState
-from slipway_operator.api.v1alpha1.routes import Traffic
 
 MAX_WAKES = 5
 MOST_REVISIONS = 64

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slipway_operator.api.markers import CelRule, implied_defaults, rule
-from slipway_operator.api.types import ApiType, Duration, Int32, IntOrString, duration_rule
+from slipway_contracts.api.markers import CelRule, implied_defaults, rule
+from slipway_contracts.api.types import ApiType, Duration, Int32, IntOrString, duration_rule
 from slipway_operator.api.v1alpha1.hooks import Webhook
 from slipway_operator.api.v1alpha1.twin_shadow import StepTwinShadow
 

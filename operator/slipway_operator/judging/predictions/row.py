@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slipway_contracts.counters import BINS
 from slipway_operator.api.v1alpha1.analysis_run import Counts, PredictionDrift
 from slipway_operator.judging.evidence import Floats
 from slipway_operator.judging.predictions.difference import log_difference
@@ -17,7 +18,6 @@ from slipway_operator.judging.predictions.index import stability_index
 from slipway_operator.judging.sample_ratio import LOG_MISMATCH, log_mismatch_evidence
 from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, of_bin
 from slipway_operator.model.analysis.verdict import Finding, MetricVerdict, Reading
-from slipway_operator.model.cluster.samples import BINS
 
 READ = "gateways read JSON of up to 64 KiB, and make bins from the first 200 predictions that each of them reads"
 _DIGITS = 3

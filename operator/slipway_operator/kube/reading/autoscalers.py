@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from slipway_contracts.api.times import parse_time
 from slipway_operator.api.objects import Object
-from slipway_operator.api.times import parse_time
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import Refused
 from slipway_operator.kube.ownership import is_controlled, is_controlled_by

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from slipway_contracts import counters
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
-from slipway_operator.kube.reading import samples
 from slipway_operator.kube.resources import ENDPOINT_SLICES
 from slipway_operator.model.cluster.observed import Gateway, ImplausibleUsage, Service
 from slipway_process.network.host_names import gateway_zone, host_name
@@ -63,7 +63,7 @@ class Answer:
     reachable: bool
     routes: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     incarnation: str = ""  # changes with each start of its process
-    bounds: samples.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
+    bounds: counters.Bounds = field(default_factory=dict)  # of the buckets of latencies; none from an older gateway
     gone: bool = False  # the last report of a gateway that is gone, kept for GRACE_S
 
     def held(self, namespace: str, name: str, uid: str) -> int:
@@ -106,7 +106,7 @@ class Answer:
                 incarnation=self.incarnation,
                 cut_off=str((route.get("failsafe") or {}).get("cut_off") or ""),
                 bounds=self.bounds,
-                samples=samples.samples(route.get("samples"), self.bounds),
+                samples=counters.read(route.get("samples"), self.bounds),
                 gone=self.gone,
                 held=_count(activity.get("held", 0)),
                 known_s=_seconds(activity.get("known_s")),
@@ -142,7 +142,7 @@ def _service(service: Object) -> Service:
     return Service(
         answered=_count(service.get("answered", 0)),
         refused=_count(service.get("refused", 0)),
-        last=str(service.get("last") or "")[: samples.LONGEST],
+        last=str(service.get("last") or "")[: counters.LONGEST],
         unserved_s=_seconds(service.get("unserved_s")),
     )
 
@@ -157,7 +157,7 @@ def _count(value: Any) -> int:
     Raises:
         ValueError, TypeError, OverflowError: it is no number.
     """
-    return min(max(0, int(value)), samples.MAX_COUNT)
+    return min(max(0, int(value)), counters.MAX_COUNT)
 
 
 def _seconds(value: object) -> float | None:
@@ -249,7 +249,7 @@ class Gateways:
     async def _fetch(self, endpoint: Endpoint) -> Answer | None:
         try:
             report = _REPORT.decode(await self._report(endpoint))
-            incarnation, bounds = report.incarnation[: samples.LONGEST], samples.bounds(report.bounds)
+            incarnation, bounds = report.incarnation[: counters.LONGEST], counters.read_bounds(report.bounds)
             return Answer(endpoint.name, endpoint.ready, True, report.routes, incarnation, bounds)
         except aiohttp.ClientConnectorError as error:
             # A closed port of an endpoint that is not ready: the gateway has not started or has ended; no requests.

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Container
 
+from slipway_contracts.api.times import parse_time
 from slipway_operator.api.objects import Object
-from slipway_operator.api.times import parse_time
 from slipway_operator.kube.reading import pod_trouble
 from slipway_operator.model import labels
 from slipway_operator.model.cluster.observed import Pod

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.objects import Object
-from slipway_operator.api.times import format_time
 from slipway_operator.api.v1alpha1.status import Decision
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Exists

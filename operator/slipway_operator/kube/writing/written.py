@@ -2,9 +2,9 @@
 
 from dataclasses import fields
 
+from slipway_contracts.api.writing import camel
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.api.writing import camel
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.status import render
 

@@ -7,9 +7,9 @@ so that the pods pass Pod Security "restricted", have no API token, and use a bo
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read
 from slipway_operator.api.inputs.job import JobSpec
 from slipway_operator.api.objects import Json
-from slipway_operator.api.reading import UnreadableObject, encoded, read
 from slipway_operator.model import quantity
 
 USER_ID = 65_532  # for images with a user name: the kubelet can verify runAsNonRoot only for a number

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinScorer
 from slipway_operator.model.analysis.measure import Argument, Measure
 
 
@@ -28,24 +29,6 @@ class Kind(StrEnum):
     BAD_EVENT = "BadEvent"  # of requests that were split at random
     PAIRED_EVENT = "PairedEvent"  # of pairs of a twin shadow: copies to canary and to a baseline pod at once
     PAIRED_DRIFT = "PairedDrift"  # of mirrored prompts with a response of canary and of a second stable pod
-
-
-@dataclass(frozen=True, slots=True)
-class ScorerSpec:
-    """A server that rates both responses of `percentage` percent of the pairs."""
-
-    url: str
-    percentage: int
-    margin_thousandths: int
-    timeout_seconds: int
-
-
-@dataclass(frozen=True, slots=True)
-class ToleranceSpec:
-    """The difference up to which two numbers count as the same prediction; being within one of the two is enough."""
-
-    relative_millionths: int
-    absolute_billionths: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +59,10 @@ class MetricSpec:
     max_slowdown: float | None = None
     max_psi: float | None = None
     max_disagreement: float | None = None
-    tolerance: ToleranceSpec | None = None
+    tolerance: PredictionTolerance | None = None
     latency: bool = False
     dry_run: bool = False
-    scorer: ScorerSpec | None = None
+    scorer: TwinScorer | None = None
 
     @property
     def is_paired(self) -> bool:
@@ -199,7 +182,7 @@ class AnalysisSpec:
         """Whether a metric compares the distributions of what both revisions predict."""
         return any(metric.of_predictions for metric in self.metrics)
 
-    def tolerance(self, *, paired: bool) -> ToleranceSpec | None:
+    def tolerance(self, *, paired: bool) -> PredictionTolerance | None:
         """The tolerance for predictions of pairs, else of mirrored requests; None if no metric compares these."""
         found = (metric.tolerance for metric in self.metrics if metric.of_agreement and metric.is_paired == paired)
         return next(found, None)

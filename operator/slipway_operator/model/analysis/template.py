@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.api.writing import to_json
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinScorer
 from slipway_operator.api.objects import Json
-from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_template import AnalysisTemplateSpec, TemplateMetric
 from slipway_operator.api.v1alpha1.provider import TemplateTolerance, TemplateVeto
-from slipway_operator.api.writing import to_json
 from slipway_operator.model.analysis.measure_parser import argument, check_arguments, measure
 from slipway_operator.model.analysis.spec import (
     PREDICTION_DISAGREEMENT,
@@ -23,8 +24,6 @@ from slipway_operator.model.analysis.spec import (
     MetricSpec,
     MinSamples,
     OnInconclusive,
-    ScorerSpec,
-    ToleranceSpec,
     Veto,
 )
 
@@ -177,14 +176,14 @@ def _check_scorer(metric: TemplateMetric, metrics: Sequence[TemplateMetric]) -> 
         raise ValueError(f"{who} another metric has a scorer too; a pair is given to one: remove one of them")
 
 
-def _scorer(metric: TemplateMetric) -> ScorerSpec | None:
+def _scorer(metric: TemplateMetric) -> TwinScorer | None:
     found = metric.scorer
     if found is None:
         return None
-    return ScorerSpec(found.url, found.percentage, round(1000 * found.margin), found.timeout_seconds)
+    return TwinScorer(found.url, found.percentage, round(1000 * found.margin), found.timeout_seconds)
 
 
-def _tolerance(metric: TemplateMetric) -> ToleranceSpec | None:
+def _tolerance(metric: TemplateMetric) -> PredictionTolerance | None:
     """Return the tolerance in the whole millionths and billionths of gateways; None for any other event."""
     if metric.event != PREDICTION_DISAGREEMENT:
         return None
@@ -196,7 +195,7 @@ def _tolerance(metric: TemplateMetric) -> ToleranceSpec | None:
             f"metric {metric.name!r}: tolerance.relative is in steps of 0.000001 and tolerance.absolute in steps of "
             "0.000000001; write for example relative: 0.001"
         )
-    return ToleranceSpec(round(millionths), round(billionths))
+    return PredictionTolerance(round(millionths), round(billionths))
 
 
 def _check_predictions(metric: TemplateMetric, kind: Kind) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import msgspec
 
-from slipway_operator.api.times import format_time, parse_time
+from slipway_contracts.api.times import format_time, parse_time
 
 ANNOTATION = "slipway.dev/model-names"  # of a Namespace: name patterns reserved for it, separated by commas
 DATA_KEY = "names.json"  # key in the ConfigMap with the claims

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from slipway_contracts.api.types import strict
+from slipway_contracts.counters import GenerationCounts
 from slipway_operator.api.objects import Json
-from slipway_operator.api.types import strict
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.template import Template
 from slipway_operator.model.cluster.history import UNKNOWN, History
 from slipway_operator.model.cluster.names import Standing
-from slipway_operator.model.cluster.samples import Sample
 from slipway_operator.model.cluster.weights import Weights
 from slipway_operator.model.deployment.hooks import HookAnswer
 from slipway_operator.model.inputs.pod_inputs import PodInputs
@@ -146,7 +146,7 @@ class Gateway:
     incarnation: str = ""  # changes with each start of its process; empty when not reported
     cut_off: str = ""  # the revision to which this gateway alone sends no requests, because it fails hard
     bounds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of the latency buckets, in seconds by kind
-    samples: tuple[Sample, ...] = ()  # empty from a gateway that sends none
+    samples: tuple[GenerationCounts, ...] = ()  # empty from a gateway that sends none
     gone: bool = False  # the pod is gone; this is its last report, kept for a while
     held: int = 0  # requests that wait at the gateway for an endpoint
     known_s: float | None = None  # seconds since it got the route; None when not reported

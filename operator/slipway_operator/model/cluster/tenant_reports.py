@@ -3,31 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
+from slipway_contracts.tenants import GatewayTenants, TenantReport
 
 MOST_MESSAGE = 512
-
-
-class TenantReport(msgspec.Struct):
-    """What one gateway reports of one tenant. `*_nano` are billionths of the currency."""
-
-    generation: int = 0  # of the Tenant, as the gateway uses it; 0: it has not read the Tenant
-    problem: str = ""  # why it does not use the current generation
-    trouble: tuple[str, str] | None = None  # reason and message: why some of its requests cannot be authenticated
-    last_minute: dict[str, int] = {}  # keys: requests, input_tokens, output_tokens
-    refused: dict[str, int] = {}  # requests refused in the last minute, by limit
-    running: int = 0
-    day_nano: int = 0
-    month_nano: int = 0
-    exhausted: str = ""  # the exhausted budget, `day` or `month`; empty: none
-
-
-class GatewayTenants(msgspec.Struct):
-    """A response of `/internal/tenants`."""
-
-    tenants: dict[str, TenantReport]
-    authenticates: bool = True  # False: the gateway uses no Tenants
-    ledger: str = ""  # id of its ledger of spending: gateways with the same id share one; empty: its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from slipway_contracts.api.types import CONFIG, ApiType
 from slipway_operator.api.inputs.pod_spec import LabelKey, LabelValue, NodeSelectorTerm, Toleration
 from slipway_operator.api.objects import Json
-from slipway_operator.api.types import CONFIG, ApiType
 from slipway_operator.model.deployment.spec import Invalid
 from slipway_operator.model.inputs.accelerator_types import BUILT_IN
 from slipway_operator.model.inputs.pod_inputs import NODE_CACHE, PodInputs

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from slipway_operator.api.reading import encoded, read
+from slipway_contracts.api.reading import encoded, read
 from slipway_operator.api.v1alpha1 import autoscaling as api
 from slipway_operator.model import quantity
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from slipway_operator.api.markers import packed_of
+from slipway_contracts.api.markers import packed_of
 from slipway_operator.api.packing import Unpackable, with_packed, with_unpacked
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.model.deployment import status_lines

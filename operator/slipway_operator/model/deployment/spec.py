@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.api.types import ApiType
+from slipway_contracts.api.writing import camel
+from slipway_contracts.route_table import InferenceLogSample
 from slipway_operator.api.objects import Json
-from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.types import ApiType
 from slipway_operator.api.v1alpha1 import strategy as strategies
 from slipway_operator.api.v1alpha1.hooks import Webhook
 from slipway_operator.api.v1alpha1.model_deployment import (
@@ -16,8 +18,6 @@ from slipway_operator.api.v1alpha1.model_deployment import (
     ModelDeploymentSpec,
     RolloutIntents,
 )
-from slipway_operator.api.v1alpha1.routes import InferenceLogSample
-from slipway_operator.api.writing import camel
 from slipway_operator.model.deployment.autoscaling import Autoscaling, autoscaling_of
 from slipway_operator.model.deployment.hooks import Hook, hook_of
 from slipway_operator.model.deployment.strategy import Strategy, strategy_of

@@ -1,9 +1,9 @@
 """A ModelDeployment's status: the operator's complete persistent state."""
 
+from slipway_contracts.api.reading import UnreadableObject, encoded, read, read_parts
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.fitting import fitted
-from slipway_operator.api.reading import UnreadableObject, encoded, read, read_parts
 from slipway_operator.api.v1alpha1.status import Status
-from slipway_operator.api.writing import to_json
 from slipway_operator.model.deployment.compact import Json, compact, expanded
 
 

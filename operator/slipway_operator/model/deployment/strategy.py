@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from slipway_operator.api.reading import encoded, read
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.route_table import HeaderMatch
+from slipway_contracts.twin_shadow import ON_FAILURE, PROBE_PATHS, TwinProbes
 from slipway_operator.api.v1alpha1 import strategy as api
-from slipway_operator.api.v1alpha1.routes import HeaderMatch
-from slipway_operator.api.v1alpha1.twin_shadow import ON_FAILURE, PROBE_PATHS, StepProbes, TwinProbes
+from slipway_operator.api.v1alpha1.twin_shadow import StepProbes
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 PREVIEW = "preview"  # name of blue-green's header route

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.api.types import ApiType
+from slipway_contracts.api.writing import camel
 from slipway_operator.api.inputs import pod_inputs, pod_spec
 from slipway_operator.api.inputs.model import HUB_TOKEN, ModelSpec, ObjectStoreSpec
 from slipway_operator.api.inputs.pod_inputs import InputsRecord
 from slipway_operator.api.objects import Json
-from slipway_operator.api.reading import encoded, read
-from slipway_operator.api.types import ApiType
-from slipway_operator.api.writing import camel
 from slipway_operator.model import quantity
 from slipway_operator.model.inputs.classic import Batching, PoolMember, batching_of, pool_of, pool_to_dict
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from slipway_contracts.counters import BINS
 from slipway_operator.model.analysis.spec import (
     AnalysisSpec,
     Kind,
@@ -22,7 +23,6 @@ from slipway_operator.model.analysis.spec import (
     without_floor,
 )
 from slipway_operator.model.analysis.template import TOKENS_FLIP
-from slipway_operator.model.cluster.samples import BINS
 
 
 class ColumnPart(StrEnum):

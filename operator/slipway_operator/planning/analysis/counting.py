@@ -9,12 +9,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from slipway_contracts.counters import (
+    AgreementCounts,
+    GenerationCounts,
+    RevisionCounts,
+    ShadowCounts,
+    no_requests,
+    zero,
+)
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Counts, Epoch, LatencyThreshold, Seen
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec, Kind, MetricSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, COMPOSITE, DRIFT_EVENTS, slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import Agreements, Pairs, Sample, Side
 from slipway_operator.model.labels import baseline_of
 from slipway_operator.planning.analysis import limits, twins
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn, columns
@@ -25,7 +32,7 @@ MOST_GONE = 32  # counters of processes that no longer respond, kept in case one
 
 Thresholds = tuple[LatencyThreshold, ...]
 Totals = tuple[int, ...]
-Sides = tuple[Side, ...]  # canary's, and that of the revision that it is compared with
+Sides = tuple[RevisionCounts, ...]  # canary's, and that of the revision that it is compared with
 SPLIT = 2  # counters before those of the metrics: units assigned to canary and to stable
 PER_METRIC = 4
 HALF = 50  # canary's percent beside a baseline of the same weight
@@ -98,13 +105,13 @@ def has_requests(gateways: Iterable[Gateway], pair: tuple[str, str]) -> bool:
     return any(
         (weight and sides[0].assigned)
         or any(map(_compared, sample.shadow.get(pair[0], {}).values()))
-        or sample.agreements.get(pair[0], Agreements()).compared
+        or sample.agreements.get(pair[0], zero(AgreementCounts)).compared
         or twins.are_sent(sample, pair[0])
         for _, sample, sides, weight in splits(gateways, pair)
     )
 
 
-def _compared(pairs: Pairs) -> int:
+def _compared(pairs: ShadowCounts) -> int:
     return pairs.pairs + pairs.no_floor
 
 
@@ -176,7 +183,9 @@ def _epoch(epoch: Epoch, more: list[int]) -> Epoch:
     return Epoch(epoch.w, nc, ns, min(kc, nc), min(ks, ns))
 
 
-def splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple[Gateway, Sample, Sides, int]]:
+def splits(
+    gateways: Iterable[Gateway], pair: tuple[str, str]
+) -> Iterator[tuple[Gateway, GenerationCounts, Sides, int]]:
     """Samples of generations that compare canary with stable or a baseline, each with both sides and canary's percent.
 
     The percent is 0 where no request is split and canary gets copies only.
@@ -187,7 +196,7 @@ def splits(gateways: Iterable[Gateway], pair: tuple[str, str]) -> Iterator[tuple
             control, weight = _control(sample.weights, pair)
             copied = canary in sample.shadow or canary in sample.twins or canary in sample.agreements
             if weight or (copied and stable in sample.weights):
-                sides = tuple(sample.revisions.get(name, Side()) for name in (canary, control))
+                sides = tuple(sample.revisions.get(name, no_requests()) for name in (canary, control))
                 yield gateway, sample, sides, weight
 
 
@@ -214,7 +223,7 @@ def _totals(
             if column.metric.is_paired:
                 totals += twins.counted(column, sample, pair[0])
             elif column.metric.of_agreement:
-                totals += twins.agreements(column, sample.agreements.get(pair[0], Agreements()))
+                totals += twins.agreements(column, sample.agreements.get(pair[0], zero(AgreementCounts)))
             elif column.drift:
                 totals += _drift(column, sample.shadow.get(pair[0], {}))
             elif not weight:
@@ -225,24 +234,24 @@ def _totals(
         yield (gateway.incarnation, sample.generation), weight, tuple(totals)
 
 
-def _drift(column: CounterColumn, shadow: Mapping[str, Pairs]) -> tuple[int, int, int, int]:
+def _drift(column: CounterColumn, shadow: Mapping[str, ShadowCounts]) -> tuple[int, int, int, int]:
     """Mirrored prompts, for canary and again for a second stable pod, and those where only the one or other differs."""
-    pairs = shadow.get(DRIFT_EVENTS[column.metric.event], Pairs())
+    pairs = shadow.get(DRIFT_EVENTS[column.metric.event], zero(ShadowCounts))
     if column.part is not ColumnPart.NO_FLOOR:
         return pairs.pairs, pairs.pairs, pairs.canary_only, pairs.second_only
     return pairs.no_floor, pairs.no_floor, pairs.no_floor_differs, 0
 
 
-def _predicted(column: CounterColumn, side: Side) -> tuple[int, int]:
+def _predicted(column: CounterColumn, side: RevisionCounts) -> tuple[int, int]:
     """Sessions with a prediction, and those that could not be read; for a bin, readable ones, and those in the bin."""
-    read = sum(side.predicted)
+    read = sum(side.predictions.bins)
     if column.part is ColumnPart.BIN:
-        return read, side.predicted[column.place] if side.predicted else 0
-    return read + side.unread, side.unread
+        return read, side.predictions.bins[column.place] if side.predictions.bins else 0
+    return read + side.predictions.unread, side.predictions.unread
 
 
 def _bad(
-    column: CounterColumn, side: Side, gateway: Gateway, thresholds: Thresholds, *, canary: bool
+    column: CounterColumn, side: RevisionCounts, gateway: Gateway, thresholds: Thresholds, *, canary: bool
 ) -> tuple[int, int]:
     """Units that the metric compares, and bad ones among them: sessions, each counted once.
 

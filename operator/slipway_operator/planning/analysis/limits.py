@@ -8,19 +8,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from slipway_contracts.counters import GenerationCounts, RevisionCounts, no_requests
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, FormerTimes, LatencyThreshold, Pace
 from slipway_operator.judging.margins.slowness import GROSS_TIMES
 from slipway_operator.judging.thresholds import LEAST_SAMPLES, Histogram, median, quantile_bound
 from slipway_operator.model.analysis.template import slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import Sample, Side
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
 
 MOST_THRESHOLDS = 512
 MOST_FORMER = 64
 MEDIAN = 0.5
 
-Splits = Sequence[tuple[Gateway, Sample, tuple[Side, ...], int]]
+Splits = Sequence[tuple[Gateway, GenerationCounts, tuple[RevisionCounts, ...], int]]
 Key = tuple[str, str]  # kind of latency, stratum
 
 
@@ -142,7 +142,9 @@ def _of_stable(
 ) -> tuple[dict[Key, Histogram], dict[Key, Histogram]]:
     """Latencies of the side that canary is compared with, and all that gateways have of stable, by kind and stratum."""
     beside = [(gateway, sides[1]) for gateway, _, sides, weight in split if weight]
-    known = [(gateway, sample.revisions.get(pair[1], Side())) for gateway in gateways for sample in gateway.samples]
+    known = [
+        (gateway, sample.revisions.get(pair[1], no_requests())) for gateway in gateways for sample in gateway.samples
+    ]
     kinds = sorted({kind for gateway, _ in (*beside, *known) for kind in gateway.bounds})
     first, ever = (
         {(kind, stratum): found for kind in kinds for stratum, found in _summed(sides, kind).items()}
@@ -151,7 +153,7 @@ def _of_stable(
     return first, first | ever
 
 
-def _summed(sides: Iterable[tuple[Gateway, Side]], kind: str) -> dict[str, Histogram]:
+def _summed(sides: Iterable[tuple[Gateway, RevisionCounts]], kind: str) -> dict[str, Histogram]:
     """Sums over gateways and generations, by stratum; only of gateways with the same buckets as the first."""
     bounds: tuple[float, ...] = ()
     sums: dict[str, list[int]] = {}

@@ -7,7 +7,7 @@ So a restarted operator takes the same measurement under the same key, and never
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun
 from slipway_operator.api.v1alpha1.provider import AnalysisPhase, MetricRun
 from slipway_operator.judging.measurement import Measured, measured, noted

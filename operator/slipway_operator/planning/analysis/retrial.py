@@ -6,10 +6,10 @@ The command line calls it (`slipway analyze`): the judge exists once, and the co
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from slipway_contracts.api.reading import encoded, read
+from slipway_contracts.api.writing import to_json
 from slipway_operator.api.objects import Json
-from slipway_operator.api.reading import encoded, read
 from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, RunVerdict
-from slipway_operator.api.writing import to_json
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import Template, found
 from slipway_operator.model.analysis.verdict import Verdict

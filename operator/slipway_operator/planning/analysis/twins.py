@@ -3,32 +3,31 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
-from slipway_operator.api.v1alpha1.twin_shadow import (
+from slipway_contracts.counters import (
+    PROBE_FAILED,
+    AgreementCounts,
+    EventCounts,
+    GenerationCounts,
+    LatencyCounts,
+    QualityCounts,
+    ScoreCounts,
+    no_pairs,
+    no_requests,
+    zero,
+)
+from slipway_contracts.twin_shadow import (
     ON_FAILURE,
-    FormerRate,
-    PredictionTolerance,
-    ShadowRun,
     TailThreshold,
     TwinLatency,
     TwinScorer,
     TwinShadow,
 )
+from slipway_operator.api.v1alpha1.analysis_run import AnalysisRun, Reason
+from slipway_operator.api.v1alpha1.twin_shadow import FormerRate, ShadowRun
 from slipway_operator.judging.epochs import clock_epoch
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import BAD_EVENTS, TOKENS_FLIP, slower
 from slipway_operator.model.cluster.observed import Gateway
-from slipway_operator.model.cluster.samples import (
-    PROBE_FAILED,
-    Agreements,
-    Discordance,
-    PairedTimes,
-    Quality,
-    Sample,
-    Scores,
-    Side,
-    Twins,
-)
 from slipway_operator.model.deployment.strategy import TwinAnalysis
 from slipway_operator.planning.analysis.columns import ColumnPart, CounterColumn
 from slipway_operator.planning.facts.situation import Course, Situation, rollout_of
@@ -41,12 +40,12 @@ MICROSECONDS = 1_000_000
 # -- what gateways counted
 
 
-def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, int, int, int]:
+def counted(column: CounterColumn, sample: GenerationCounts, canary: str) -> tuple[int, int, int, int]:
     """The four counters of a column: pairs, pairs with a known outcome, those against canary, those against its twin.
 
     Columns of other parts than WHOLE count what `ColumnPart` describes.
     """
-    found, latency = sample.twins.get(canary, Twins()), slower(column.metric.event)
+    found, latency = sample.twins.get(canary, no_pairs()), slower(column.metric.event)
     if column.part is ColumnPart.WITHHELD:
         offered = found.pairs + sum(found.withheld.values())
         return offered, offered, found.starved, found.withheld.get(PROBE_FAILED, 0)
@@ -59,15 +58,15 @@ def counted(column: CounterColumn, sample: Sample, canary: str) -> tuple[int, in
     if column.metric.scorer is not None:
         return _scores(column, found.scores)
     if latency is None:
-        events = found.events.get(BAD_EVENTS[column.metric.event], Discordance())
+        events = found.events.get(BAD_EVENTS[column.metric.event], zero(EventCounts))
         return found.pairs, found.pairs - events.unanswered, events.canary_only, events.twin_only
-    times = found.latencies.get(latency.kind, PairedTimes())
+    times = found.latencies.get(latency.kind, zero(LatencyCounts))
     if column.part is ColumnPart.TAIL:
         return times.tail_pairs, times.tail_pairs, times.tail_canary_only, times.tail_twin_only
     return times.pairs, times.pairs, times.over, 0
 
 
-def agreements(column: CounterColumn, found: Agreements) -> tuple[int, int, int, int]:
+def agreements(column: CounterColumn, found: AgreementCounts) -> tuple[int, int, int, int]:
     """Copies with two predictions, the number twice, those where canary's is another one, and 0.
 
     Of the column of copies: all, the number twice, those that failed on canary, and those that could not be read.
@@ -78,7 +77,7 @@ def agreements(column: CounterColumn, found: Agreements) -> tuple[int, int, int,
     return copies, copies, found.failed, found.unread
 
 
-def _quality(column: CounterColumn, found: Quality) -> tuple[int, int, int, int]:
+def _quality(column: CounterColumn, found: QualityCounts) -> tuple[int, int, int, int]:
     if column.part is ColumnPart.TEXTS:
         return found.texts, found.texts, found.differ, 0
     if column.part is ColumnPart.TOKENS:
@@ -86,7 +85,7 @@ def _quality(column: CounterColumn, found: Quality) -> tuple[int, int, int, int]
     return found.scored, found.scored, found.canary_only, found.twin_only
 
 
-def _scores(column: CounterColumn, found: Scores) -> tuple[int, int, int, int]:
+def _scores(column: CounterColumn, found: ScoreCounts) -> tuple[int, int, int, int]:
     """The four counters of a column about scores.
 
     A pair without a result, for a reason that may lie in its texts, counts as a pair with an unknown outcome.
@@ -101,27 +100,27 @@ def _scores(column: CounterColumn, found: Scores) -> tuple[int, int, int, int]:
     return found.scored + found.unknown, found.scored, found.canary_only, found.twin_only
 
 
-def are_sent(sample: Sample, canary: str) -> bool:
+def are_sent(sample: GenerationCounts, canary: str) -> bool:
     """Whether a gateway sent any pair with a copy to canary, by this sample."""
-    found = sample.twins.get(canary, Twins())
+    found = sample.twins.get(canary, no_pairs())
     return found.pairs + found.open > 0
 
 
 def _open(gateways: Iterable[Gateway], canary: str) -> int:
     """Pairs that were sent and have not ended, as far as gateways respond."""
     samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
-    return sum(sample.twins.get(canary, Twins()).open for sample in samples)
+    return sum(sample.twins.get(canary, no_pairs()).open for sample in samples)
 
 
 def _scoring(gateways: Iterable[Gateway], canary: str) -> int:
     """Pairs that were sent to a scorer and have no result yet, as far as gateways respond."""
     samples = (sample for gateway in gateways if gateway.incarnation for sample in gateway.samples)
-    return sum(sample.twins.get(canary, Twins()).scores.open for sample in samples)
+    return sum(sample.twins.get(canary, no_pairs()).scores.open for sample in samples)
 
 
 def _former(spec: AnalysisSpec, gateways: Iterable[Gateway], stable: str) -> tuple[FormerRate, ...]:
     """Bad and all sessions of stable so far, for each metric of bad events."""
-    sides = [sample.revisions.get(stable, Side()) for gateway in gateways for sample in gateway.samples]
+    sides = [sample.revisions.get(stable, no_requests()) for gateway in gateways for sample in gateway.samples]
     units = sum(side.units for side in sides)
     names = {metric.name: BAD_EVENTS[metric.event] for metric in spec.metrics if metric.event in BAD_EVENTS}
     return tuple(
@@ -203,19 +202,11 @@ def _table(
     table = TwinShadow(canary, course.stable or "", percentage, step.max_pairs_per_second, epoch, latencies)
     if on_failure:
         return replace(table, reference=ON_FAILURE)
-    return replace(table, quality=quality, scorer=_scorer(spec), tolerance=_tolerance(spec))
+    return replace(table, quality=quality, scorer=_scorer(spec), tolerance=spec.tolerance(paired=True))
 
 
 def _scorer(spec: AnalysisSpec) -> TwinScorer | None:
-    found = next((metric.scorer for metric in spec.metrics if metric.scorer), None)
-    if found is None:
-        return None
-    return TwinScorer(found.url, found.percentage, found.margin_thousandths, found.timeout_seconds)
-
-
-def _tolerance(spec: AnalysisSpec) -> PredictionTolerance | None:
-    found = spec.tolerance(paired=True)
-    return PredictionTolerance(found.relative_millionths, found.absolute_billionths) if found else None
+    return next((metric.scorer for metric in spec.metrics if metric.scorer), None)
 
 
 def _latencies(run: AnalysisRun, spec: AnalysisSpec) -> tuple[TwinLatency, ...]:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.objects import Json
-from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Condition
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.conditions.transitions import condition

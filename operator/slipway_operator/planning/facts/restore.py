@@ -10,18 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.api.writing import camel
+from slipway_contracts.route_table import Traffic, refusal
+from slipway_contracts.twin_shadow import TwinShadow, shadow_refusal
 from slipway_operator.api.v1alpha1.status import NEVER, RevisionStatus, Rollout, State, Status
-from slipway_operator.api.v1alpha1.twin_shadow import (
-    LONGEST_PROMPT,
-    MOST_PER_MINUTE,
-    MOST_PROMPTS,
-    ON_FAILURE,
-    PROBE_PATHS,
-    TwinProbes,
-    TwinShadow,
-)
-from slipway_operator.api.writing import camel
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.model.deployment.spec import Spec
@@ -131,37 +123,14 @@ def _rollout(status: Status, spec: Spec, observed: Observed, wanted: str, now: d
 
 
 def _is_table(table: Traffic) -> bool:
-    names = [item.revision for item in table.backends]
-    weights = [item.weight for item in table.backends]
-    percentages = [item.percentage for item in table.mirror_routes]
     shadow = table.twin_shadow
-    sound = len(set(names)) == len(names) and all(0 <= percent <= 100 for percent in (*weights, *percentages))
-    sound = sound and all(route.match for route in table.header_routes) and (shadow is None or is_shadow(shadow))
-    return sound and sum(weights) == 100 and 1 <= table.generation < MAX_GENERATION
+    sound = all(route.match for route in table.header_routes) and (shadow is None or is_shadow(shadow))
+    return sound and bool(table.backends) and 1 <= table.generation < MAX_GENERATION and not refusal(table)
 
 
 def is_shadow(shadow: TwinShadow) -> bool:
-    """Whether gateways accept a twin shadow: they use no table that has a part which they cannot parse."""
-    shares = 0 <= shadow.percentage <= 100 and shadow.max_pairs_per_second > 0
-    latencies = all(
-        one.measure in ("ttft", "itl", "e2e") and one.max_slowdown >= 0 and all(it.microseconds > 0 for it in one.tail)
-        for one in shadow.latencies
-    )
-    probes = shadow.probes is None or _are_probes(shadow.probes)
-    return (
-        shares
-        and shadow.revision != shadow.twin
-        and shadow.epoch >= 0
-        and latencies
-        and probes
-        and shadow.reference in (None, ON_FAILURE)
-    )
-
-
-def _are_probes(probes: TwinProbes) -> bool:
-    prompts = 0 < len(probes.prompts) <= MOST_PROMPTS and all(0 < len(it) <= LONGEST_PROMPT for it in probes.prompts)
-    bounds = 0 < probes.pairs_per_minute <= MOST_PER_MINUTE and probes.max_pairs > 0 and probes.max_tokens > 0
-    return prompts and bounds and probes.path in PROBE_PATHS.values()
+    """Whether gateways use a table with this twin shadow, and the twin is another revision."""
+    return shadow.revision != shadow.twin and not shadow_refusal(shadow)
 
 
 def _revisions(listed: tuple[RevisionStatus, ...], spec: Spec, now: datetime) -> tuple[RevisionStatus, ...]:

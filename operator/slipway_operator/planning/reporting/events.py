@@ -6,8 +6,8 @@ decisions: a crash between the writes of the status and of an Event may lose it,
 
 from collections.abc import Mapping
 
-from slipway_operator.api.times import format_time
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.api.times import format_time
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.v1alpha1.status import RevisionStatus, Rollout, SleepState, State
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Event, Evict

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.objects import Json
-from slipway_operator.api.v1alpha1.routes import Traffic
 from slipway_operator.api.v1alpha1.status import Condition, Phase, Status
 from slipway_operator.model.cluster import observed as cluster
 from slipway_operator.model.cluster.observed import Observed

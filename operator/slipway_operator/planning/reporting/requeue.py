@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from slipway_operator.api.v1alpha1.routes import Traffic
+from slipway_contracts.route_table import Traffic
 from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.cluster import downloads
 from slipway_operator.model.deployment.strategy import Pause

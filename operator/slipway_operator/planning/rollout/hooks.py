@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.v1alpha1.hooks import HookOutcome, HookState, HookType
 from slipway_operator.api.v1alpha1.status import Rollout, State
 from slipway_operator.model.cluster.plan import Event

@@ -7,7 +7,7 @@ deployment is asleep; only then do its pods leave. `spec.replicas` is not change
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
 from slipway_operator.api.v1alpha1.status import Sleep, SleepState, State
 from slipway_operator.model.cluster.plan import Event
 from slipway_operator.planning.facts.situation import Course, Situation

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from slipway_operator.api.v1alpha1.routes import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_contracts.route_table import Backend, HeaderRoute, MirrorRoute, Traffic
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow
 from slipway_operator.api.v1alpha1.status import Mode, Rollout, SleepState, State
-from slipway_operator.api.v1alpha1.twin_shadow import PredictionTolerance, TwinShadow
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.spec import AnalysisSpec
 from slipway_operator.model.analysis.template import found
@@ -148,8 +148,7 @@ def _mirror_routes(course: Course, at: Situation) -> tuple[MirrorRoute, ...]:
 def _tolerance(course: Course, at: Situation) -> PredictionTolerance | None:
     """The tolerance for comparing predictions for mirrored requests, of the first template with one; None without."""
     specs = _templates(course, at)
-    found = next((tolerance for spec in specs if (tolerance := spec.tolerance(paired=False))), None)
-    return PredictionTolerance(found.relative_millionths, found.absolute_billionths) if found else None
+    return next((tolerance for spec in specs if (tolerance := spec.tolerance(paired=False))), None)
 
 
 def _twin_shadow(course: Course, at: Situation) -> TwinShadow | None:

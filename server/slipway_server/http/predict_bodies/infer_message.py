@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 from google.protobuf.message import DecodeError
 
-from slipway_process import protobuf
+from slipway_contracts import protobuf
 
 from ...predict.executor import InferRequest
 from ...predict.json_data import dumps

@@ -5,13 +5,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from slipway_contracts.headers import PRIORITY_LIMIT, SHADOW
+
 from ...predict.description import ModelDescription
 from ...predict.executor import InferRequest
 from ...predict.tensors import Tensor
 from ..predict.checking import checked
 from ..predict.identity import ModelIdentity
-from ..requests.priority import PRIORITY_LIMIT
-from ..requests.shadow import SHADOW
 from . import infer_message, infer_request, row_bodies
 from .infer_answer import HEADER_LENGTH, PROTOBUF, InferAnswer, WrittenAnswer
 from .limits import Limits

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from ..errors import invalid
+from slipway_contracts.headers import PRIORITY_LIMIT
 
-PRIORITY_LIMIT = "X-Slipway-Priority-Limit"
+from ..errors import invalid
 
 
 def limit_priority(headers: Mapping[str, str], requested: int) -> int:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from slipway_contracts.headers import SHADOW
+
 from .priority import limit_priority
 
-SHADOW = "X-Slipway-Shadow"
 PRIORITY = 1001  # after all priorities that clients can request
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from slipway_contracts.headers import PROOF, TENANT, WEIGHT
+
 from ..errors import invalid
 
-TENANT = "X-Slipway-Tenant"
-PROOF = "X-Slipway-Tenant-Proof"
-WEIGHT = "X-Slipway-Tenant-Weight"
 WINDOW_S = 60
 SKEW_WINDOWS = 2  # by which clocks, and the time that a request travels, may differ
 RELOAD_S = 2.0  # seconds between two looks at the file of the keys

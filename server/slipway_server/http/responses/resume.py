@@ -14,17 +14,11 @@ from zlib import crc32
 
 from aiohttp import web
 
+from slipway_contracts.headers import RESUMABLE, RESUME, RESUME_BYTES, RETURNS
+
 from ..errors import HttpError, invalid
 from ..requests.bodies import body_of
 from ..requests.tenant import Tenants
-
-RESUMABLE = "X-Slipway-Resumable"
-STREAM = "X-Slipway-Stream"
-PROMPT_TOKENS = "X-Slipway-Prompt-Tokens"  # what a stream that is not read to its end costs
-RESUME = "X-Slipway-Resume"
-RESUME_BYTES = "X-Slipway-Resume-Bytes"
-RETURNS = "X-Slipway-Returns"
-RECOMPUTES = "X-Slipway-Recomputes"  # the whole answer is generated again, and charged again
 
 _RESUME = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{32})\.([0-9]{1,9})\.([0-9a-f]{8})")
 _SIZE = re.compile(r"[0-9]{1,10}")

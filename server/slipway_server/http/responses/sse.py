@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from slipway_contracts.headers import PROMPT_TOKENS, RECOMPUTES, STREAM
 from slipway_process.supervisor import observe
 
 from ..errors import HttpError
-from .resume import PROMPT_TOKENS, RECOMPUTES, STREAM, StreamPosition
+from .resume import StreamPosition
 
 DONE = b"data: [DONE]\n\n"
 # A line and no empty one behind it: once they have seen an id, OpenAI's clients take an empty line for the end of an

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from slipway_operator.api.writing import camel
+from slipway_contracts.api.writing import camel
 
 T = TypeVar("T", bound=type)
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from slipway_operator.api.markers import CelRule, Format
-from slipway_operator.api.times import parse_time
-from slipway_operator.api.writing import camel
+from slipway_contracts.api.markers import CelRule, Format
+from slipway_contracts.api.times import parse_time
+from slipway_contracts.api.writing import camel
 
 T = TypeVar("T", bound=type)
 

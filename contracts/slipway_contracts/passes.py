@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from .release_keys import ReleaseKeys
 
-TENANT = "X-Slipway-Jobs-Tenant"
-PASS = "X-Slipway-Jobs-Pass"
 INVALID_PASS = "invalid_pass"  # code of the error
 TO_JOBS, TO_GATEWAY = "jobs", "gateway"
 LIFETIME_S = 60

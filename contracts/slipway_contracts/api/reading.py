@@ -41,8 +41,21 @@ def read(kind: type[T], written: bytes, at: str = "") -> T:
     Raises:
         UnreadableObject: naming the path of all that is wrong.
     """
+    return _read(kind, written, at)
+
+
+def read_text(kind: type[T], value: Any) -> T:
+    """Read what a person wrote in a file: numbers may be texts, and a field that the type lacks is an error.
+
+    Raises:
+        UnreadableObject: when it is no JSON, or naming the path of all that is wrong.
+    """
+    return _read(kind, encoded(value), strict=False, extra="forbid")
+
+
+def _read(kind: type[T], written: bytes, at: str = "", **options: Any) -> T:
     try:
-        made: T = _adapter(cast(Hashable, kind)).validate_json(written)
+        made: T = _adapter(cast(Hashable, kind)).validate_json(written, **options)
     except ValidationError as error:
         found = [one for one in error.errors(include_url=False) if not _follows(one)]
         sentences = [_sentence(one, at) for one in found[:MOST_ERRORS]]
@@ -159,4 +172,5 @@ _WORDS: dict[str, Callable[[dict[str, Any], str], str]] = {
     "dict_type": _kind("an object"),
     "model_type": _kind("an object"),
     "dataclass_type": _kind("an object"),
+    "unexpected_keyword_argument": lambda context, given: "is no field",
 }

@@ -1,19 +1,21 @@
-"""status.traffic: the routing table of the gateways."""
+"""status.traffic: the routing table of the gateways, its digest, and what gateways refuse in it."""
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from slipway_operator.api.markers import AtMost
-from slipway_operator.api.types import Int32, Int64
-from slipway_operator.api.v1alpha1.twin_shadow import PredictionTolerance, TwinShadow
-from slipway_operator.api.writing import to_json
+from slipway_contracts.api.markers import AtMost
+from slipway_contracts.api.types import Int32, Int64, strict
+from slipway_contracts.api.writing import to_json
+from slipway_contracts.twin_shadow import PredictionTolerance, TwinShadow, outside, shadow_refusal, tolerance_refusals
 
 
+@strict
 @dataclass(frozen=True, slots=True)
 class HeaderMatch:
     """Match of a request header, by its whole value (exact) or the beginning of its value (prefix)."""
@@ -26,6 +28,7 @@ class HeaderMatch:
     """Beginning of the value."""
 
 
+@strict
 @dataclass(frozen=True, slots=True)
 class Backend:
     """Revision and its share of new requests."""
@@ -41,6 +44,7 @@ class Backend:
     other types, and where it is not known."""
 
 
+@strict
 @dataclass(frozen=True, slots=True)
 class HeaderRoute:
     """Route to a revision by request headers, regardless of the weights."""
@@ -53,6 +57,7 @@ class HeaderRoute:
     """Headers of a request. All must match."""
 
 
+@strict
 @dataclass(frozen=True, slots=True)
 class MirrorRoute:
     """Mirroring to a revision: it gets copies of a share of the requests that the other revision answers."""
@@ -68,6 +73,7 @@ class MirrorRoute:
     tolerance: PredictionTolerance | None = None
 
 
+@strict
 @dataclass(frozen=True, slots=True)
 class InferenceLogSample:
     """Requests of a classic model that gateways with an inference log write to it."""
@@ -78,6 +84,7 @@ class InferenceLogSample:
     """Whether their inputs and outputs are written, too."""
 
 
+@strict
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Routing table of the gateways.
@@ -89,7 +96,7 @@ class Traffic:
     """Generation of the table. It increases with every change."""
     model: str
     """Name that clients send as "model"."""
-    salt: str
+    salt: str = ""
     """Salt of the traffic split. It changes with each attempt, so that each attempt exposes different users."""
     backends: Annotated[tuple[Backend, ...], AtMost(8)] = ()
     """Revisions and their weights. The revision under test comes first."""
@@ -130,7 +137,48 @@ class Traffic:
 
 @lru_cache(4096)
 def _digest(table: Traffic) -> str:
-    """SHA-256 of canonical JSON, as in docs/contracts.md."""
-    hashed = {key: item for key, item in to_json(table).items() if key != "acknowledged"}
+    return digest(to_json(table))
+
+
+def digest(written: Mapping[str, Any]) -> str:
+    """SHA-256 of a table's canonical JSON without `acknowledged`, which follows from it; see docs/contracts.md."""
+    hashed = {key: item for key, item in written.items() if key != "acknowledged"}
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+class Routed(Protocol):
+    """The parts of a table that gateways refuse when they make no sense: see `refusal`."""
+
+    @property
+    def backends(self) -> tuple[Backend, ...]: ...
+    @property
+    def mirror_routes(self) -> tuple[MirrorRoute, ...]: ...
+    @property
+    def twin_shadow(self) -> TwinShadow | None: ...
+    @property
+    def inference_log(self) -> InferenceLogSample | None: ...
+
+
+def refusal(table: Routed) -> str:
+    """Why gateways do not route by a table, with the path of its field; empty where they do.
+
+    These are no bounds of the schema: the operator reads such a table, too, and writes another one over it.
+    """
+    return next(filter(None, _refusals(table)), "")
+
+
+def _refusals(table: Routed) -> Iterator[str]:
+    weights = [backend.weight for backend in table.backends]
+    yield from (outside("backends.weight", weight, 0, 100) for weight in weights)
+    if weights and sum(weights) != 100:
+        yield f"the weights sum to {sum(weights)}, not to 100"
+    if len({backend.revision for backend in table.backends}) != len(weights):
+        yield "a revision is listed twice"
+    for mirror in table.mirror_routes:
+        yield outside("mirrorRoutes.percentage", mirror.percentage, 0, 100)
+        yield from tolerance_refusals("mirrorRoutes.tolerance", mirror.tolerance)
+    if table.twin_shadow is not None:
+        yield shadow_refusal(table.twin_shadow)
+    if table.inference_log is not None:
+        yield outside("inferenceLog.percentage", table.inference_log.percentage, 0, 100)

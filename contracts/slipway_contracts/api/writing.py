@@ -7,7 +7,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, cast
 
-from slipway_operator.api.times import format_time
+from slipway_contracts.api.times import format_time
 
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 

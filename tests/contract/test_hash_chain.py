@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway_process.hash_chain import FIRST_PREV, MAX_LINE_BYTES, BrokenChain, Chain, digest, link, read_line
+from slipway_contracts.hash_chain import FIRST_PREV, MAX_LINE_BYTES, BrokenChain, Chain, digest, link, read_line
 
 
 def made(count: int = 5) -> list[bytes]:
