@@ -97,7 +97,15 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
 def planning_of(settings: OperatorSettings) -> PlanSettings:
     lease = f"{settings.own_namespace}/{settings.lease_name}"
     tls = settings.tls_new_revisions and bool(settings.internal_ca_secret)
-    return PlanSettings(settings.server_image, settings.endpoint, lease, settings.policy, tls, settings.predict_image)
+    return PlanSettings(
+        settings.server_image,
+        settings.endpoint,
+        lease,
+        settings.policy,
+        tls,
+        predict_image=settings.predict_image,
+        cpu_image=settings.cpu_image,
+    )
 
 
 def keys_of(settings: OperatorSettings, client: Client, cache: ObjectCache) -> Keys | None:

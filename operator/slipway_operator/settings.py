@@ -25,7 +25,7 @@ from slipway_process.values import FilePath, Flag, Name, Names, OnOff, OptionalF
 GATEWAY_SERVICE = "slipway-gateway-admin"
 LEASE_MIN_S = 3.0  # a busy machine would lose a shorter one
 # Flags in `explain --help`.
-EXPLAINED = ("log_level", "own_namespace", "server_image", "predict_image", "gateway_service", "endpoint")
+EXPLAINED = ("log_level", "own_namespace", "server_image", "predict_image", "cpu_image", "gateway_service", "endpoint")
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Pairs = tuple[tuple[str, str], ...]
@@ -104,6 +104,11 @@ class OperatorSettings(process.ProcessSettings):
         "",
         description="the same for new revisions of the tasks predict and classify whose format is onnx, xgboost, "
         "lightgbm or skops: an image without torch; without this flag --server-image",
+    )
+    cpu_image: Annotated[str, Flag("IMAGE")] = Field(
+        "",
+        description="the same for new revisions whose pods get no accelerator: an image with torch's build for CPUs, "
+        "some gigabytes smaller; without this flag --server-image",
     )
     gateway_service: Name = Field(GATEWAY_SERVICE, description="headless Service of the gateways' admin ports")
     endpoint: Annotated[str, Flag("URL")] = Field(

@@ -184,7 +184,7 @@ def test_the_registry_of_all_images_is_one_value(repository: str, pulled: str) -
     values = {
         "global": {"imageRegistry": "mirror:5000/hub", "other": {"of": "another chart"}},
         "operator": {"image": image},
-        "server": {"image": image, "predictImage": image},
+        "server": {"image": image, "predictImage": image, "cpuImage": image},
         "modelCache": {"namespaces": ["team-a"]},
         "jobs": {"enabled": True},
     }

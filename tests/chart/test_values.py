@@ -68,6 +68,9 @@ OTHER: Values = {
     "server.predictImage.repository": "mirror/predict",
     "server.predictImage.tag": "9",
     "server.predictImage.digest": _DIGEST,
+    "server.cpuImage.repository": "mirror/cpu",
+    "server.cpuImage.tag": "9",
+    "server.cpuImage.digest": _DIGEST,
     "tls.internal.enabled": True,
     "tls.internal.newRevisions": True,
     "tls.internal.issuerRef.name": "internal",
@@ -194,6 +197,7 @@ NEEDS: dict[str, Values] = {
         for name in ("hostPath", "maxBytes", "nodeSelector", "tolerations", "affinity", "priorityClassName")
     },
     **{f"server.predictImage.{leaf}": {"server.predictImage.repository": "predict"} for leaf in ("tag", "digest")},
+    **{f"server.cpuImage.{leaf}": {"server.cpuImage.repository": "cpu"} for leaf in ("tag", "digest")},
     "tls.internal.newRevisions": {"tls.internal.enabled": True},
     "tls.internal.issuerRef.name": {"tls.internal.enabled": True},
     **{

@@ -35,12 +35,13 @@ def test_operator_parses_its_flags(scenario: str) -> None:
     assert settings.namespaces == (("team-a", "team-b") if scenario == "namespaced" else ())
 
 
-def test_the_image_without_torch_is_used_only_where_it_is_named() -> None:
-    found = {}
-    for repository in ("", "registry/predict"):
-        chosen = _container("default", "operator", server={"predictImage": {"repository": repository, "tag": "7"}})
-        found[repository] = _operator(chosen["args"], {"POD_NAMESPACE": NAMESPACE}).predict_image
-    assert found == {"": "", "registry/predict": "registry/predict:7"}
+@pytest.mark.parametrize(("value", "setting"), [("predictImage", "predict_image"), ("cpuImage", "cpu_image")])
+def test_a_smaller_image_is_used_only_where_it_is_named(value: str, setting: str) -> None:
+    images = {}
+    for repository in ("", "registry/small"):
+        chosen = _container("default", "operator", server={value: {"repository": repository, "tag": "7"}})
+        images[repository] = getattr(_operator(chosen["args"], {"POD_NAMESPACE": NAMESPACE}), setting)
+    assert images == {"": "", "registry/small": "registry/small:7"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -21,12 +21,15 @@ class PlanSettings:
     policy: AdminPolicy = field(default_factory=AdminPolicy)
     tls: bool = False  # pods of new revisions serve HTTPS, where their engine can
     predict_image: str = ""  # in place of server_image for models that need no torch; empty: no such image
+    cpu_image: str = ""  # in place of server_image for pods without a device; empty: no such image
 
     def image_of(self, inputs: PodInputs) -> str:
-        """The image of a new revision: the smaller one where the spec itself says that torch is not needed."""
+        """The image of a new revision: a smaller one where the spec itself says what is not needed."""
         if inputs.engine.image:
             return inputs.engine.image
-        return self.predict_image if self.predict_image and inputs.needs_no_torch else self.server_image
+        if self.predict_image and inputs.needs_no_torch:
+            return self.predict_image
+        return self.cpu_image if self.cpu_image and inputs.needs_no_device else self.server_image
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,9 +138,18 @@ class PodInputs:
     @property
     def needs_no_torch(self) -> bool:
         """Whether the spec names a format that needs none: what `auto` finds is known in the pod alone."""
-        model = self.model
-        own = self.engine.type == SLIPWAY and self.pool is None  # a pool's pods have an image of their own
-        return own and model.task in CLASSIC and model.format in WITHOUT_TORCH
+        return self._runs_ours and self.model.task in CLASSIC and self.model.format in WITHOUT_TORCH
+
+    @property
+    def needs_no_device(self) -> bool:
+        """Whether the pods get no accelerator in any of the ways in which a spec asks for one."""
+        resources = self.resources
+        return self._runs_ours and not (resources.accelerator or resources.accelerator_type or resources.claim_template)
+
+    @property
+    def _runs_ours(self) -> bool:
+        # A pool's pods have an image of their own.
+        return self.engine.type == SLIPWAY and self.pool is None
 
     @cached_property
     def canonical(self) -> str:

@@ -1,4 +1,4 @@
-"""Which revisions get the image without torch: new ones whose spec names a format that does without it."""
+"""Which revisions get a smaller image: new ones whose spec says that they do without torch, or without a device."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from slipway_operator.model.inputs.pod_inputs import parse_inputs
+from slipway_operator.planning.decided import PlanSettings
 from tests.support.model_cluster import ModelCluster, healthy
 
 SMALL = "slipway-server-predict:1"
-LARGE = "slipway-server:1"
+LARGE, FOR_CPUS = "slipway-server:1", "slipway-server:1-cpu"
 IRIS = {"uri": "s3://bucket/iris", "task": "predict", "format": "onnx", "version": "v2"}
 
 
@@ -74,3 +75,27 @@ def test_a_change_of_the_setting_changes_no_revision() -> None:
         for _ in range(3):
             world.reconcile()
         assert images(world) == [LARGE, SMALL]
+
+
+def image_of(**spec: Any) -> str:
+    settings = PlanSettings(LARGE, "http://gateway/v1", predict_image=SMALL, cpu_image=FOR_CPUS)
+    return settings.image_of(parse_inputs({"model": {"uri": "hf://a/b"}} | spec, "chat"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "image"),
+    [
+        ({}, FOR_CPUS),
+        ({"resources": {"cpu": "4"}}, FOR_CPUS),
+        ({"model": IRIS}, SMALL),
+        ({"model": IRIS | {"format": "auto"}}, FOR_CPUS),
+        ({"resources": {"accelerator": {"resource": "nvidia.com/gpu", "count": 1}}}, LARGE),
+        ({"resources": {"accelerator": {"type": "a100", "count": 1}}}, LARGE),
+        ({"resources": {"accelerator": {"resourceClaimTemplateName": "gpu", "count": 1}}}, LARGE),
+        ({"engine": {"image": "mine:1"}}, "mine:1"),
+        ({"pool": {"name": "shared"}}, LARGE),
+    ],
+    ids=str,
+)
+def test_pods_without_a_device_get_the_image_for_cpus(spec: dict[str, Any], image: str) -> None:
+    assert image_of(**spec) == image
