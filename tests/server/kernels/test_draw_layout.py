@@ -63,7 +63,7 @@ def test_a_rule_of_another_size_moves_torch_and_c_alike() -> None:
     assert spec and spec.loader
     draw_header = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(draw_header)
-    for more in ({"top_a": "f4"}, {"top_a": "u8"}, {"top_a": "f4", "draws": "i4"}):
+    for more in ({"sharpness": "f4"}, {"sharpness": "u8"}, {"sharpness": "f4", "draws": "i4"}):
         fields = DRAW_FIELDS | more
         struct, dtype = draw_header.struct(fields), numpy.dtype(list(fields.items()), align=True)
         assert [getattr(struct, name).offset for name in fields] == [dtype.fields[name][1] for name in fields]

@@ -41,7 +41,10 @@ EventRule = Callable[[Condition | None, Condition | None], Event | None]  # of t
 
 @dataclass(frozen=True, slots=True)
 class ConditionType:
-    """`decide` returns what the condition says, or None where there is no such condition."""
+    """`decide` returns what the condition says, or None where there is no such condition.
+
+    While the spec is invalid, conditions `without_spec` follow what serves, and no change of a condition is an Event.
+    """
 
     name: str
     decide: Decide
