@@ -19,7 +19,7 @@ from aiohttp import web
 from slipway_operator import explain, watch
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.assembly import Process, certificates_of, components_of, gateways_of, keys_of, planning_of
-from slipway_operator.component import Component, start_tasks
+from slipway_operator.component import Component, close_all, start_tasks
 from slipway_operator.fetching.reader import new_session
 from slipway_operator.kube import auth
 from slipway_operator.kube.client import Client
@@ -127,10 +127,7 @@ async def _run(settings: OperatorSettings) -> int:
         gateways = gateways_of(settings, client, session, keys, tls=certificates is not None)
         process = Process(settings, client, cache, session, queue, lease, metrics, gateways, keys, certificates)
         components = components_of(process, pods)
-        try:
-            return await _serve(process, components)
-        finally:
-            await asyncio.gather(*(component.close() for component in components))
+        return await _serve(process, components)
 
 
 @contextlib.asynccontextmanager
@@ -185,6 +182,8 @@ async def _serve(process: Process, components: tuple[Component, ...]) -> int:
         if workers:
             # Reconciles in progress end; the next process repeats those that are cancelled.
             await asyncio.wait(workers, timeout=DRAIN_S)
+        # Before the lease is given back: what the next operator calls again, this one does not call any more.
+        await close_all(components)
         await tasks.close()
         await process.lease.release()
         await runner.cleanup()

@@ -91,7 +91,7 @@ def components_of(process: Process, pods: aiohttp.ClientSession) -> tuple[Compon
         Pepper(client, settings.own_namespace, settings.key_pepper_secret) if settings.key_pepper_secret else None,
         _audit(process),
     )
-    return tuple(component for component in components if component)
+    return tuple(component for component in components if component is not None)
 
 
 def planning_of(settings: OperatorSettings) -> PlanSettings:

@@ -1,14 +1,21 @@
 """What plugs into the operator: each component has a say in the reconciles of all ModelDeployments, a task, or both."""
 
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
 from slipway_operator.model.deployment.spec import Invalid, Spec
 from slipway_process.supervisor import OnFailure, Supervisor
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 BUSY_PAUSE_S = 5.0  # until the next reconcile, where calls wait for their turn
 
@@ -31,9 +38,10 @@ class NotYet(Exception):
 
 
 class Component:
-    """A part of the operator. `__main__` lists all of them; each method is called in the order of that list.
+    """A part of the operator. `assembly.py` lists all of them, in the order in which they have their say.
 
-    `task`: by which name `run` is supervised; empty where the component has no task.
+    What a reconcile needs fails with it: `observe` and `before`. Of all other methods an exception is logged, and the
+    other components go on. `task`: by which name `run` is supervised; empty where the component has no task.
     """
 
     task: ClassVar[str] = ""
@@ -48,7 +56,7 @@ class Component:
         return observed
 
     async def before(self, deployment: ReconciledDeployment, planned: Plan) -> None:
-        """Write what has to be there before the plan is executed. Raises ApiError: nothing of the plan is executed."""
+        """Write what has to be there before the plan is executed. Raises ApiError: none of its children is made."""
 
     def after(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
         """Act on a plan whose status was written; returns within how many seconds to reconcile again, None: whenever.
@@ -58,7 +66,7 @@ class Component:
         return None
 
     def forget(self, key: ObjectKey) -> None:
-        """Drop what is known of a ModelDeployment that is gone."""
+        """Drop what is known of a ModelDeployment that is gone. It may exist again at once, with another uid."""
 
     def leave(self, key: ObjectKey) -> None:
         """Drop what a ModelDeployment that is being deleted waits for."""
@@ -72,3 +80,20 @@ def start_tasks(components: tuple[Component, ...], tasks: Supervisor) -> None:
     for component in components:
         if component.task:
             tasks.start(component.task, component.run, component.on_failure)
+
+
+def each(components: Sequence[Component], call: Callable[[Component], Result]) -> Iterator[Result]:
+    """Yield the results of a call of each component. One that raises is logged, and the others go on."""
+    for component in components:
+        try:
+            yield call(component)
+        except Exception:
+            log.exception("a bug: the component %s raised", type(component).__name__)
+
+
+async def close_all(components: Sequence[Component]) -> None:
+    """Close all components. One that raises is logged, and the others are closed."""
+    results = await asyncio.gather(*(component.close() for component in components), return_exceptions=True)
+    for component, result in zip(components, results, strict=True):
+        if isinstance(result, Exception):
+            log.error("the component %s did not close", type(component).__name__, exc_info=result)

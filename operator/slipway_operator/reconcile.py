@@ -8,7 +8,7 @@ from datetime import datetime
 
 from slipway_operator.api.objects import Object, ObjectKey
 from slipway_operator.api.v1alpha1.status import Decision, Status
-from slipway_operator.component import Component, NotYet, ReconciledDeployment
+from slipway_operator.component import Component, NotYet, ReconciledDeployment, each
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.errors import ApiError, Leaving, NotFound, Stale
 from slipway_operator.kube.reading.objects import ObjectReader
@@ -85,8 +85,7 @@ class Reconciler:
             self._forget(key)
             return None
         if obj["metadata"].get("deletionTimestamp") or self._leaving.get(key) == obj["metadata"]["uid"]:
-            for component in self._components:
-                component.leave(key)
+            self._leave(key)
             return None
         logs.add(generation=obj["metadata"].get("generation"))
         return await self._advance(ReconciledDeployment(key, obj, parse(obj)), failures)
@@ -114,6 +113,7 @@ class Reconciler:
             # The deletion of a namespace cannot be cancelled; a later one of its name holds another object.
             log.info("the namespace is being deleted: nothing more is done for this ModelDeployment")
             self._leaving[key] = obj["metadata"]["uid"]
+            self._leave(key)
             return None
         except apply.CannotCreate as error:
             if failures + 1 >= REPORTED_FROM_FAILURE:
@@ -161,12 +161,14 @@ class Reconciler:
 
     def _act(self, deployment: ReconciledDeployment, observed: Observed, planned: Plan, now: datetime) -> float | None:
         """Let components act on the status that was written; returns the seconds until the next reconcile, if any."""
-        pauses = [component.after(deployment, observed, planned, now) for component in self._components]
+        pauses = each(self._components, lambda component: component.after(deployment, observed, planned, now))
         return min((pause for pause in (planned.requeue_after_s, *pauses) if pause is not None), default=None)
 
+    def _leave(self, key: ObjectKey) -> None:
+        list(each(self._components, lambda component: component.leave(key)))
+
     def _forget(self, key: ObjectKey) -> None:
-        for component in self._components:
-            component.forget(key)
+        list(each(self._components, lambda component: component.forget(key)))
         self._written.forget(key)
         self._reported.pop(key, None)
         self._leaving.pop(key, None)

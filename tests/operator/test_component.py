@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slipway_operator.api.objects import ObjectKey
-from slipway_operator.component import Component, NotYet, ReconciledDeployment, start_tasks
+from slipway_operator.component import Component, NotYet, ReconciledDeployment, close_all, start_tasks
 from slipway_operator.kube.errors import NotFound, Unavailable
 from slipway_operator.model.cluster.observed import Observed
 from slipway_operator.model.cluster.plan import Plan
@@ -95,6 +95,41 @@ async def test_what_a_component_cannot_write_keeps_the_plan_from_being_executed(
         await reconcile(client, components)
     assert calls[-1] == "before a after list"
     assert {"apply", "put_status", "create"}.isdisjoint(client.calls)
+
+
+async def test_a_bug_in_what_follows_the_status_stops_no_other_component(caplog: pytest.LogCaptureFixture) -> None:
+    client = FailingClient(chat())
+    components, calls = recorded(client, after=KeyError("a bug"))
+    again_after_s = await reconcile(client, components)
+    assert calls[-1] == "after b after create" and again_after_s is not None
+    assert "the component Recorded raised" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["forget", "leave"])
+async def test_a_bug_in_forgetting_leaves_nothing_behind_elsewhere(method: str) -> None:
+    gone = FailingClient(get=NotFound("no"))
+    client = gone if method == "forget" else FailingClient(chat(deletionTimestamp="2026-01-01T00:00:00Z"))
+    components, calls = recorded(client, **{method: KeyError("a bug")})
+    assert await reconcile(client, components) is None
+    assert calls[-1] == f"{method} b after get"
+
+
+class Unclosable(Component):
+    async def close(self) -> None:
+        raise RuntimeError("it hangs on")
+
+
+class Closing(Component):
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_component_that_does_not_close_keeps_no_other_one_open(caplog: pytest.LogCaptureFixture) -> None:
+    other = Closing()
+    await close_all((Unclosable(), other))
+    assert other.closed and "the component Unclosable did not close" in caplog.text
 
 
 class Working(Component):

@@ -142,7 +142,7 @@ class PodInputs:
 
     @property
     def needs_no_device(self) -> bool:
-        """Whether the pods get no accelerator in any of the ways in which a spec asks for one."""
+        """Whether the pods get no accelerator in any of the ways in which a spec names one."""
         resources = self.resources
         return self._runs_ours and not (resources.accelerator or resources.accelerator_type or resources.claim_template)
 
