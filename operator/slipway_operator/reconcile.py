@@ -25,12 +25,13 @@ from slipway_operator.planning.facts import restore
 from slipway_operator.planning.plan import plan
 from slipway_operator.telemetry.metrics import Metrics
 from slipway_process import logs
+from slipway_process.backoff import Backoff
 
 # From this consecutive failure on, the status shows why a child is refused. Earlier refusals often end by themselves:
 # for example, children of a deleted namesake go within 1 s.
 REPORTED_FROM_FAILURE = 3
 REPORT_AGAIN_S = 5.0
-STALE_PAUSE_S = 0.05  # at once, but without a busy loop
+STALE = Backoff(0.05, 5.0)  # after a conflict at once; a webhook or another writer may make one of each write
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Reconciler:
         self._components, self._settings = tuple(components), settings
         self._metrics, self._clock = metrics, clock
         self._leaving: dict[ObjectKey, str] = {}  # uid of a ModelDeployment whose namespace is being deleted
+        self._conflicts: dict[ObjectKey, int] = {}  # in a row
         self._written = WrittenStatuses()
         self._reported: dict[ObjectKey, Decision | None] = {}  # the last decision whose Event this process knows of
 
@@ -63,6 +65,7 @@ class Reconciler:
             try:
                 again_after_s = await self._reconcile(key, failures)
                 result = "ok"
+                self._conflicts.pop(key, None)
                 return again_after_s
             except NotYet as error:
                 result = "ok"
@@ -70,7 +73,8 @@ class Reconciler:
             except Stale:
                 result = "stale"
                 self._objects.doubt(key)
-                return STALE_PAUSE_S
+                self._conflicts[key] = self._conflicts.get(key, 0) + 1
+                return STALE.delay_s(self._conflicts[key])
             except ApiError as error:
                 result = type(error).__name__.lower()
                 self._objects.doubt(key)

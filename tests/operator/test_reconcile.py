@@ -94,6 +94,17 @@ async def test_stale_means_again_at_once():
     assert client.result == "stale"
 
 
+async def test_conflicts_of_each_write_make_no_busy_loop():
+    client = FailingClient(chat(), put_status=Stale("a webhook refuses it"))
+    reconcile_it = reconciler(client)
+    pauses = [await reconcile_it(KEY, 0) for _ in range(9)]
+    assert pauses[0] <= 0.1 and pauses == sorted(pauses) and pauses[-1] == 5.0
+    del client.failures["put_status"]
+    await reconcile_it(KEY, 0)
+    client.failures["put_status"] = Stale("newer")
+    assert await reconcile_it(KEY, 0) == pauses[0], "one conflict after a success is nothing special"
+
+
 async def test_an_api_server_that_is_away_means_backoff():
     client = FailingClient(chat(), list=Unavailable("503"))
     with pytest.raises(Unavailable):
