@@ -103,7 +103,7 @@ async def host(client, namespace):
 
 
 @pytest.fixture
-async def served(client, namespace, chat, host, monkeypatch):
+async def served(client, namespace, chat, host, registrations, monkeypatch):
     """The metrics API, registered and running; the providers that it reported; its pods."""
     uid = chat["metadata"]["uid"]
     sampler = MetricsSampler(None, None)  # the test adds the readings
@@ -117,10 +117,6 @@ async def served(client, namespace, chat, host, monkeypatch):
     await api.keep()
     yield api, reported, pods
     await api._stop()
-    for name in GROUPS:
-        with contextlib.suppress(NotFound):
-            live = await client.get(API_SERVICES, None, name)
-            await client.delete(API_SERVICES, None, name, live["metadata"]["uid"])
 
 
 async def raw(api_server, path):

@@ -48,18 +48,14 @@ def metrics_port():
 
 
 @pytest.fixture
-async def operator_flags(client, namespace, metrics_port):
+async def operator_flags(client, namespace, metrics_port, registrations):
     owner = await allow_registration(client, namespace)
-    yield [
+    return [
         "--metrics-api-service=operator-metrics",
         f"--metrics-api-port={metrics_port}",
         f"--metrics-api-owner={owner}",
         "--prices=cpu=0.5,nvidia.com/gpu=2.5",
     ]
-    for name in GROUPS:
-        with contextlib.suppress(NotFound):
-            live = await client.get(API_SERVICES, None, name)
-            await client.delete(API_SERVICES, None, name, live["metadata"]["uid"])
 
 
 def as_front_proxy(api_server):

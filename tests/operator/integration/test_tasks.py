@@ -36,7 +36,12 @@ from tests.support.tasks import Started, fail, page_of, reasons
 
 from .conftest import MANIFEST
 
-pytestmark = [pytest.mark.integration, pytest.mark.finding("F4"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.finding("F4"),
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("registrations"),
+]
 
 # By task: what its loop calls.
 LOOPS: dict[str, tuple[Any, str]] = {
