@@ -35,11 +35,13 @@ class SharedStores(NamedTuple):
     @property
     def tasks(self) -> dict[str, SharedCounters | SharedBudgets]:
         """Those with a task, by its name."""
-        return {name: store for name, store in (("limits", self.limits), ("budgets", self.budgets)) if store}
+        return {
+            name: store for name, store in (("limits", self.limits), ("budgets", self.budgets)) if store is not None
+        }
 
     @property
     def stores(self) -> tuple[SharedCounters | SharedBudgets | SharedClaims, ...]:
-        return tuple(store for store in self if store)
+        return tuple(store for store in self if store is not None)
 
 
 def shared_stores(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> SharedStores:
@@ -54,11 +56,11 @@ def shared_stores(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Le
     from ..sharing.redis_claims import RedisClaims
     from ..sharing.redis_counters import RedisCounters
 
-    place = (url, settings.redis_prefix, settings.redis_timeout_s)
+    connection = (url, settings.redis_prefix, settings.redis_timeout_s)
     return SharedStores(
-        RedisCounters(*place, metrics),
-        RedisBudgets(*place, metrics, own=ledger.own, hour=lambda: ledger.hour),
-        RedisClaims(*place),
+        RedisCounters(*connection, metrics),
+        RedisBudgets(*connection, metrics, own=ledger.own, hour=lambda: ledger.hour),
+        RedisClaims(*connection),
     )
 
 
