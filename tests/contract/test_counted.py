@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from slipway_operator.model.analysis.spec import AnalysisSpec, MetricSpec, MinSa
 from slipway_operator.model.analysis.template import BAD_EVENTS, BUILT_IN, DRIFT_EVENTS, slower
 from slipway_operator.model.analysis.verdict import Reading
 from slipway_operator.planning.analysis import counting
-from tests.support.report import as_report
+from tests.support.report import as_json, as_report
 
 NOW = parse_time("2026-01-01T00:00:00Z")
 PAIR = ("aaa", "bbb")
@@ -105,15 +106,19 @@ def test_latency_limit_comes_from_requests_beside_the_canary_when_there_are_enou
             assert [item.seconds for item in run.thresholds if item.metric == "ttft"] == found
 
 
+def reported_by(counters: gateway_samples.Samples, route: Any) -> dict[str, Any]:
+    """The `routes` of a gateway's report."""
+    samples = as_json(counters.report(route, 0.0))
+    return {"default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": samples}}
+
+
 def test_counts_of_a_gateway_arrive_as_counted() -> None:
     counters = gateway_samples.Samples()
     epoch, at = counters.epoch(ROUTE), gateway_samples.stratum(100, stream=True)
     incarnation = "i1"
 
     def answers() -> list:
-        routes = {
-            "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE, 0.0)}
-        }
+        routes = reported_by(counters, ROUTE)
         text = json.dumps({"incarnation": incarnation, "bounds": gateway_samples.BOUNDS, "routes": routes})
         return parsed(text)
 
@@ -153,9 +158,7 @@ def judged(
     at = gateway_samples.stratum(100, stream=False)
 
     def answers() -> list:
-        routes = {
-            "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(ROUTE, 0.0)}
-        }
+        routes = reported_by(counters, ROUTE)
         return parsed(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
 
     def request(revision: str, key: str, *, fails: bool) -> None:
@@ -200,9 +203,7 @@ def test_counts_of_mirrored_pairs_arrive_as_counted() -> None:
     epoch = counters.epoch(route)
 
     def answers() -> list:
-        routes = {
-            "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(route, 0.0)}
-        }
+        routes = reported_by(counters, route)
         return parsed(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
 
     spec = BUILT_IN["llm-shadow-drift"].spec
@@ -237,9 +238,7 @@ def test_counts_of_pairs_arrive_as_counted() -> None:
     shadow = TwinShadow("aaa", "bbb", 100, 10, latencies=(latency,))
 
     def answers() -> list:
-        routes = {
-            "default/chat": {"uid": "u1", "generation": 41, "revisions": {}, "samples": counters.report(route, 0.0)}
-        }
+        routes = reported_by(counters, route)
         return parsed(json.dumps({"incarnation": "i1", "bounds": gateway_samples.BOUNDS, "routes": routes}))
 
     def leg(seconds: float, *bad: str) -> RequestOutcome:

@@ -46,6 +46,7 @@ from slipway_server.http.service import ERRORS
 from slipway_server.http.slipway import token_events, typed_error, typed_events
 from testkit import ROOT
 from tests.contract.documented import TEXT, routes
+from tests.support.report import as_json, route_reports
 
 RECORDED = ROOT / "tests/contract/recorded/samples.json"
 ROUTE = Route("default/chat", "u", "chat", generation=41, backends=(Backend("9d04aa31c2", 25), Backend("s", 75)))
@@ -79,7 +80,7 @@ def test_samples_have_the_documented_shape() -> None:
     bins = PredictionBins()
     assert all(bins.place(number / 7) is None for number in range(LEARNED))
     epoch.predict(ended, 0.5, bins)
-    (reported,) = counters.report(ROUTE, 1.0)
+    (reported,) = as_json(counters.report(ROUTE, 1.0))
     revision = "9d04aa31c2"
     assert shape(reported["revisions"][revision]) == shape(documented()["revisions"][revision])
     assert set(reported) == set(documented())
@@ -98,7 +99,7 @@ def test_comparisons_have_the_documented_shape() -> None:
     counters = Samples()
     for measure in samples.COMPARISONS:
         counters.epoch(ROUTE).compared("9d04aa31c2", measure, 1, 0)
-    (reported,) = counters.report(ROUTE, 0.0)
+    (reported,) = as_json(counters.report(ROUTE, 0.0))
     assert shape(reported["shadow"]) == shape(documented()["shadow"])
 
 
@@ -106,7 +107,7 @@ def test_agreements_have_the_documented_shape_and_the_operator_reads_it() -> Non
     counters = Samples()
     for key, found in enumerate((Agreement.AGREED, Agreement.DISAGREED, Agreement.UNREAD, Agreement.FAILED)):
         counters.epoch(ROUTE).agreed("9d04aa31c2", str(key), found)
-    (reported,) = counters.report(ROUTE, 0.0)
+    (reported,) = as_json(counters.report(ROUTE, 0.0))
     assert shape(reported["agreements"]) == shape(documented()["agreements"])
     (sample,) = read([reported], {})
     assert sample.agreements == {"9d04aa31c2": AgreementCounts(compared=2, disagreed=1, unread=1, failed=1)}
@@ -122,20 +123,20 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
     legs = RequestOutcome(("empty",), {"ttft": 0.9}), RequestOutcome((), {"ttft": 0.7})
     counts.end(shadow, "b<4k,stream", *legs, probe=True)
     counts.withheld |= {"busy": 3, "twin_refused": 1}
-    (reported,) = counters.report(ROUTE, 0.0)
+    (reported,) = as_json(counters.report(ROUTE, 0.0))
     assert shape(reported["twins"]) == shape(documented()["twins"])
     (sample,) = read([reported], {})
     found = sample.twins["9d04aa31c2"]
     assert (found.open, found.pairs, found.starved) == (1, 1, 4)
     counts.quality.count_texts(equal=False)
     counts.quality.count_tokens(100, 2, 1)
-    (reported,) = counters.report(ROUTE, 0.0)
+    (reported,) = as_json(counters.report(ROUTE, 0.0))
     (sample,) = read([reported], {})
     assert sample.twins["9d04aa31c2"].quality == QualityCounts(1, 1, 1, 100, 2, 1, 1, 0, 0)
     counts.scores.count(1, (0.25, 0.5))
     counts.scores.count(-1)
     counts.scores.blocked += 1
-    (reported,) = counters.report(ROUTE, 0.0)
+    (reported,) = as_json(counters.report(ROUTE, 0.0))
     (sample,) = read([reported], {})
     rated = replace(
         zero(ScoreCounts),
@@ -150,7 +151,7 @@ def test_pairs_have_the_documented_shape_and_the_operator_reads_it() -> None:
     assert sample.twins["9d04aa31c2"].scores == rated
     counts.agreements.count(Agreement.DISAGREED)
     counts.agreements.count(Agreement.FAILED)
-    (reported,) = counters.report(ROUTE, 0.0)
+    (reported,) = as_json(counters.report(ROUTE, 0.0))
     (sample,) = read([reported], {})
     assert sample.twins["9d04aa31c2"].agreements == AgreementCounts(1, 1, 0, 1)
     assert found.probes == ProbeCounts(1, 0, 0, 1)
@@ -186,7 +187,7 @@ def counted() -> list[dict[str, Any]]:
     counts.quality.count_tokens(100, 2, 1)
     counts.scores.count(1, (0.25, 0.5))
     counts.agreements.count(Agreement.FAILED)
-    return counters.report(ROUTE, 1.0)
+    return as_json(counters.report(ROUTE, 1.0))
 
 
 def within(former: Any, now: Any) -> bool:
@@ -234,7 +235,7 @@ async def test_the_report_has_them() -> None:
     endpoint = balancer.pick("chat", "k1", ())
     assert endpoint and endpoint.revision == assign_revision(ROUTE, "k1") == "s"
     balancer.first_attempts.record(endpoint, "k1", stratum(0, stream=False), 0.0, is_sample=True).fail(0.0)
-    (reported,) = balancer.report()["default/chat"]["samples"]
+    (reported,) = route_reports(balancer)["default/chat"]["samples"]
     assert (reported["generation"], reported["revisions"]["s"]["events"]["errors"]) == (41, 1)
 
 

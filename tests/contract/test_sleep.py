@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
+from slipway_contracts.gateway_report import encoded
 from slipway_contracts.route_table import Backend, Traffic
 from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.routing import table
@@ -20,7 +21,7 @@ from slipway_process.supervisor import Supervisor
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, routes, traffic
 from tests.crds.objects import model_deployment, path
-from tests.support.report import as_report
+from tests.support.report import as_report, route_reports
 
 ASLEEP = Traffic(3, "chat", "s", (Backend("abcdefgh22", 100),), (), 300, asleep=True, wake_seconds=8)
 
@@ -47,10 +48,10 @@ def test_operator_reads_activity_as_the_gateway_reports_it() -> None:
     balancer = LoadBalancer(GatewayMetrics("test"), clock=lambda: 50.0)
     balancer.publish(table.build([route_of(ASLEEP)], []))
     (documented,) = routes()["routes"].values()
-    assert set(balancer.report()["default/chat"]["activity"]) == set(documented["activity"])
+    assert set(route_reports(balancer)["default/chat"]["activity"]) == set(documented["activity"])
 
     def seen() -> Any:
-        return gateways.Answer("gw", True, True, as_report(balancer.report())).about("default", "chat", "u-1")
+        return gateways.Answer("gw", True, True, encoded(balancer.report())).about("default", "chat", "u-1")
 
     assert (seen().held, seen().known_s, seen().last_request_s, seen().idle_s) == (0, 0.0, None, 0.0)
     activity = balancer.enter("chat")

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from slipway_contracts.api.writing import to_json
+from slipway_contracts.gateway_report import encoded
 from slipway_contracts.route_table import (
     Backend,
     HeaderMatch,
@@ -43,7 +44,7 @@ from testkit import ROOT
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports, routes, traffic
 from tests.crds.objects import model_deployment, path
-from tests.support.report import as_report
+from tests.support.report import route_reports
 
 HEADERS = (HeaderRoute("testers", "abcdefgh22", (HeaderMatch("x-team", prefix="qa-"), HeaderMatch("host", "p.io"))),)
 BACKENDS = (Backend("abcdefgh22", 25, "v2", "vllm"), Backend("zyxwvuts76", 75))
@@ -210,7 +211,7 @@ def test_operator_reads_what_the_gateway_reports() -> None:
     endpoint = balancer.pick("org/chat", "key", ())
     assert endpoint
     balancer.start_attempt(endpoint, first=True)
-    about = gateways.Answer("gw", True, True, as_report(balancer.report())).about("default", "chat", "u-1")
+    about = gateways.Answer("gw", True, True, encoded(balancer.report())).about("default", "chat", "u-1")
     assert (about.generation, about.inflight["abcdefgh22"]) == (41, 1)
     assert about.at_pods["abcdefgh22"] == {"10.0.0.1": 1}
     assert (about.digest, about.weights["abcdefgh22"]) == (TRAFFIC.digest, 25)
@@ -225,7 +226,7 @@ def test_report_has_the_documented_shape() -> None:
         table.build([route], [table.RevisionEndpoints("default/chat", "abcdefgh22", ("http://10.0.0.1:8000",))])
     )
     (documented,) = routes()["routes"].values()
-    reported = balancer.report()["default/chat"]
+    reported = route_reports(balancer)["default/chat"]
     assert set(reported) == set(documented)
     assert set(reported["failsafe"]) == set(documented["failsafe"])
     assert set(reported["service"]) == set(documented["service"])

@@ -19,6 +19,7 @@ from slipway_gateway.judging.agreement import compare
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.wire.predictions import MAX_BYTES, MAX_ROWS, Predictions, read_predictions
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .grpc_gateway import INFER, echo, grpc_gateway, infer, inferred, inferring
 from .harness import Gateway, Handler, answering, gateway, table, upstream
@@ -146,7 +147,7 @@ async def predict(gate: Gateway, times: int = 1, path: str = SIMPLE, **headers: 
 
 def counted(gate: Gateway) -> dict[str, int]:
     """Counts of the last generation, without those that are 0."""
-    epochs = gate.balancer.report()["default/chat"]["samples"]
+    epochs = route_reports(gate.balancer)["default/chat"]["samples"]
     return {name: number for name, number in epochs[-1]["agreements"].get("canary", {}).items() if number}
 
 
@@ -156,7 +157,7 @@ async def test_predictions_of_both_are_compared_and_clients_see_stables_alone() 
         assert {json.loads(body)["prediction"] for body in bodies} == {"cat"}
         assert counted(gate) == {"compared": 9, "disagreed": 3}
         assert results(gate) == {"agreed": 6, "disagreed": 3}
-        revisions = gate.balancer.report()["default/chat"]["samples"][-1]["revisions"]
+        revisions = route_reports(gate.balancer)["default/chat"]["samples"][-1]["revisions"]
         assert set(revisions) == {"stable"}, "no counter of clients' requests knows of canary"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import Gateway, drop, echo, gateway, streaming, upstream
 
@@ -246,9 +247,9 @@ async def test_routes_report_is_the_contract() -> None:
         assert report == {"incarnation": "incarnation", "draining": False, "routes": {"default/chat": route}}
         # A revision that left the table is reported while streams still run on it.
         gate.route(("new", 100, []))
-        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
+        assert route_reports(gate.balancer)["default/chat"]["revisions"]["rev"]["inflight"] == 1
         running.close()
-        await until_async(lambda: "rev" not in gate.balancer.report()["default/chat"]["revisions"])
+        await until_async(lambda: "rev" not in route_reports(gate.balancer)["default/chat"]["revisions"])
 
 
 async def test_metrics() -> None:

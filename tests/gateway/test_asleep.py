@@ -14,6 +14,7 @@ from slipway_gateway.balancing.activity import ActivityTracker
 from slipway_gateway.routing.table import RevisionEndpoints, RouteTable, build
 from testkit.until import until_async
 from tests.gateway.harness import Gateway, answering, drop, echo, gateway, streaming, table, upstream
+from tests.support.report import as_json
 
 STREAM = {"model": "chat", "stream": True}
 
@@ -241,13 +242,13 @@ def test_activity_counts_from_the_last_request_of_this_very_route() -> None:
     one = RouteTable({"default/chat": table(1, ("r1", 100, [])).routes["default/chat"]})
     tracker.follow(one.routes)
     now = 110.0
-    assert tracker.report("default/chat") == {"held": 0, "known_s": 10.0, "last_request_s": None}
+    assert as_json(tracker.report("default/chat")) == {"held": 0, "known_s": 10.0, "last_request_s": None}
     activity = tracker.enter("default/chat")
     now = 115.0
-    assert tracker.report("default/chat")["last_request_s"] == 0.0
+    assert as_json(tracker.report("default/chat"))["last_request_s"] == 0.0
     tracker.leave(activity)
     now = 117.0
     tracker.follow(one.routes)
-    assert tracker.report("default/chat") == {"held": 0, "known_s": 17.0, "last_request_s": 2.0}
+    assert as_json(tracker.report("default/chat")) == {"held": 0, "known_s": 17.0, "last_request_s": 2.0}
     tracker.follow({"default/chat": replace(one.routes["default/chat"], uid="another")})
-    assert tracker.report("default/chat") == {"held": 0, "known_s": 0.0, "last_request_s": None}
+    assert as_json(tracker.report("default/chat")) == {"held": 0, "known_s": 0.0, "last_request_s": None}

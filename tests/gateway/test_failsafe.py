@@ -15,6 +15,7 @@ from slipway_gateway.balancing.load_balancer import LoadBalancer
 from slipway_gateway.routing.table import Route
 from slipway_gateway.serving.operator_token import OperatorToken
 from slipway_gateway.telemetry.metrics import GatewayMetrics
+from tests.support.report import route_reports
 
 from . import test_process
 from .harness import echo, gateway, refused_url, table, upstream
@@ -228,7 +229,7 @@ def test_a_new_generation_undoes_a_cut(caplog: pytest.LogCaptureFixture) -> None
         lease.failed()
         lease.release()
     assert picked(one) == "s" and gauge(one, "cut_off") == 1
-    report = one.report()["default/chat"]
+    report = route_reports(one)["default/chat"]
     assert report["failsafe"] == {"cut_off": "c", "reason": "its last 5 tries failed", "expired": False}
     assert report["revisions"]["c"]["failures"] == 5
     assert "revision c is cut off: its last 5 tries failed" in caplog.text
@@ -252,7 +253,7 @@ def test_weights_without_renewal_expire(caplog: pytest.LogCaptureFixture) -> Non
     # New endpoints, or the same table again, do not renew the weights.
     one.publish(table(1, ("c", 99, ["http://c", "http://d"]), HERE[1]))
     assert picked(one) == "s" and gauge(one, "expired") == 1
-    assert one.report()["default/chat"]["failsafe"]["expired"]
+    assert route_reports(one)["default/chat"]["failsafe"]["expired"]
     assert "the operator did not renew its weights" in caplog.text
     one.failsafe.renew()
     assert picked(one) == "c"

@@ -21,6 +21,7 @@ from slipway_gateway.judging.outcome import AnswerOrigin
 from slipway_gateway.routing.table import RouteTable
 from slipway_gateway.sharing.counters import CountersAway
 from slipway_gateway.telemetry.inference_log import Exchanged, InferenceLog
+from tests.support.report import route_reports
 
 from .grpc_gateway import INFER, echo, grpc_gateway, infer
 from .harness import Gateway, Handler, gateway, table, upstream
@@ -90,7 +91,7 @@ async def statuses(gate: Gateway, *entries: dict[str, Any], **options: Any) -> l
 
 def counted(gate: Gateway) -> dict[str, tuple[int, int]]:
     """Sessions with feedback, and those with a wrong answer, by revision."""
-    epochs = gate.balancer.report()["default/chat"]["samples"]
+    epochs = route_reports(gate.balancer)["default/chat"]["samples"]
     return {name: (one["rated"], one["wrong"]) for name, one in epochs[-1]["revisions"].items()}
 
 
@@ -262,7 +263,7 @@ async def test_feedback_on_a_former_generation_counts_there_while_it_is_reported
             )
             if generation == 4:
                 assert await statuses(gate, {"id": seen[0], "correct": False}) == ["accepted"]
-                first = gate.balancer.report()["default/chat"]["samples"][0]
+                first = route_reports(gate.balancer)["default/chat"]["samples"][0]
                 assert first["generation"] == 1 and first["revisions"]["canary"]["wrong"] == 1
         assert await statuses(gate, {"id": seen[1], "correct": False}) == ["expired"]
 

@@ -20,6 +20,7 @@ from slipway_process.network.mutual_tls import IdentityFiles, has_certificate, r
 from slipway_process.network.resolver import NameResolver
 from testkit.until import until_async
 from tests.support.certificates import GATEWAY_HOST, HOST, PODS, client_of, install, issue, new_authority
+from tests.support.report import route_reports
 
 from .harness import Gateway, echo, gateway, streaming, upstream
 from .test_process import gateway as process
@@ -193,7 +194,7 @@ async def test_counts_at_pods_and_the_access_log_have_addresses(folders: tuple[P
     ):
         request = asyncio.create_task(gate.post(WHOLE))
         await until_async(lambda: pod.seen)
-        report = gate.balancer.report()["default/chat"]
+        report = route_reports(gate.balancer)["default/chat"]
         assert report["revisions"]["rev"]["pods"] == {"127.0.0.1": 1}
         release.set()
         (await request).close()

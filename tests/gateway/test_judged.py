@@ -16,6 +16,7 @@ from slipway_gateway.judging.samples import BOUNDS
 from slipway_gateway.routing.router import assign_revision
 from slipway_gateway.routing.table import RouteTable
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import (
     Gateway,
@@ -75,7 +76,7 @@ async def ask(gate: Gateway, body: object = ASK, **options: Any) -> int:
 
 
 def counts(gate: Gateway, revision: str = "rev") -> dict[str, Any]:
-    epochs = gate.balancer.report()["default/chat"]["samples"]
+    epochs = route_reports(gate.balancer)["default/chat"]["samples"]
     return epochs[-1]["revisions"][revision] if epochs else {}
 
 
@@ -199,7 +200,7 @@ async def test_failed_first_attempt_counts_when_the_retry_succeeds() -> None:
         gate.route(("c", 100, [bad.url]), ("s", 0, [good.url]))
         assert await ask(gate) == 200
         assert judged(gate, "c") == (1, {"errors": 1})
-        assert set(gate.balancer.report()["default/chat"]["samples"][-1]["revisions"]) == {"c"}
+        assert set(route_reports(gate.balancer)["default/chat"]["samples"][-1]["revisions"]) == {"c"}
 
 
 async def test_busy_response_ends_the_attempt_and_the_retry_is_no_sample() -> None:
@@ -246,7 +247,7 @@ async def test_a_stream_that_goes_on_elsewhere_was_cut_all_the_same() -> None:
         assert (await answer.read()).endswith(b"[DONE]\n\n") and gate.outcomes() == {"ok": 1}
         assert judged(gate) == (1, {"errors": 1}) and not any(counts(gate)["slow"].values())
         # It counts where it was assigned.
-        assert [epoch["generation"] for epoch in gate.balancer.report()["default/chat"]["samples"]] == [1]
+        assert [epoch["generation"] for epoch in route_reports(gate.balancer)["default/chat"]["samples"]] == [1]
 
 
 @pytest.mark.parametrize("limit", [{"idle_timeout_s": 0.3}, {"request_timeout_s": 0.3}])
@@ -258,7 +259,7 @@ async def test_answers_that_take_too_long(handler: Handler, limit: dict[str, flo
 
 
 def side(gate: Gateway, revision: str) -> dict[str, Any]:
-    return gate.balancer.report()["default/chat"]["samples"][-1]["revisions"][revision]
+    return route_reports(gate.balancer)["default/chat"]["samples"][-1]["revisions"][revision]
 
 
 @pytest.mark.parametrize("handler", [saying(WORD, first_s=30), saying(WORD, WORD, gap_s=30)])
@@ -318,7 +319,7 @@ async def test_a_deadline_of_the_clients_own_is_no_failure(code: str, failures: 
     async with served(whole(error, 504)) as (gate, _):
         assert await ask(gate, {"model": "chat", "prompt": "x", "timeout": 0.001}) == 504
         assert judged(gate) == (1, failures)
-        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["failures"] == len(failures)
+        assert route_reports(gate.balancer)["default/chat"]["revisions"]["rev"]["failures"] == len(failures)
 
 
 SPLIT = (("canary", 25), ("stable", 75))
@@ -352,11 +353,12 @@ async def test_one_client_cuts_no_revision_off_whatever_sessions_it_invents() ->
         for session in of_canary[:30]:
             now_s += 1
             assert await send(gate, "hostile", session) == 500
-        assert not gate.balancer.report()["default/chat"]["failsafe"]["cut_off"]
+        assert not route_reports(gate.balancer)["default/chat"]["failsafe"]["cut_off"]
         for session in of_canary[30:40]:
             now_s += 1
             await send(gate, "victim", session)
-        assert gate.balancer.report()["default/chat"]["failsafe"]["cut_off"] == "canary", "two clients see the same"
+        report = route_reports(gate.balancer)["default/chat"]
+        assert report["failsafe"]["cut_off"] == "canary", "two clients see the same"
 
 
 @pytest.mark.finding(18)
@@ -456,7 +458,7 @@ async def test_a_request_counts_at_the_weights_that_it_was_assigned_at() -> None
         gate.route(("rev", 60, [server.url]), ("next", 40, [server.url]))
         assert await asking == 200
         assert await ask(gate, ASK | {"user": "u"}) == 200
-        first, second = gate.balancer.report()["default/chat"]["samples"]
+        first, second = route_reports(gate.balancer)["default/chat"]["samples"]
         assert (first["generation"], first["weights"]) == (1, {"rev": 100})
         assert first["revisions"]["rev"]["events"]["truncated"] == 1
         assert (second["generation"], second["weights"]) == (2, {"rev": 60, "next": 40})

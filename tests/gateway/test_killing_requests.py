@@ -14,6 +14,7 @@ from devcluster.ports import reserve_port
 from slipway_gateway.balancing.spares import Spares
 from slipway_gateway.routing.table import RevisionEndpoints, build
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import Gateway, gateway, raw_upstream, table
 from .mortal_engine import MortalEngine, ended_at_last
@@ -310,7 +311,7 @@ async def test_an_engine_that_closes_idle_connections_fails_no_request(tmp_path:
         assert it.gate.outcomes() == {"ok": 400}
         assert it.count("slipway_gateway_engine_crashes_total") == 0
         assert it.count("slipway_gateway_retries_total") == 0, "nor does the judge count any"
-        revision = it.gate.balancer.report()["default/chat"]["revisions"]["rev"]
+        revision = route_reports(it.gate.balancer)["default/chat"]["revisions"]["rev"]
         assert (revision["requests"], revision["failures"]) == (400, 0)
         if size_bytes < 64 << 10:
             assert sum(engine.idle_closes for engine in it.engines) > 0

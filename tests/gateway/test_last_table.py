@@ -15,6 +15,7 @@ from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, Rou
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.telemetry.metrics import GatewayMetrics
 from testkit.until import until_async
+from tests.support.report import as_json
 
 from .harness import NoSource, echo, gateway, table, upstream
 
@@ -44,12 +45,12 @@ async def test_table_is_restored_after_a_restart(tmp_path: Path) -> None:
     running.cancel()
     after: list[RouteTable | None] = []
     again = kept(tmp_path, after)
-    assert again.report() == {"restored": False, "age_s": 0.0}
+    assert as_json(again.report()) == {"restored": False, "age_s": 0.0}
     running = asyncio.create_task(again.run(grace_s=0.05))
     await until_async(lambda: after)
-    assert after == [TABLE] and again.report()["restored"] and 0 <= again.report()["age_s"] < 60
+    assert after == [TABLE] and as_json(again.report())["restored"] and 0 <= as_json(again.report())["age_s"] < 60
     again.publish(build([], []))
-    assert after[-1] == build([], []) and not again.report()["restored"] and again.age_s is None
+    assert after[-1] == build([], []) and not as_json(again.report())["restored"] and again.age_s is None
     running.cancel()
 
 

@@ -16,6 +16,7 @@ from slipway_gateway.mirror.mirrored_request import MirroredRequest
 from slipway_gateway.mirror.queue import MirrorQueue
 from slipway_gateway.routing.table import RouteTable
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import Gateway, Handler, Upstream, answering, gateway, table, upstream
 from .test_proxy import JSON_HEAD, SSE_HEAD, chunk
@@ -80,7 +81,7 @@ def results(gate: Gateway) -> dict[str, int]:
 def compared(gate: Gateway, by: str = "text") -> dict[str, int]:
     """What was counted of comparisons, without what is nought."""
     found: dict[str, int] = {}
-    for sample in gate.balancer.report()["default/chat"]["samples"]:
+    for sample in route_reports(gate.balancer)["default/chat"]["samples"]:
         for name, count in sample["shadow"].get("c", {}).get(by, {}).items():
             found[name] = found.get(name, 0) + count
     return {name: count for name, count in found.items() if count}
@@ -192,7 +193,7 @@ async def test_mirrored_request_is_marked_and_clients_cannot_set_the_mark() -> N
 
 def visible(gate: Gateway) -> tuple[Any, dict[str, float]]:
     """All that is counted of clients' requests: the judge's counters and the metrics, but for times."""
-    (shown,) = gate.balancer.report().values()
+    (shown,) = route_reports(gate.balancer).values()
     epochs = [
         {name: (side["requests"], side["events"]) for name, side in sample["revisions"].items()}
         for sample in shown["samples"]

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from slipway_gateway.judging.predictions import BINS, LEARNED, OTHER, PredictionBins
 from slipway_gateway.routing.table import RouteTable
+from tests.support.report import route_reports
 
 from .grpc_gateway import INFER, echo, grpc_gateway, infer, inferring
 from .harness import Gateway, Handler, gateway, table, upstream
@@ -107,7 +108,7 @@ async def predict(gate: Gateway, times: int = 1, status: int = 200, **headers: s
 
 
 def counted(gate: Gateway) -> dict[str, Any]:
-    epochs = gate.balancer.report()["default/chat"]["samples"]
+    epochs = route_reports(gate.balancer)["default/chat"]["samples"]
     return {name: one["predictions"] for name, one in epochs[-1]["revisions"].items()}
 
 
@@ -150,7 +151,7 @@ async def test_a_session_counts_once_and_bins_stay_in_the_next_generation() -> N
         changed = replace(route, generation=2, digest="2" * 64)
         gate.balancer.publish(replace(known, routes={name: changed}, models=dict.fromkeys(known.models, changed)))
         await predict(gate, **{"X-Session-Id": "a"})
-        assert gate.balancer.report()["default/chat"]["samples"][-1]["generation"] == 2
+        assert route_reports(gate.balancer)["default/chat"]["samples"][-1]["generation"] == 2
         assert sum(sum(side["bins"]) for side in counted(gate).values()) == 1
 
 

@@ -16,6 +16,7 @@ from slipway_gateway.routing.routes_file import parse
 from slipway_gateway.routing.table import Problem, Route, RouteTable, parse_route
 from slipway_gateway.upstream.exchange import UpstreamRequest
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import Gateway, answering, upstream
 from .test_mirror import saying
@@ -175,7 +176,7 @@ async def test_without_any_client_both_legs_get_the_owners_prompts_as_pairs() ->
 async def test_no_counter_of_clients_knows_of_probes_and_the_route_stays_idle() -> None:
     async with twins(saying("c"), saying("s"), SHADOW) as (gate, *_):
         await until_probed(gate, "probed", 5)
-        report = gate.balancer.report()["default/chat"]
+        report = route_reports(gate.balancer)["default/chat"]
         assert report["activity"]["last_request_s"] is None and report["activity"]["held"] == 0
         assert report["service"] == {"answered": 0, "refused": 0, "last": "", "unserved_s": None}
         for sample in report["samples"]:

@@ -13,6 +13,7 @@ from yarl import URL
 
 from slipway_gateway.routing.split import tag
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import (
     Gateway,
@@ -180,7 +181,7 @@ async def test_upstream_dies_mid_stream() -> None:
         assert json.loads(events[1].removeprefix(b"data: "))["error"]["code"] == "upstream_died"
         assert events[2:] == [b"data: [DONE]", b""]
         assert gate.outcomes() == {"upstream_error": 1}
-        assert gate.balancer.report()["default/chat"]["revisions"]["rev"] == {
+        assert route_reports(gate.balancer)["default/chat"]["revisions"]["rev"] == {
             "weight": 100,
             "endpoints": 1,
             "inflight": 0,
@@ -227,7 +228,7 @@ async def test_stream_that_crashes_every_server_ends_soon() -> None:
         assert server.bodies[1].removeprefix(server.bodies[0]) == b"7,1,"
         assert server.seen[1].headers["X-Slipway-Resume-Bytes"] == "4"
         assert gate.outcomes() == {"poison": 1} and gate.edge.running == 0
-        (counts,) = gate.balancer.report()["default/chat"]["revisions"].values()
+        (counts,) = route_reports(gate.balancer)["default/chat"]["revisions"].values()
         assert counts == {"weight": 100, "endpoints": 1, "inflight": 0, "pods": {}, "requests": 1, "failures": 1}
 
 
@@ -245,7 +246,7 @@ async def test_a_stream_waits_for_its_server_to_come_back() -> None:
         gate.route(("rev", 0, []), ("other", 100, [server.url]))
         await until_async(lambda: gate.held() == 1)
         # It counts as in flight meanwhile, so that the operator keeps what it waits for.
-        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 1
+        assert route_reports(gate.balancer)["default/chat"]["revisions"]["rev"]["inflight"] == 1
         gate.route(("rev", 0, [server.url]))
         received = await answer.read()
         # Its id leads to where it comes from now.
@@ -395,7 +396,7 @@ async def test_disconnect_mid_stream_cancels_upstream() -> None:
         await until_async(lambda: server.cancelled == 1)
         await until_async(lambda: gate.outcomes() == {"client_closed": 1})
         assert gate.edge.running == 0
-        assert gate.balancer.report()["default/chat"]["revisions"]["rev"]["inflight"] == 0
+        assert route_reports(gate.balancer)["default/chat"]["revisions"]["rev"]["inflight"] == 0
 
 
 async def test_disconnect_before_the_first_byte_cancels_upstream() -> None:
@@ -468,7 +469,7 @@ async def test_refused_connection_goes_to_the_next_endpoint() -> None:
             async with await gate.post() as answer:
                 assert answer.status == 200
         assert gate.outcomes() == {"ok": 20}
-        revision = gate.balancer.report()["default/chat"]["revisions"]["rev"]
+        revision = route_reports(gate.balancer)["default/chat"]["revisions"]["rev"]
         assert revision["requests"] == 20 and 0 < revision["failures"] < 20
 
 
@@ -479,7 +480,7 @@ async def test_retried_statuses(status: int) -> None:
         async with await gate.post() as answer:
             assert answer.status == 200 and answer.headers["X-Slipway-Revision"] == "s"
         assert bad.bodies == good.bodies
-        failures = gate.balancer.report()["default/chat"]["revisions"]["c"]["failures"]
+        failures = route_reports(gate.balancer)["default/chat"]["revisions"]["c"]["failures"]
         assert failures == (0 if status == 429 else 1)
 
 
@@ -634,6 +635,6 @@ async def test_concurrent_requests_all_end_counted() -> None:
         assert all(body.endswith(b"[DONE]\n\n") for body in bodies)
         assert gate.outcomes() == {"ok": 200}
         assert (
-            sum(revision["requests"] for revision in gate.balancer.report()["default/chat"]["revisions"].values())
+            sum(revision["requests"] for revision in route_reports(gate.balancer)["default/chat"]["revisions"].values())
             == 200
         )

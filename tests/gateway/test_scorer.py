@@ -21,6 +21,7 @@ from slipway_gateway.scorers.ballot import MAX_TEXT_BYTES, PairScore
 from slipway_gateway.scorers.client import ScorerClient
 from slipway_gateway.scorers.hosts import ScorerHosts
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import Gateway, Handler, Upstream, answering, upstream
 from .loopback import Loopback
@@ -269,7 +270,7 @@ async def test_contents_are_in_no_log_and_no_report(caplog: pytest.LogCaptureFix
     ):
         await ask(gate, GREEDY | {"prompt": "private prompt"})
         await until_results(gate, 1)
-        report = json.dumps(gate.balancer.report())
+        report = json.dumps(route_reports(gate.balancer))
         assert scores(gate) == {"invalid": 1}
         assert not [word for word in ("private", "own words", HOST) if word in report or word in caplog.text]
 

@@ -7,12 +7,13 @@ import pytest
 from aiohttp import web
 
 from slipway_gateway.balancing.service import RouteService, RouteServices
+from tests.support.report import as_json
 
 from .harness import answering, echo, gateway, refused_url, upstream
 
 
 def counted(one: RouteService, now_s: float) -> tuple[int, int]:
-    state = one.report(now_s)
+    state = as_json(one.report(now_s))
     return state["answered"], state["refused"]
 
 
@@ -25,7 +26,7 @@ def test_counts_are_of_the_last_ten_to_twenty_seconds() -> None:
     one.answered(19.95)
     assert counted(one, 20.0) == (1, 0), "what was before is forgotten"
     assert counted(one, 60.0) == (0, 0)
-    assert one.report(60.0)["last"] == ""
+    assert one.report(60.0).last == ""
 
 
 def test_a_route_fails_when_nearly_all_requests_do() -> None:
@@ -58,9 +59,9 @@ def test_changes_are_notified_once_at_begin_and_end() -> None:
     services.follow([("a", "u", False), ("b", "u", True)])
     assert notified == ["a", "a", "a", "b"]
     now[0] = 7.5
-    assert services.report("a")["unserved_s"] == 2.5 and services.report("b")["unserved_s"] is None
+    assert services.report("a").unserved_s == 2.5 and services.report("b").unserved_s is None
     services.follow([("a", "another object", False)])
-    assert services.report("a")["unserved_s"] == 0.0
+    assert services.report("a").unserved_s == 0.0
 
 
 async def report(gate: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from aiohttp import web
 from slipway_contracts.twin_shadow import TailThreshold, TwinLatency, TwinShadow
 from slipway_gateway.routing.table import RouteTable
 from testkit.until import until_async
+from tests.support.report import route_reports
 
 from .harness import Gateway, Handler, Upstream, answering, gateway, raw_upstream, table, upstream
 from .test_mirror import SECRET, endless, saying, silent
@@ -64,7 +65,7 @@ async def ask(gate: Gateway, body: dict[str, Any] = BODY, path: str = PATH, **op
 def counts(gate: Gateway) -> dict[str, Any]:
     """What all generations counted, without what is nought."""
     (found,) = [
-        sample["twins"]["c"] for sample in gate.balancer.report()["default/chat"]["samples"] if sample["twins"]
+        sample["twins"]["c"] for sample in route_reports(gate.balancer)["default/chat"]["samples"] if sample["twins"]
     ] or [{}]
     return found
 
@@ -306,7 +307,7 @@ async def test_pair_is_compared_by_latency_once_the_table_has_limits(stream: boo
         gate.balancer.publish(shadowing([canary.url], [served.url], shadow, baseline=[twin.url], generation=2))
         await ask(gate, body)
         await until_results(gate, 2)
-        found = gate.balancer.report()["default/chat"]["samples"][-1]["twins"]["c"]["latencies"]
+        found = route_reports(gate.balancer)["default/chat"]["samples"][-1]["twins"]["c"]["latencies"]
         assert {"pairs": 1, "over": 1}.items() <= found["e2e"].items()
         assert ("ttft" in found) == stream
         assert found["e2e"]["tail_both"] == found["e2e"]["tail_pairs"] == (not stream), "streams have no threshold here"
@@ -320,7 +321,7 @@ async def test_no_counter_of_clients_knows_of_pairs() -> None:
             for n in range(4):
                 await ask(gate, headers={"X-Session-Id": str(n)})
             await until_results(gate, 4 if shadow else 0)
-            report = gate.balancer.report()["default/chat"]
+            report = route_reports(gate.balancer)["default/chat"]
             for sample in report["samples"]:
                 sample.pop("twins")
                 for side in sample["revisions"].values():

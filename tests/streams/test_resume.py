@@ -16,6 +16,7 @@ from testkit.until import until, until_async
 from tests.gateway import test_process
 from tests.gateway.harness import Gateway, gateway
 from tests.server.process import ServerProcess, get
+from tests.support.report import route_reports
 
 from .scissors import scissors
 
@@ -214,7 +215,7 @@ async def test_another_revision_never_goes_on_with_a_stream(pods: list[ServerPro
         received += [event async for event in stream]
         assert json.loads(received[-2][1])["error"]["code"] == "upstream_died" and received[-1] == ("", "[DONE]")
         assert resumes(gate) == {"lost": 1} and gate.outcomes() == {"upstream_error": 1}
-        assert gate.balancer.report()["default/chat"]["revisions"]["s"]["requests"] == 0
+        assert route_reports(gate.balancer)["default/chat"]["revisions"]["s"]["requests"] == 0
 
 
 FIRST_TOKENS = "vllm:time_to_first_token_seconds_count"

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from slipway_contracts.gateway_report import ActivityReport, CallsReport
 
 from ..routing.table import Route
 
@@ -24,14 +25,10 @@ class RouteActivity:
     held: int = 0
     left_s: float | None = None
 
-    def report(self, now_s: float) -> dict[str, Any]:
+    def report(self, now_s: float) -> ActivityReport:
         """`activity` of the route in `/internal/routes`."""
         ago_s = None if self.left_s is None else round(now_s - self.left_s, 3)
-        return {
-            "held": self.held,
-            "known_s": round(now_s - self.since_s, 3),
-            "last_request_s": 0.0 if self.present else ago_s,
-        }
+        return ActivityReport(self.held, round(now_s - self.since_s, 3), 0.0 if self.present else ago_s)
 
 
 class ActivityTracker:
@@ -92,7 +89,7 @@ class ActivityTracker:
         changed_event, self._changed = self._changed, asyncio.Event()
         changed_event.set()
 
-    async def wait_for_changes(self, since: str, wait_s: float) -> dict[str, Any]:
+    async def wait_for_changes(self, since: str, wait_s: float) -> CallsReport:
         """Waits for a change after the mark `since`, at most `wait_s` seconds.
 
         Returns the new mark, and the routes that must wake or had a `notify` after `since`.
@@ -107,12 +104,12 @@ class ActivityTracker:
         ours = incarnation == self._incarnation and number.isdecimal() and len(number) <= _DIGITS
         known = int(number) if ours else 0
         changed = (route for route, call in self._changes_by_route.items() if call > known)
-        return {"mark": self._mark, "routes": list(dict.fromkeys([*self._waking, *changed]))}
+        return CallsReport(self._mark, list(dict.fromkeys([*self._waking, *changed])))
 
     @property
     def _mark(self) -> str:
         return f"{self._incarnation}.{self._changes}"
 
-    def report(self, route: str) -> dict[str, Any]:
+    def report(self, route: str) -> ActivityReport:
         """`activity` of a route of the table, as `/internal/routes` has it."""
         return self._activity[route].report(self._clock())

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+
+from slipway_contracts.gateway_report import FailsafeReport
 
 from ..routing.router import RouteEndpoint, order_backends
 from ..routing.table import Route, RouteTable
@@ -103,14 +104,10 @@ class FailsafeState:
         self._health[route.name].failed(endpoint.revision, result, self._clock(), client)
         self._report_change(route)
 
-    def report(self, route: Route) -> dict[str, Any]:
+    def report(self, route: Route) -> FailsafeReport:
         """`failsafe` of the route in `/internal/routes`."""
         cut = self._health[route.name].cut
-        return {
-            "cut_off": cut.revision if cut else "",
-            "reason": cut.reason if cut else "",
-            "expired": self._expired(route),
-        }
+        return FailsafeReport(cut.revision if cut else "", cut.reason if cut else "", self._expired(route))
 
     def _expired(self, route: Route) -> bool:
         ttl_s = self._settings.ttl_s

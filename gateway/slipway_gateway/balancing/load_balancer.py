@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
+from slipway_contracts.gateway_report import RevisionReport, RouteReport
 from slipway_contracts.route_table import MirrorRoute
 
 from ..judging.outcome import OutcomeRecorder
@@ -205,32 +205,32 @@ class LoadBalancer:
 
     # -- report
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, RouteReport]:
         """`routes` of `/internal/routes`; the shape is in docs/contracts.md."""
         table, busy = self.published.current or RouteTable(), self.in_flight.busy_revisions()
         return {name: self._report_route(table, route, busy.get(name, [])) for name, route in table.routes.items()}
 
-    def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> dict[str, Any]:
+    def _report_route(self, table: RouteTable, route: Route, busy: list[str]) -> RouteReport:
         revisions = {}
         weights = {backend.revision: backend.weight for backend in route.backends}
         for revision in dict.fromkeys([*table.revisions(route), *busy]):
             counts, urls = self.in_flight.of_revision(route.name, revision), table.urls(route, revision)
-            revisions[revision] = {
-                "weight": weights.get(revision, 0),
-                "endpoints": len(urls),
-                "inflight": counts.inflight,
-                "pods": self.in_flight.by_address(urls) if counts.inflight else {},
-                "requests": counts.requests,
-                "failures": counts.failures,
-            }
-        return {
-            "uid": route.uid,
-            "generation": route.generation,
-            "digest": route.digest,
-            "revisions": revisions,
-            "failsafe": self.failsafe.report(route),
-            "activity": self.activity.report(route.name),
-            "service": self._services.report(route.name),
-            "implausible_usage": self._usage_reports.report(route.name),
-            "samples": self.first_attempts.samples.report(route, self._clock()),
-        }
+            revisions[revision] = RevisionReport(
+                counts.inflight,
+                weights.get(revision, 0),
+                len(urls),
+                self.in_flight.by_address(urls) if counts.inflight else {},
+                counts.requests,
+                counts.failures,
+            )
+        return RouteReport(
+            route.uid,
+            route.generation,
+            route.digest,
+            revisions,
+            self.failsafe.report(route),
+            self.activity.report(route.name),
+            self._services.report(route.name),
+            self._usage_reports.report(route.name),
+            self.first_attempts.samples.report(route, self._clock()),
+        )

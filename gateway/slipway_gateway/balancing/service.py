@@ -4,9 +4,10 @@ Two counts of requests of the last 10 to 20 seconds: those to which a server beg
 own, and those that ended with 5xx for the client.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from slipway_contracts.gateway_report import ServiceReport
 
 WINDOW_S = 10.0
 # A route fails when at least so many requests ended with 5xx, and they are at least this share of all.
@@ -51,16 +52,11 @@ class RouteService:
         answered, refused = self._sums(now_s)
         return refused >= LEAST and refused >= SHARE * (answered + refused)
 
-    def report(self, now_s: float) -> dict[str, Any]:
+    def report(self, now_s: float) -> ServiceReport:
         """`service` of the route in `/internal/routes`."""
         answered, refused = self._sums(now_s)
         unserved_s = None if self.unserved_since_s is None else round(now_s - self.unserved_since_s, 3)
-        return {
-            "answered": answered,
-            "refused": refused,
-            "last": self.last if refused else "",
-            "unserved_s": unserved_s,
-        }
+        return ServiceReport(answered, refused, self.last if refused else "", unserved_s)
 
     def _sums(self, now_s: float) -> tuple[int, int]:
         self._turn(now_s)
@@ -110,7 +106,7 @@ class RouteServices:
             known[1].refused(now_s, outcome)
             self._look(route, known[1], now_s)
 
-    def report(self, route: str) -> Mapping[str, Any]:
+    def report(self, route: str) -> ServiceReport:
         """`service` of a route of the table, as `/internal/routes` has it."""
         return self._routes[route][1].report(self._clock())
 

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+
+from slipway_contracts.counters import MAX_COUNT
+from slipway_contracts.gateway_report import ImplausibleUsage
 
 # How long after the last such report it is shown.
 SHOWN_S = 600.0
 
 
 @dataclass(slots=True)
-class _Implausible:
-    """The first such report of a period, and when the last one came. Numbers are tokens."""
+class _Period:
+    """The first such report of a period, and when the last one came."""
 
-    reported: int
-    possible: int
+    first: ImplausibleUsage
     last_s: float
 
 
@@ -22,26 +23,25 @@ class UsageReports:
 
     def __init__(self, clock: Callable[[], float], notify: Callable[[str], None]) -> None:
         self._clock, self._notify = clock, notify
-        self._found: dict[str, _Implausible] = {}
+        self._periods: dict[str, _Period] = {}
 
     def follow(self, routes: Collection[str]) -> None:
         """Forgets the routes that are not among these."""
-        for name in self._found.keys() - set(routes):
-            del self._found[name]
+        for name in self._periods.keys() - set(routes):
+            del self._periods[name]
 
     def implausible(self, route: str, reported: int, possible: int) -> None:
         """A server reported so many tokens for a request that can have caused `possible` ones."""
         now_s = self._clock()
-        known = self._found.get(route)
-        if known is not None and now_s - known.last_s < SHOWN_S:
-            known.last_s = now_s
+        period = self._periods.get(route)
+        if period is not None and now_s - period.last_s < SHOWN_S:
+            period.last_s = now_s
             return
-        self._found[route] = _Implausible(reported, possible, now_s)
+        # The number is an engine's: it may be any.
+        self._periods[route] = _Period(ImplausibleUsage(min(reported, MAX_COUNT), possible), now_s)
         self._notify(route)
 
-    def report(self, route: str) -> dict[str, Any] | None:
+    def report(self, route: str) -> ImplausibleUsage | None:
         """`implausible_usage` of a route in `/internal/routes`."""
-        known = self._found.get(route)
-        if known is None or self._clock() - known.last_s >= SHOWN_S:
-            return None
-        return {"reported": known.reported, "possible": known.possible}
+        period = self._periods.get(route)
+        return period.first if period is not None and self._clock() - period.last_s < SHOWN_S else None

@@ -8,7 +8,6 @@ ended counts as assigned, and with lower bounds of its latencies.
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -240,17 +239,16 @@ class GenerationSamples:
         """The generation is no longer reported: its memory is freed."""
         self._units.end()
 
-    def report(self, now_s: float) -> dict[str, Any]:
+    def report(self, now_s: float) -> GenerationCounts:
         """Counts as they are now, with lower bounds for attempts that have not ended."""
         late = {revision: counts.late.copy() for revision, counts in self._revisions.items()}
         for recorder, attempt in self._open.items():
             recorder.check_silence(now_s)
             _add_late(late[attempt.revision], attempt, recorder.seconds_so_far(now_s))
         revisions = {revision: counts.report(late[revision]) for revision, counts in self._revisions.items()}
-        counts = GenerationCounts(
+        return GenerationCounts(
             self.generation, self._weights, revisions, self._shadow, {**self._twins}, self._agreements
         )
-        return dict(msgspec.to_builtins(counts))
 
 
 def _add_late(late: LatencyHistograms, attempt: CountedAttempt, waited: Mapping[str, float]) -> None:
@@ -321,6 +319,6 @@ class Samples:
             if route.feedback:
                 self.epoch(route, now_s)
 
-    def report(self, route: Route, now_s: float) -> list[dict[str, Any]]:
+    def report(self, route: Route, now_s: float) -> list[GenerationCounts]:
         """Reports of the route's generations, the oldest first; the shape is in docs/contracts.md."""
         return [epoch.report(now_s) for epoch in self._epochs.get((route.name, route.uid), ())]

@@ -10,10 +10,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from slipway_contracts.gateway_report import TableReport
 from slipway_contracts.route_table import refusal
 
 from ..telemetry.metrics import GatewayMetrics
@@ -92,10 +92,10 @@ class LastTable:
         if not confirmed:
             self._publish(table)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> TableReport:
         """The field `table` of `/internal/routes`."""
         age_s = self.age_s
-        return {"restored": age_s is not None, "age_s": round(age_s or 0.0, 3)}
+        return TableReport(age_s is not None, round(age_s or 0.0, 3))
 
     async def run(self, grace_s: float = GRACE_S) -> None:
         """Restores the stored table when the source has none after `grace_s`; writes each table of the source."""

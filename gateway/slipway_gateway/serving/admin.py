@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
+from slipway_contracts.gateway_report import GatewayReport, encoded
 from slipway_process.database_errors import UNAVAILABLE
 from slipway_process.network.mutual_tls import has_certificate
 from slipway_process.supervisor import Supervisor
@@ -109,13 +110,13 @@ class AdminApi:
         )
 
     async def _routes(self, request: web.Request) -> web.Response:
-        report = {
-            "incarnation": self._incarnation,
-            "draining": self._edge.draining,
-            "table": self._last.report(),
-            "bounds": BOUNDS,
-            "routes": self._balancer.report(),
-        }
+        report = GatewayReport(
+            encoded(self._balancer.report()),
+            self._incarnation,
+            self._edge.draining,
+            self._last.report(),
+            BOUNDS,
+        )
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _usage(self, request: web.Request) -> web.Response:

@@ -26,6 +26,7 @@ from slipway_gateway.quotas.usage import Usage
 from tests.gateway import tenants as known
 from tests.gateway.harness import gateway, table, upstream
 from tests.gateway.quotas.test_admission import BODY, CHAT, charged, post, tenant
+from tests.support.report import route_reports
 
 HUGE = Usage((1 << 40) - 1, (1 << 40) - 1, (1 << 40) - 1)
 
@@ -163,7 +164,7 @@ async def test_one_report_of_a_model_locks_its_tenant_out_of_no_other(stream: bo
         edge.balancer.publish(table(1, ("r1", 100, [bad.url]), model="chat"))
         response = await post(edge, CHAT, BODY | {"stream": stream})
         await response.read()
-        seen = edge.balancer.report()["default/chat"]["implausible_usage"]
+        seen = route_reports(edge.balancer)["default/chat"]["implausible_usage"]
         assert seen["reported"] == 2 * ((1 << 40) - 1)
         assert 0 < seen["possible"] < 10_000
         edge.balancer.publish(table(2, ("r1", 100, [good.url]), model="other"))
@@ -172,7 +173,7 @@ async def test_one_report_of_a_model_locks_its_tenant_out_of_no_other(stream: bo
         found = await charged(edge)
         assert found["requests"] == 2
         assert found["cost_nano"] < 10**7, "0.01 of the currency"
-        assert edge.balancer.report()["default/other"]["implausible_usage"] is None
+        assert route_reports(edge.balancer)["default/other"]["implausible_usage"] is None
         name = "slipway_gateway_implausible_usage_total"
         assert edge.metrics.registry.get_sample_value(name, {"model": "chat", "revision": "r1"}) == 1
         assert edge.metrics.registry.get_sample_value(name, {"model": "other", "revision": "r1"}) is None

@@ -7,8 +7,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from slipway_contracts.gateway_report import ImplausibleUsage
 from slipway_operator.kube.reading.gateways import CACHE_S, GRACE_S, Answer, Gateways, endpoints
-from slipway_operator.model.cluster.observed import Gateway, ImplausibleUsage
+from slipway_operator.model.cluster.observed import Gateway
 from tests.support.report import as_report
 
 ROUTES = {

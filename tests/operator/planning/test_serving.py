@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.model.cluster.observed import Gateway, Observed, Service
+from slipway_contracts.gateway_report import ServiceReport
+from slipway_operator.model.cluster.observed import Gateway, Observed
 from tests.support.model_cluster import ModelCluster, cluster, healthy
 
 
 class Measured(ModelCluster):
     """A cluster whose gateways report `measures`."""
 
-    measures: tuple[Service, ...] = ()
+    measures: tuple[ServiceReport, ...] = ()
 
     def observed(self) -> Observed:
         seen = super().observed()
@@ -20,7 +21,7 @@ class Measured(ModelCluster):
         return replace(seen, gateways=tuple(replace(gateway, service=service) for gateway, service in pairs))
 
 
-def measured(*services: Service, **options: Any) -> Measured:
+def measured(*services: ServiceReport, **options: Any) -> Measured:
     world = healthy(**options)
     world.__class__ = Measured
     assert isinstance(world, Measured)
@@ -34,7 +35,7 @@ def ready(world: ModelCluster) -> tuple[str, str, str]:
     return world.parsed().phase, found.status, found.reason
 
 
-WELL, BAD = Service(answered=50), Service(answered=1, refused=29, last="no_endpoint")
+WELL, BAD = ServiceReport(answered=50), ServiceReport(answered=1, refused=29, last="no_endpoint")
 
 
 @pytest.mark.finding(1, "S1")
@@ -56,19 +57,19 @@ def test_nearly_all_requests_fail() -> None:
     [
         (WELL, WELL),
         (BAD, WELL),
-        (Service(refused=2), Service()),
-        (Service(answered=2, refused=8), Service()),
-        (Service(unserved_s=60.0), Service()),
-        (Service(unserved_s=1.0), Service(unserved_s=2.0)),
+        (ServiceReport(refused=2), ServiceReport()),
+        (ServiceReport(answered=2, refused=8), ServiceReport()),
+        (ServiceReport(unserved_s=60.0), ServiceReport()),
+        (ServiceReport(unserved_s=1.0), ServiceReport(unserved_s=2.0)),
     ],
     ids=["well", "one gateway of two", "two requests", "a fifth is answered", "one sees pods", "a moment"],
 )
-def test_healthy_measurements_keep_ready_true(services: tuple[Service, ...]) -> None:
+def test_healthy_measurements_keep_ready_true(services: tuple[ServiceReport, ...]) -> None:
     assert ready(measured(*services)) == ("Healthy", "True", "Serving")
 
 
 def test_ready_pod_without_an_endpoint_at_any_gateway() -> None:
-    world = measured(Service(unserved_s=5.5), Service(unserved_s=5.0))
+    world = measured(ServiceReport(unserved_s=5.5), ServiceReport(unserved_s=5.0))
     world.pass_time(5)
     world.reconcile()
     assert ready(world) == ("Degraded", "False", "NoEndpoints")
@@ -76,7 +77,7 @@ def test_ready_pod_without_an_endpoint_at_any_gateway() -> None:
 
 def test_gateways_have_a_moment_to_learn_of_the_first_pod() -> None:
     """They count since the route exists: the first pod loads its model for that long."""
-    world = measured(Service(unserved_s=60.0), Service(unserved_s=60.0))
+    world = measured(ServiceReport(unserved_s=60.0), ServiceReport(unserved_s=60.0))
     assert ready(world) == ("Healthy", "True", "Serving")
     world.pass_time(6)
     world.reconcile()
@@ -87,7 +88,7 @@ def test_gateways_have_a_moment_to_learn_of_the_first_pod() -> None:
 
 
 def test_requeue_comes_before_the_limit() -> None:
-    world = measured(Service(unserved_s=1.0), Service(unserved_s=1.0))
+    world = measured(ServiceReport(unserved_s=1.0), ServiceReport(unserved_s=1.0))
     assert world.reconcile().requeue_after_s == 2.0
 
 
@@ -120,8 +121,8 @@ def test_lack_of_pods_has_its_cause_and_zero_replicas_is_none() -> None:
 
 def test_gateway_without_measurements_does_not_count_as_failing() -> None:
     """One of a former release."""
-    assert Gateway("old", True, True).service == Service()
-    assert ready(measured(Service(), Service())) == ("Healthy", "True", "Serving")
+    assert Gateway("old", True, True).service == ServiceReport()
+    assert ready(measured(ServiceReport(), ServiceReport())) == ("Healthy", "True", "Serving")
 
 
 @pytest.mark.finding(1)

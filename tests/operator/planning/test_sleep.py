@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from slipway_contracts.gateway_report import ServiceReport
 from slipway_operator.api.v1alpha1.status import Sleep, SleepState
-from slipway_operator.model.cluster.observed import Observed, Service
+from slipway_operator.model.cluster.observed import Observed
 from tests.support.model_cluster import START, ModelCluster, ModelGateway, healthy, model
 
 IDLE_S = 8
@@ -273,7 +274,7 @@ class Unserved(ModelCluster):
 
     def observed(self) -> Observed:
         seen = super().observed()
-        service = Service(unserved_s=3600.0)
+        service = ServiceReport(unserved_s=3600.0)
         return replace(seen, gateways=tuple(replace(item, service=service) for item in seen.gateways))
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from slipway_operator.model.cluster.observed import ImplausibleUsage, Observed
+from slipway_contracts.gateway_report import ImplausibleUsage
+from slipway_operator.model.cluster.observed import Observed
 from tests.support.model_cluster import ModelCluster, healthy
 
 

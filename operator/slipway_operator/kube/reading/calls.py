@@ -11,6 +11,7 @@ from functools import partial
 
 import aiohttp
 
+from slipway_contracts.gateway_report import read_calls
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.kube.errors import ApiError
 from slipway_operator.kube.reading.gateways import Gateways
@@ -99,8 +100,8 @@ class Calls:
             request = self._session.get(f"{url}/internal/calls", params={"since": mark}, timeout=limit)
             async with request as response:
                 response.raise_for_status()
-                report = await response.json()
-                routes = [str(route).partition("/") for route in report["routes"]]
-                return str(report["mark"]), [(namespace, name) for namespace, _, name in routes]
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
+                report = read_calls(await response.read())
+                routes = [route.partition("/") for route in report.routes]
+                return report.mark, [(namespace, name) for namespace, _, name in routes]
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None

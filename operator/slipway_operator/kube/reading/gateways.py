@@ -5,16 +5,22 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import aiohttp
 import msgspec
 
 from slipway_contracts import counters
+from slipway_contracts.gateway_report import (
+    ImplausibleUsage,
+    RouteReport,
+    ServiceReport,
+    read_report,
+    read_route,
+)
 from slipway_operator.api.objects import Object
 from slipway_operator.kube.client import Client
 from slipway_operator.kube.resources import ENDPOINT_SLICES
-from slipway_operator.model.cluster.observed import Gateway, ImplausibleUsage, Service
+from slipway_operator.model.cluster.observed import Gateway
 from slipway_process.network.host_names import gateway_zone, host_name
 
 log = logging.getLogger(__name__)
@@ -30,7 +36,7 @@ PORT_NAME, TLS_PORT_NAME = "admin", "internal"
 DIGEST_LENGTH = 64  # hexadecimal digits of SHA-256
 MOST_AT_A_POD = 1 << 20
 _MAX_S = 1e9
-_MALFORMED = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+_MALFORMED = (ValueError, RecursionError)  # what a report raises where it is read; msgspec's errors are ValueErrors
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -41,17 +47,6 @@ class Endpoint:
     name: str
     url: str
     ready: bool
-
-
-class _Report(msgspec.Struct):
-    """A response of `/internal/routes`. It may have thousands of routes: each stays encoded until it is read."""
-
-    routes: dict[str, msgspec.Raw]
-    incarnation: str = ""
-    bounds: Any = None
-
-
-_REPORT = msgspec.json.Decoder(_Report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ class Answer:
         """Return how many requests of one ModelDeployment wait at the gateway for an endpoint; 0 when not reported."""
         try:
             route = self._route(namespace, name)
-            return _count((route.get("activity") or {}).get("held", 0)) if route.get("uid") == uid else 0
+            return _count(route.activity.held) if route.uid == uid else 0
         except _MALFORMED:
             return 0
 
@@ -78,8 +73,7 @@ class Answer:
         """Return the number of requests in progress at one ModelDeployment; None without a valid route of it."""
         try:
             route = self._route(namespace, name)
-            counted = (route.get("revisions") or {}).values() if route.get("uid") == uid else None
-            return None if counted is None else sum(_count(counts["inflight"]) for counts in counted)
+            return sum(_count(report.inflight) for report in route.revisions.values()) if route.uid == uid else None
         except _MALFORMED:
             return None
 
@@ -88,41 +82,45 @@ class Answer:
 
         A malformed report counts as no response: its gateway must not stop a rollout, nor count as up to date.
         """
+        gateway = Gateway(self.name, self.ready, self.reachable, gone=self.gone)
         try:
             route = self._route(namespace, name)
-            if route.get("uid") != uid:
-                return Gateway(self.name, self.ready, self.reachable, gone=self.gone)
-            activity = route.get("activity") or {}
-            counted = route.get("revisions") or {}
-            return Gateway(
-                self.name,
-                self.ready,
-                self.reachable,
-                _count(route["generation"]),
-                inflight={revision: _count(counts["inflight"]) for revision, counts in counted.items()},
-                at_pods={
-                    revision: _at_pods(counts["pods"]) for revision, counts in counted.items() if "pods" in counts
-                },
-                incarnation=self.incarnation,
-                cut_off=str((route.get("failsafe") or {}).get("cut_off") or ""),
-                bounds=self.bounds,
-                samples=counters.read(route.get("samples"), self.bounds),
-                gone=self.gone,
-                held=_count(activity.get("held", 0)),
-                known_s=_seconds(activity.get("known_s")),
-                last_request_s=_seconds(activity.get("last_request_s")),
-                digest=str(route.get("digest") or "")[:DIGEST_LENGTH],
-                weights={revision: _count(counts.get("weight", 0)) for revision, counts in counted.items()},
-                service=_service(route.get("service") or {}),
-                implausible_usage=_implausible(route.get("implausible_usage") or {}),
-            )
+            return self._about(route, gateway) if route.uid == uid else gateway
         except _MALFORMED:
-            return Gateway(self.name, self.ready, reachable=False, gone=self.gone)
+            return replace(gateway, reachable=False)
 
-    def _route(self, namespace: str, name: str) -> Object:
+    def _about(self, route: RouteReport, gateway: Gateway) -> Gateway:
+        """Return `gateway` with what its report has about a route, each number within bounds.
+
+        Raises:
+            ValueError: something in the report is no number of seconds, or the generation is missing.
+        """
+        if route.generation is None:
+            raise ValueError("a route without its generation")
+        usage, revisions = route.implausible_usage, route.revisions
+        return replace(
+            gateway,
+            generation=_count(route.generation),
+            inflight={revision: _count(report.inflight) for revision, report in revisions.items()},
+            at_pods={
+                revision: _at_pods(report.pods) for revision, report in revisions.items() if report.pods is not None
+            },
+            incarnation=self.incarnation,
+            cut_off=route.failsafe.cut_off,
+            bounds=self.bounds,
+            samples=counters.read(route.samples, self.bounds),
+            held=_count(route.activity.held),
+            known_s=_seconds(route.activity.known_s),
+            last_request_s=_seconds(route.activity.last_request_s),
+            digest=route.digest[:DIGEST_LENGTH],
+            weights={revision: _count(report.weight) for revision, report in revisions.items()},
+            service=_service(route.service),
+            implausible_usage=usage and ImplausibleUsage(_count(usage.reported), _count(usage.possible)),
+        )
+
+    def _route(self, namespace: str, name: str) -> RouteReport:
         """Return the decoded route of one ModelDeployment; empty without one."""
-        encoded = self.routes.get(f"{namespace}/{name}")
-        return (msgspec.json.decode(encoded) if encoded else None) or {}
+        return read_route(self.routes.get(f"{namespace}/{name}"))
 
 
 def _encrypted_origin(address: str) -> str:
@@ -133,42 +131,34 @@ def _encrypted_origin(address: str) -> str:
         return f"https://{address}"
 
 
-def _at_pods(pods: Object) -> dict[str, int]:
+def _at_pods(pods: Mapping[str, int]) -> dict[str, int]:
     """Return requests in progress by pod address, bounded to what the deletion-cost annotation can hold."""
-    return {str(address): min(max(0, int(count)), MOST_AT_A_POD) for address, count in pods.items()}
+    return {address: min(max(0, count), MOST_AT_A_POD) for address, count in pods.items()}
 
 
-def _service(service: Object) -> Service:
-    return Service(
-        answered=_count(service.get("answered", 0)),
-        refused=_count(service.get("refused", 0)),
-        last=str(service.get("last") or "")[: counters.LONGEST],
-        unserved_s=_seconds(service.get("unserved_s")),
+def _service(service: ServiceReport) -> ServiceReport:
+    return ServiceReport(
+        _count(service.answered),
+        _count(service.refused),
+        service.last[: counters.LONGEST],
+        _seconds(service.unserved_s),
     )
 
 
-def _implausible(found: Object) -> ImplausibleUsage | None:
-    return ImplausibleUsage(_count(found["reported"]), _count(found["possible"])) if found else None
+def _count(number: int) -> int:
+    """Return a number of requests or tokens, bounded to what JSON holds."""
+    return min(max(0, number), counters.MAX_COUNT)
 
 
-def _count(value: Any) -> int:
-    """Return a number of requests or tokens, bounded to what JSON holds.
-
-    Raises:
-        ValueError, TypeError, OverflowError: it is no number.
-    """
-    return min(max(0, int(value)), counters.MAX_COUNT)
-
-
-def _seconds(value: object) -> float | None:
+def _seconds(value: float | None) -> float | None:
     """Return a number of seconds, or None without a value.
 
     Raises:
-        ValueError, OverflowError: when it is something else.
+        ValueError: it is negative.
     """
     if value is None:
         return None
-    if not isinstance(value, int | float) or not value >= 0:
+    if not value >= 0:
         raise ValueError(f"{value!r} is no number of seconds")
     return min(float(value), _MAX_S)
 
@@ -248,7 +238,7 @@ class Gateways:
 
     async def _fetch(self, endpoint: Endpoint) -> Answer | None:
         try:
-            report = _REPORT.decode(await self._report(endpoint))
+            report = read_report(await self._report(endpoint))
             incarnation, bounds = report.incarnation[: counters.LONGEST], counters.read_bounds(report.bounds)
             return Answer(endpoint.name, endpoint.ready, True, report.routes, incarnation, bounds)
         except aiohttp.ClientConnectorError as error:
@@ -256,7 +246,7 @@ class Gateways:
             if isinstance(error.os_error, ConnectionRefusedError) and not endpoint.ready:
                 return None
             return Answer(endpoint.name, endpoint.ready, False)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError, AttributeError):
+        except (aiohttp.ClientError, OSError, TimeoutError, *_MALFORMED):
             return Answer(endpoint.name, endpoint.ready, False)
 
     async def _report(self, endpoint: Endpoint) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 from slipway_contracts.api.types import strict
 from slipway_contracts.counters import GenerationCounts
+from slipway_contracts.gateway_report import ImplausibleUsage, ServiceReport
 from slipway_operator.api.objects import Json
 from slipway_operator.model.analysis.measure import ProviderAnswer
 from slipway_operator.model.analysis.template import Template
@@ -117,24 +118,6 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """Results of requests for one ModelDeployment at one gateway in the last 10 to 20 seconds."""
-
-    answered: int = 0  # a server began a response with a status below 500
-    refused: int = 0  # clients got a 5xx
-    last: str = ""  # outcome of the last refused request
-    unserved_s: float | None = None  # seconds in which the gateway had no endpoint of the route; None: it has one
-
-
-@dataclass(frozen=True, slots=True)
-class ImplausibleUsage:
-    """Tokens that a server of the ModelDeployment reported, and how many its request can have caused."""
-
-    reported: int
-    possible: int
-
-
-@dataclass(frozen=True, slots=True)
 class Gateway:
     """One gateway pod, from its response to `/internal/routes`."""
 
@@ -153,7 +136,7 @@ class Gateway:
     last_request_s: float | None = None  # seconds since it last had a request in progress; None: never
     digest: str = ""  # digest of the route in use; empty without one, or when not reported
     weights: dict[str, int] = field(default_factory=dict)  # of that route, in percent by revision
-    service: Service = field(default_factory=Service)
+    service: ServiceReport = field(default_factory=ServiceReport)
     implausible_usage: ImplausibleUsage | None = None  # of the last minutes; None: all reports were plausible
     # Requests in progress by revision and pod address; a revision is missing when the gateway does not report its pods.
     at_pods: dict[str, dict[str, int]] = field(default_factory=dict)

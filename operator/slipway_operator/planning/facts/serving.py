@@ -1,7 +1,8 @@
 """Whether requests get responses, as gateways measure it: readiness of pods and ReplicaSets is not sufficient."""
 
+from slipway_contracts.gateway_report import ServiceReport
 from slipway_operator.api.v1alpha1.status import SleepState
-from slipway_operator.model.cluster.observed import Gateway, Service
+from slipway_operator.model.cluster.observed import Gateway
 from slipway_operator.planning.facts.situation import Course, Situation
 
 # Requests count as failing when this many of those of the last 10 to 20 seconds, and this share, got no response.
@@ -52,7 +53,7 @@ def _is_to_serve(course: Course, at: Situation) -> bool:
     return awake and at.replicas > 0 and at.ready(serving) > 0 and at.status.traffic is not None
 
 
-def _unserved(services: list[Service]) -> bool:
+def _unserved(services: list[ServiceReport]) -> bool:
     since = [item.unserved_s for item in services]
     return bool(since) and all(seconds is not None and seconds >= NO_ENDPOINT_S for seconds in since)
 
@@ -91,7 +92,7 @@ def _reporting(at: Situation) -> list[Gateway]:
     return [item for item in _present(at) if item.ready and item.reachable and item.generation is not None]
 
 
-def _failing(services: list[Service]) -> str:
+def _failing(services: list[ServiceReport]) -> str:
     refused = sum(item.refused for item in services)
     ended = refused + sum(item.answered for item in services)
     if refused < LEAST or refused < SHARE * ended:
