@@ -160,6 +160,10 @@ internal-tls: setup ## on a real cluster: TLS inside the release is turned on wh
 	$(PY) -m devcluster up
 	$(VENV)/bin/pytest e2e/test_internal_tls.py -s
 
+former-release: setup ## on a real cluster: this release and the one before it are exchanged in the middle of rollouts (half an hour; SLIPWAY_FORMER=COMMIT)
+	$(PY) -m devcluster up
+	$(VENV)/bin/pytest e2e/test_former_release.py -s
+
 traces: setup ## that taking a cluster away leaves no trace, on a second one beside the usual one (a minute)
 	$(VENV)/bin/pytest tests/devcluster -m e2e
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from testkit.cluster.api import Json
 from testkit.cluster.deployment import Deployment
 from testkit.cluster.kube import RELEASE, SYSTEM, Kube
-from testkit.cluster.release import NODE_PORT, Images, install, merge
+from testkit.cluster.release import CHART, NODE_PORT, Images, install, merge
 from testkit.until import until
 
 GATEWAYS = 2
@@ -40,10 +41,11 @@ class Installation:
     kube: Kube
     images: Images
     url: str = ""  # base URL for OpenAI clients on this machine
+    chart: Path = CHART
 
     def upgrade(self, **values: Json) -> None:
         """`helm upgrade --install` with the values of this suite and these; waits until its pods are ready."""
-        install(self.kube, self.images, values=merge(VALUES, values))
+        install(self.kube, self.images, values=merge(VALUES, values), chart=self.chart)
 
     def pods(self, component: str) -> list[Json]:
         """Pods of the operator or the gateway that are not on their way out."""

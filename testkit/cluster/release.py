@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
@@ -37,12 +38,18 @@ class Images:
 
 
 def install(
-    kube: Kube, images: Images, *, values: Json | None = None, namespace: str = SYSTEM, timeout_s: int = 180
+    kube: Kube,
+    images: Images,
+    *,
+    values: Json | None = None,
+    namespace: str = SYSTEM,
+    timeout_s: int = 180,
+    chart: Path = CHART,
 ) -> str:
     """`helm upgrade --install` of the chart, until its pods are ready; also after one that was killed half way."""
     _forget_interrupted(kube, namespace)
     merged = merge(image_values(images), values or {})
-    command = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", namespace, "--create-namespace"]
+    command = ["upgrade", "--install", RELEASE, str(chart), "--namespace", namespace, "--create-namespace"]
     try:
         return kube.helm(
             *command, "--wait", f"--timeout={timeout_s}s", "-f", "-", stdin=yaml.safe_dump(merged),

@@ -15,10 +15,10 @@ from slipway_operator.planning.sizing.sizes import Sizes
 
 @dataclass(frozen=True, slots=True)
 class ConditionFacts:
-    """What a condition may read."""
+    """What a condition may read. A revision's record is `at.observed.snapshots.get(what_runs(course.stable))`."""
 
-    course: Course
-    at: Situation
+    course: Course  # the spec and what the status says of the rollout
+    at: Situation  # `observed`: the cluster
     sizes: Sizes
     traffic: Traffic | None
     obj: Json  # the ModelDeployment as the API server has it
