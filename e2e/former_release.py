@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.places import places
 from testkit import ROOT
 from testkit.cluster.release import Images
 
@@ -31,7 +32,7 @@ class FormerRelease:
 def built() -> FormerRelease:
     """Builds it and loads its images into the devcluster; skips where the history does not have it."""
     commit = os.environ.get("SLIPWAY_FORMER", FORMER)
-    tree = ROOT / "build" / "former" / commit
+    tree = places().cache / "former" / commit  # not in this tree, where a search would find everything twice
     if not tree.is_dir():
         _unpack(commit, tree)
     command = [sys.executable, "-m", "devcluster", "images"]
