@@ -13,13 +13,14 @@ import pytest
 from e2e import faults, former_release
 from e2e.former_release import FormerRelease
 from e2e.test_restarted import BAD, HEALTHY
-from testkit.cluster.deployment import START_S, Deployment, Json, canary, state_of, weights_of
+from testkit.cluster.deployment import Deployment, Json, canary, state_of, weights_of
 from testkit.cluster.installation import Installation
 from testkit.load.flow import Ended, Flow, Shape
 
 VERDICT_S = 540.0
-ENOUGH = 500  # requests of the canary that the judge needs, which take longer than all exchanges
-RATE = 4.0
+COMES_UP_S = 240.0
+ENOUGH = 250  # requests of the canary that the judge needs, which take longer than all exchanges
+RATE = 2.0  # of each deployment: two cores carry six pods and what exchanges them
 BETWEEN_S = 10.0  # for a status, and more, to be written by each operator
 
 
@@ -64,9 +65,9 @@ def test_releases_are_exchanged_in_the_middle_of_rollouts(
     good = started("good", slipway, namespace, flow, strategy=judged_at(50))
     bad = started("bad", slipway, namespace, flow, strategy=judged_at(20))
     paused.chat.edit(**HEALTHY)
-    at_pause = paused.chat.until_state("Paused")
+    at_pause = paused.chat.until_state("Paused", COMES_UP_S)
     good.chat.edit(**HEALTHY)
-    good.chat.until_state("Analyzing")
+    good.chat.until_state("Analyzing", COMES_UP_S)
     began_s, before = time.monotonic(), served(good)
     uids = {judged.chat.name: judged.chat.objects() for judged in (paused, good)}
 
@@ -77,7 +78,7 @@ def test_releases_are_exchanged_in_the_middle_of_rollouts(
         # The judge had a second of it at most: a version that is worse is in the middle when the release is exchanged.
         if number == 1:
             bad.chat.edit(**BAD)
-            bad.chat.until_state("Analyzing")
+            bad.chat.until_state("Analyzing", COMES_UP_S)
         status = paused.chat.status
         assert (state_of(status), status["weight"]) == ("Paused", 20), f"exchange {number}: {status['message']}"
         assert status["rollout"]["token"] == at_pause["rollout"]["token"], "another attempt"
@@ -133,6 +134,6 @@ def served(judged: Judged) -> int:
 def rejected(chat: Deployment) -> bool:
     """Whether the version was rolled back by the judge; it waits for that."""
     status = chat.until(
-        "it is rolled back", lambda seen: state_of(seen) == "Aborted" and weights_of(seen) == {"v1": 100}, START_S
+        "it is rolled back", lambda seen: state_of(seen) == "Aborted" and weights_of(seen) == {"v1": 100}, VERDICT_S
     )
     return bool(status["rollout"]["abort"]["reason"] == "AnalysisFailed")
