@@ -19,7 +19,7 @@ from slipway_operator.metrics_api.series import PodTarget
 from slipway_operator.model.cluster import certificates as issuing
 from slipway_operator.outbound.inside import open_inside
 from slipway_process.network import host_names, mutual_tls
-from slipway_server.http.tls import OPEN_PATHS
+from slipway_process.serving.tls import OPEN_PATHS
 from slipway_server.settings import parse
 from tests.contract.documented import TEXT
 from tests.contract.test_pod import OWNER, _snapshot

@@ -5,6 +5,10 @@ import tomllib
 
 import pytest
 
+from slipway_fetcher import __main__ as program
+from slipway_fetcher import fetching as fetcher
+from slipway_fetcher.pin import Report
+from slipway_fetcher.settings import parse as parse_fetcher
 from slipway_operator.manifests.engines import slipway
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods import workload
@@ -12,9 +16,6 @@ from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import Batching, Engine, Model, PodInputs, Resources, parse_inputs
-from slipway_server import fetcher
-from slipway_server.fetcher.pin import Report
-from slipway_server.fetcher.settings import parse as parse_fetcher
 from slipway_server.settings import parse
 from testkit import ROOT
 from testkit.cluster.api import Api
@@ -110,12 +111,12 @@ def test_fetcher_parses_the_operators_arguments(
         seen.update(found=found, **options)
         return Report("sha256:" + "0" * 64, "", 1, 1, False)
 
-    monkeypatch.setattr(fetcher, "fetch", fetch)
-    monkeypatch.setattr(fetcher.logs, "configure", lambda level: None)
+    monkeypatch.setattr(program, "fetch", fetch)
+    monkeypatch.setattr(program.logs, "configure", lambda level: None)
     for variable in container["env"]:
         if "value" in variable:
             monkeypatch.setenv(variable["name"], variable["value"])
-    fetcher.main()
+    program.main()
     downloads = not uri.startswith(("pvc", "file"))
     assert seen["max_bytes"] == (64 * 2**30 if downloads else 2**40)
     assert str(seen["pin_file"]) == "/etc/slipway/weights/pin.json"

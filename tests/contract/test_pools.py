@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slipway_fetcher.pool import parse as parse_fetcher
 from slipway_gateway.routing.pods import LABEL_POOL, LABEL_REVISION, parse_pod
 from slipway_gateway.routing.table import POOL_PREFIX, build, parse_route
 from slipway_operator.api.pools.model_pool import ModelPoolSpec
@@ -20,12 +21,11 @@ from slipway_operator.model.inputs.classic import PoolMember
 from slipway_operator.model.inputs.pod_inputs import Model, ObjectStore, PodInputs
 from slipway_operator.model.pool_views import EntryState, PoolPod, PoolView
 from slipway_operator.pools import serving
-from slipway_server.http.errors import PREFIX
-from slipway_server.models.checkpoint import CheckpointError
-from slipway_server.pool_fetcher import parse as parse_fetcher
-from slipway_server.predict.pool import catalog
-from slipway_server.predict.pool.catalog import fingerprint, read_catalog
-from slipway_server.predict.pool.slot import ModelSlot
+from slipway_predict.pool.slot import ModelSlot
+from slipway_process.model_folder import catalog
+from slipway_process.model_folder.catalog import fingerprint, read_catalog
+from slipway_process.model_folder.checkpoint import CheckpointError
+from slipway_process.serving.errors import PREFIX
 from slipway_server.settings import parse
 from testkit.cluster.api import Api
 from tests.support.pod_security import enforce_restricted

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from slipway_fetcher.objects import access
+from slipway_fetcher.settings import parse as parse_fetcher
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import STORE_SECRETS, replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import reported
 from slipway_operator.model.deployment.spec import Spec, parse
-from slipway_server.fetcher.objects import access
-from slipway_server.fetcher.settings import parse as parse_fetcher
 from testkit import ROOT
-from tests.server.fetcher.site import contents, run
+from tests.fetcher.site import contents, run
 from tests.support.settings import parsed
 from tests.support.stores import moto
 

@@ -26,8 +26,8 @@ from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import Model, PodInputs
-from slipway_server.http.requests import tenant as server
-from slipway_server.http.requests.shadow import PRIORITY, priority_of
+from slipway_process.serving import tenant as server
+from slipway_process.serving.priority import PRIORITY, priority_of
 from slipway_server.http.responses import resume
 from slipway_server.settings import parse
 from tests.contract.documented import TEXT

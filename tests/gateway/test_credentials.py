@@ -14,9 +14,8 @@ from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, Rou
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.deployment import spec as spec_room
 from slipway_operator.model.deployment import status as status_room
-from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.priority import limit_priority
-from slipway_server.http.requests.shadow import priority_of
+from slipway_process.serving.errors import HttpError
+from slipway_process.serving.priority import limit_priority, priority_of
 from tests.contract.documented import TEXT
 
 from .harness import echo, gateway, table, upstream

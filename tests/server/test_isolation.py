@@ -14,7 +14,7 @@ PACKAGE = Path(slipway_server.__file__).parent
 
 def test_the_http_process_and_the_fetcher_import_no_torch() -> None:
     code = (
-        "import sys, slipway_server.__main__, slipway_server.fetcher;"
+        "import sys, slipway_server.__main__, slipway_fetcher.fetching;"
         "print([m for m in ('torch', 'transformers', 'huggingface_hub') if m in sys.modules])"
     )
     output = subprocess.run(

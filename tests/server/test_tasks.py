@@ -12,27 +12,26 @@ import aiohttp
 import pytest
 
 from devcluster.ports import reserve_port
+from slipway_predict.executor import Executor
+from slipway_predict.http import app as predict_app
+from slipway_predict.http.pool import app as pool_app
+from slipway_predict.pool.loading import ModelLoader
+from slipway_predict.pool.pool import ProcessPool
+from slipway_predict.process.image_decoders import ImageDecoders
 from slipway_process import collector
+from slipway_process.model_folder import checkpoint
+from slipway_process.model_folder import classic as model_file
+from slipway_process.serving import server as serving
 from slipway_server import language
 from slipway_server.engine.client import EngineClient
 from slipway_server.http import app as language_app
-from slipway_server.http import serving
-from slipway_server.http.pool import app as pool_app
-from slipway_server.http.predict import app as predict_app
 from slipway_server.http.reading.reader import RequestReader
-from slipway_server.models import checkpoint
-from slipway_server.predict import model_file
-from slipway_server.predict.executor import Executor
-from slipway_server.predict.pool.loading import ModelLoader
-from slipway_server.predict.pool.pool import ProcessPool
-from slipway_server.predict.process.image_decoders import ImageDecoders
 from slipway_server.settings import ServerSettings, parse
 from testkit.until import until_async
+from tests.predict import onnx_models
+from tests.predict.images.conftest import DIGITS
+from tests.predict.pool.running import write
 from tests.support.tasks import Started, fail, reasons
-
-from .pool.running import write
-from .predict import onnx_models
-from .predict.images.conftest import DIGITS
 
 pytestmark = [pytest.mark.integration, pytest.mark.finding("F4"), pytest.mark.timeout(300)]
 
@@ -182,7 +181,7 @@ async def test_where_that_does_not_help_the_server_says_so(
 ) -> None:
     onnx_models.linear(tmp_path / "m")
     write(tmp_path, {"name": "m", "path": "m"})
-    monkeypatch.setattr("slipway_server.predict.pool.pool.POLL_S", 0.01)
+    monkeypatch.setattr("slipway_predict.pool.pool.POLL_S", 0.01)
     fail(monkeypatch, *{"loads": (ModelLoader, "work"), "pool-file": (ProcessPool, "_look")}[name], 10**9)
     settings = settings_of(f"--model={tmp_path}", f"--pool-config={tmp_path / 'pool.json'}", "--task=predict")
     async with serving_of(settings, pool_app.serve(settings), monkeypatch) as server:

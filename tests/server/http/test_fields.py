@@ -13,13 +13,12 @@ from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import ChatCompletionMessageParam, chat_completion_stream_options_param
 from openai.types.chat import completion_create_params as chat
 
-from slipway_server.http.errors import HttpError
+from slipway_process.serving.errors import HttpError
 from slipway_server.http.requests.bodies import UNSUPPORTED, WITHOUT_EFFECT, checked
 from slipway_server.http.requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, StreamOptions
 from slipway_server.http.responses.embeddings import check_dimensions, embedding_data
 from slipway_server.text.answers.selection import AnswerFormats
-
-from .inprocess import InProcess, model_of
+from tests.server.http.inprocess import InProcess, model_of
 
 TYPES: dict[type[msgspec.Struct], list[Any]] = {
     ChatRequest: [chat.CompletionCreateParamsNonStreaming, chat.CompletionCreateParamsStreaming],

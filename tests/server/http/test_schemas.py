@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from slipway_predict.http import json_body
+from slipway_predict.http.texts.bodies import RerankRequest
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
-from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import REQUESTS, document
-from slipway_server.http.predict import json_body
 from slipway_server.http.requests.bodies import UNSUPPORTED, parse, prompts_of
 from slipway_server.http.requests.schemas import (
     ChatRequest,
@@ -23,7 +24,6 @@ from slipway_server.http.requests.schemas import (
     FullSampling,
     GenerateRequest,
 )
-from slipway_server.http.texts.bodies import RerankRequest
 from slipway_server.sampling import INT64
 
 pytestmark = pytest.mark.attack_class(15, 18)

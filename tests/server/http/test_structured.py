@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import Grammar
-from slipway_server.http.errors import HttpError
 from slipway_server.http.requests.bodies import parse
 from slipway_server.http.requests.schemas import ChatRequest, CompletionRequest
 from slipway_server.http.requests.structured import MAX_DEPTH, MAX_GRAMMAR_BYTES, WHITE_SPACE
-
-from .inprocess import InProcess, model_of
+from tests.server.http.inprocess import InProcess, model_of
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "x"}]}
 SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.grammars.compiler import compile_grammar, load_tokenizer
 from slipway_server.engine.request import FinishReason, Grammar
-from slipway_server.http.errors import HttpError
 from slipway_server.http.requests.bodies import parse
 from slipway_server.http.requests.prompt import Prompt
 from slipway_server.http.requests.schemas import ChatRequest
@@ -22,8 +22,7 @@ from slipway_server.text.answers.answer import AnswerForm
 from slipway_server.text.answers.selection import AnswerFormats
 from slipway_server.text.detokenizer import ByWindow, detokenizer
 from slipway_server.text.tokenizer import Tokenizer
-
-from .inprocess import InProcess, model_of
+from tests.server.http.inprocess import InProcess, model_of
 
 PATH = "/v1/chat/completions"
 TEMPLATE = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{{ messages[-1].content }}<think>\n"
