@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from slipway_process.model_folder import checkpoint
-from slipway_process.model_folder import classic
+from slipway_process.model_folder import checkpoint, classic
 
 from . import folder, guard, marker, pin, web
 from . import hub as hubs

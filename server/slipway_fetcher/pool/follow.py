@@ -25,7 +25,7 @@ REMOVE_AFTER_S = 60.0  # the server ends the requests of an entry that left befo
 _RUN = """
 import os, sys
 os.environ['SLIPWAY_TERMINATION_LOG'] = sys.argv.pop(1)
-from slipway_fetcher.fetching import main
+from slipway_fetcher.__main__ import main
 main()
 """
 FETCHER = (sys.executable, "-P", "-c", _RUN)
