@@ -17,13 +17,13 @@ from .folder import FetchError, Formats, UnusableError
 from .guard import EgressRules
 from .hub import Hub
 from .oci.registry import RegistryAccess
-from .settings import FetcherSettings, parse
+from .settings import FetcherSettings
 
 log = logging.getLogger("slipway.fetcher")
 
 
 def main() -> None:
-    settings = parse(sys.argv[1:])
+    settings = FetcherSettings.parse(sys.argv[1:])
     logs.configure(settings.log_level)
     shown = guard.shown(settings.uri)
     try:

@@ -1,6 +1,5 @@
 """Settings of the fetcher. Only flags set what it downloads and from where: users control the variables of pods."""
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -23,6 +22,7 @@ class FetcherSettings(ProcessSettings):
     """Brings a model folder to the pod, checks it, and writes a marker when it is whole."""
 
     model_config = SettingsConfigDict(cli_prog_name="slipway-fetcher", env_ignore_empty=True)
+    parser = Parser
 
     log_level: Annotated[LogLevel, Flag(""), Variable("SLIPWAY_LOG_LEVEL")] = Field(
         "info", description="lowest level that the log has"
@@ -129,12 +129,3 @@ class FetcherSettings(ProcessSettings):
             for name, value in values.items()
         }
         return StoreAccess(self.endpoint, self.region, self.account, variables)
-
-
-def parse(arguments: Sequence[str]) -> FetcherSettings:
-    """Read the command line and the environment; a mistake is in the termination log too.
-
-    Raises:
-        SystemExit: 0 after --help; 2 with one sentence about all invalid values.
-    """
-    return FetcherSettings.parse(arguments, Parser(prog="slipway-fetcher", allow_abbrev=False))

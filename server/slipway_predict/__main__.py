@@ -8,11 +8,11 @@ from slipway_process.serving import program
 
 from .http import app
 from .http.pool import app as pool_app
-from .settings import PredictSettings, parse
+from .settings import PredictSettings
 
 
 def main() -> None:
-    settings = parse(sys.argv[1:])
+    settings = PredictSettings.parse(sys.argv[1:])
     program.run(settings, lambda: serve(settings))
 
 

@@ -1,7 +1,7 @@
 """Settings of the server of classic models: `--max-batch-size` is SLIPWAY_MAX_BATCH_SIZE."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -11,15 +11,8 @@ from slipway_process.termination import Parser
 from slipway_process.values import Bytes, Count, FilePath, Flag, PositiveCount, Seconds
 
 PROGRAM = "slipway-predict"
-# Flags of language models that operators write for every task: they have no effect here, and are read by no one else.
-LANGUAGE_FLAGS = (
-    "--dtype",
-    "--quantization",
-    "--device",
-    "--max-model-len",
-    "--tool-call-parser",
-    "--reasoning-parser",
-)
+# Flags of language models that operators write for every task. They have no effect here.
+LANGUAGE_FLAGS = ("--dtype", "--device", "--tool-call-parser", "--reasoning-parser")
 
 
 class PredictSettings(ServingSettings):
@@ -95,15 +88,10 @@ class PredictSettings(ServingSettings):
             raise ValueError("--pool-config is for --task predict")
         return file
 
-
-def parse(arguments: Sequence[str]) -> PredictSettings:
-    """Reads the command line and the environment; an invalid value is also written to the termination log.
-
-    Raises:
-        SystemExit: 0 after --help; 2 with one sentence about all invalid values.
-    """
-    ignored = Parser(prog=PROGRAM, add_help=False, allow_abbrev=False)
-    for flag in LANGUAGE_FLAGS:
-        ignored.add_argument(flag)
-    _, others = ignored.parse_known_args(arguments)
-    return PredictSettings.parse(others, Parser(prog=PROGRAM, allow_abbrev=False))
+    @classmethod
+    def parse(cls, arguments: Sequence[str]) -> Self:
+        """As of any process, without LANGUAGE_FLAGS."""
+        ignored = Parser(prog=PROGRAM, add_help=False, allow_abbrev=False)
+        for flag in LANGUAGE_FLAGS:
+            ignored.add_argument(flag)
+        return super().parse(ignored.parse_known_args(arguments)[1])

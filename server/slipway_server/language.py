@@ -23,7 +23,7 @@ from .http.app import serve
 from .http.requests.prompts import ServedModel
 from .http.service import ModelService
 from .metrics import ServerMetrics
-from .settings import ServerSettings, parse
+from .settings import ServerSettings
 from .text.answers.selection import select_formats
 from .text.template_source import TemplateSource
 from .text.tokenizer import Tokenizer, TokenizerError
@@ -32,7 +32,7 @@ log = logging.getLogger("slipway")
 
 
 def main() -> None:
-    settings = parse(sys.argv[1:])
+    settings = ServerSettings.parse(sys.argv[1:])
     program.run(settings, lambda: serve_language(settings))
 
 

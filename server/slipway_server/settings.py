@@ -1,13 +1,11 @@
 """Settings of the server: `--max-model-len` is SLIPWAY_MAX_MODEL_LEN."""
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from slipway_process.serving.settings import ServingSettings
-from slipway_process.termination import Parser
 from slipway_process.values import (
     Bytes,
     Count,
@@ -147,12 +145,3 @@ class ServerSettings(ServingSettings):
         description="file that gets a line of JSON for each step: tokens, seconds, running, waiting, cache",
     )
     enable_debug: Switch = Field(False, description="GET /debug/profile on the probe port")
-
-
-def parse(arguments: Sequence[str]) -> ServerSettings:
-    """Reads the command line and the environment; an invalid value is also written to the termination log.
-
-    Raises:
-        SystemExit: 0 after --help; 2 with one sentence about all invalid values.
-    """
-    return ServerSettings.parse(arguments, Parser(prog="slipway-server", allow_abbrev=False))

@@ -7,7 +7,7 @@ import pytest
 
 from slipway_fetcher import download_page
 from slipway_fetcher.downloads import DownloadState
-from slipway_fetcher.settings import parse
+from slipway_fetcher.settings import FetcherSettings
 from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.fetching import page, reader
@@ -33,9 +33,9 @@ def test_a_page_is_read_as_it_was_meant(state: DownloadState) -> None:
 
 def test_the_variable_is_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("--uri", "hf://org/m", "--dest", "/models")
-    assert parse(flags).progress_port == 0
+    assert FetcherSettings.parse(flags).progress_port == 0
     monkeypatch.setenv(PROGRESS_VARIABLE, "8000")
-    assert parse(flags).progress_port == 8000
+    assert FetcherSettings.parse(flags).progress_port == 8000
 
 
 def pod(replica_set: dict[str, Any], state: str = "running", container: str = "fetch") -> dict[str, Any]:

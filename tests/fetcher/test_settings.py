@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway_fetcher.settings import parse
+from slipway_fetcher.settings import FetcherSettings
 from tests.support.settings import parsed
 
 NAMED = ["--uri", "hf://org/m", "--dest", "/d"]
@@ -16,7 +16,9 @@ def test_variables_that_pods_set() -> None:
         "HF_ENDPOINT": "",
         "SLIPWAY_LOG_LEVEL": "DEBUG",
     }
-    settings = parsed(parse, [*NAMED, "--allow-network", "192.168.0.0/16", "--allow-network", "fd00::/8"], environment)
+    settings = parsed(
+        FetcherSettings.parse, [*NAMED, "--allow-network", "192.168.0.0/16", "--allow-network", "fd00::/8"], environment
+    )
     assert (str(settings.pin_file), settings.log_level) == ("/pin", "debug")
     assert settings.allow_network == ("192.168.0.0/16", "fd00::/8")
     assert settings.allow_networks == ("10.0.0.0/8", "fd12::/16")
@@ -32,11 +34,11 @@ def test_no_variable_opens_the_machine_or_changes_what_is_downloaded() -> None:
         for name in names
         for spelling in (name, name.upper(), f"SLIPWAY_{name.upper()}", f"SLIPWAY_FETCHER_{name.upper()}")
     }
-    assert parsed(parse, NAMED, environment) == parsed(parse, NAMED)
+    assert parsed(FetcherSettings.parse, NAMED, environment) == parsed(FetcherSettings.parse, NAMED)
 
 
 def test_all_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parsed(parse, ["--max-bytes", "-1"])
+        parsed(FetcherSettings.parse, ["--max-bytes", "-1"])
     assert ended.value.code == 2
     assert "--uri is required; --dest is required; --max-bytes: '-1' is less than 0" in capsys.readouterr().err

@@ -9,23 +9,17 @@ PRIORITY = 1001  # of a shadow request, a copy whose response is discarded: afte
 
 
 def priority_of(headers: Mapping[str, str], requested: int | None = None) -> int:
-    """The priority class of a request, clamped to the gateway's limit. A shadow request has the last class.
+    """The priority class of a request, clamped to the gateway's limit. Lower classes run earlier; a shadow
+    request has the last one.
 
     Raises:
         HttpError: the limit is no number (400).
     """
-    return PRIORITY if SHADOW in headers else limit_priority(headers, requested or 0)
-
-
-def limit_priority(headers: Mapping[str, str], requested: int) -> int:
-    """The requested priority class, clamped to the gateway's limit where there is one. Lower classes run earlier.
-
-    Raises:
-        HttpError: the limit is no number (400).
-    """
+    if SHADOW in headers:
+        return PRIORITY
     given = headers.get(PRIORITY_LIMIT)
     if given is None:
-        return requested
+        return requested or 0
     if len(given) > 5 or not given.removeprefix("-").isdecimal() or not given.isascii():
         raise invalid(f"{PRIORITY_LIMIT} must be a number from -1000 to 1000; leave it to the gateway.")
-    return max(requested, int(given))
+    return max(requested or 0, int(given))

@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from slipway_process import collector, logs
 from slipway_process.network.http_server import HttpRunner
 from slipway_process.serving.errors import HttpError, is_inference_protocol
+from slipway_process.serving.metrics import RequestMetrics
 from slipway_process.serving.probes import Health, ProbeServer, Profiles
 from slipway_process.serving.restarts import EngineError
 from slipway_process.serving.settings import ServingSettings
@@ -32,16 +33,6 @@ LOOP_BEAT_S = 1.0
 REQUEST_ID_CHARACTERS = 128  # in the log
 IDLE_S = 75.0  # for a connection without a request, or with the beginning of one; longer than a gateway keeps its own
 ERROR_EVENTS_S = 2.0  # for error events to reach clients after the engine died
-
-
-class RequestMetrics(Protocol):
-    """Each request arrives once and ends in one outcome."""
-
-    def arrived(self) -> None: ...
-
-    def outcome(self, outcome: str) -> None: ...
-
-    def render(self) -> bytes: ...
 
 
 class GuardedService(Protocol):

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from slipway_process.settings import ProcessSettings
+from slipway_process.termination import Parser
 from slipway_process.values import Address, Count, FilePath, Flag, Folder, Name, Port, Seconds, Switch, Variable
 
 Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"), Flag("VERSION")]
@@ -15,6 +16,7 @@ class ServingSettings(ProcessSettings):
     """Which model is served, where, and to whom."""
 
     model_config = SettingsConfigDict(env_prefix="SLIPWAY_")
+    parser = Parser
 
     model: Folder = Field(description="folder of the model, or with the fetcher's slipway-model.json")
     served_model_name: Name = Field(

@@ -6,7 +6,6 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -25,6 +24,7 @@ class PoolFetcherSettings(ProcessSettings):
     """Brings the models of a pool's file into its folder. Credentials are those of slipway-fetcher, one set for all."""
 
     model_config = SettingsConfigDict(cli_prog_name="slipway-pool-fetcher", env_ignore_empty=True)
+    parser = Parser
 
     log_level: Annotated[LogLevel, Flag(""), Variable("SLIPWAY_LOG_LEVEL")] = Field(
         "info", description="lowest level that the log has"
@@ -41,17 +41,8 @@ class PoolFetcherSettings(ProcessSettings):
     )
 
 
-def parse(arguments: Sequence[str]) -> PoolFetcherSettings:
-    """Read the command line and the environment; a mistake is in the termination log too.
-
-    Raises:
-        SystemExit: 0 after --help; 2 with one sentence about all invalid values.
-    """
-    return PoolFetcherSettings.parse(arguments, Parser(prog="slipway-pool-fetcher", allow_abbrev=False))
-
-
 def main() -> None:
-    settings = parse(sys.argv[1:])
+    settings = PoolFetcherSettings.parse(sys.argv[1:])
     logs.configure(settings.log_level)
     assert settings.pool_config, "the settings require it"
     rules = FetchRules(settings.pool_config, settings.dest, settings.max_bytes, settings.max_fetch_s)

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from slipway_process import machine
 from slipway_process.serving.errors import HttpError, Refusal, queue_full
-from slipway_process.serving.turns import QueueRules
+from slipway_process.serving.turns import QueueRules, TextBusy
 
 from ...text.chat import Chat
-from ...text.pool import TextBusy, TextPool, TextTimeout
+from ...text.pool import TextPool, TextTimeout
 from ..requests.prompt import Prompt, PromptLimits
 from ..requests.prompts import Given, PromptEncoder, ServedModel
 from .inputs import INPUTS, read_input
