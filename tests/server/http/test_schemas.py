@@ -16,7 +16,7 @@ from slipway_process.serving.errors import HttpError
 from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
 from slipway_server.http.openapi import REQUESTS, document
-from slipway_server.http.requests.bodies import UNSUPPORTED, parse, prompts_of
+from slipway_server.http.requests.bodies import UNSUPPORTED, prompts_of
 from slipway_server.http.requests.schemas import (
     ChatRequest,
     CompletionRequest,
