@@ -34,6 +34,10 @@ GENERATE = {"model": "m", "prompt": "x"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
 
+def parse(body: bytes, kind: type[msgspec.Struct]) -> Any:
+    return checked_body(decoded(body), kind)
+
+
 def allowed(mode: str, *names: str) -> dict[str, Any]:
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
