@@ -12,11 +12,12 @@ from msgspec import inspect
 
 from slipway_predict.http import json_body
 from slipway_predict.http.texts.bodies import RerankRequest
+from slipway_process.serving.bodies import decoded
 from slipway_process.serving.errors import HttpError
 from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
 from slipway_server.http.openapi import REQUESTS, document
-from slipway_server.http.requests.bodies import UNSUPPORTED, prompts_of
+from slipway_server.http.requests.bodies import UNSUPPORTED, checked_body, prompts_of
 from slipway_server.http.requests.schemas import (
     ChatRequest,
     CompletionRequest,
