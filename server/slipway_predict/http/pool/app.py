@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipway_predict.settings import PredictSettings
 from slipway_process import machine
 from slipway_process.isolation import hide_memory
+from slipway_process.model_folder.catalog import PoolEntry
 from slipway_process.serving.heartbeat import Heartbeat
 from slipway_process.serving.metrics import count_restarts
 from slipway_process.serving.probes import Health
@@ -21,8 +21,10 @@ from ...pool.eviction import PoolLimits
 from ...pool.loading import PoolRules
 from ...pool.pool import ProcessPool
 from ...pool_metrics import STATES, PoolMetrics
-from ..app import LAST_WORDS, MEMORY_SHARE, build
-from .host import host_model
+from ...settings import PredictSettings
+from ..app import MEMORY_SHARE, Backend, build
+from ..host import HostedModel, service_of
+from ..identity import ModelIdentity
 from .models import PooledModels, choosing
 from .repository import ModelRepository
 
@@ -36,19 +38,6 @@ class PoolService:
     metrics: PoolMetrics
     health: Health
     tracing: Tracing
-
-
-class PoolBackend:
-    """The processes of all models, as `run_server` ends them: requests that wait or run fail."""
-
-    def __init__(self, pool: ProcessPool) -> None:
-        self._pool = pool
-
-    def end_streams(self, reason: str) -> None:
-        self._pool.fail_waiting(reason)
-
-    def stop(self) -> None:
-        self._pool.fail_waiting(LAST_WORDS)
 
 
 def pool_rules(settings: PredictSettings) -> PoolRules:
@@ -87,10 +76,18 @@ async def serve(settings: PredictSettings) -> None:
     spans = tracing(settings.spans_endpoint, settings.served_model_name, settings.spans_service)
     tasks = Supervisor(count_restarts(metrics.registry))
     rules, memory = pool_rules(settings), QueueMemory.of_free(machine.free_memory_bytes())
+
+    def hosted(entry: PoolEntry) -> HostedModel:
+        """The health of a model is its own, with the heartbeat of the server."""
+        identity = ModelIdentity(entry.name, entry.shown_version or entry.version, entry.version)
+        own = Health(health.heartbeat, settings.stall_timeout_s)
+        service = service_of(settings, identity, metrics.model(entry.key), own, spans, memory)
+        return HostedModel(settings, service, tasks, 1, log, "loaded")
+
     pool = ProcessPool(
         Path(settings.pool_config),
         rules,
-        lambda entry: host_model(settings, entry, metrics.model(entry.key), health, spans, memory, tasks),
+        hosted,
         metrics,
         tasks,
     )
@@ -109,4 +106,4 @@ async def serve(settings: PredictSettings) -> None:
         settings,
         lambda routes: [*own, *map(choosing, [*own, *routes])],
     )
-    await run_server(settings, app, guard, PoolBackend(pool), life, tasks)
+    await run_server(settings, app, guard, Backend(pool.fail_waiting), life, tasks)

@@ -14,10 +14,10 @@ from slipway_process.serving.probes import Health
 from ...pool.pool import ProcessPool
 from ...pool.slot import ModelBusy, ModelPinned, ModelSlot, PoolError, StillLoading, UnknownModel, UnknownVersion
 from ...pool_metrics import PoolMetrics
+from ..host import HostedModel
 from ..identity import ModelIdentity
 from ..served import ListedModel
 from ..service import PredictService
-from .host import PooledModel
 
 _chosen: ContextVar[str] = ContextVar("chosen", default="")
 
@@ -64,7 +64,7 @@ class PooledModels:
         slot = self.find(name, version)
         with contextlib.nullcontext() if metadata else self._counted(slot), answered():
             async with self.pool.use(slot) as resident:
-                yield cast(PooledModel, resident.host).service
+                yield cast(HostedModel, resident.host).service
 
     def check_ready(self, name: str, version: str | None = None) -> None:
         slot = self.find(name, version)
