@@ -15,7 +15,15 @@ from slipway_operator.manifests.pods import workload
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.inputs.pod_inputs import Batching, Engine, Model, PodInputs, Resources, parse_inputs
+from slipway_operator.model.inputs.pod_inputs import (
+    CLASSIC,
+    Batching,
+    Engine,
+    Model,
+    PodInputs,
+    Resources,
+    parse_inputs,
+)
 from slipway_predict.settings import PredictSettings
 from slipway_server.settings import ServerSettings
 from testkit import ROOT
@@ -34,7 +42,8 @@ def _snapshot(**model: object) -> Snapshot:
     inputs = PodInputs(
         Model(**chosen),  # type: ignore[arg-type]
         Engine(
-            args=() if "format" in model else ("--max-num-seqs", "8"), env=(("HF_ENDPOINT", "https://hub.example.com"),)
+            args=() if model.get("task") in CLASSIC else ("--max-num-seqs", "8"),
+            env=(("HF_ENDPOINT", "https://hub.example.com"),),
         ),
         Resources(cpu="1", memory="1Gi"),
     )
@@ -66,9 +75,10 @@ def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
 @pytest.mark.parametrize("field", ["task", "format", "dtype"])
 def test_server_knows_every_choice_of_the_crd(field: str) -> None:
     choices = next(node["enum"] for path, node in walk() if path == f"spec.model.{field}")
-    server, more = (PredictSettings, {"task": "predict"}) if field == "format" else (ServerSettings, {})
     for choice in choices:
-        settings = parsed(server.parse, _pod(**{field: choice, **more})["containers"][0]["args"])
+        model = {"task": "predict" if field == "format" else "auto", field: choice}
+        server = PredictSettings if model["task"] in CLASSIC else ServerSettings
+        settings = parsed(server.parse, _pod(**model)["containers"][0]["args"])
         assert getattr(settings, field) == choice
 
 

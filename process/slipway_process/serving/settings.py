@@ -13,7 +13,7 @@ Version = Annotated[str, AfterValidator(lambda version: version or "unversioned"
 
 
 class ServingSettings(ProcessSettings):
-    """Which model is served, where, and to whom."""
+    """Which model is served, where, and for which clients."""
 
     model_config = SettingsConfigDict(env_prefix="SLIPWAY_")
     parser = Parser

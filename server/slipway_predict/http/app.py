@@ -59,7 +59,7 @@ def build(
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class ModelBackend:
     """What computes, as `run_server` ends it: requests that wait or run fail. `end_streams` gets the reason."""
 
     end_streams: Callable[[str], None]
@@ -105,6 +105,6 @@ async def serve(settings: PredictSettings, file: ModelFile) -> None:
     )
     app, guard = build(service, OneModel(service), settings)
     try:
-        await run_server(settings, app, guard, Backend(executor.fail_waiting), task, tasks)
+        await run_server(settings, app, guard, ModelBackend(executor.fail_waiting), task, tasks)
     finally:
         await host.end()

@@ -22,7 +22,7 @@ from ...pool.loading import PoolRules
 from ...pool.pool import ProcessPool
 from ...pool_metrics import STATES, PoolMetrics
 from ...settings import PredictSettings
-from ..app import MEMORY_SHARE, Backend, build
+from ..app import MEMORY_SHARE, ModelBackend, build
 from ..host import HostedModel, service_of
 from ..identity import ModelIdentity
 from .models import PooledModels, choosing
@@ -106,4 +106,4 @@ async def serve(settings: PredictSettings) -> None:
         settings,
         lambda routes: [*own, *map(choosing, [*own, *routes])],
     )
-    await run_server(settings, app, guard, Backend(pool.fail_waiting), life, tasks)
+    await run_server(settings, app, guard, ModelBackend(pool.fail_waiting), life, tasks)
