@@ -11,8 +11,8 @@ from slipway_process.termination import Parser
 from slipway_process.values import Bytes, Count, FilePath, Flag, PositiveCount, Seconds
 
 PROGRAM = "slipway-predict"
-# Flags of language models that operators write for every task. They have no effect here.
-LANGUAGE_FLAGS = ("--dtype", "--device", "--tool-call-parser", "--reasoning-parser")
+# Flags of language models that the operator writes whatever the task is: they have no effect here.
+LANGUAGE_FLAGS = ("dtype", "quantization", "device", "max-model-len", "tool-call-parser", "reasoning-parser")
 
 
 class PredictSettings(ServingSettings):
@@ -93,5 +93,5 @@ class PredictSettings(ServingSettings):
         """As of any process, without LANGUAGE_FLAGS."""
         ignored = Parser(prog=PROGRAM, add_help=False, allow_abbrev=False)
         for flag in LANGUAGE_FLAGS:
-            ignored.add_argument(flag)
+            ignored.add_argument(f"--{flag}")
         return super().parse(ignored.parse_known_args(arguments)[1])
