@@ -13,20 +13,25 @@ from slipway_process.termination import DATA_ERROR, Parser, last_words, needs_to
 from . import environment
 
 CLASSIC = ("predict", "classify", "rerank")
-LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "jinja2", "llguidance")  # of language models
+LIBRARIES = ["torch", "transformers", "tokenizers", "safetensors", "jinja2", "llguidance"]  # of language models
 
 
 def main() -> None:
     task = _task(sys.argv[1:])
     if task in CLASSIC:
         os.execv(sys.executable, (sys.executable, "-P", "-m", "slipway_predict", *sys.argv[1:]))
-    if missing := [name for name in LIBRARIES if importlib.util.find_spec(name) is None]:
+    if missing := absent():
         logs.configure("info")
         last_words(needs_torch(f"--task {task}", "server", f"without {', '.join(missing)}"))
         sys.exit(DATA_ERROR)
     from .language import main as serve  # not before it is clear that they are here
 
     serve()
+
+
+def absent() -> list[str]:
+    """The packages of language models that this interpreter does not find; none of them is imported."""
+    return [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 
 
 def _task(arguments: list[str]) -> str:

@@ -62,14 +62,14 @@ def test_a_model_reads_its_folder_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_its_environment_has_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
-    from slipway_server import environment
+    from slipway_process import environment
 
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    assert "secret" not in str(environment.for_model(1))
+    assert "secret" not in str(environment.for_isolated(1, ROOT))
 
 
 def test_onnxruntime_reports_nothing_to_its_maker() -> None:
-    from slipway_server import environment
+    from slipway_process import environment
 
-    assert environment.for_model(1)["ORT_DISABLE_TELEMETRY"] == "1"
+    assert environment.for_isolated(1, ROOT)["ORT_DISABLE_TELEMETRY"] == "1"

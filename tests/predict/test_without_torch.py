@@ -10,8 +10,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from slipway_server.installed import LANGUAGE, absent
 
+from slipway_server.__main__ import LIBRARIES, absent
 from testkit import ROOT
 from testkit.pictures import digit, encoded
 from tests.predict.conftest import PREDICT
@@ -56,10 +56,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_the_environment_has_neither_torch_nor_transformers(python: Path) -> None:
-    code = "from slipway_server.installed import absent; print(absent())"
+    code = "from slipway_server.__main__ import absent; print(absent())"
     found = subprocess.run([python, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == str(LANGUAGE)
-    assert absent() == ()
+    assert found.stdout.strip() == str(LIBRARIES)
+    assert absent() == []
 
 
 @pytest.mark.parametrize("format", ["onnx", "xgboost", "lightgbm", "skops"])

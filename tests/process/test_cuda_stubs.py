@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from slipway_process import cuda_stubs
+from slipway_process import cuda_stubs, environment
 from slipway_process.cuda_stubs import elf
 from slipway_process.cuda_stubs.elf import Exports
-from slipway_server import environment
 
 pytestmark = pytest.mark.skipif(
     platform.system() != "Linux" or platform.machine() not in elf.MACHINES,
@@ -93,7 +92,7 @@ def test_a_stub_lies_where_torch_looks_for_the_library(tmp_path: Path) -> None:
 
 IMPORT = """
     import json, sys
-    from slipway_server import cuda_stubs
+    from slipway_process import cuda_stubs
     paths = list(sys.path)
     with cuda_stubs.for_torch():
         import torch
@@ -138,7 +137,7 @@ def test_without_a_folder_for_stubs_torch_is_imported_as_it_is() -> None:
         def no_folder(*_, **__):
             raise FileNotFoundError("no usable temporary directory")
         tempfile.mkdtemp = no_folder
-        from slipway_server import cuda_stubs
+        from slipway_process import cuda_stubs
         with cuda_stubs.for_torch():
             import torch
         print(torch.ones(2).sum())

@@ -1,8 +1,14 @@
 """Stub libraries for `import torch` on a machine without an NVIDIA driver.
 
 torch from PyPI loads CUDA's libraries on such a machine too. Nothing calls them there, but what they touch while they
-are loaded is 230 MiB of each process. While torch is imported, the largest are replaced by stubs with the same names,
-functions and versions. Their functions return 1, which is an error in all of these libraries.
+are loaded is 230 MiB of each process (importing torch takes 307 MiB in place of 533). While torch is imported, the
+largest are replaced by stubs with the same names, functions and versions. Their functions return 1, which is an error
+in all of these libraries.
+
+torch's build for CPUs (`server.cpuImage` of the chart) has no such libraries: there this finds nothing to replace. It
+stays because that image is optional and its build comes from an index without hashes in the lock: what PyPI has, and so
+`pip install slipway[server]` and the default image, is the build with CUDA, which must keep the memory bar of
+docs/bench.md on nodes without a GPU too.
 
 torch loads the libraries in NVIDIA's packages by path, from the first entry of `sys.path` that has them
 (`_preload_cuda_deps` in torch/__init__.py). So an entry with the stubs comes first while it is imported.
