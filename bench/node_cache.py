@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.server.fetcher.site import running_site
-from tests.server.model_cache.pods import lease, offer_model, start, weights_requests
+from tests.fetcher.cache.pods import lease, offer_model, start, weights_requests
+from tests.fetcher.site import running_site
 
 _DIRTY = "Pss_Anon"
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 def _imports_s() -> float:
     began_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import slipway_server.fetcher"], check=True)
+    subprocess.run([sys.executable, "-c", "import slipway_fetcher.fetching"], check=True)
     return time.monotonic() - began_s
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from slipway_server.models.configs.support import ModelSupport, check_support
+from slipway_server.models.support import ModelSupport, check_support
 
 FACTS = Path(__file__).resolve().parent / "models.yaml"
 

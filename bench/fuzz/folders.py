@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from slipway_server.fetcher import fetch
-from slipway_server.fetcher.archive import unpack
-from slipway_server.fetcher.folder import FetchError
-from slipway_server.models import checkpoint
-from slipway_server.models.checkpoint import INDEX, MARKER, CheckpointError
+from slipway_fetcher.archive import unpack
+from slipway_fetcher.fetching import fetch
+from slipway_fetcher.folder import FetchError
+from slipway_process.model_folder import checkpoint
+from slipway_process.model_folder.checkpoint import INDEX, MARKER, CheckpointError
 
 from .schema import ANYTHING
 from .tally import Tally

@@ -18,8 +18,8 @@ from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS, Kernels
 from slipway_server.kernels.in_triton import TritonKernels
-from slipway_server.models.configs.families import DecoderShape, shape_of
 from slipway_server.models.decoder import Decoder
+from slipway_server.models.families import DecoderShape, shape_of
 
 STEP_TOKENS = 8192
 WARM_STEPS, STEPS = 4, 32

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS
-from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator, self_test
 from slipway_server.models.loader import load
 

@@ -11,7 +11,7 @@ from grpc import aio
 from bench.predict.load import LATE_S, Measured
 from bench.predict.models import ModelFile
 from bench.predict.programs import NAME
-from slipway_server.http.predict.message_types import ModelInferRequest
+from slipway_predict.http.message_types import ModelInferRequest
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 

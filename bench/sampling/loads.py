@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from bench.engine.peers import cores
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.build import build_generator
 from slipway_server.engine.messages import Start, encode
 from slipway_server.engine.request import Grammar, Request, SamplingParams
 from slipway_server.http.requests.structured import of_schema
-from slipway_server.models import checkpoint
 
 PROMPT_TOKENS, OUTPUT_TOKENS, WARM_STEPS = 32, 400, 6
 CONTEXT_TOKENS = 512

@@ -49,6 +49,7 @@ class ProcessSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid")
     seconds: ClassVar[str] = ""  # what flags have in place of the `_s` of a field
+    parser: ClassVar[type[argparse.ArgumentParser]] = argparse.ArgumentParser
 
     log_level: LogLevel = Field("info", description="lowest level that the log has")
 
@@ -65,14 +66,14 @@ class ProcessSettings(BaseSettings):
         return init_settings, _EnvironmentSource(settings_cls)
 
     @classmethod
-    def parse(cls, arguments: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Self:
+    def parse(cls, arguments: Sequence[str]) -> Self:
         """The settings by these arguments and the environment.
 
         Raises:
             SystemExit: 0 after --help; 2 with one sentence about all invalid values.
         """
-        parser = parser or argparse.ArgumentParser(cls.model_config.get("cli_prog_name"), allow_abbrev=False)
-        parser.description = parser.description or cls.__doc__
+        parser = cls.parser(cls.model_config.get("cli_prog_name"), allow_abbrev=False)
+        parser.description = cls.__doc__
         parser.epilog = f"Each flag can be set in the environment: --log-level is {variables(cls, 'log_level')[0]}."
         add_flags(parser, cls)
         return read(cls, vars(parser.parse_args(arguments)), parser.error)

@@ -1,1 +1,1 @@
-"""The model pod: one model behind an OpenAI-compatible API, with its own batching engine."""
+"""The server of language models, behind an OpenAI-compatible API, with its own batching engine."""

@@ -1,63 +1,43 @@
-"""The composition root: settings, and the server of the model's kind. Only that kind's code is imported."""
+"""`slipway-server`: serves a language model. For the task of a classic model its process becomes slipway-predict.
 
-import asyncio
+Pods of every release begin with this command and name the task, so it stays the one for both.
+"""
+
+import importlib.util
+import os
 import sys
 
 from slipway_process import logs
-from slipway_process.network.mutual_tls import UnusableCertificate
+from slipway_process.termination import DATA_ERROR, Parser, last_words, needs_torch
 
-from .engine.client import EngineError, ModelRefused
-from .installed import absent, needs_torch
-from .models.checkpoint import CheckpointError
-from .settings import ServerSettings, parse
-from .telemetry.termination import DATA_ERROR, FAILED, last_words
+from . import environment
 
 CLASSIC = ("predict", "classify", "rerank")
+LIBRARIES = ["torch", "transformers", "tokenizers", "safetensors", "jinja2", "llguidance"]  # of language models
 
 
 def main() -> None:
-    settings = parse(sys.argv[1:])
-    logs.configure(settings.log_level, model_version=settings.model_version)
-    try:
-        if settings.task in CLASSIC:
-            predict(settings)
-        else:
-            language(settings)
-    except (CheckpointError, ModelRefused) as error:
-        last_words(str(error))
-        sys.exit(DATA_ERROR)
-    except EngineError as error:
-        last_words(str(error))
-        sys.exit(FAILED)
-    except (OSError, UnusableCertificate) as error:
-        last_words(f"The server cannot start: {error}.")
-        sys.exit(FAILED)
-
-
-def predict(settings: ServerSettings) -> None:
-    """Serves a classic model, or a pool of them."""
-    from .http.pool.app import serve as serve_pool
-    from .http.predict.app import serve as serve_model
-    from .predict import model_file
-
-    if settings.pool_config:
-        asyncio.run(serve_pool(settings))
-        return
-    asyncio.run(serve_model(settings, model_file.find(settings.model, settings.format, settings.task)))
-
-
-def language(settings: ServerSettings) -> None:
-    """Serves a language model.
-
-    Raises:
-        CheckpointError: torch or a package beside it is not installed.
-    """
+    task = _task(sys.argv[1:])
+    if task in CLASSIC:
+        os.execv(sys.executable, (sys.executable, "-P", "-m", "slipway_predict", *sys.argv[1:]))
     if missing := absent():
-        reason = f"without {', '.join(missing)}"
-        raise CheckpointError(needs_torch(f"--task {settings.task}", "server", reason))
-    from .language import serve_language
+        logs.configure("info")
+        last_words(needs_torch(f"--task {task}", "server", f"without {', '.join(missing)}"))
+        sys.exit(DATA_ERROR)
+    from .language import main as serve  # not before it is clear that they are here
 
-    serve_language(settings)
+    serve()
+
+
+def absent() -> list[str]:
+    """The packages of language models that this interpreter does not find; none of them is imported."""
+    return [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+
+
+def _task(arguments: list[str]) -> str:
+    parser = Parser(prog="slipway-server", add_help=False, allow_abbrev=False)
+    parser.add_argument("--task", default=environment.task())
+    return str(parser.parse_known_args(arguments)[0].task)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,39 @@
 """The server of a language model: its folder, the engine process, the tokenizer, and the HTTP server before them.
 
-Only a process of that kind imports this: a classic model does without tokenizers, templates and torch.
+`__main__` checks first that the packages of language models are installed.
 """
 
 import asyncio
 import logging
+import sys
 import time
 
-from . import environment, machine
-from .engine.client import EngineClient, EngineCrashed, QueueLimits
+from slipway_process import machine
+from slipway_process.model_folder.checkpoint import Checkpoint, CheckpointError, read
+from slipway_process.serving import program
+from slipway_process.serving.probes import Health
+from slipway_process.serving.restarts import EngineCrashed, Restarts, keep_running
+from slipway_process.serving.tenant import Tenants
+from slipway_process.serving.tracing import tracing
+
+from . import environment
+from .engine.client import EngineClient, QueueLimits
 from .engine.messages import Ready, Start
-from .engine.supervisor import Restarts, keep_running
 from .http.app import serve
-from .http.probes import Health
 from .http.requests.prompts import ServedModel
-from .http.requests.tenant import Tenants
 from .http.service import ModelService
-from .models.checkpoint import Checkpoint, CheckpointError, read
+from .metrics import ServerMetrics
 from .settings import ServerSettings
-from .telemetry.metrics import ServerMetrics
-from .telemetry.tracing import tracing
 from .text.answers.selection import select_formats
 from .text.template_source import TemplateSource
 from .text.tokenizer import Tokenizer, TokenizerError
 
 log = logging.getLogger("slipway")
+
+
+def main() -> None:
+    settings = ServerSettings.parse(sys.argv[1:])
+    program.run(settings, lambda: serve_language(settings))
 
 
 def serve_language(settings: ServerSettings) -> None:

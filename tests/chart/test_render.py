@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from slipway_fetcher.cache import __main__ as model_cache
 from slipway_gateway.settings import GatewaySettings
 from slipway_operator import settings as operator_settings
 from slipway_operator.manifests.network_policy import network_policy
@@ -14,7 +15,6 @@ from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import NODE_CACHE_CLAIM, Engine, Model, PodInputs
-from slipway_server.model_cache import __main__ as model_cache
 from tests.chart.rendered import CHART, NAMESPACE, SCENARIOS, find, objects, of_kind
 from tests.support.api_server import CRD_FILES
 from tests.support.settings import parsed

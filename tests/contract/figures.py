@@ -17,7 +17,8 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_FILE_LINES, WIDE_FOLDER_FILES = 400, 12  # what is above is printed
-NAMES = ("operator", "gateway", "jobs", "server", "cli", "process", "contracts")
+NAMES = ("operator", "gateway", "jobs", "server", "predict", "fetcher", "cli", "process", "contracts")
+SERVERS = {"predict": "server", "fetcher": "server"}  # packages in the folder of another one
 TRITON = {"slipway_server.kernels.triton.*"}
 
 
@@ -34,7 +35,7 @@ class Figures:
 
 
 def folder(name: str) -> Path:
-    return ROOT / name / f"slipway_{name}"
+    return ROOT / SERVERS.get(name, name) / f"slipway_{name}"
 
 
 def figures(name: str) -> Figures:
@@ -94,7 +95,7 @@ def _listed(modules: str | list[str]) -> list[str]:
 
 
 def main() -> None:
-    sys.path[:0] = [str(ROOT / name) for name in NAMES]
+    sys.path[:0] = [str(folder(name).parent) for name in NAMES]
     print("package            files   lines  most files in a folder  depth  import circles")
     for found in map(figures, NAMES):
         print(

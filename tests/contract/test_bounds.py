@@ -10,7 +10,10 @@ from docs.bounds_page import rows
 from testkit import ROOT
 
 ROWS = rows()
-PARTS = ("gateway/slipway_gateway", "jobs/slipway_jobs", "server/slipway_server", "operator/slipway_operator")
+PARTS = (
+    *("gateway/slipway_gateway", "jobs/slipway_jobs", "operator/slipway_operator"),
+    *("server/slipway_server", "server/slipway_predict", "process/slipway_process/serving"),
+)
 # Bounds of one request, one tenant, one model or one file: no client can use up another one's part of them.
 OF_ONE = {
     "access_log_max_bytes": "a file on disk",

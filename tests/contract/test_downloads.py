@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from slipway_fetcher import download_page
+from slipway_fetcher.downloads import DownloadState
+from slipway_fetcher.settings import FetcherSettings
 from slipway_operator.api.inputs.pod_inputs import PROGRESS_VARIABLE
 from slipway_operator.api.objects import ObjectKey
 from slipway_operator.fetching import page, reader
@@ -14,9 +17,6 @@ from slipway_operator.kube.reading.pods import parse_pod
 from slipway_operator.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS
 from slipway_operator.model.cluster.observed import PodDownload
 from slipway_operator.planning.reporting.requeue import NO_GATEWAY_POLL_S
-from slipway_server.fetcher.settings import parse
-from slipway_server.telemetry import download_page
-from slipway_server.telemetry.downloads import DownloadState
 from tests.operator.test_reconcile import CREATED, KEY, NOW, Making, at, chat
 from tests.support.reconciling import reconciler_of
 
@@ -33,9 +33,9 @@ def test_a_page_is_read_as_it_was_meant(state: DownloadState) -> None:
 
 def test_the_variable_is_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ("--uri", "hf://org/m", "--dest", "/models")
-    assert parse(flags).progress_port == 0
+    assert FetcherSettings.parse(flags).progress_port == 0
     monkeypatch.setenv(PROGRESS_VARIABLE, "8000")
-    assert parse(flags).progress_port == 8000
+    assert FetcherSettings.parse(flags).progress_port == 8000
 
 
 def pod(replica_set: dict[str, Any], state: str = "running", container: str = "fetch") -> dict[str, Any]:

@@ -11,11 +11,11 @@ import pytest
 from slipway_operator.model.cluster.observed import PodTrouble, Workload
 from slipway_operator.model.inputs.pod_inputs import Resources
 from slipway_operator.planning.facts import causes
-from slipway_server.telemetry import termination
+from slipway_process import termination
 from testkit import ROOT
 from tests.contract.documented import TEXT
 
-FETCHER = "from slipway_server.fetcher import main; main()"
+FETCHER = "from slipway_fetcher.__main__ import main; main()"
 SERVER = "from slipway_server.__main__ import main; main()"
 MODELS = ROOT / "examples" / "models"
 

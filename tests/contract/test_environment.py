@@ -3,11 +3,13 @@
 import ast
 from collections.abc import Iterator
 
+from tests.contract import figures
 from tests.support.api_server import ROOT
 
-PACKAGES = ("operator", "gateway", "jobs", "server", "cli", "process", "contracts")
 READERS = {
     "process/slipway_process/settings.py",
+    # Of isolated child processes, and the termination log.
+    "process/slipway_process/environment.py",
     "cli/slipway_cli/settings.py",
     # The engine process: its variables are made by the HTTP process, which passes its own on.
     "server/slipway_server/environment.py",
@@ -18,8 +20,8 @@ NAMES = {"environ", "environb", "getenv", "getenvb", "putenv"}
 
 
 def readers() -> Iterator[str]:
-    for package in PACKAGES:
-        for path in (ROOT / package / f"slipway_{package}").rglob("*.py"):
+    for package in figures.NAMES:
+        for path in figures.folder(package).rglob("*.py"):
             if any(map(_names_the_environment, ast.walk(ast.parse(path.read_text())))):
                 yield str(path.relative_to(ROOT))
 

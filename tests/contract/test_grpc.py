@@ -4,8 +4,8 @@ import math
 
 from slipway_contracts import protobuf
 from slipway_gateway.grpc_api import calls, messages, statuses
-from slipway_server.http.predict.message_types import ModelInferRequest
-from slipway_server.http.predict_bodies import infer_answer, infer_message
+from slipway_predict.http.bodies import infer_answer, infer_message
+from slipway_predict.http.message_types import ModelInferRequest
 
 
 def test_both_name_the_same_type() -> None:

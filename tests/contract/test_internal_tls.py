@@ -19,8 +19,8 @@ from slipway_operator.metrics_api.series import PodTarget
 from slipway_operator.model.cluster import certificates as issuing
 from slipway_operator.outbound.inside import open_inside
 from slipway_process.network import host_names, mutual_tls
-from slipway_server.http.tls import OPEN_PATHS
-from slipway_server.settings import parse
+from slipway_process.serving.tls import OPEN_PATHS
+from slipway_server.settings import ServerSettings
 from tests.contract.documented import TEXT
 from tests.contract.test_pod import OWNER, _snapshot
 from tests.operator.metrics_api.test_sampler import KnownGateways, gateway
@@ -49,7 +49,7 @@ def endpoint(namespace: str, address: str) -> str:
 
 def test_the_server_reads_the_files_that_its_pod_mounts() -> None:
     server = template()["spec"]["containers"][0]
-    settings = parsed(parse, server["args"])
+    settings = parsed(ServerSettings.parse, server["args"])
     [folder] = [mount["mountPath"] for mount in server["volumeMounts"] if mount["name"] == "pod-tls"]
     [volume] = [one["secret"] for one in template()["spec"]["volumes"] if one["name"] == "pod-tls"]
     named = (settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs)

@@ -12,9 +12,9 @@ from tests.conftest import TORCH_IMPORTED, UNIT
 from tests.contract import figures
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = tuple(f"{name}/slipway_{name}" for name in figures.NAMES)
+PACKAGES = tuple(map(figures.folder, figures.NAMES))
 # devcluster runs programs on foreign machines, and testkit serves many; they are held to the same sizes.
-SOURCES = sorted(path for folder in (*PACKAGES, "devcluster", "testkit") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in (*PACKAGES, ROOT / "devcluster", ROOT / "testkit") for path in folder.rglob("*.py"))
 FUNCTION_LINES = 60
 PARAMETERS = 7
 FOLDER_DEPTH = 5
@@ -57,8 +57,7 @@ def test_there_is_something_to_check() -> None:
 
 def test_folders_on_the_build_path_are_no_packages() -> None:
     """operator/__init__.py would shadow the standard library's operator for every Python started here."""
-    for folder in figures.NAMES:
-        assert not (ROOT / folder / "__init__.py").exists()
+    assert not [package for package in PACKAGES if (package.parent / "__init__.py").exists()]
 
 
 def test_files_have_a_docstring() -> None:

@@ -5,17 +5,27 @@ import tomllib
 
 import pytest
 
+from slipway_fetcher import __main__ as program
+from slipway_fetcher import fetching as fetcher
+from slipway_fetcher.pin import Report
+from slipway_fetcher.settings import FetcherSettings
 from slipway_operator.manifests.engines import slipway
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods import workload
 from slipway_operator.model import labels
 from slipway_operator.model.analysis.closed_job import closed
 from slipway_operator.model.cluster.observed import Snapshot
-from slipway_operator.model.inputs.pod_inputs import Batching, Engine, Model, PodInputs, Resources, parse_inputs
-from slipway_server import fetcher
-from slipway_server.fetcher.pin import Report
-from slipway_server.fetcher.settings import parse as parse_fetcher
-from slipway_server.settings import parse
+from slipway_operator.model.inputs.pod_inputs import (
+    CLASSIC,
+    Batching,
+    Engine,
+    Model,
+    PodInputs,
+    Resources,
+    parse_inputs,
+)
+from slipway_predict.settings import PredictSettings
+from slipway_server.settings import ServerSettings
 from testkit import ROOT
 from testkit.cluster.api import Api
 from tests.contract.documented import TEXT, ports
@@ -31,7 +41,10 @@ def _snapshot(**model: object) -> Snapshot:
     chosen = {"uri": "hf://org/m", "name": "org/chat", "version": "v2", "max_model_len_tokens": 4096, **model}
     inputs = PodInputs(
         Model(**chosen),  # type: ignore[arg-type]
-        Engine(args=("--max-num-seqs", "8"), env=(("HF_ENDPOINT", "https://hub.example.com"),)),
+        Engine(
+            args=() if model.get("task") in CLASSIC else ("--max-num-seqs", "8"),
+            env=(("HF_ENDPOINT", "https://hub.example.com"),),
+        ),
         Resources(cpu="1", memory="1Gi"),
     )
     return Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)
@@ -44,7 +57,7 @@ def _pod(**model: object) -> dict:
 def test_server_parses_the_operators_arguments() -> None:
     container = _pod()["containers"][0]
     assert container["command"] == ["slipway-server"]
-    settings = parsed(parse, container["args"])
+    settings = parsed(ServerSettings.parse, container["args"])
     assert str(settings.model) == "/mnt/models"
     assert (settings.served_model_name, settings.model_version) == ("org/chat", "v2")
     assert (settings.port, settings.probe_port) == (8000, 8001)
@@ -53,7 +66,9 @@ def test_server_parses_the_operators_arguments() -> None:
 
 def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
     inputs = PodInputs(Model("hf://org/m", "chat"), resources=Resources(accelerator=("nvidia.com/gpu", 1)))
-    settings = parsed(parse, slipway.profile(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)).args)
+    settings = parsed(
+        ServerSettings.parse, slipway.profile(Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)).args
+    )
     assert (settings.device, settings.allow_slow) == ("cuda", False)
 
 
@@ -61,8 +76,9 @@ def test_server_parses_the_arguments_of_a_pod_with_an_accelerator() -> None:
 def test_server_knows_every_choice_of_the_crd(field: str) -> None:
     choices = next(node["enum"] for path, node in walk() if path == f"spec.model.{field}")
     for choice in choices:
-        more = {"task": "predict"} if field == "format" else {}
-        settings = parsed(parse, _pod(**{field: choice, **more})["containers"][0]["args"])
+        model = {"task": "predict" if field == "format" else "auto", field: choice}
+        server = PredictSettings if model["task"] in CLASSIC else ServerSettings
+        settings = parsed(server.parse, _pod(**model)["containers"][0]["args"])
         assert getattr(settings, field) == choice
 
 
@@ -76,7 +92,7 @@ def test_crd_reserves_every_argument_that_the_operator_sets() -> None:
 def test_server_and_fetcher_parse_the_arguments_of_a_classic_model() -> None:
     inputs = PodInputs(Model("hf://org/m", "m", task="predict", format="onnx"), batching=Batching(8, 0, 100, 50))
     snapshot = Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)
-    settings = parsed(parse, slipway.profile(snapshot).args)
+    settings = parsed(PredictSettings.parse, slipway.profile(snapshot).args)
     assert (settings.task, settings.format, settings.model_revision) == ("predict", "onnx", "abcdefgh22")
     assert (settings.max_batch_size, settings.max_queue_delay_microseconds) == (8, 0)
     assert (settings.max_queue_size, settings.request_timeout_ms) == (100, 50)
@@ -85,17 +101,17 @@ def test_server_and_fetcher_parse_the_arguments_of_a_classic_model() -> None:
     rule = next(item["rule"] for item in rules if "self.type != 'slipway'" in item["rule"])
     assert not [flag for flag in ours if flag.removeprefix("--") not in rule]
     pod = workload.replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
-    fetched = parsed(parse_fetcher, pod["initContainers"][0]["args"])
+    fetched = parsed(FetcherSettings.parse, pod["initContainers"][0]["args"])
     assert (fetched.format, fetched.any_engine) == ("onnx", False)
 
 
 def test_a_reranker_is_fetched_and_served_from_safetensors() -> None:
     inputs = parse_inputs({"model": {"uri": "hf://org/m", "task": "rerank"}}, "m")
     snapshot = Snapshot("abcdefgh22", 1, inputs, "slipway-server:1", 300, 2)
-    settings = parsed(parse, slipway.profile(snapshot).args)
+    settings = parsed(PredictSettings.parse, slipway.profile(snapshot).args)
     assert (settings.task, settings.format) == ("rerank", "transformers")
     pod = workload.replica_set(OWNER, snapshot, 1)["spec"]["template"]["spec"]
-    assert parsed(parse_fetcher, pod["initContainers"][0]["args"]).format == "transformers"
+    assert parsed(FetcherSettings.parse, pod["initContainers"][0]["args"]).format == "transformers"
 
 
 @pytest.mark.parametrize(("uri", "revision"), [("hf://org/m", "main"), ("pvc://claim/m", None), ("file:///m", None)])
@@ -110,12 +126,12 @@ def test_fetcher_parses_the_operators_arguments(
         seen.update(found=found, **options)
         return Report("sha256:" + "0" * 64, "", 1, 1, False)
 
-    monkeypatch.setattr(fetcher, "fetch", fetch)
-    monkeypatch.setattr(fetcher.logs, "configure", lambda level: None)
+    monkeypatch.setattr(program, "fetch", fetch)
+    monkeypatch.setattr(program.logs, "configure", lambda level: None)
     for variable in container["env"]:
         if "value" in variable:
             monkeypatch.setenv(variable["name"], variable["value"])
-    fetcher.main()
+    program.main()
     downloads = not uri.startswith(("pvc", "file"))
     assert seen["max_bytes"] == (64 * 2**30 if downloads else 2**40)
     assert str(seen["pin_file"]) == "/etc/slipway/weights/pin.json"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slipway_fetcher.pool import PoolFetcherSettings
 from slipway_gateway.routing.pods import LABEL_POOL, LABEL_REVISION, parse_pod
 from slipway_gateway.routing.table import POOL_PREFIX, build, parse_route
 from slipway_operator.api.pools.model_pool import ModelPoolSpec
@@ -20,13 +21,12 @@ from slipway_operator.model.inputs.classic import PoolMember
 from slipway_operator.model.inputs.pod_inputs import Model, ObjectStore, PodInputs
 from slipway_operator.model.pool_views import EntryState, PoolPod, PoolView
 from slipway_operator.pools import serving
-from slipway_server.http.errors import PREFIX
-from slipway_server.models.checkpoint import CheckpointError
-from slipway_server.pool_fetcher import parse as parse_fetcher
-from slipway_server.predict.pool import catalog
-from slipway_server.predict.pool.catalog import fingerprint, read_catalog
-from slipway_server.predict.pool.slot import ModelSlot
-from slipway_server.settings import parse
+from slipway_predict.pool.slot import ModelSlot
+from slipway_predict.settings import PredictSettings
+from slipway_process.model_folder import catalog
+from slipway_process.model_folder.catalog import fingerprint, read_catalog
+from slipway_process.model_folder.checkpoint import CheckpointError
+from slipway_process.serving.errors import PREFIX
 from testkit.cluster.api import Api
 from tests.support.pod_security import enforce_restricted
 from tests.support.settings import parsed
@@ -76,7 +76,10 @@ def test_server_and_fetcher_parse_the_operators_arguments() -> None:
     made = stateful_set.stateful_set(OWNER, SPEC, "slipway-server:1")
     server, fetcher = made["spec"]["template"]["spec"]["containers"]
     assert (server["command"], fetcher["command"]) == (["slipway-server"], ["slipway-pool-fetcher"])
-    settings, fetching = parsed(parse, server["args"]), parsed(parse_fetcher, fetcher["args"])
+    settings, fetching = (
+        parsed(PredictSettings.parse, server["args"]),
+        parsed(PoolFetcherSettings.parse, fetcher["args"]),
+    )
     assert settings.pool_config == str(fetching.pool_config) == "/etc/slipway/pool/pool.json"
     assert settings.model == fetching.dest
     assert (settings.pool_memory_bytes, settings.pool_max_loaded, settings.pool_parallel_loads) == (2 << 30, 8, 3)
@@ -89,7 +92,7 @@ def test_server_and_fetcher_parse_the_operators_arguments() -> None:
 def test_with_tls_the_server_alone_has_the_certificate_and_its_probes_need_none() -> None:
     made = stateful_set.stateful_set(OWNER, SPEC, "slipway-server:1", tls=True)
     server, fetcher = made["spec"]["template"]["spec"]["containers"]
-    settings = parsed(parse, server["args"])
+    settings = parsed(PredictSettings.parse, server["args"])
     [folder] = [mount["mountPath"] for mount in server["volumeMounts"] if mount["name"] == "pod-tls"]
     assert (settings.ssl_certfile, settings.ssl_ca_certs) == (f"{folder}/tls.crt", f"{folder}/ca.crt")
     assert "pod-tls" not in {mount["name"] for mount in fetcher["volumeMounts"]}

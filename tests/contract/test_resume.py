@@ -12,8 +12,8 @@ from multidict import CIMultiDict
 from slipway_contracts.headers import RESUMABLE, RESUME, RESUME_BYTES, STREAM
 from slipway_gateway.wire import resume as theirs
 from slipway_gateway.wire.sse import EventAligner
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import FinishReason
-from slipway_server.http.errors import HttpError
 from slipway_server.http.responses import resume as ours
 from slipway_server.http.responses.delta import Delta
 from slipway_server.http.responses.sse import CRASHED, _frames

@@ -38,8 +38,8 @@ from slipway_gateway.telemetry.metrics import GatewayMetrics
 from slipway_gateway.wire import responses
 from slipway_gateway.wire.predictions import MAX_BYTES
 from slipway_gateway.wire.request_fields import TINY_LIMIT_TOKENS
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import FinishReason
-from slipway_server.http.errors import HttpError
 from slipway_server.http.responses.delta import Delta
 from slipway_server.http.responses.sse import DONE, _frame
 from slipway_server.http.service import ERRORS

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from slipway_fetcher.objects import access
+from slipway_fetcher.settings import FetcherSettings
 from slipway_operator.manifests.owner import Owner
 from slipway_operator.manifests.pods.workload import STORE_SECRETS, replica_set
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.cluster.weights import reported
 from slipway_operator.model.deployment.spec import Spec, parse
-from slipway_server.fetcher.objects import access
-from slipway_server.fetcher.settings import parse as parse_fetcher
 from testkit import ROOT
-from tests.server.fetcher.site import contents, run
+from tests.fetcher.site import contents, run
 from tests.support.settings import parsed
 from tests.support.stores import moto
 
@@ -67,14 +67,14 @@ def test_both_sides_know_the_same_keys() -> None:
 
 
 def test_the_fetcher_parses_the_operators_flags() -> None:
-    settings = parsed(parse_fetcher, containers(MODEL)[0]["args"])
+    settings = parsed(FetcherSettings.parse, containers(MODEL)[0]["args"])
     assert (settings.uri, settings.endpoint, settings.region) == (
         MODEL["uri"],
         "http://minio.models.svc:9000",
         "eu-central-1",
     )
     settings = parsed(
-        parse_fetcher, containers({"uri": "az://models/a", "objectStore": {"account": "team1"}})[0]["args"]
+        FetcherSettings.parse, containers({"uri": "az://models/a", "objectStore": {"account": "team1"}})[0]["args"]
     )
     assert (settings.account, settings.endpoint) == ("team1", "")
 

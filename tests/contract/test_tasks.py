@@ -63,33 +63,33 @@ ALLOWED = {
     "jobs/slipway_jobs/dispatch/dispatcher.py Dispatcher._begin": Site(1, LOGGED),
     "jobs/slipway_jobs/serving/idempotency.py IdempotentRequests._claimed": Site(1, LOGGED),
     "jobs/slipway_jobs/webhooks/deliverer.py Deliverer._claim": Site(1, LOGGED),
-    "server/slipway_server/fetcher/objects/proxy.py GuardedProxy.__init__": Site(1, KEPT),
+    "server/slipway_fetcher/objects/proxy.py GuardedProxy.__init__": Site(1, KEPT),
     "server/slipway_server/http/debug.py profiles.answer": Site(1, HERE),
     "server/slipway_server/http/openai.py generate_all": Site(1, HERE),
-    "server/slipway_server/http/pool/app.py serve": Site(1, LIFE),
-    "server/slipway_server/http/predict/app.py serve": Site(1, LIFE),
-    "server/slipway_server/http/probes.py ProbeServer.__init__": Site(1, KEPT),
+    "server/slipway_predict/http/pool/app.py serve": Site(1, LIFE),
+    "server/slipway_predict/http/app.py serve": Site(1, LIFE),
+    "process/slipway_process/serving/probes.py ProbeServer.__init__": Site(1, KEPT),
     "server/slipway_server/http/reading/processes.py Processes._retire": Site(1, LOGGED),
     "server/slipway_server/http/reading/processes.py Processes.ask": Site(1, REQUEST),
     "server/slipway_server/http/responses/replay.py ReplayStore.answer": Site(1, REQUEST),
     "server/slipway_server/http/responses/sse.py stream_events": Site(1, LOGGED),
     "server/slipway_server/http/service.py gather_all": Site(1, HERE),
-    "server/slipway_server/http/serving.py _drain": Site(1, HERE),
-    "server/slipway_server/http/serving.py run_server": Site(1, HERE),
+    "process/slipway_process/serving/server.py _drain": Site(1, HERE),
+    "process/slipway_process/serving/server.py run_server": Site(1, HERE),
     "server/slipway_server/kernels/pages.py populate": Site(
         2, "threads that end when the pages are there; without them a page comes at its first use"
     ),
     "server/slipway_server/language.py run": Site(1, LIFE),
-    "server/slipway_server/pool_fetcher/follow.py PoolFolder.look": Site(1, LOGGED),
-    "server/slipway_server/predict/executor.py Executor._serve": Site(1, HERE),
-    "server/slipway_server/predict/pool/loading.py ModelLoader._end": Site(1, LOGGED),
-    "server/slipway_server/predict/pool/resident.py Resident.start": Site(
+    "server/slipway_fetcher/pool/follow.py PoolFolder.look": Site(1, LOGGED),
+    "server/slipway_predict/executor.py Executor._serve": Site(1, HERE),
+    "server/slipway_predict/pool/loading.py ModelLoader._end": Site(1, LOGGED),
+    "server/slipway_predict/pool/resident.py Resident.start": Site(
         1, "the life of one model, which keep_running starts again; its loader sees its end, and loads it anew"
     ),
-    "server/slipway_server/predict/pool/resident.py Resident.until_available": Site(1, HERE),
-    "server/slipway_server/predict/process/workers.py Workers._retire": Site(1, LOGGED),
-    "server/slipway_server/predict/process/workers.py Workers.run": Site(1, REQUEST),
-    "server/slipway_server/telemetry/download_page.py served": Site(1, KEPT),
+    "server/slipway_predict/pool/resident.py Resident.until_available": Site(1, HERE),
+    "server/slipway_predict/process/workers.py Workers._retire": Site(1, LOGGED),
+    "server/slipway_predict/process/workers.py Workers.run": Site(1, REQUEST),
+    "server/slipway_fetcher/download_page.py served": Site(1, KEPT),
 }
 
 

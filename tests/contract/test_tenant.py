@@ -26,10 +26,10 @@ from slipway_operator.model.cluster import keys
 from slipway_operator.model.cluster.keys import Key
 from slipway_operator.model.cluster.observed import Snapshot
 from slipway_operator.model.inputs.pod_inputs import Model, PodInputs
-from slipway_server.http.requests import tenant as server
-from slipway_server.http.requests.shadow import PRIORITY, priority_of
+from slipway_process.serving import tenant as server
+from slipway_process.serving.priority import PRIORITY, priority_of
 from slipway_server.http.responses import resume
-from slipway_server.settings import parse
+from slipway_server.settings import ServerSettings
 from tests.contract.documented import TEXT
 from tests.support.settings import parsed
 
@@ -238,7 +238,7 @@ def test_pod_has_the_tenant_settings_that_its_server_checks() -> None:
     pod = replica_set(Owner("chat", "team", "u"), snapshot, 1)["spec"]["template"]["spec"]
     (container,), (fetcher,) = pod["containers"], pod["initContainers"]
     environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-    settings_ = parsed(parse, container["args"], environment)
+    settings_ = parsed(ServerSettings.parse, container["args"], environment)
     assert (settings_.deployment, settings_.trust_tenant_header) == ("team/chat", False)
     mount = next(one for one in container["volumeMounts"] if one["name"] == "tenant-key")
     assert f"{mount['mountPath']}/{keys.NAMESPACE_KEYS}" == settings_.tenant_keys_file

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
+from slipway_fetcher import pin
 from slipway_operator.manifests.history import config_map
 from slipway_operator.model.cluster.weights import ANNOTATION, FILE, LIMIT, Weights, render, reported
-from slipway_server.fetcher import pin
-from slipway_server.telemetry import termination
+from slipway_process import termination
 from tests.contract.documented import TEXT
 
 DIGEST, COMMIT = "sha256:" + "0a" * 32, "c" * 40

@@ -1,9 +1,9 @@
 """The largest bodies that a gateway takes, each made to cost as much as it can: those of a server, and its own."""
 
 from slipway_gateway.wire.request_fields import MAX_TEXTS
+from tests.predict.largest_bodies import PIECES, PROTOBUF
+from tests.server.largest_bodies import OF_CHATS, OF_LISTS, OF_OTHERS, OF_TEXTS
 
-from ..server.largest_bodies import OF_CHATS, OF_LISTS, OF_OTHERS, OF_TEXTS
-from ..server.predict.largest_bodies import PIECES, PROTOBUF
 from ..support.largest import PROSE, LargeBody, field_of, filled, head_of, items_of, numbered
 
 LIMIT_BYTES = (16 << 20) - 300

@@ -14,9 +14,8 @@ from slipway_gateway.routing.table import Problem, RevisionEndpoints, Route, Rou
 from slipway_operator.api.v1alpha1.status import Status
 from slipway_operator.model.deployment import spec as spec_room
 from slipway_operator.model.deployment import status as status_room
-from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.priority import limit_priority
-from slipway_server.http.requests.shadow import priority_of
+from slipway_process.serving.errors import HttpError
+from slipway_process.serving.priority import priority_of
 from tests.contract.documented import TEXT
 
 from .harness import echo, gateway, table, upstream
@@ -124,7 +123,7 @@ def test_the_server_applies_the_priority_limit(limit: str | None, requested: int
 @pytest.mark.parametrize("nonsense", ["x", "", "1e9", "--1", "99999999", "٣"])
 def test_invalid_priority_limit_is_refused(nonsense: str) -> None:
     with pytest.raises(HttpError) as refused:
-        limit_priority({PRIORITY_LIMIT: nonsense}, 0)
+        priority_of({PRIORITY_LIMIT: nonsense}, 0)
     assert refused.value.status == 400
 
 

@@ -19,11 +19,11 @@ from grpc import aio
 
 from devcluster.certificates import Authority
 from devcluster.ports import reserve_port
-from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse
-from slipway_server.http.predict_bodies.infer_message import CONTENTS
-from slipway_server.predict.tensors import NUMPY, Tensor, from_bytes, to_bytes
-from tests.server.predict import onnx_models
-from tests.server.predict.conftest import PREDICT
+from slipway_predict.http.bodies.infer_message import CONTENTS
+from slipway_predict.http.message_types import ModelInferRequest, ModelInferResponse
+from slipway_predict.tensors import NUMPY, Tensor, from_bytes, to_bytes
+from tests.predict import onnx_models
+from tests.predict.conftest import PREDICT
 from tests.server.process import ServerProcess
 
 from .grpc_gateway import INFER, STREAM, echo, grpc_gateway, infer

@@ -18,8 +18,8 @@ from slipway_gateway.ledger.inference_table import inferences
 from slipway_gateway.ledger.tables import open_engine
 from slipway_process.database_urls import parse_url
 from testkit.until import until_async
-from tests.server.predict import trained
-from tests.server.predict.conftest import PREDICT
+from tests.predict import trained
+from tests.predict.conftest import PREDICT
 from tests.server.process import ServerProcess
 from tests.support.postgres import Postgres, postgres
 

@@ -25,9 +25,9 @@ from slipway_gateway.wire.predictions import (
     only_label,
     read_predictions,
 )
-from slipway_server.http.predict.message_types import ModelInferResponse
-from slipway_server.http.predict_bodies.infer_message import CONTENTS
-from slipway_server.predict.tensors import NUMPY, Tensor, to_bytes
+from slipway_predict.http.bodies.infer_message import CONTENTS
+from slipway_predict.http.message_types import ModelInferResponse
+from slipway_predict.tensors import NUMPY, Tensor, to_bytes
 
 PATH = "/v2/models/m/infer"
 HEADERS = {"Content-Type": PROTOBUF}

@@ -9,9 +9,9 @@ import pytest
 
 from slipway_gateway.routing.table import RouteTable
 from testkit import pictures
-from tests.server.predict import trained
-from tests.server.predict.conftest import PREDICT
-from tests.server.predict.images.conftest import DIGITS
+from tests.predict import trained
+from tests.predict.conftest import PREDICT
+from tests.predict.images.conftest import DIGITS
 from tests.server.process import ServerProcess
 
 from .harness import Gateway, gateway, table

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.predict.texts import encoders
+from tests.predict.texts import encoders
 from tests.server.process import ServerProcess
 
 from .harness import gateway, table

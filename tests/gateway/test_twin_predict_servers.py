@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from slipway_contracts.twin_shadow import PredictionTolerance, TwinLatency, TwinShadow
-from slipway_server.http.predict.message_types import ModelInferRequest, ModelInferResponse
+from slipway_predict.http.message_types import ModelInferRequest, ModelInferResponse
 from testkit.until import until_async
 from tests.server.process import ServerProcess
 

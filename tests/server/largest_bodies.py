@@ -2,7 +2,7 @@
 
 import json
 
-from ..support.largest import MODEL, PROSE, LargeBody, field_of, filled, head_of, items_of, numbered
+from tests.support.largest import MODEL, PROSE, LargeBody, field_of, filled, head_of, items_of, numbered
 
 LIMIT_BYTES = (8 << 20) - 300  # of --max-body-bytes, with room for what is around the filling
 

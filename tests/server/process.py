@@ -15,7 +15,7 @@ import psutil
 from testkit.until import until
 
 DEADLINE_S = 240.0
-ENGINES = ("slipway_server.engine.process", "slipway_server.predict.process.child")
+ENGINES = ("slipway_server.engine.process", "slipway_predict.process.child")
 ROOT = Path(__file__).parents[2]
 SOURCES = f"{ROOT / 'server'}{os.pathsep}{ROOT / 'process'}{os.pathsep}{ROOT / 'contracts'}"
 

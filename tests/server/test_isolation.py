@@ -12,9 +12,9 @@ import slipway_server
 PACKAGE = Path(slipway_server.__file__).parent
 
 
-def test_the_http_process_and_the_fetcher_import_no_torch() -> None:
+def test_http_processes_and_the_fetcher_import_no_torch() -> None:
     code = (
-        "import sys, slipway_server.__main__, slipway_server.fetcher;"
+        "import sys, slipway_server.language, slipway_predict.__main__, slipway_fetcher.__main__;"
         "print([m for m in ('torch', 'transformers', 'huggingface_hub') if m in sys.modules])"
     )
     output = subprocess.run(

@@ -10,10 +10,9 @@ import pytest
 
 from testkit.load.watch import Watch
 from testkit.load.watcher import Observed
-
-from ..support.largest import GZIP, MODEL, PLAIN, LargeBody, Target
-from .largest_bodies import LARGEST, LIMIT_BYTES
-from .process import ServerProcess
+from tests.server.largest_bodies import LARGEST, LIMIT_BYTES
+from tests.server.process import ServerProcess
+from tests.support.largest import GZIP, MODEL, PLAIN, LargeBody, Target
 
 pytestmark = [
     pytest.mark.integration,

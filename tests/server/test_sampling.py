@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.validation import validate_request
-from slipway_server.http.errors import HttpError
 from slipway_server.http.requests import sampling as module
 from slipway_server.http.requests.bodies import UNSUPPORTED, checked
 from slipway_server.http.requests.sampling import FIELDS, Sampling, sampling_of

@@ -2,12 +2,12 @@
 
 import pytest
 
-from slipway_server.settings import parse
+from slipway_server.settings import ServerSettings
 from tests.support.settings import parsed
 
 
 def test_defaults_are_the_contract() -> None:
-    settings = parsed(parse, ["--model", "models/tiny-v1"])
+    settings = parsed(ServerSettings.parse, ["--model", "models/tiny-v1"])
     assert (settings.port, settings.probe_port, settings.drain_timeout_s) == (8000, 8001, 600)
     assert (settings.served_model_name, settings.task, settings.dtype) == ("tiny-v1", "auto", "auto")
     assert (settings.model_version, settings.tenant_keys_file) == ("unversioned", "/etc/slipway/tenant/keys.json")
@@ -15,19 +15,19 @@ def test_defaults_are_the_contract() -> None:
 
 def test_environment_is_a_fallback() -> None:
     environment = {"SLIPWAY_MODEL": "/m", "SLIPWAY_MAX_MODEL_LEN": "128", "SLIPWAY_DRAIN_TIMEOUT": "5"}
-    assert parsed(parse, [], environment).max_model_len == 128
-    assert parsed(parse, ["--drain-timeout", "7"], environment).drain_timeout_s == 7
+    assert parsed(ServerSettings.parse, [], environment).max_model_len == 128
+    assert parsed(ServerSettings.parse, ["--drain-timeout", "7"], environment).drain_timeout_s == 7
 
 
 def test_an_empty_variable_is_a_value() -> None:
     environment = {"SLIPWAY_TENANT_KEYS_FILE": "", "SLIPWAY_HOST": ""}
-    settings = parsed(parse, ["--model", "m", "--model-version", ""], environment)
+    settings = parsed(ServerSettings.parse, ["--model", "m", "--model-version", ""], environment)
     assert (settings.tenant_keys_file, settings.host, settings.model_version) == ("", "", "unversioned")
 
 
 def test_spans_go_to_the_first_endpoint_that_the_environment_names() -> None:
     environment = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
-    assert parsed(parse, ["--model", "m"], environment).spans_endpoint == "http://collector:4318"
+    assert parsed(ServerSettings.parse, ["--model", "m"], environment).spans_endpoint == "http://collector:4318"
 
 
 @pytest.mark.parametrize("flag", ["enable-debug", "allow-slow", "trust-tenant-header"])
@@ -35,7 +35,7 @@ def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
     field, variable = flag.replace("-", "_"), f"SLIPWAY_{flag.replace('-', '_').upper()}"
 
     def chosen(flags: list[str], environment: dict[str, str] | None = None) -> bool:
-        return bool(getattr(parsed(parse, ["--model", "m", *flags], environment), field))
+        return bool(getattr(parsed(ServerSettings.parse, ["--model", "m", *flags], environment), field))
 
     assert not chosen([]) and chosen([f"--{flag}"]) and chosen([f"--{flag}", "on"]) and not chosen([f"--{flag}=off"])
     assert chosen([], {variable: "on"}) and not chosen([f"--{flag}=off"], {variable: "on"})
@@ -72,6 +72,6 @@ def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
 )
 def test_nonsense_is_refused(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parsed(parse, [*(["--model", "m"] if flags else []), *flags])
+        parsed(ServerSettings.parse, [*(["--model", "m"] if flags else []), *flags])
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from slipway_server.telemetry import tracing
-from slipway_server.telemetry.metrics import Timing
+from slipway_process.serving import tracing
+from slipway_process.serving.tracing import Timing
 from testkit.until import until
-
-from .process import ServerProcess, get, post
+from tests.server.process import ServerProcess, get, post
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from slipway_process.machine import settle_memory
+from slipway_process.model_folder import checkpoint
+
 from ..kernels.api import BLOCK_TOKENS
-from ..machine import settle_memory
-from ..models import checkpoint
 from ..models.devices import LoadError, pick_device
 from ..models.generator import load_generator, self_test
 from .engine import EngineCore

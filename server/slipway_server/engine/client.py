@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slipway_process.serving.heartbeat import Heartbeat
+from slipway_process.serving.restarts import EngineCrashed, EngineError, ModelRefused
 from slipway_process.shares import Shares
 
 from .. import environment
-from ..telemetry.heartbeat import Heartbeat
 from .messages import (
     LENGTH_BYTES,
     EncodedCommands,
@@ -38,18 +39,6 @@ RESTARTING = "The engine process ended and is being started again."
 # that one did, the engine hangs.
 RELOAD_FACTOR, RELOAD_SLACK_S = 4.0, 60.0
 EXIT_S = 10.0  # for a process that closed its socket to end, before it is killed
-
-
-class EngineError(Exception):
-    """The engine cannot serve any more, or never could; the message is one sentence for a person."""
-
-
-class EngineCrashed(EngineError):
-    """The engine process ended while it served, without giving a reason."""
-
-
-class ModelRefused(EngineError):
-    """The engine process cannot load the model, and gave the reason."""
 
 
 class RequestRefused(ValueError):

@@ -15,15 +15,16 @@ from pathlib import Path
 
 import msgspec
 
-from slipway_process import logs
+from slipway_process import cuda_stubs, logs, machine
 
-from .. import cuda_stubs, environment, machine, placement
+from .. import environment, placement
 
 with cuda_stubs.for_torch():
     import torch
 
+from slipway_process.serving.heartbeat import Heartbeat
+
 from ..models.devices import LoadError
-from ..telemetry.heartbeat import Heartbeat
 from .build import build_engine
 from .engine import EngineCore
 from .execution.profiler import Profiler

@@ -1,5 +1,5 @@
 """The API of the pod: JSON and SSE in front of the engine process.
 
-`app` starts and drains it, `openai` and `slipway` have the routes, `service` passes requests to the engine. Parsing
+`app` builds it, `openai` and `slipway` have the routes, `service` passes requests to the engine. Parsing
 is in `requests/`, rendering in `responses/`.
 """

@@ -4,18 +4,18 @@ import asyncio
 
 from aiohttp import web
 
+from slipway_process.serving.metrics import count_restarts
+from slipway_process.serving.server import Guard, complete_routes, run_server, shared_routes
 from slipway_process.supervisor import OnFailure, Supervisor
 
 from ..engine.client import EngineClient
 from ..settings import ServerSettings
-from ..telemetry.tasks import count_restarts
 from .debug import profiles
 from .openai import OpenAI
 from .openapi import document
 from .response_api.api import Responses
 from .responses.replay import ReplayLimits, ReplayStore
 from .service import ModelService
-from .serving import Guard, complete_routes, run_server, shared_routes
 from .slipway import Slipway
 from .tokenization import Tokenization
 

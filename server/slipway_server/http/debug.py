@@ -1,17 +1,17 @@
 """`GET /debug/profile` on the probe port, for a person at a terminal: plain text, and only where it was switched on."""
 
 import asyncio
-from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from ..engine.client import EngineClient, EngineError, ProfileBusy
+from slipway_process.serving.probes import Profiles
+from slipway_process.serving.restarts import EngineError
+
+from ..engine.client import EngineClient, ProfileBusy
 from ..engine.messages import Profile
 
 MAX_STEPS, MAX_SECONDS = 200, 60.0
 ANSWER_S = 30.0  # to write the table, beyond the profile's own time
 KINDS = {"python": False, "torch": True}
-
-Profiles = Callable[[str], tuple[int, str]]
 
 
 def profiles(engine: EngineClient, loop: asyncio.AbstractEventLoop) -> Profiles:

@@ -9,20 +9,21 @@ from typing import Any
 
 from aiohttp import web
 
-from .errors import invalid
+from slipway_process.serving.bodies import body_of, json_response
+from slipway_process.serving.errors import invalid
+from slipway_process.serving.priority import priority_of
+
 from .reading.inputs import check_answers
-from .requests.bodies import body_of
 from .requests.prompt import Prompt
 from .requests.prompts import wrong_model
 from .requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, FullSampling
-from .requests.shadow import priority_of
 from .requests.tools import PLAIN_ANSWERS, AnswerPlan, begin_answer, plan_answers
 from .responses.delta import Delta
 from .responses.embeddings import check_dimensions, embedding_data
 from .responses.replay import ReplayStore
 from .responses.resume import Identity, IncomingRequest, StreamPosition, read_request
 from .responses.shapes import ChatShape, Choice, CompletionShape, IndexedDelta, best
-from .responses.sse import json_response, stream_events
+from .responses.sse import stream_events
 from .service import Generation, ModelService
 
 MAX_RESPONSE_LOGPROBS = 1 << 19

@@ -11,15 +11,7 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from ..engine.beams import Beam, BeamRules, BeamSearch
-from ..engine.client import EngineClient, EngineError, QueueFull, RequestRefused
-from ..engine.request import FinishReason, Logprobs, Request, RequestOutput, SamplingParams
-from ..telemetry.metrics import ServerMetrics, Timing
-from ..telemetry.tracing import Tracing
-from ..text.detokenizer import detokenizer
-from ..text.stops import StopMatcher
-from ..text.tokenizer import Tokenizer
-from .errors import (
+from slipway_process.serving.errors import (
     HttpError,
     contradictory,
     engine_crashed,
@@ -32,14 +24,24 @@ from .errors import (
     too_long,
     unavailable,
 )
-from .probes import Health
+from slipway_process.serving.probes import Health
+from slipway_process.serving.restarts import EngineError
+from slipway_process.serving.tenant import Tenants
+from slipway_process.serving.tracing import Timing, Tracing
+
+from ..engine.beams import Beam, BeamRules, BeamSearch
+from ..engine.client import EngineClient, QueueFull, RequestRefused
+from ..engine.request import FinishReason, Logprobs, Request, RequestOutput, SamplingParams
+from ..metrics import ServerMetrics
+from ..text.detokenizer import detokenizer
+from ..text.stops import StopMatcher
+from ..text.tokenizer import Tokenizer
 from .reading.reader import RequestReader
 from .requests.prompt import Prompt, PromptLimits
 from .requests.prompts import ServedModel, check_tokens
 from .requests.sampling import Sampling
 from .requests.schemas import FullSampling
 from .requests.structured import unusable
-from .requests.tenant import Tenants
 from .requests.tools import PLAIN_ANSWERS, AnswerPlan
 from .responses.delta import Delta
 from .responses.resume import stream_gone

@@ -8,18 +8,19 @@ from typing import Any
 
 from aiohttp import web
 
-from ..json_lists import json_list
+from slipway_process.json_lists import json_list
+from slipway_process.serving.bodies import body_of, json_response
+from slipway_process.serving.priority import priority_of
+
 from .openai import check_model
-from .requests.bodies import body_of
 from .requests.sampling import Sampling, sampling_of
 from .requests.schemas import ApiGenerateRequest, EmbedRequest, GenerateRequest, NamedGenerateRequest
-from .requests.shadow import priority_of
 from .responses.delta import Delta
 from .responses.embeddings import VECTORS
 from .responses.replay import ReplayStore
 from .responses.resume import IncomingRequest, StreamPosition, read_request
 from .responses.shapes import Choice
-from .responses.sse import json_response, stream_events
+from .responses.sse import stream_events
 from .service import ModelService
 
 

@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from .requests.bodies import body_of
+from slipway_process.serving.bodies import body_of, json_response
+
 from .requests.schemas import DetokenizeRequest, TokenizeRequest
-from .responses.sse import json_response
 from .service import ModelService
 
 

@@ -1,6 +1,5 @@
-"""Loads model folders: checkpoints, decoders of the built-in families, and encoders.
+"""Loads models: decoders of the built-in families, other decoders, and encoders.
 
-`checkpoint` reads a folder without torch, `generator` builds the fastest decoder for it, `foreign` runs transformers'
-own modules, `loader` loads them. `tokenizer_files`, `added_tokens` and `end_tokens` read what a folder has of a
-tokenizer beside tokenizer.json.
+`families` describes the built-in decoders by their config.json, `support` answers how a model would be served, and why
+(pure). `generator` builds the fastest decoder for a folder, `foreign` runs transformers' own modules, `loader` loads.
 """

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from slipway_process.model_folder.rope import Rotation
+
 from ..kernels.api import Attention, AttentionSpec, Batch, Kernels, Layer, Linear, Map, Rotary
-from .configs.families import DecoderShape, LayerShape
-from .configs.rope import Rotation
+from .families import DecoderShape, LayerShape
 from .weights import CheckpointWeights, WrongShape
 
 

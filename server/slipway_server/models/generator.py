@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
+from slipway_process.model_folder import architectures
+from slipway_process.model_folder.rope import Unsupported
+
 from ..kernels import cuda, native
 from ..kernels.api import BLOCK_TOKENS, Batch, Kernels
 from ..kernels.c.library import KernelsUnavailable
 from ..kernels.in_torch import TorchKernels
-from .configs import architectures
-from .configs.families import BadConfig, DecoderShape, shape_of
-from .configs.rope import Unsupported
 from .decoder import Decoder
 from .devices import DTYPES, LoadError, pick_device, pick_dtype
+from .families import BadConfig, DecoderShape, shape_of
 from .weights import CheckpointWeights, MissingWeight, WrongShape
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from .checkpoint import weight_files
+from slipway_process.model_folder.checkpoint import weight_files
 
 
 class MissingWeight(Exception):

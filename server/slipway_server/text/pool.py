@@ -6,10 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from .fair_queue import QueueRules
-from .turns import TextBusy, Turns
-
-__all__ = ["TextBusy", "TextPool", "TextTimeout"]
+from slipway_process.serving.turns import QueueRules, Turns
 
 T = TypeVar("T")
 

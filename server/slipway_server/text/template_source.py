@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..models.tokenizer_files import DEFAULT, FOR_TOOLS, TokenizerFiles
+from slipway_process.model_folder.tokenizer_files import DEFAULT, FOR_TOOLS, TokenizerFiles
 
 NO_TEMPLATE = "This model has no chat template: use /v1/completions."
 ONLY_FOR_TOOLS = "This model has a chat template for conversations with tools alone: send tools."

@@ -7,7 +7,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from ..models.added_tokens import completed
+from slipway_process.model_folder.added_tokens import completed
+
 from .token_bytes import byte_characters, most_bytes
 
 BYTE_LEVEL, BYTE_FALLBACK, OTHER = "byte-level", "byte-fallback", "other"

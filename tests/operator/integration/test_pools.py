@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout
 
 IRIS = ROOT / "examples" / "models" / "iris-onnx"
 STEPS = {"strategy": {"canary": {"steps": [{"setWeight": 50}, {"pause": {}}]}}}
-FETCHER = [sys.executable, "-c", "from slipway_server.pool_fetcher import main; main()"]
+FETCHER = [sys.executable, "-c", "from slipway_fetcher.pool import main; main()"]
 ROW = {"features": [5.1, 3.5, 1.4, 0.2]}
 
 

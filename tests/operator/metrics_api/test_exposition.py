@@ -5,8 +5,9 @@ import math
 import pytest
 
 from slipway_operator.metrics_api.exposition import ExposedSample, Malformed, parse
+from slipway_process.serving.tracing import Timing
 from slipway_server.engine.messages import Step
-from slipway_server.telemetry.metrics import ServerMetrics, Timing
+from slipway_server.metrics import ServerMetrics
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -1,5 +1,5 @@
 """The servers that the tests of the HTTP surface share."""
 
-from ..http.conftest import embedder, server
+from tests.server.http.conftest import embedder, server
 
 __all__ = ["embedder", "server"]

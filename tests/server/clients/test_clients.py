@@ -13,9 +13,8 @@ from transformers import AutoTokenizer
 
 from slipway_server.models.loader import load
 from tests.gateway.harness import gateway
-
-from ..process import ServerProcess, post
-from .environment import run_client
+from tests.server.clients.environment import run_client
+from tests.server.process import ServerProcess, post
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(900)]
 

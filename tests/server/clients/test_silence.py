@@ -10,11 +10,10 @@ import pytest
 
 from testkit.until import until_async
 from tests.gateway.harness import gateway
+from tests.server.clients.environment import RUN_S, run_client
+from tests.server.process import ServerProcess, post
 from tests.support import npm
 from tests.support.vllm import serving
-
-from ..process import ServerProcess, post
-from .environment import RUN_S, run_client
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(3600)]
 

@@ -10,9 +10,8 @@ import torch
 from slipway_server.engine.build import schedules_ahead
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import FinishReason, Request, RequestOutput, SamplingParams, ScheduledSequence
-
-from .test_equality import make_engine
-from .test_stress import PROMPTS, Storm, answers, expected, greedy, prompts
+from tests.server.engine.test_equality import make_engine
+from tests.server.engine.test_stress import PROMPTS, Storm, answers, expected, greedy, prompts
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -8,9 +8,8 @@ from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import Logprobs, Request, SamplingParams
 from slipway_server.models.loader import load
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
-from .test_equality import make_engine
+from tests.conftest import MODELS
+from tests.server.engine.test_equality import make_engine
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -9,21 +9,19 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from slipway_process.model_folder import checkpoint
+from slipway_process.serving.restarts import EngineCrashed, EngineError
 from slipway_server.engine.client import (
     ENGINE_DIED,
     ENGINE_DIED_BEFORE,
     EngineClient,
-    EngineCrashed,
-    EngineError,
     QueueFull,
     QueueLimits,
     RequestRefused,
 )
 from slipway_server.engine.messages import Ready, Start, Step
 from slipway_server.engine.request import FinishReason, Request, RequestOutput, SamplingParams
-from slipway_server.models import checkpoint
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18)]
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.engine import FAILED, OUT_OF_MEMORY, EngineBroken, EngineCore, is_out_of_memory
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import (
@@ -24,13 +25,11 @@ from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.outputs import NO_TOKEN
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS
-from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
-from ..kernels.batches import why_not_native
-from .test_extremes import params
+from tests.conftest import MODELS
+from tests.server.engine.test_extremes import params
+from tests.server.kernels.batches import why_not_native
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.attack_class(18), pytest.mark.finding(1)]
 

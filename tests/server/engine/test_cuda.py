@@ -20,8 +20,8 @@ from slipway_server.kernels import cuda
 from slipway_server.kernels.api import BLOCK_TOKENS, Batch
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.in_triton import TritonKernels
-from slipway_server.models.configs.families import shape_of
 from slipway_server.models.decoder import Decoder
+from slipway_server.models.families import shape_of
 from slipway_server.models.generator import self_test
 
 NO_MIN_P = pytest.mark.filterwarnings("ignore:divide by zero encountered in log")  # the interpreter's, where it is 0

@@ -5,18 +5,17 @@ from functools import cache
 import pytest
 import torch
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import FinishReason, Logprobs, Request, SamplingParams
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import Scheduler
 from slipway_server.kernels.api import BLOCK_TOKENS
-from slipway_server.models import checkpoint
 from slipway_server.models.generator import load_generator
 from slipway_server.models.loader import load
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.beams import BeamRules, BeamSearch
 from slipway_server.engine.build import build_engine
 from slipway_server.engine.engine import EngineCore
@@ -21,10 +22,8 @@ from slipway_server.engine.grammars.examples import examples
 from slipway_server.engine.messages import Start
 from slipway_server.engine.request import FinishReason, Grammar, Logprobs, Request, RequestOutput, SamplingParams
 from slipway_server.http.requests.structured import of_schema
-from slipway_server.models import checkpoint
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -1,7 +1,7 @@
 """What is left of a GPU's memory for keys and values."""
 
 from slipway_server.engine.execution.memory import SLACK_BYTES, DeviceMemory, for_cache
-from slipway_server.models.configs.families import shape_of
+from slipway_server.models.families import shape_of
 
 GIB = 2**30
 

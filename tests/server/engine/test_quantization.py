@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.request import Request, SamplingParams
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import Scheduler
-from slipway_server.models import checkpoint
 from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import load_generator
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
-from ..kernels.batches import why_not_native
+from tests.conftest import MODELS
+from tests.server.kernels.batches import why_not_native
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.grammars.compiler import GrammarError, compile_grammar, load_tokenizer
 from slipway_server.http.requests.structured import of_schema
-from slipway_server.models import checkpoint
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(300)]
 

@@ -6,15 +6,14 @@ from functools import cache
 import pytest
 import torch
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.request import FinishReason, Request, SamplingParams
-from slipway_server.models import checkpoint
 from slipway_server.models.loader import load
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
-from .test_beam_answers import up_to_a_stop
-from .test_equality import TEXT, make_engine
+from tests.conftest import MODELS
+from tests.server.engine.test_beam_answers import up_to_a_stop
+from tests.server.engine.test_equality import TEXT, make_engine
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from ..process import ServerProcess
+from tests.server.process import ServerProcess
 
 
 @pytest.fixture(scope="session")

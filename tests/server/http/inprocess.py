@@ -10,20 +10,19 @@ from typing import Any
 import aiohttp
 from aiohttp.test_utils import TestServer
 
+from slipway_process.model_folder.checkpoint import Checkpoint, read
+from slipway_process.serving.probes import Health
 from slipway_server.engine.client import EngineClient, QueueLimits
 from slipway_server.engine.messages import Commands, Ready, encode
 from slipway_server.engine.request import FinishReason, Request, RequestOutput
 from slipway_server.http.app import build
-from slipway_server.http.probes import Health
 from slipway_server.http.requests.prompts import ServedModel
 from slipway_server.http.responses.replay import ReplayLimits, ReplayStore
 from slipway_server.http.service import ModelService
-from slipway_server.models.checkpoint import Checkpoint, read
-from slipway_server.telemetry.metrics import ServerMetrics
+from slipway_server.metrics import ServerMetrics
 from slipway_server.text.template_source import TemplateSource
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 CONTEXT_TOKENS = 512
 CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}<assistant>"

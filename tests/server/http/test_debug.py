@@ -8,8 +8,7 @@ import pytest
 from slipway_server.engine.messages import Profile
 from slipway_server.http.debug import parse_query
 from testkit.until import until
-
-from ..process import ServerProcess, get, post
+from tests.server.process import ServerProcess, get, post
 
 
 def test_a_query_is_bounded() -> None:

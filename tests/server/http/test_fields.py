@@ -13,13 +13,12 @@ from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import ChatCompletionMessageParam, chat_completion_stream_options_param
 from openai.types.chat import completion_create_params as chat
 
-from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.bodies import UNSUPPORTED, WITHOUT_EFFECT, checked
+from slipway_process.serving.errors import HttpError
+from slipway_server.http.requests.bodies import UNSUPPORTED, WITHOUT_EFFECT, checked_body
 from slipway_server.http.requests.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, StreamOptions
 from slipway_server.http.responses.embeddings import check_dimensions, embedding_data
 from slipway_server.text.answers.selection import AnswerFormats
-
-from .inprocess import InProcess, model_of
+from tests.server.http.inprocess import InProcess, model_of
 
 TYPES: dict[type[msgspec.Struct], list[Any]] = {
     ChatRequest: [chat.CompletionCreateParamsNonStreaming, chat.CompletionCreateParamsStreaming],
@@ -50,11 +49,11 @@ def test_safety_11_every_field_of_the_installed_client_is_used_or_refused(kind: 
 def test_fields_for_who_stores_chats_have_no_effect() -> None:
     body = LEAST[ChatRequest] | {"metadata": {"run": "7"}, "safety_identifier": "ada", "store": False}
     assert body.keys() - LEAST[ChatRequest].keys() == WITHOUT_EFFECT | {"store"}
-    before, after = (checked(dict(one), ChatRequest).params(5, (), 1) for one in (LEAST[ChatRequest], body))
+    before, after = (checked_body(dict(one), ChatRequest).params(5, (), 1) for one in (LEAST[ChatRequest], body))
     assert before == after
     for name, value in (("metadata", {"a": 1}), ("metadata", {"a": "x" * 513}), ("store", True)):
         with pytest.raises(HttpError) as refusal:
-            checked(LEAST[ChatRequest] | {name: value}, ChatRequest)
+            checked_body(LEAST[ChatRequest] | {name: value}, ChatRequest)
         assert refusal.value.param == name
 
 
@@ -62,11 +61,11 @@ def test_fields_of_other_endpoints_are_refused_too() -> None:
     every = {name for kind in TYPES for name in kind.__struct_fields__}
     for kind, least in LEAST.items():
         for name in (every | UNSUPPORTED.keys()) - set(kind.__struct_fields__):
-            checked(least | {name: None}, kind)
+            checked_body(least | {name: None}, kind)
             for neutral in UNSUPPORTED[name]:
-                checked(least | {name: neutral}, kind)
+                checked_body(least | {name: neutral}, kind)
             with pytest.raises(HttpError) as refusal:
-                checked(least | {name: "something"}, kind)
+                checked_body(least | {name: "something"}, kind)
             assert (refusal.value.param, refusal.value.code) == (name, "unsupported_parameter")
 
 
@@ -76,14 +75,14 @@ def test_every_option_of_streams_and_every_role_is_known() -> None:
     for wrong in ({"include_obfuscation": True}, {"more": 1}):
         with pytest.raises(HttpError) as refusal:
             body = LEAST[ChatRequest] | {"stream": True, "stream_options": wrong}
-            checked(body, ChatRequest).check()
+            checked_body(body, ChatRequest).check()
         assert refusal.value.param == "stream_options"
     kinds = typing.get_args(ChatCompletionMessageParam)
     roles = {role for kind in kinds for role in typing.get_args(typing.get_type_hints(kind)["role"])}
     taken = set()
     for role in (*roles, "wizard", "", "User"):
         try:
-            checked(LEAST[ChatRequest] | {"messages": [{"role": role, "content": "x"}]}, ChatRequest)
+            checked_body(LEAST[ChatRequest] | {"messages": [{"role": role, "content": "x"}]}, ChatRequest)
             taken.add(role)
         except HttpError as refusal:
             assert refusal.param == "messages"

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
+from slipway_process.model_folder import checkpoint
 from slipway_server.engine.grammars.compiler import GrammarError, compile_grammar, load_tokenizer
 from slipway_server.http.requests.json_schemas import FORMATS, demanded
 from slipway_server.http.requests.structured import of_schema
 from slipway_server.http.requests.tools import FunctionDefinition, ToolDefinition, ToolUse, plan_answers
-from slipway_server.models import checkpoint
 from slipway_server.text.answers.selection import AnswerFormats
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 TOKENIZER = load_tokenizer(
     MODELS / "tiny-v1" / "tokenizer.json", 2048, checkpoint.read(MODELS / "tiny-v1").stop_token_ids

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from slipway_server.http.pool.repository import LoadRequest, UnloadRequest
-from slipway_server.http.predict_bodies.infer_request import InferBody
-from slipway_server.http.predict_bodies.row_bodies import NamedPredictRequest, PredictRequest, V1Request
+from slipway_predict.http.bodies.infer_request import InferBody
+from slipway_predict.http.bodies.row_bodies import NamedPredictRequest, PredictRequest, V1Request
+from slipway_predict.http.pool.repository import LoadRequest, UnloadRequest
+from slipway_predict.http.texts.bodies import ClassifyRequest, RerankRequest, ScoreRequest
 from slipway_server.http.reading.inputs import KINDS
 from slipway_server.http.requests.bodies import checked
 from slipway_server.http.response_api.items import messages_of
-from slipway_server.http.texts.bodies import ClassifyRequest, RerankRequest, ScoreRequest
 
 READ = (*KINDS, PredictRequest, NamedPredictRequest, V1Request)  # decoded to objects, then checked
 DECODED = (InferBody, LoadRequest, UnloadRequest, RerankRequest, ScoreRequest, ClassifyRequest)

@@ -12,8 +12,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from slipway_server.models.loader import load
-
-from ..process import ServerProcess, post
+from tests.server.process import ServerProcess, post
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slipway_contracts.headers import PROOF, TENANT
-from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.tenant import MAX_FILE_BYTES, MAX_PROVED, RELOAD_S, Tenants, sign
+from slipway_process.serving.errors import HttpError
+from slipway_process.serving.tenant import MAX_FILE_BYTES, MAX_PROVED, RELOAD_S, Tenants, sign
 
 pytestmark = [pytest.mark.attack_class(9, 19), pytest.mark.finding(19)]
 

@@ -15,17 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from slipway_server.http.errors import HttpError
+from slipway_process.serving.errors import HttpError
 from slipway_server.http.reading import client, inputs, reader
 from slipway_server.http.reading.messages import Begin, Refusal, RenderChat, Rendered
 from slipway_server.http.reading.processes import JobKilled, Processes
-from slipway_server.http.reading.reader import (
-    MAX_HERE_BYTES,
-    MAX_HERE_VALUES,
-    RENDER_BYTES,
-    RequestReader,
-    is_small,
-)
+from slipway_server.http.reading.reader import MAX_HERE_BYTES, MAX_HERE_VALUES, RENDER_BYTES, RequestReader, is_small
 from slipway_server.http.requests.prompt import Prompt, PromptLimits
 from slipway_server.http.requests.schemas import (
     ChatRequest,
@@ -40,9 +34,8 @@ from slipway_server.text.pool import TextTimeout
 from slipway_server.text.template_source import TemplateSource
 from testkit.until import until_async
 from testkit.world import proc
-
-from ..text import templates
-from .inprocess import InProcess, model_of
+from tests.server.http.inprocess import InProcess, model_of
+from tests.server.text import templates
 
 pytestmark = [pytest.mark.integration, pytest.mark.attack_class(17, 18)]
 

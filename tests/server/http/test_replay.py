@@ -9,12 +9,12 @@ from zlib import crc32
 
 import pytest
 
+from slipway_process.serving.errors import HttpError, failed, lost
 from slipway_server.engine.request import FinishReason
-from slipway_server.http.errors import HttpError, failed, lost
 from slipway_server.http.responses.delta import Delta
 from slipway_server.http.responses.replay import BUFFER_BYTES, DELTA_BYTES, ReplayLimits, ReplayStore
 from slipway_server.http.responses.resume import Identity, IncomingRequest, Resume
-from slipway_server.telemetry.metrics import REPLAY_ENDS, ServerMetrics
+from slipway_server.metrics import REPLAY_ENDS, ServerMetrics
 
 TOKENS = tuple(range(100, 112))
 REQUEST = IncomingRequest(b"{}", resumable=True, path="/v1/completions")

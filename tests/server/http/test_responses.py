@@ -9,8 +9,8 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import FinishReason
-from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import document
 from slipway_server.http.requests.bodies import checked
 from slipway_server.http.response_api.builder import ResponseBuilder
@@ -19,8 +19,7 @@ from slipway_server.http.response_api.schema import ResponsesRequest
 from slipway_server.http.responses.delta import Delta
 from slipway_server.http.responses.resume import Identity
 from slipway_server.text.answers.answer import AnswerForm
-
-from ..process import ServerProcess, post
+from tests.server.process import ServerProcess, post
 
 VERSE = "In the beginning God created the heaven and the earth."
 LIGHT = {

@@ -10,12 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from slipway_predict.http import json_body
+from slipway_predict.http.texts.bodies import RerankRequest
+from slipway_process.serving.bodies import decoded
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.messages import Commands, encode
 from slipway_server.engine.request import Request
-from slipway_server.http.errors import HttpError
 from slipway_server.http.openapi import REQUESTS, document
-from slipway_server.http.predict import json_body
-from slipway_server.http.requests.bodies import UNSUPPORTED, parse, prompts_of
+from slipway_server.http.requests.bodies import UNSUPPORTED, checked_body, prompts_of
 from slipway_server.http.requests.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -23,7 +25,6 @@ from slipway_server.http.requests.schemas import (
     FullSampling,
     GenerateRequest,
 )
-from slipway_server.http.texts.bodies import RerankRequest
 from slipway_server.sampling import INT64
 
 pytestmark = pytest.mark.attack_class(15, 18)
@@ -32,6 +33,10 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 COMPLETION = {"model": "m", "prompt": "x"}
 GENERATE = {"model": "m", "prompt": "x"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
+
+def parse(body: bytes, kind: type[msgspec.Struct]) -> Any:
+    return checked_body(decoded(body), kind)
 
 
 def allowed(mode: str, *names: str) -> dict[str, Any]:

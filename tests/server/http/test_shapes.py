@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from slipway_server import json_lists
+from slipway_process import json_lists
 from slipway_server.engine.request import FinishReason, Logprobs
 from slipway_server.http.requests.prompt import Prompt
 from slipway_server.http.requests.prompts import ServedModel

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ..process import ServerProcess, get, post
+from tests.server.process import ServerProcess, get, post
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

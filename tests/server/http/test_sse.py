@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from slipway_server.http.errors import HttpError, invalid
+from slipway_process.serving.errors import HttpError, invalid
 from slipway_server.http.responses import sse
 from slipway_server.http.responses.resume import Identity, Resume, StreamPosition
 

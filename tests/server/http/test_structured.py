@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from slipway_process.serving.bodies import decoded
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.request import Grammar
-from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.bodies import parse
+from slipway_server.http.requests.bodies import checked_body
 from slipway_server.http.requests.schemas import ChatRequest, CompletionRequest
 from slipway_server.http.requests.structured import MAX_DEPTH, MAX_GRAMMAR_BYTES, WHITE_SPACE
-
-from .inprocess import InProcess, model_of
+from tests.server.http.inprocess import InProcess, model_of
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "x"}]}
 SCHEMA = {"type": "object", "properties": {"z": {}, "a": {}}}
@@ -25,7 +25,7 @@ async def server() -> AsyncIterator[InProcess]:
 
 
 def grammar_of(**more: Any) -> Grammar | None:
-    body = parse(json.dumps(CHAT | more).encode(), ChatRequest)
+    body = checked_body(decoded(json.dumps(CHAT | more).encode()), ChatRequest)
     body.check()
     return body.grammar
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_is_refused_by_its_name(given: dict[str, Any], param: str
 
 
 def test_completions_have_the_same_fields() -> None:
-    body = parse(b'{"model": "m", "prompt": "x", "guided_regex": "a"}', CompletionRequest)
+    body = checked_body(decoded(b'{"model": "m", "prompt": "x", "guided_regex": "a"}'), CompletionRequest)
     assert body.params(5, (), 1).grammar == Grammar("regex", "a", "guided_regex")
 
 

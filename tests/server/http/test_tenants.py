@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from testkit.until import until
-
-from ..process import ServerProcess
+from tests.server.process import ServerProcess
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -13,10 +13,9 @@ import pytest
 from slipway_operator.manifests.pods import certificate
 from slipway_process.network import mutual_tls
 from testkit.until import until
+from tests.server.process import ServerProcess, get
 from tests.support import certificates
 from tests.support.certificates import HOST, PODS, client_of, install, issue, new_authority
-
-from ..process import ServerProcess, get
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

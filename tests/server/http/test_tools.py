@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from slipway_process.serving.bodies import decoded
+from slipway_process.serving.errors import HttpError
 from slipway_server.engine.grammars.compiler import compile_grammar, load_tokenizer
 from slipway_server.engine.request import FinishReason, Grammar
-from slipway_server.http.errors import HttpError
-from slipway_server.http.requests.bodies import parse
+from slipway_server.http.requests.bodies import checked_body
 from slipway_server.http.requests.prompt import Prompt
 from slipway_server.http.requests.schemas import ChatRequest
 from slipway_server.http.requests.tools import plan_answers
@@ -22,8 +23,7 @@ from slipway_server.text.answers.answer import AnswerForm
 from slipway_server.text.answers.selection import AnswerFormats
 from slipway_server.text.detokenizer import ByWindow, detokenizer
 from slipway_server.text.tokenizer import Tokenizer
-
-from .inprocess import InProcess, model_of
+from tests.server.http.inprocess import InProcess, model_of
 
 PATH = "/v1/chat/completions"
 TEMPLATE = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{{ messages[-1].content }}<think>\n"
@@ -183,7 +183,7 @@ async def test_templates_that_join_arguments_to_texts_get_them_as_texts() -> Non
 
 
 def plan(formats: AnswerFormats, **more: Any) -> tuple[AnswerForm, Grammar | None]:
-    body = parse(json.dumps(CHAT | more).encode(), ChatRequest)
+    body = checked_body(decoded(json.dumps(CHAT | more).encode()), ChatRequest)
     body.check()
     found = plan_answers(body.tool_use, formats, body.grammar)
     return found.form, found.grammar
@@ -285,7 +285,7 @@ async def chunks_of(model: Any, text: str, resume: Resume | None) -> list[dict[s
             yield 0, Delta(model.tokenizer.text_of(token), count, token, finish)
 
     identity = Identity(1, 2, "f" * 32)
-    body = parse(json.dumps(CHAT).encode(), ChatRequest)
+    body = checked_body(decoded(json.dumps(CHAT).encode()), ChatRequest)
     shape, progress = ChatShape(model, identity, [Prompt("", ())], body, form), StreamPosition(identity, resume)
     return [chunk async for chunk in shape.chunks(deltas(), with_usage=False, progress=progress) if progress.is_new]
 

@@ -16,8 +16,7 @@ import pytest
 from openai.types import Completion
 
 from testkit.until import until
-
-from ..process import ServerProcess, get, post
+from tests.server.process import ServerProcess, get, post
 
 # A start imports torch and transformers: seconds on a quiet machine, a minute on a crowded one.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

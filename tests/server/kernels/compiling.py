@@ -24,8 +24,7 @@ from slipway_server.kernels import in_triton
 from slipway_server.kernels.api import AttentionSpec, Rotary
 from slipway_server.kernels.draws import Draws, draw_by
 from slipway_server.kernels.in_triton import TritonKernels
-
-from .batches import POSITIONS, a_batch, made, width_of
+from tests.server.kernels.batches import POSITIONS, a_batch, made, width_of
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32"}

@@ -11,8 +11,7 @@ from slipway_server.kernels import native
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Rotary
 from slipway_server.kernels.c.library import KernelsUnavailable
 from slipway_server.kernels.in_torch import TorchKernels
-
-from .batches import POSITIONS, a_batch, made, needs_native, width_of
+from tests.server.kernels.batches import POSITIONS, a_batch, made, needs_native, width_of
 
 pytestmark = [pytest.mark.integration, needs_native]
 

@@ -9,8 +9,7 @@ import torch
 from slipway_server.kernels.draws import LIKELIEST, Draws, TokenMasks, draw_by, philox, sample
 from slipway_server.kernels.in_torch import TorchKernels
 from slipway_server.kernels.native import NativeKernels
-
-from .batches import needs_native
+from tests.server.kernels.batches import needs_native
 
 pytestmark = pytest.mark.integration
 

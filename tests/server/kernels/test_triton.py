@@ -14,16 +14,8 @@ import torch
 from slipway_server.kernels.api import BLOCK_TOKENS, AttentionSpec, Batch, Rotary
 from slipway_server.kernels.draws import LIKELIEST, STRETCH, Draws, draw_by, sample
 from slipway_server.kernels.in_torch import TorchKernels
-from slipway_server.kernels.in_triton import (
-    INTERPRETED,
-    Division,
-    TritonGated,
-    TritonKernels,
-    TritonLinear,
-    TritonNorm,
-)
-
-from .batches import POSITIONS, a_batch, made, width_of
+from slipway_server.kernels.in_triton import INTERPRETED, Division, TritonGated, TritonKernels, TritonLinear, TritonNorm
+from tests.server.kernels.batches import POSITIONS, a_batch, made, width_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway_server.models.checkpoint import CheckpointError, read
+from slipway_process.model_folder.checkpoint import CheckpointError, read
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway_server.models.configs.rope import LONGEST_TOKENS, longest_contexts, rope_of, rotation
+from slipway_process.model_folder.rope import LONGEST_TOKENS, longest_contexts, rope_of, rotation
 
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 

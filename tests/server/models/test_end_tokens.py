@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from slipway_server.models.added_tokens import vocabulary
-from slipway_server.models.end_tokens import BadEndToken, found_ids, named_ids, tokenizer_ids
-from slipway_server.models.tokenizer_files import TokenizerFiles
+from slipway_process.model_folder.added_tokens import vocabulary
+from slipway_process.model_folder.end_tokens import BadEndToken, found_ids, named_ids, tokenizer_ids
+from slipway_process.model_folder.tokenizer_files import TokenizerFiles
 
 ABSENT = object()
 

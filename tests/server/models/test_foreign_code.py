@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from slipway_process.model_folder.checkpoint import CheckpointError, read
 from slipway_server.engine.execution.encoder import read_pooling
-from slipway_server.models.checkpoint import CheckpointError, read
 from slipway_server.models.devices import LoadError
 from slipway_server.models.generator import load_generator
 from slipway_server.models.loader import load

@@ -13,13 +13,13 @@ import torch
 import transformers
 
 from docs.models_page import published
+from slipway_process.model_folder import architectures
 from slipway_server.engine.engine import EngineCore
 from slipway_server.engine.execution.runner import DecoderRunner
 from slipway_server.engine.scheduling.config import SchedulerConfig
 from slipway_server.engine.scheduling.scheduler import Scheduler
-from slipway_server.models.configs import architectures
-from slipway_server.models.configs.families import shape_of
 from slipway_server.models.devices import LoadError
+from slipway_server.models.families import shape_of
 from slipway_server.models.generator import load_generator, self_test
 from tests.server.engine.test_families import CONTEXT, VOCABULARY, answers, expected
 

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from slipway_server.models.added_tokens import vocabulary
-from slipway_server.models.end_tokens import named_ids, tokenizer_ids
-from slipway_server.models.tokenizer_files import TokenizerFiles
+from slipway_process.model_folder.added_tokens import vocabulary
+from slipway_process.model_folder.end_tokens import named_ids, tokenizer_ids
+from slipway_process.model_folder.tokenizer_files import TokenizerFiles
 from slipway_server.text.chat import Chat
 from slipway_server.text.chat_template import ChatTemplate
 from slipway_server.text.rendering import render
 from slipway_server.text.tokenizer import Tokenizer as Ours
-
-from ..process import ServerProcess, post
+from tests.server.process import ServerProcess, post
 
 pytestmark = pytest.mark.integration
 

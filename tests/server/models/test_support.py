@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docs.models_page import published
-from slipway_server.models.configs.support import CLASSIFIER, ENCODER, FALLBACK, NATIVE, REFUSED, check_support
+from slipway_server.models.support import CLASSIFIER, ENCODER, FALLBACK, NATIVE, REFUSED, check_support
 
 FACTS = published()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)

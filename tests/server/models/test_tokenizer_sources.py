@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from slipway_server.models.added_tokens import misnumbered, vocabulary
-from slipway_server.models.end_tokens import tokenizer_ids
-from slipway_server.models.json_files import BadFile
-from slipway_server.models.tokenizer_files import TokenizerFiles
+from slipway_process.model_folder.added_tokens import misnumbered, vocabulary
+from slipway_process.model_folder.end_tokens import tokenizer_ids
+from slipway_process.model_folder.json_files import BadFile
+from slipway_process.model_folder.tokenizer_files import TokenizerFiles
 from slipway_server.text.chat_template import ChatTemplate, ChatTemplateError
 from slipway_server.text.tokenizer import Tokenizer as Ours
 

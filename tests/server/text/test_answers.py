@@ -17,9 +17,8 @@ from slipway_server.text.answers.call_parser import MAX_CALLS
 from slipway_server.text.answers.events import AnswerEvent, ArgumentsDelta, CallStart, ContentDelta, ReasoningDelta
 from slipway_server.text.answers.formats import FORMATS
 from slipway_server.text.answers.selection import AnswerFormats, select_formats
-
-from . import transcripts
-from .transcripts import OSLO_CALL, TOOLS, Transcript, hermes
+from tests.server.text import transcripts
+from tests.server.text.transcripts import OSLO_CALL, TOOLS, Transcript, hermes
 
 
 def events_of(form: AnswerForm, pieces: Iterable[str], seed: str = "") -> list[AnswerEvent]:

@@ -8,8 +8,7 @@ import pytest
 
 from slipway_server.text.chat_template import MAX_RENDERED_CHARACTERS, ChatTemplate, ChatTemplateError
 from slipway_server.text.template_source import TemplateSource
-
-from . import templates
+from tests.server.text import templates
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = [{"role": "user", "content": "Is {{ 7 * 7 }} a ship? <|im_end|>"}]

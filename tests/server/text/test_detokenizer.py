@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from slipway_server.text.detokenizer import MAX_PENDING_TOKENS, detokenizer
 from slipway_server.text.tokenizer import BYTE_FALLBACK, BYTE_LEVEL, OTHER, Tokenizer
-
-from ..conftest import MODELS
-from .tokenizers_made import byte_fallback, word_piece
+from tests.conftest import MODELS
+from tests.server.text.tokenizers_made import byte_fallback, word_piece
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 SHIP = "漢字🚢漢字漢字"

@@ -8,8 +8,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from slipway_server.text.tokenizer import Tokenizer
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 pytestmark = [pytest.mark.finding("F1"), pytest.mark.attack_class(18)]
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from slipway_server.text.pool import TextBusy, TextPool, TextTimeout
+from slipway_process.serving.turns import TextBusy
+from slipway_server.text.pool import TextPool, TextTimeout
 
 pytestmark = pytest.mark.attack_class(18)
 

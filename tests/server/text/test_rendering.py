@@ -8,8 +8,7 @@ import pytest
 from slipway_server.text.chat import Chat, ChatRefused
 from slipway_server.text.chat_template import ChatTemplate
 from slipway_server.text.rendering import render
-
-from . import templates
+from tests.server.text import templates
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 ARGUMENTS = {"to": "Åland", "n": [1, None, True]}

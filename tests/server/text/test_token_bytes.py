@@ -13,9 +13,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from slipway_server.text.token_bytes import BYTES, FALLBACKS, NFC_FACTOR
 from slipway_server.text.tokenizer import Tokenizer as Ours
-
-from ..conftest import MODELS
-from .tokenizers_made import byte_fallback, word_piece
+from tests.conftest import MODELS
+from tests.server.text.tokenizers_made import byte_fallback, word_piece
 
 Change = Callable[[Tokenizer], None]
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -11,8 +11,7 @@ from transformers import AutoTokenizer
 from slipway_server.text.chat_template import ChatTemplate, ChatTemplateError
 from slipway_server.text.detokenizer import detokenizer
 from slipway_server.text.tokenizer import Tokenizer, TokenizerError
-
-from ..conftest import MODELS
+from tests.conftest import MODELS
 
 pytestmark = pytest.mark.integration
 

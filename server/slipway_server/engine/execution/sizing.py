@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 
+from slipway_process.machine import free_memory_bytes
+
 from ...kernels import cuda
 from ...kernels.api import BLOCK_TOKENS, Kernels
-from ...machine import free_memory_bytes
 from ...models.decoder import Decoder
 from ...models.devices import LoadError
 from ..messages import Start

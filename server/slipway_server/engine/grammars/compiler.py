@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
-from ...models.added_tokens import completed
+from slipway_process.model_folder.added_tokens import completed
 
 MAX_REASON_CHARACTERS = 300  # of llguidance's own error message
 # A mask usually costs 10 to 400 microseconds. With these limits, the slowest mask that a client can provoke costs about

@@ -13,13 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipway_process import collector, logs
+from slipway_process import collector, isolation, logs
+from slipway_process.serving.errors import HttpError, Refusal
 
-from ...predict.process import isolation
 from ...text.chat import Chat, ChatRefused
 from ...text.chat_template import ChatTemplate
 from ...text.rendering import render
-from ..errors import HttpError, Refusal
 from .messages import (
     MAX_MESSAGE_BYTES,
     MAX_TEXT_BYTES,

@@ -7,9 +7,11 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slipway_process.serving.bodies import decoded
+from slipway_process.serving.errors import invalid
+
 from ...text.chat import Chat
-from ..errors import invalid
-from ..requests.bodies import checked, decoded, prompts_of
+from ..requests.bodies import checked_body, prompts_of
 from ..requests.fields import MAX_PROMPTS
 from ..requests.messages import Message
 from ..requests.prompts import Given, wrong_model
@@ -53,7 +55,7 @@ def read_input(body: bytes, kind: type[S], served: str) -> ModelInput[S]:
         HttpError: with the name of the field that is wrong.
     """
     fields = decoded(body)
-    request = checked(fields, kind)
+    request = checked_body(fields, kind)
     model_input: ModelInput[S] = KINDS[kind](request, fields)
     if (name := getattr(request, "model", None)) is not None and name != served:
         raise wrong_model(name, served)

@@ -8,9 +8,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from slipway_process.serving.errors import Refusal
+
 from ...text.chat import Chat
 from ...text.template_source import TemplateSource
-from ..errors import Refusal
 from ..requests.prompt import Prompt, PromptLimits
 
 SIZE: Final = struct.Struct(">Q")

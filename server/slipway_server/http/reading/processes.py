@@ -5,11 +5,10 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
+from slipway_process.serving.turns import QueueRules, Turns
 from slipway_process.supervisor import observe
 
-from ...text.fair_queue import QueueRules
 from ...text.pool import TextTimeout
-from ...text.turns import Turns
 from .client import ProcessEnded, ReadingProcess
 from .messages import Begin, FromChild, Job
 

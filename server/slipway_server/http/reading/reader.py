@@ -11,11 +11,12 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from ... import machine
+from slipway_process import machine
+from slipway_process.serving.errors import HttpError, Refusal, queue_full
+from slipway_process.serving.turns import QueueRules, TextBusy
+
 from ...text.chat import Chat
-from ...text.fair_queue import QueueRules
-from ...text.pool import TextBusy, TextPool, TextTimeout
-from ..errors import HttpError, Refusal, queue_full
+from ...text.pool import TextPool, TextTimeout
 from ..requests.prompt import Prompt, PromptLimits
 from ..requests.prompts import Given, PromptEncoder, ServedModel
 from .inputs import INPUTS, read_input

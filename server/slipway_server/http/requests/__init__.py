@@ -1,5 +1,5 @@
 """What a client sends: bodies and headers, checked and converted for the engine.
 
-`schemas` with `fields`, `sampling` and `messages` are the bodies, `bodies` reads and decodes them, `prompts` makes
-token ids; `tenant`, `priority` and `shadow` read the gateway's headers.
+`schemas` with `fields`, `sampling` and `messages` are the bodies, `bodies` refuses what is not implemented, `prompts`
+makes token ids.
 """

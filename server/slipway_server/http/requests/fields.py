@@ -24,9 +24,6 @@ Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 BestOf = Annotated[int, Meta(ge=1, le=MAX_BEST_OF)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None
-# Of a user or a session. The gateway reads them: requests with the same one reach the same revision.
-CallerName = Annotated[str, Meta(max_length=1 << 16, description="the gateway keeps its requests at one revision")]
-ModelName = Annotated[str, Meta(max_length=512)]
 Tokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_IDS)]
 # A text, several, the token ids of one, or of several. msgspec knows one kind of list in a union: see `prompts_of`.
 Prompts = str | Annotated[list[str | TokenId | Tokens], Meta(min_length=1, max_length=MAX_PROMPT_IDS)]

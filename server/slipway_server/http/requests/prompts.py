@@ -4,12 +4,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...models.checkpoint import Checkpoint
+from slipway_process.model_folder.checkpoint import Checkpoint
+from slipway_process.serving.errors import HttpError, invalid, too_long
+
 from ...text.answers.selection import CONTENT_ONLY, AnswerFormats
 from ...text.chat import Chat
 from ...text.template_source import TemplateSource
 from ...text.tokenizer import Tokenizer
-from ..errors import HttpError, invalid, too_long
 from .prompt import Prompt, PromptLimits
 
 MAX_REQUEST_TOKENS = 1 << 20  # of all prompts of a request, where one prompt cannot have more

@@ -5,22 +5,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from slipway_process.serving.bodies import CallerName, ModelName
+from slipway_process.serving.errors import invalid
+
 from ...engine.request import SamplingParams
 from ...sampling import Alternatives, Count, Positive
-from ..errors import invalid
 from .bodies import unsupported
-from .fields import (
-    BestOf,
-    CallerName,
-    Metadata,
-    ModelName,
-    Objects,
-    Priority,
-    Prompts,
-    TemplateVariables,
-    Texts,
-    Tokens,
-)
+from .fields import BestOf, Metadata, Objects, Priority, Prompts, TemplateVariables, Texts, Tokens
 from .messages import Messages
 from .sampling import FIELDS, ApiGenerateFields, NamedGenerateFields, Sampling, StreamOptions
 from .structured import Structured

@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from slipway_process.serving.errors import HttpError, invalid
+
 from ...engine.request import Grammar
-from ..errors import HttpError, invalid
 from .json_schemas import demanded
 from .sampling import OpenAISampling
 

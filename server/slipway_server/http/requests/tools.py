@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from slipway_process.serving.errors import invalid
+
 from ...engine.request import Grammar
 from ...text.answers.answer import PLAIN, AnswerForm
 from ...text.answers.call_parser import MAX_CALLS
 from ...text.answers.selection import AnswerFormats
-from ..errors import invalid
 from .bodies import unsupported
 from .json_schemas import demanded
 from .structured import WHITE_SPACE, bounded, check_depth

@@ -5,16 +5,18 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from ..errors import HttpError
+from slipway_process.serving.bodies import json_response
+from slipway_process.serving.errors import HttpError
+from slipway_process.serving.priority import priority_of
+
 from ..openai import generate_all, resumable
 from ..requests.prompt import Prompt
 from ..requests.schemas import ChatRequest
-from ..requests.shadow import priority_of
 from ..requests.tools import AnswerPlan, begin_answer, plan_answers
 from ..responses.replay import ReplayStore
 from ..responses.resume import Identity, IncomingRequest, StreamPosition, read_request
 from ..responses.shapes import IndexedDelta
-from ..responses.sse import json_response, stream_events
+from ..responses.sse import stream_events
 from ..service import ModelService
 from .builder import Event, ResponseBuilder
 from .schema import ResponsesRequest, renamed

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import HttpError, invalid
+from slipway_process.serving.errors import HttpError, invalid
+
 from ..requests.bodies import unsupported
 from ..requests.fields import MAX_MESSAGES
 

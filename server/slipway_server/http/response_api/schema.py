@@ -5,19 +5,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from slipway_process.serving.bodies import CallerName, ModelName
+from slipway_process.serving.errors import HttpError, invalid
+
 from ...sampling import Positive
-from ..errors import HttpError, invalid
 from ..requests.bodies import unsupported
-from ..requests.fields import (
-    CallerName,
-    Metadata,
-    ModelName,
-    Priority,
-    Short,
-    Stop,
-    TemplateVariables,
-    Timeout,
-)
+from ..requests.fields import Metadata, Priority, Short, Stop, TemplateVariables, Timeout
 from ..requests.messages import Messages
 from ..requests.sampling import ResponsesFields
 from ..requests.schemas import ChatRequest

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from ...json_lists import json_list
-from ..errors import HttpError, invalid
+from slipway_process.json_lists import json_list
+from slipway_process.serving.errors import HttpError, invalid
 
 VECTORS = 32  # that are encoded at once: thousands of numbers each
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from msgspec import Raw
 
+from slipway_process.json_lists import json_list
+
 from ...engine.request import Logprobs
-from ...json_lists import json_list
 from ...text.tokenizer import Tokenizer
 
 

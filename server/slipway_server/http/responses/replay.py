@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from ...telemetry.metrics import ServerMetrics
-from ..errors import HttpError, taken_over
+from slipway_process.serving.errors import HttpError, taken_over
+
+from ...metrics import ServerMetrics
 from .delta import Delta
 from .resume import Identity, IncomingRequest, StreamPosition
 

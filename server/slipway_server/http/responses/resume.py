@@ -15,10 +15,9 @@ from zlib import crc32
 from aiohttp import web
 
 from slipway_contracts.headers import RESUMABLE, RESUME, RESUME_BYTES, RETURNS
-
-from ..errors import HttpError, invalid
-from ..requests.bodies import body_of
-from ..requests.tenant import Tenants
+from slipway_process.serving.bodies import body_of
+from slipway_process.serving.errors import HttpError, invalid
+from slipway_process.serving.tenant import Tenants
 
 _RESUME = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{32})\.([0-9]{1,9})\.([0-9a-f]{8})")
 _SIZE = re.compile(r"[0-9]{1,10}")

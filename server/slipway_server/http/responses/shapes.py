@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import chain
 from typing import Any
 
+from slipway_process.json_lists import json_list
+
 from ...engine.request import FinishReason, Logprobs
-from ...json_lists import json_list
 from ...text.answers.answer import AnswerForm
 from ..requests.prompt import Prompt
 from ..requests.prompts import ServedModel

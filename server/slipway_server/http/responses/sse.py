@@ -9,9 +9,10 @@ import msgspec
 from aiohttp import web
 
 from slipway_contracts.headers import PROMPT_TOKENS, RECOMPUTES, STREAM
+from slipway_process.serving.errors import HttpError
+from slipway_process.serving.server import OUTCOME
 from slipway_process.supervisor import observe
 
-from ..errors import HttpError
 from .resume import StreamPosition
 
 DONE = b"data: [DONE]\n\n"
@@ -24,13 +25,8 @@ FOLLOWED = b": +\n"
 KEEP_ALIVE_S = 15.0
 BREAK_OFF_S = 5.0
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-OUTCOME = web.RequestKey("outcome", str)
 
 _encoder = msgspec.json.Encoder()
-
-
-def json_response(body: Any) -> web.Response:
-    return web.Response(body=_encoder.encode(body), content_type="application/json")
 
 
 class _Line:

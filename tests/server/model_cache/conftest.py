@@ -1,5 +1,0 @@
-"""The servers of the fetcher's tests."""
-
-from tests.server.fetcher.conftest import authority, https, site
-
-__all__ = ["authority", "https", "site"]
