@@ -11,13 +11,13 @@ from bench.gateway.load import Answered, latencies
 from bench.gateway.messages import CLASSIC, PREDICT
 from bench.gateway.peers import PEERS, routes_file
 from bench.gateway.programs import certificate, started
-from bench.gateway.report import quantile
 from bench.gateway.run import Run
 from bench.gateway.stream_load import EVENTS_PER_S, events, memory, shape_of
 from bench.gateway.upstream import StreamShape
 from bench.predict import grpc_load
 from bench.predict import programs as predict_programs
 from bench.processes import Program, free_port, on_core
+from testkit.report import quantile
 
 RATE_PER_S = 200
 EVENT_STREAMS = (100, 250)

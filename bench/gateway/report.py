@@ -99,6 +99,11 @@ class Rows:
         wanted = {"kind": kind, "peer": peer, **more}
         return next((row for row in self._rows if wanted.items() <= row.items()), None)
 
+    def figure(self, kind: str, peer: str, name: str) -> float | None:
+        """None: it was not measured."""
+        row = self.get(kind, peer)
+        return None if row is None else float(row[name])
+
     def values(self, kind: str, peer: str, name: str = "rounds", **more: object) -> list[float] | None:
         """One figure of each round; None: it was not measured."""
         row = self.get(kind, peer, **more)
@@ -119,11 +124,10 @@ def lasting_bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
     litellm = ratio(of.values("throughput", "litellm"), of.values("throughput", PYTHON))
     made.append(_at_least("Python lane: requests per CPU-second, times those of litellm", litellm, LITELLM_TIMES))
     for name, limit_ms in PYTHON_ADDED_MS.items():
-        row = of.get("latency", PYTHON)
-        value = row and row[f"added_{name}_ms"]
+        value = of.figure("latency", PYTHON, f"added_{name}_ms")
         made.append(_at_most(f"Python lane: added latency {name}, ms", value, limit_ms))
-    row = of.get("streams", PYTHON)
-    made.append(_at_most("Python lane: memory of a stream, KiB", row and row["kib_each"], PYTHON_KIB))
+    kib = of.figure("streams", PYTHON, "kib_each")
+    made.append(_at_most("Python lane: memory of a stream, KiB", kib, PYTHON_KIB))
     if row := of.get("streams", of.lane):
         whole = row["open"] >= streams and not row["broken"]
         made.append(Bar("streams open at once, none broken", row["open"], f">= {streams}", whole))
@@ -153,12 +157,10 @@ def compiled_bars(rows: Sequence[Json]) -> list[Bar]:
         # Without a table that was parsed the control side was not busy.
         times = row["times"] if row["tables"] else math.nan
         made.append(_at_most("p99 beside a busy control side, times that beside an idle one", times, BUSY_TIMES))
-    row = of.get("streams", lane)
-    made.append(_at_most("memory of a stream, KiB", row and row["kib_each"], KIB_EACH))
+    made.append(_at_most("memory of a stream, KiB", of.figure("streams", lane, "kib_each"), KIB_EACH))
     tls = ratio(of.values("tls", "nginx"), of.values("tls", lane))
     made.append(_at_least("requests per CPU-second with TLS, times those of nginx with TLS", tls, NGINX_TIMES_TLS))
-    row = of.get("grpc", lane)
-    made.append(_at_most("CPU time of a gRPC call, µs", row and row["us"], GRPC_US))
+    made.append(_at_most("CPU time of a gRPC call, µs", of.figure("grpc", lane, "us"), GRPC_US))
     return [*filter(None, made), *_predict_bars(of)]
 
 
@@ -176,10 +178,10 @@ def _event_bars(of: Rows, rows: Sequence[Json]) -> list[Bar | None]:
 
 
 def _latency_bars(of: Rows) -> list[Bar | None]:
-    row = of.get("latency", of.lane)
+    p50_ms = of.figure("latency", of.lane, "added_p50_ms")
     p99_ms = [of.values("latency", peer, "added_p99_rounds_ms") for peer in (of.lane, "nginx")]
     return [
-        _at_most("added latency p50, ms", row and row["added_p50_ms"], ADDED_P50_MS),
+        _at_most("added latency p50, ms", p50_ms, ADDED_P50_MS),
         _at_most("added latency p99 beyond that of nginx, ms", difference(*p99_ms), ADDED_P99_MS),
     ]
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from bench.engine import machine
-from bench.engine.environments import Unavailable, ensure
+from bench.engine.environments import Environment, Unavailable, ensure
 from bench.gateway import mock_build
 from bench.gateway.load import CONNECTIONS, ClosedLoop
 from bench.gateway.messages import CHAT, Message
@@ -56,7 +56,7 @@ class Run:
             self.by_wrk = self._have("wrk", "clients of aiohttp make the load", wrk())
             self.in_rust = self._have("mock", "the model server is one in Python", mock_build.environment())
 
-    def _have(self, name: str, otherwise: str, environment: "mock_build.Environment") -> bool:
+    def _have(self, name: str, otherwise: str, environment: Environment) -> bool:
         try:
             ensure(environment, self.console)
         except Unavailable as error:

@@ -55,7 +55,7 @@ def page(rows: Sequence[Json], made: Sequence[Bar], about: Mapping[str, Any], ti
     return "\n\n".join(parts) + "\n"
 
 
-def costs(rows: Sequence[Json], kind: str, titles: Mapping[str, str], **more: object) -> str:
+def costs(rows: Sequence[Json], kind: str, titles: Mapping[str, str], **more: Any) -> str:
     """The cheapest first. The ratio is the median of those within rounds."""
     of = Rows(rows)
     chosen = [row for row in rows if {"kind": kind, **more}.items() <= row.items()]
