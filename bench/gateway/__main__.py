@@ -15,7 +15,7 @@ from bench.gateway import report, tables
 from bench.gateway.load import CONNECTIONS
 from bench.gateway.parts import MEASURE, RATE_PER_S
 from bench.gateway.peers import PARTS, PEERS
-from bench.gateway.run import Run
+from bench.gateway.run import EVENT_STREAMS, Run
 from bench.gateway.stream_load import EVENTS_PER_S
 from bench.page import publish
 from testkit import ROOT
@@ -37,6 +37,13 @@ def _names(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, st
     return check
 
 
+def _counts(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdigit() and 0 < int(part) <= report.STREAMS for part in parts):
+        raise click.BadParameter(f"write numbers from 1 to {report.STREAMS}, with commas")
+    return tuple(map(int, parts))
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--peers", callback=_names(tuple(PEERS)), show_default=True, help="Which, with commas.",
               default=",".join(QUICK_PEERS if QUICK else PEERS))  # fmt: skip
@@ -44,19 +51,21 @@ def _names(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, st
 @click.option("--rounds", default=2 if QUICK else 4, show_default=True, help="The order of peers turns each time.")
 @click.option("--seconds", default=2.0 if QUICK else 3.0, show_default=True, help="Of one peer in one round.")
 @click.option("--streams", default=200 if QUICK else report.STREAMS, show_default=True, help="Open at once.")
+@click.option("--event-streams", callback=_counts, default=",".join(map(str, EVENT_STREAMS)), show_default=True,
+              help="Of 50 events a second, with commas.")  # fmt: skip
 @click.option("--busy-ok", is_flag=True, help="Measure on a busy machine; the page stays as it is.")
 @click.option("--no-downloads", is_flag=True, help="Load by aiohttp and a model server in Python, not wrk and Rust.")
 @click.option("--prepare", "only_prepare", is_flag=True, help="Install the peers and measure nothing.")
 def main(
-    peers: tuple[str, ...], parts: tuple[str, ...], *, rounds: int, seconds: float, streams: int, only_prepare: bool,
-    **flags: bool,
+    peers: tuple[str, ...], parts: tuple[str, ...], *, rounds: int, seconds: float, streams: int,
+    event_streams: tuple[int, ...], only_prepare: bool, **flags: bool,
 ) -> None:  # fmt: skip
     """Measure the gateway beside its peers, one process on one core each; QUICK=1: three minutes, with fewer peers."""
     with tempfile.TemporaryDirectory() as folder:
         # nginx gives up root, and then cannot enter a folder of root's.
         os.chmod(folder, 0o755)
         downloads = not flags["no_downloads"]
-        run = Run(Console(soft_wrap=True), peers, rounds, seconds, streams, Path(folder), downloads)
+        run = Run(Console(soft_wrap=True), peers, rounds, seconds, streams, Path(folder), downloads, event_streams)
         run.prepare()
         if only_prepare:
             sys.exit(0)

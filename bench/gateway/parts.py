@@ -20,7 +20,6 @@ from bench.processes import Program, free_port, on_core
 from testkit.report import quantile
 
 RATE_PER_S = 200
-EVENT_STREAMS = (100, 250)
 GRPC_CALLS, PREDICT_CONNECTIONS = 8, 64
 WARM_UP_S = 2.0
 
@@ -67,7 +66,7 @@ def event_costs(run: Run) -> None:
     with run.upstream(shape) as url, ExitStack() as stack:
         programs = run.start_all(stack, run.peers_of("events"), lambda name: run.start_of(name, url))
         with on_core(run.cores.load):
-            for count in EVENT_STREAMS:
+            for count in run.event_streams:
                 blocks = run.in_turns(programs, rounds, _events(count, shape, run.seconds))
                 for name, found in blocks.items():
                     _add_cost(run, "events", name, found, streams=count)

@@ -25,11 +25,13 @@ from devcluster.steps.progress import print_line
 from testkit.world import proc
 
 T = TypeVar("T")
+EVENT_STREAMS = (100, 250)
 
 
 @dataclass
 class Run:
-    """`seconds`: of one peer in one round. `downloads`: peers, wrk and the mock in Rust may be fetched and built."""
+    """`seconds`: of one peer in one round. `streams`: open at once, for their memory. `event_streams`: for the CPU time
+    of an event, one measurement with each. `downloads`: peers, wrk and the mock in Rust may be fetched and built."""
 
     console: Console
     peers: Sequence[str]
@@ -38,6 +40,7 @@ class Run:
     streams: int
     folder: Path
     downloads: bool = True
+    event_streams: Sequence[int] = EVENT_STREAMS
     cores: Cores = field(default_factory=Cores.pick)
     by_wrk: bool = False
     in_rust: bool = False
