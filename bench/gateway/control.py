@@ -11,6 +11,7 @@ from devcluster.places import write_whole
 
 MODELS = 100  # beside the one that requests name; 0.2 to 0.4 s to parse
 _EVERY_S = 0.25  # the gateway looks every 0.5 s
+_SETTLE_S = 2.0  # until it has parsed the last one
 _LOADED = "routes file loaded"
 
 
@@ -36,7 +37,10 @@ def tables_loaded(log: Path) -> int:
 
 @contextlib.asynccontextmanager
 async def changing(file: Path, upstream: str, *, busy: bool) -> AsyncIterator[None]:
-    """While the block runs, the routes file is replaced every `_EVERY_S`; not `busy`: it stays as it is."""
+    """While the block runs, the routes file is replaced every `_EVERY_S`; not `busy`: it stays as it is.
+
+    Afterwards the control side is idle.
+    """
 
     async def replace() -> None:
         # Made before: the generator shares its core with the requests' clients.
@@ -53,3 +57,4 @@ async def changing(file: Path, upstream: str, *, busy: bool) -> AsyncIterator[No
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            await asyncio.sleep(_SETTLE_S)

@@ -69,7 +69,7 @@ def event_costs(run: Run) -> None:
             for count in run.event_streams:
                 blocks = run.in_turns(programs, rounds, _events(count, shape, run.seconds))
                 for name, found in blocks.items():
-                    _add_cost(run, "events", name, found, streams=count)
+                    _add_cost(run, "events", name, found, streams=count, intended_per_s=count * EVENTS_PER_S)
 
 
 def _events(count: int, shape: StreamShape, seconds: float) -> Callable[[Program], Answered]:

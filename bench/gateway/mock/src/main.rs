@@ -1,7 +1,7 @@
 //! The model server behind all peers, in Rust: `slipway-bench-mock PORT EVENTS GAP_MS MARKS`.
 //!
 //! It answers what `bench/gateway/upstream.py` answers, byte for byte (`tests/bench/test_gateway_mock.py` compares
-//! them), for a third of the CPU time: JSON, a message of protobuf, or a stream of EVENTS events, one each GAP_MS. With
+//! them), for half of the CPU time: JSON, a message of protobuf, or a stream of EVENTS events, one each GAP_MS. With
 //! MARKS=1 its streams have the marks by which slipway-server's can be resumed. Of HTTP/1.1 it reads what it must: the
 //! length of a body, or its chunks, and whether a stream is requested.
 #![forbid(unsafe_code)]
