@@ -48,9 +48,27 @@ def _counts(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]
 @click.option("--peers", callback=_names(tuple(PEERS)), show_default=True, help="Which, with commas.",
               default=",".join(QUICK_PEERS if QUICK else PEERS))  # fmt: skip
 @click.option("--parts", callback=_names(PARTS), default=",".join(PARTS), show_default=True, help="Of the measurement.")
-@click.option("--rounds", default=2 if QUICK else 4, show_default=True, help="The order of peers turns each time.")
-@click.option("--seconds", default=2.0 if QUICK else 3.0, show_default=True, help="Of one peer in one round.")
-@click.option("--streams", default=200 if QUICK else report.STREAMS, show_default=True, help="Open at once.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=2 if QUICK else 4,
+    show_default=True,
+    help="The order of peers turns each time.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=2.0 if QUICK else 3.0,
+    show_default=True,
+    help="Of one peer in one round.",
+)
+@click.option(
+    "--streams",
+    type=click.IntRange(min=1),
+    default=200 if QUICK else report.STREAMS,
+    show_default=True,
+    help="Open at once.",
+)
 @click.option("--event-streams", callback=_counts, default=",".join(map(str, EVENT_STREAMS)), show_default=True,
               help="Of 50 events a second, with commas.")  # fmt: skip
 @click.option("--busy-ok", is_flag=True, help="Measure on a busy machine; the page stays as it is.")

@@ -1,7 +1,7 @@
 """The page bench/gateway.md, in Markdown (pure)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.gateway.report import COMPILED, Json, Rows, ratio
@@ -12,42 +12,22 @@ NOTHING = "–"
 
 
 def page(rows: Sequence[Json], made: Sequence[Bar], about: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """`about`: the report. `titles`: of peers, by name."""
+    """`about`: the report. `titles`: of peers, by name. Parts that were not measured have no section."""
     machine, lane = about["machine"], "compiled" if Rows(rows).lane == COMPILED else "Python"
     parts = [
         "# The gateway beside its peers",
         f"`make bench-gateway`, {about['day']}, commit {about['commit']}. {machine['cores']} cores of "
         f"{machine['cpu']}, {machine['memory_gib']} GiB. Generator: {about['generator']}, model server: "
-        f"{about['upstream']}. [What is measured and how](../docs/bench.md#the-gateway).",
+        f"{about['upstream']}. Medians of {about['rounds']} rounds (of one less for events), the order of peers "
+        "reversed each time. [What is measured and how](../docs/bench.md#the-gateway).",
         "## Bars",
         f"Those without a lane in their name are of the {lane} lane.",
         bars_table(made),
-        "## CPU time of a request",
-        f"JSON answers over {about['connections']} connections, one process on one core; user and system time of all "
-        f"its processes. Medians of {about['rounds']} rounds, the order of peers reversed each time, and the extremes.",
-        costs(rows, "throughput", titles),
     ]
-    for count in sorted({row["streams"] for row in rows if row["kind"] == "events"}):
-        parts += [
-            f"## CPU time of an event, {count} streams",
-            f"{about['events_per_s']} events a second of each stream, with slipway-server's marks.",
-            costs(rows, "events", titles, streams=count),
-        ]
-    parts += [
-        "## Latency that is added",
-        f"{about['rate_per_s']} requests a second on the clock, direct ones in turns with routed ones; milliseconds.",
-        latency(rows, titles),
-        "## Slow streams",
-        "All open at once, an event a second each. Memory is what the process grew by, divided by the open streams.",
-        streams(rows, titles),
-        "## Beside a busy control side",
-        "p99 of the same requests in milliseconds, while a table of routes is parsed again and again.",
-        busy(rows, titles),
-        "## TLS, gRPC and classic models",
-        *(costs(rows, kind, titles) for kind in ("tls", "grpc", "predict")),
-        "## Noise",
-        noise(about["noise"]),
-    ]
+    for kinds, title, text, made_table in _sections(rows, about, titles):
+        if any(row["kind"] in kinds for row in rows):
+            parts += [f"## {title}", text, made_table]
+    parts += ["## Noise", "Shares of all cores while a part ran.", noise(about["noise"])]
     if versions := about["versions"]:
         parts += ["## Versions", "\n".join(f"- {titles[name]}: {text}" for name, text in versions.items())]
     if missing := about["not_measured"]:
@@ -55,13 +35,56 @@ def page(rows: Sequence[Json], made: Sequence[Bar], about: Mapping[str, Any], ti
     return "\n\n".join(parts) + "\n"
 
 
+def _sections(
+    rows: Sequence[Json], about: Mapping[str, Any], titles: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, ...], str, str, str]]:
+    """Kinds of rows, title, what was measured, and the table."""
+    loop = f"over {about['connections']} connections; user and system time of all processes of a peer, on one core"
+    yield ("throughput",), "CPU time of a request", f"JSON answers {loop}.", costs(rows, "throughput", titles)
+    for count in sorted({row["streams"] for row in rows if row["kind"] == "events"}):
+        yield (
+            ("events",),
+            f"CPU time of an event, {count} streams",
+            f"{about['events_per_s']} events a second of each stream, with slipway-server's marks.",
+            costs(rows, "events", titles, streams=count),
+        )
+    yield (
+        ("latency",),
+        "Latency that is added",
+        f"{about['rate_per_s']} requests a second on the clock, direct ones in turns with routed ones; milliseconds.",
+        latency(rows, titles),
+    )
+    yield (
+        ("streams",),
+        "Slow streams",
+        "All open at once, an event a second each. Memory is what the process grew by, divided by the open streams.",
+        streams(rows, titles),
+    )
+    yield (
+        ("busy",),
+        "Beside a busy control side",
+        "p99 of the same requests in milliseconds, while a table of routes is parsed again and again.",
+        busy(rows, titles),
+    )
+    yield ("tls",), "CPU time of a request with TLS", f"The same {loop}.", costs(rows, "tls", titles)
+    yield ("grpc",), "CPU time of a gRPC call", "ModelInfer, eight at a time.", costs(rows, "grpc", titles)
+    yield (
+        ("predict",),
+        "Classic models",
+        "Predictions by the model server alone, and through each lane on the same core; CPU time is the server's in "
+        "its own row and the gateway's in the others.",
+        costs(rows, "predict", titles),
+    )
+
+
 def costs(rows: Sequence[Json], kind: str, titles: Mapping[str, str], **more: Any) -> str:
     """The cheapest first. The ratio is the median of those within rounds."""
     of = Rows(rows)
     chosen = [row for row in rows if {"kind": kind, **more}.items() <= row.items()]
     nginx_us = of.values(kind, "nginx", **more)
+    titles = {"server": "the model server alone", **titles}
     lines = [
-        [titles.get(row["peer"], row["peer"]), f"{row['us']:.1f}", f"{row['least']:.1f} to {row['most']:.1f}",
+        [titles[row["peer"]], f"{row['us']:.1f}", f"{row['least']:.1f} to {row['most']:.1f}",
          f"{1e6 / row['us']:,.0f}" if row["us"] else NOTHING,
          _number(ratio(nginx_us, row["rounds"]), 3), f"{row['per_s']:,.0f}", f"{row['core_share']:.2f}",
          str(row["failed"])]
@@ -99,7 +122,7 @@ def busy(rows: Sequence[Json], titles: Mapping[str, str]) -> str:
 
 
 def noise(parts: Mapping[str, Json]) -> str:
-    """Shares of all cores by part of the run."""
+    """By part of the run."""
     lines = [
         [part, *(f"{row[name]:.0%}" for name in ("foreign_share", "steal_share", "idle_share"))]
         for part, row in parts.items()

@@ -22,6 +22,7 @@ WRK = """  1 threads and 32 connections
     Latency    47.11ms    8.69ms 112.55ms   93.03%
   1350 requests in 2.01s, 402.12KB read
 """
+TITLES = {name: peer.title for name, peer in PEERS.items()}
 ABOUT = {
     "day": "2026-11-25", "commit": "c", "machine": {"cores": 2, "cpu": "some", "memory_gib": 8}, "generator": "wrk",
     "upstream": "Rust", "connections": 32, "rounds": 2, "rate_per_s": 200, "events_per_s": 50,
@@ -191,11 +192,13 @@ def test_a_missed_bar_fails_the_run_unless_it_is_awaited(monkeypatch: pytest.Mon
 
 
 def test_the_page_has_every_peer_the_noise_and_those_that_were_not_measured() -> None:
-    text = page(rows(), bars(rows()), ABOUT, {name: peer.title for name, peer in PEERS.items()})
+    text = page(rows(), bars(rows()), ABOUT, TITLES)
     assert "| nginx | 19.0 | 18.0 to 20.0 | 52,632 | 1.000 |" in text
     assert "| tls | 25% | 0% | 50% |" in text
     assert "LiteLLM proxy: there is no index here." in text
     assert "nginx: nginx/1.22.1" in text
+    assert "## Slow streams" in text
+    assert "## Slow streams" not in page([], [], ABOUT, TITLES)
 
 
 # -- short runs, without the network: the load is aiohttp's, and the model server the one in Python
