@@ -100,7 +100,7 @@ def main(
 
 def _conclude(run: Run, *, page: bool) -> int:
     """Prints and writes the report; the exit status."""
-    made = report.bars(run.rows, run.streams)
+    made = report.bars(run.rows, run.streams, run.not_measured)
     about = {
         "day": time.strftime("%Y-%m-%d"), "generator": "wrk" if run.by_wrk else "aiohttp",
         "upstream": "Rust" if run.in_rust else "Python", "connections": CONNECTIONS, "rounds": run.rounds,

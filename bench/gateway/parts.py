@@ -169,10 +169,10 @@ def predict(run: Run) -> None:
                 predict_programs.started(peer, CLASSIC, file, batch, run.cores.measured, run.folder)
             )
         except Unavailable as error:
-            run.leave_out("predict", error)
+            run.leave_out(report.SERVER, error)
             return
         gateways = run.start_all(stack, run.peers_of("predict"), lambda name: run.start_of(name, server.url), PREDICT)
-        programs = [replace(server, name="server"), *gateways]
+        programs = [replace(server, name=report.SERVER), *gateways]
 
         def measure(program: Program) -> Predicted:
             before_s = server.cpu_s()

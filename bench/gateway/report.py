@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ Json = dict[str, Any]
 # The gateway's lanes by peer: without keys, and with keys, limits and a ledger.
 KEYED = {"slipway": "keys", "plane": "plane-keys"}
 PYTHON, COMPILED = KEYED
+SERVER = "server"  # of classic models
 STREAMS = 2000
 
 # What the Python lane holds, also where a compiled one is beside it.
@@ -114,9 +115,21 @@ class Rows:
 # -- bars
 
 
-def bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
-    """One for each promise that the rows have a measure of."""
-    return [*lasting_bars(rows, streams), *compiled_bars(rows)]
+def bars(rows: Sequence[Json], streams: int = STREAMS, not_measured: Collection[str] = ()) -> list[Bar]:
+    """One for each promise that the rows have a measure of. `not_measured`: names of peers, and of what else failed."""
+    missing = sorted(_lost(rows, not_measured))
+    started = Bar("programs of our own that did not start", len(missing), "<= 0", not missing)
+    return [started, *lasting_bars(rows, streams), *compiled_bars(rows)]
+
+
+def _lost(rows: Sequence[Json], not_measured: Collection[str]) -> set[str]:
+    """Without these, their bars would be left out, and the run would pass.
+
+    A machine may have no compiled lane. One that was there in some part and not in another one has failed.
+    """
+    seen = {row["peer"] for row in rows}
+    compiled = {COMPILED, KEYED[COMPILED]} & seen
+    return {PYTHON, KEYED[PYTHON], SERVER, *compiled} & set(not_measured)
 
 
 def lasting_bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
@@ -132,7 +145,7 @@ def lasting_bars(rows: Sequence[Json], streams: int = STREAMS) -> list[Bar]:
     if row := of.get("streams", of.lane):
         whole = row["open"] >= streams and not row["broken"]
         made.append(Bar("streams open at once, none broken", row["open"], f">= {streams}", whole))
-    ours = {*KEYED, *KEYED.values(), "server"}
+    ours = {*KEYED, *KEYED.values(), SERVER}
     failed = sum(row.get("failed", 0) + row.get("broken", 0) for row in rows if row["peer"] in ours)
     return [*filter(None, made), Bar("requests that failed", failed, "<= 0", not failed)]
 

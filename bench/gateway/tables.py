@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.gateway.report import COMPILED, Json, Rows, ratio
+from bench.gateway.report import COMPILED, SERVER, Json, Rows, ratio
 from bench.page import bars_table, missing_list, table
 from testkit.report import Bar
 
@@ -82,7 +82,7 @@ def costs(rows: Sequence[Json], kind: str, titles: Mapping[str, str], **more: An
     of = Rows(rows)
     chosen = [row for row in rows if {"kind": kind, **more}.items() <= row.items()]
     nginx_us = of.values(kind, "nginx", **more)
-    titles = {"server": "the model server alone", **titles}
+    titles = {SERVER: "the model server alone", **titles}
     lines = [
         [titles[row["peer"]], f"{row['us']:.1f}", f"{row['least']:.1f} to {row['most']:.1f}",
          f"{1e6 / row['us']:,.0f}" if row["us"] else NOTHING,

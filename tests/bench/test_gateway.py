@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench.gateway.load import Answered, read_wrk
+from bench.gateway.load import Answered, ClosedLoop, read_wrk
+from bench.gateway.messages import CHAT
 from bench.gateway.peers import PEERS
 from bench.gateway.report import awaited, bars, busy_row, cost_row, difference, latency_row, ratio
 from bench.gateway.tables import page
 from bench.page import publish
+from bench.processes import Program
 from testkit import ROOT
 from testkit.report import Bar, report
 
@@ -111,8 +113,16 @@ def test_a_row_has_the_cpu_time_of_one_request_its_extremes_and_all_rounds() -> 
     assert (row["per_s"], row["core_share"], row["failed"], row["streams"]) == (1500.0, 0.04, 3, 5)
 
 
-def test_a_block_without_a_request_has_no_cost() -> None:
+def test_a_block_without_a_request_or_with_many_failures_has_no_cost() -> None:
     assert math.isnan(Answered(0, 0, 1.0, 1.0).us)
+    assert math.isnan(Answered(1000, 11, 1.0, 1.0).us)
+    assert Answered(1000, 10, 1.0, 1.0).us == 1000.0
+
+
+def test_a_peer_that_has_died_has_failures_alone() -> None:
+    """By aiohttp's clients: nothing listens at port 1."""
+    done = ClosedLoop(CHAT, 0.05, None, connections=2).measure(Program("gone", "http://127.0.0.1:1", ()))
+    assert done.count == done.failed > 0
 
 
 def test_a_failed_request_is_no_fast_one() -> None:
@@ -126,7 +136,7 @@ def test_a_failed_request_is_no_fast_one() -> None:
 
 def test_a_run_of_both_lanes_in_which_all_bars_hold() -> None:
     assert fallen() == set()
-    assert len(bars(rows())) == 21
+    assert len(bars(rows())) == 22
     assert awaited(rows()) == frozenset()
 
 
@@ -165,6 +175,16 @@ def test_each_bar_falls_by_its_own_figure(changes: dict[str, float], bar: str) -
 
 def test_a_broken_stream_is_a_failure() -> None:
     assert fallen(broken=1) == {"streams open at once, none broken", "requests that failed"}
+
+
+def test_a_gateway_that_does_not_start_fails_the_run_and_a_machine_without_the_compiled_lane_does_not() -> None:
+    def lost(lane: str, *names: str) -> int:
+        return next(bar for bar in bars(rows(lane), not_measured=names) if "did not start" in bar.bar).value
+
+    assert lost("slipway", "slipway", "keys", "server", "litellm") == 3
+    assert lost("slipway", "plane", "plane-keys") == 0
+    # It was there in another part.
+    assert lost("plane", "plane") == 1
 
 
 def test_a_peer_that_is_missing_takes_its_bars_along() -> None:
