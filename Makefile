@@ -195,7 +195,7 @@ bench-sampling: setup ## what sampling and grammars cost the engine at batch 32,
 bench-gpu: setup ## the engine on a GPU: shares of its bandwidth, transformers and vLLM beside it, tokens (10 minutes)
 	$(PY) -m bench.gpu $(ARGS)
 
-bench-gateway: setup ## the gateway beside nginx, aiohttp, LiteLLM, vLLM's router: CPU, latency, streams (8 minutes; QUICK=1; ARGS=--help)
+bench-gateway: setup ## the gateway in each lane beside nginx, HAProxy, Envoy, routers of SGLang and vLLM, LiteLLM: CPU, latency, streams, TLS, gRPC (half an hour; QUICK=1: three minutes; ARGS=--help)
 	UV=$(UV) $(PY) -m bench.gateway $(ARGS)
 
 bench-predict: setup ## classic models beside MLServer, LitServe, BentoML, Ray Serve, PyTriton (an hour; QUICK=1: ours alone; ARGS=--help)

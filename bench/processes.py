@@ -42,8 +42,8 @@ class Program:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def cpu_s(self) -> float:
-        """Of all its processes that run now."""
-        return sum(proc.cpu_s(pid) for pid in self._family())
+        """User and system time of all its processes so far, with those that have ended."""
+        return sum(proc.cpu_s(pid, children=True) for pid in self._family())
 
     def rss_bytes(self) -> int:
         return sum(proc.rss_bytes(pid) for pid in self._family())
@@ -57,7 +57,7 @@ def started(
     name: str,
     command: Sequence[str | Path],
     url: str,
-    core: int,
+    core: int | frozenset[int],
     log: Path,
     is_ready: Callable[[], bool],
     *,
@@ -65,7 +65,7 @@ def started(
     environment: Mapping[str, str] | None = None,
     folder: Path = ROOT,
 ) -> Iterator[Program]:
-    """One program on one core, until the block ends.
+    """One program on one core, or on some, until the block ends.
 
     Raises:
         Unavailable: with the end of its log, when it ends or does not get ready within `START_S`.
@@ -110,10 +110,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """This process, and what is started inside, runs on this core alone."""
+def on_core(core: int | frozenset[int]) -> Iterator[None]:
+    """This process, and what is started inside, runs on this core alone, or on these."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, {core} if isinstance(core, int) else core)
     try:
         yield
     finally:

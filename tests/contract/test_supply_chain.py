@@ -1,6 +1,7 @@
 """Installed versions are locked: hashes for every wheel, versions with digests for every base image."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def test_go_modules_are_locked_by_checksums() -> None:
     modules = sorted((ROOT / "devcluster" / "gomods").rglob("go.mod"))
     assert modules
     assert all((module.parent / "go.sum").exists() for module in modules)
+
+
+def test_crates_are_locked_with_checksums_from_the_registry_alone() -> None:
+    listed = subprocess.run(["git", "ls-files", "*Cargo.toml"], cwd=ROOT, capture_output=True, text=True, check=True)
+    locks = [(ROOT / name).with_name("Cargo.lock") for name in listed.stdout.split()]
+    assert locks
+    for lock in locks:
+        foreign = [one for one in tomllib.loads(lock.read_text())["package"] if "source" in one]
+        assert foreign
+        assert {one["source"] for one in foreign} == {"registry+https://github.com/rust-lang/crates.io-index"}
+        assert all(re.fullmatch("[0-9a-f]{64}", one["checksum"]) for one in foreign)
 
 
 def test_no_path_file_runs_code_when_python_starts() -> None:
