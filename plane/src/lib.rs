@@ -9,7 +9,10 @@
 
 #[cfg(feature = "python")]
 mod bindings;
+pub mod handover;
 pub mod identity;
+pub mod limits;
+pub mod listener;
 pub mod quotas;
 pub mod routing;
 pub mod upstream;
