@@ -13,9 +13,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::limits::places::{Places, Refusal};
 
 /// Connections that may wait for Python with their first bytes.
-pub const MOST_UNTAKEN: usize = 256;
-/// What is read of a connection before Python has it, so that 4 MiB at most wait.
-pub const FIRST_BYTES: usize = 16 << 10;
+pub const MOST_UNTAKEN: usize = 64;
+/// What is read of a connection before Python has it, so that 4 MiB at most wait. As much as Python reads at once
+/// (`limits/transports.py`): a head that comes whole counts whole, or not at all.
+pub const FIRST_BYTES: usize = 64 << 10;
 
 /// A place among the connections of the port; it is given back when this is dropped.
 #[derive(Debug)]

@@ -295,9 +295,10 @@ async fn await_first_bytes(silent: Silent, stream: TcpStream, place: Place) {
 }
 
 fn read_first(stream: &TcpStream) -> io::Result<Vec<u8>> {
-    let mut buffer = [0u8; FIRST_BYTES];
-    let size = stream.try_read(&mut buffer)?;
-    Ok(buffer[..size].to_vec())
+    let mut bytes = Vec::with_capacity(FIRST_BYTES);
+    stream.try_read_buf(&mut bytes)?;
+    bytes.shrink_to_fit();
+    Ok(bytes)
 }
 
 #[cfg(test)]

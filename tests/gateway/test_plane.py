@@ -215,7 +215,7 @@ async def test_two_thousand_connections_leave_no_descriptor() -> None:
                 case 1:
                     writer.write(ASK[:5])
                 case 2:
-                    writer.write(b"\0" * 20000)
+                    writer.write(b"\0" * 70000)
                     writer.write_eof()
             await drop(writer)
 
