@@ -138,6 +138,7 @@ async def listen(
     settings: GatewaySettings,
     door: ConnectionLimiter | None = None,
     tls: ServerTls | None = None,
+    *,
     context: ssl.SSLContext | None = None,
     plane: PlanePort | None = None,
 ) -> web.AppRunner:
