@@ -7,7 +7,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener as Socket};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -60,6 +60,8 @@ struct Shared {
     handover: HandOver,
     orders: watch::Sender<Orders>,
     silent: AtomicU64,
+    /// The thread ended by an error, and may start again.
+    has_ended: AtomicBool,
 }
 
 /// A port, and the thread that serves it.
@@ -83,6 +85,7 @@ impl Listener {
             handover: HandOver::new()?,
             orders: watch::Sender::new(orders),
             silent: AtomicU64::new(0),
+            has_ended: AtomicBool::new(false),
         };
         Ok(Listener { shared: Arc::new(shared), sockets: Mutex::new(sockets), thread: Mutex::new(None) })
     }
@@ -90,8 +93,12 @@ impl Listener {
     /// Starts the thread; without effect while it runs, and once `drain` or `stop` was called.
     pub fn start(&self) -> io::Result<()> {
         let mut thread = locked(&self.thread);
-        if thread.as_ref().is_some_and(|running| !running.is_finished()) || !self.shared.orders.borrow().is_open {
+        let runs = thread.is_some() && !self.shared.has_ended.load(Ordering::SeqCst);
+        if runs || !self.shared.orders.borrow().is_open {
             return Ok(());
+        }
+        if let Some(ended) = thread.take() {
+            let _ = ended.join(); // within moments: it has nothing left to do
         }
         let mut sockets = Vec::new();
         for socket in locked(&self.sockets).iter() {
@@ -99,6 +106,7 @@ impl Listener {
             socket.set_nonblocking(true)?;
             sockets.push(socket.try_clone()?);
         }
+        self.shared.has_ended.store(false, Ordering::SeqCst);
         let shared = self.shared.clone();
         let body = move || {
             let end = catch_unwind(AssertUnwindSafe(|| serve(&shared, sockets)));
@@ -107,6 +115,7 @@ impl Listener {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "it panicked".to_owned(),
             };
+            shared.has_ended.store(true, Ordering::SeqCst);
             shared.handover.count(|news| news.ended = Some(why));
         };
         *thread = Some(std::thread::Builder::new().name("slipway-plane".to_owned()).spawn(body)?);
@@ -415,7 +424,8 @@ mod tests {
         });
         assert!(why.unwrap().contains("Invalid argument"));
         assert_eq!((listener.connections(), listener.silent()), (0, 0), "its connections are closed");
-        until(|| listener.start().is_ok() && Client::connect(address).is_ok());
+        listener.start().unwrap();
+        until(|| Client::connect(address).is_ok());
         until(|| listener.silent() > 0);
         listener.stop();
     }

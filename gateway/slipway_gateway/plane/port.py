@@ -51,6 +51,7 @@ class PlanePort:
         self._longest_silence_s = max(settings.keepalive_timeout_s, settings.header_timeout_s)
         self._listener: _native.Listener | None = None
         self._bounds: Bounds | None = None
+        self._serve: Callable[[_native.Handed], asyncio.Protocol] | None = None
         self._ended: asyncio.Future[str] | None = None
         self._connecting: set[asyncio.Task[None]] = set()
 
@@ -141,6 +142,7 @@ class PlanePort:
             self._ended.set_result(news.ended)
 
     async def _connect(self, handed: "_native.Handed") -> None:
+        assert self._serve is not None
         opened = socket.socket(fileno=handed.detach())
         try:
             await asyncio.get_running_loop().connect_accepted_socket(partial(self._serve, handed), opened)
