@@ -17,7 +17,7 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_FILE_LINES, WIDE_FOLDER_FILES = 400, 12  # what is above is printed
-NAMES = ("operator", "gateway", "jobs", "server", "cli", "process", "contracts")
+NAMES = ("operator", "gateway", "jobs", "server", "cli", "process", "contracts", "plane")
 TRITON = {"slipway_server.kernels.triton.*"}
 
 

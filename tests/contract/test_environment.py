@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tests.support.api_server import ROOT
 
-PACKAGES = ("operator", "gateway", "jobs", "server", "cli", "process", "contracts")
+PACKAGES = ("operator", "gateway", "jobs", "server", "cli", "process", "contracts", "plane")
 READERS = {
     "process/slipway_process/settings.py",
     "cli/slipway_cli/settings.py",
