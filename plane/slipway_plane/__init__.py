@@ -4,6 +4,7 @@
 `plane/build.py` builds it. Types are in `_native.pyi`: import `_native` under TYPE_CHECKING for them.
 """
 
+from importlib import import_module
 from types import ModuleType
 
 __all__ = ["NATIVE", "WHY_MISSING"]
@@ -11,8 +12,6 @@ __all__ = ["NATIVE", "WHY_MISSING"]
 NATIVE: ModuleType | None = None
 WHY_MISSING = ""
 try:
-    from slipway_plane import _native
+    NATIVE = import_module(f"{__name__}._native")
 except ImportError as error:
     WHY_MISSING = f"the compiled data plane cannot be loaded: {error}"
-else:
-    NATIVE = _native

@@ -130,7 +130,8 @@ class GatewayMetrics:
     def _declare_clients(self) -> None:
         connections = self._gauge("connections", "Connections of clients", ())
         # Those that Python counts, and those that the data plane does.
-        self._counted_connections, self._plane_connections = 0, lambda: 0
+        self._counted_connections = 0
+        self._plane_connections: Callable[[], int] = lambda: 0
         connections.set_function(lambda: self._counted_connections + self._plane_connections())
         self._plane = self._gauge("plane", "1: the state of the compiled data plane", ("state",))
         self._plane_failures = self._counter("plane_failures_total", "Failures inside of the data plane", ("kind",))
