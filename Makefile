@@ -12,7 +12,8 @@ UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv
 VENV := .venv
 PY := $(VENV)/bin/python
 KERNELS := server/slipway_server/kernels/c/built
-export PYTHONPATH := operator:gateway:jobs:server:cli:process:contracts:.
+PLANE := plane/slipway_plane/_native.abi3.so
+export PYTHONPATH := operator:gateway:jobs:server:cli:process:contracts:plane:.
 export UV_LINK_MODE ?= hardlink
 # Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +26,7 @@ help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 # Everything, or what the demo needs where nothing was asked for but the demo: minutes later, without torch.
-setup: $(VENV)/.ready $(KERNELS) ## install the locked dependencies into .venv, build the engine's kernels
+setup: $(VENV)/.ready $(KERNELS) $(PLANE) ## install the locked dependencies into .venv, build the engine's kernels and the gateway's data plane
 
 $(VENV)/.ready: pyproject.toml uv.lock | $(UV)
 	@echo "installing the locked dependencies into $(VENV) (torch is big: the first time takes some minutes)"
@@ -40,6 +41,10 @@ $(VENV)/.demo: pyproject.toml uv.lock | $(UV)
 $(KERNELS): $(wildcard $(KERNELS:%/built=%/*.[ch])) $(KERNELS:%/built=%/build.py) | $(VENV)/.ready
 	$(PY) $(dir $@)build.py
 
+# Where no cargo works there is no file, and each time looks for one again.
+$(PLANE): $(wildcard plane/Cargo.*) plane/build.py $(shell find plane/src -name '*.rs') | $(VENV)/.ready
+	$(PY) plane/build.py
+
 $(UV):
 	@echo "installing uv $(UV_VERSION) into the cache"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=python3.12")'
@@ -52,10 +57,11 @@ wheel: setup ## dist/slipway-*.whl, with the engine's kernels compiled for this 
 fmt: setup ## format the code
 	$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
-check: setup ## lint, types, import contracts
+check: setup ## lint, types, import contracts, the data plane by itself
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) plane/build.py --check
 	$(PY) -m tests.contract.figures
 
 test: check tools unit ## everything: checks, unit; then in two lanes integration and the suite on a real cluster, traces

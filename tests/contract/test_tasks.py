@@ -50,6 +50,7 @@ ALLOWED = {
     "gateway/slipway_gateway/mirror/queue.py MirrorQueue._ask_all": Site(1, HERE),
     "gateway/slipway_gateway/mirror/twins.py TwinShadows._start": Site(1, LOGGED),
     "gateway/slipway_gateway/mirror/twins.py TwinShadows._run": Site(1, HERE),
+    "gateway/slipway_gateway/plane/port.py PlanePort._take_news": Site(1, LOGGED),
     "gateway/slipway_gateway/routing/cluster.py ClusterSource.run": Site(
         2, "a group whose task the supervisor has: the end of one ends all, and they start again together"
     ),

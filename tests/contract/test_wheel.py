@@ -1,13 +1,15 @@
-"""The wheel that `make wheel` builds has the engine's kernels in it, and they run from there."""
+"""The wheel that `make wheel` builds has the engine's kernels and the data plane in it, and they run from there."""
 
 import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from platform import machine
 
 import pytest
 
+from slipway_plane import NATIVE
 from slipway_server.kernels.c import build
 from slipway_server.kernels.c.library import usable_flags
 from testkit import ROOT
@@ -27,13 +29,14 @@ def test_wheel_has_the_kernels_of_its_platform_and_they_load_from_it(tmp_path: P
     made = build_wheel(tmp_path)
     assert made.returncode == 0, made.stdout + made.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.stem.endswith(f"-py3-none-{build.wheel_platform()}")
+    assert "-py3-none-" in wheel.stem and wheel.stem.endswith(machine())
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(installed)
     libraries = {Path(name).name for name in names if name.endswith(".so")}
-    assert libraries == {each.file_name for each in build.wanted()}
+    plane = {"_native.abi3.so"} if NATIVE is not None else set()
+    assert libraries == {each.file_name for each in build.wanted()} | plane
     assert not [name for name in names if name.startswith("tests/")]
 
     if any(each.needs <= usable_flags() for each in build.wanted()):
@@ -50,8 +53,23 @@ def test_wheel_has_the_kernels_of_its_platform_and_they_load_from_it(tmp_path: P
         pytest.skip("this CPU runs none of the C kernels: they are in the wheel, and were not loaded")
 
 
-def test_wheel_without_kernels_is_for_any_platform(tmp_path: Path) -> None:
+@pytest.mark.skipif(NATIVE is None, reason="no cargo built the data plane here")
+def test_wheel_has_the_data_plane_for_the_glibc_that_it_needs(tmp_path: Path) -> None:
     made = build_wheel(tmp_path, SLIPWAY_WHEEL_WITHOUT_KERNELS="1")
+    assert made.returncode == 0, made.stdout + made.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "-py3-none-manylinux_2_" in wheel.stem
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    code = "import slipway_plane as plane; print(plane.__file__, plane.NATIVE.version())"
+    environment = {"PYTHONPATH": str(installed), "PATH": os.environ["PATH"]}
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.stdout.startswith(str(installed)), ran.stderr
+
+
+def test_wheel_without_libraries_is_for_any_platform(tmp_path: Path) -> None:
+    made = build_wheel(tmp_path, SLIPWAY_WHEEL_WITHOUT_KERNELS="1", SLIPWAY_WHEEL_WITHOUT_PLANE="1")
     assert made.returncode == 0, made.stdout + made.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.stem.endswith("-py3-none-any")

@@ -1,0 +1,1 @@
+//! What a tenant may use and has used: twins of the gateway's `quotas/`.

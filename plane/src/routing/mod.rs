@@ -1,0 +1,1 @@
+//! Which revision serves a request: twins of the gateway's `routing/`.

@@ -1,0 +1,1 @@
+//! What requests to model servers carry: twins of the gateway's `upstream/`.
