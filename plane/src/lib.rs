@@ -9,7 +9,9 @@
 
 #[cfg(feature = "python")]
 mod bindings;
+pub mod balancing;
 pub mod identity;
+pub mod keyed_lookup;
 pub mod quotas;
 pub mod routing;
 pub mod upstream;

@@ -1,0 +1,69 @@
+"""Bodies of requests: ordinary ones, and all that a stranger may put into each field."""
+
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from slipway_gateway.wire.request_fields import RequestFields
+
+FIELDS = tuple(RequestFields.__struct_fields__)
+TEXTS = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(["m", "auto", "none", "required", "json_object", "json_schema", "text", "1", "3.0", "1_0", "true"]),
+    st.sampled_from(["a" * 1030, "\u00e9" * 2000, "a" * 5000, 'quote"', "back\\slash", "\x7f\u2028\U0001f600"]),
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 40),
+    st.sampled_from([10**18, 10**19, 10**20, -(10**18), 2**31, 2**63, 1e300, 1.5, 3.0, -0.0]),
+    TEXTS,
+)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(
+            st.sampled_from(["type", "format", "mode", "allowed_tools", "include_usage", "id", "version", "strict"]),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=6,
+)
+# Spellings that no encoder writes: they are put in place of a value.
+ODD_VALUES = (
+    *(b"1e5", b"1E+2", b"-0", b"01", b"1.", b".5", b"NaN", b"Infinity", b"-", b"[", b"{", b'"', b"[ ]", b"{ }", b"[]"),
+    *(b'"\\u0041"', b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\\x"', b'"\xff"', b"nul", b"tru", b'"\t"', b"[1,2,3]"),
+    *(b'["a","b"]', b"[[1],[2]]", b'"1_000"', b'" 3 "', b'"+3"', b'"0x10"', b'"inf"', b"99999999999999999999"),
+    *(b'{"type":"json_object","type":1}', b'{"t\\u0079pe":"json_schema"}', b'{"include_usage":true }', b"[" * 200),
+    *(b'[{"type":"function","function":{"strict":true}}]', b'{"include_usage":false,"a":1}', b"1e999", b'"3.0"'),
+)
+TOKENS = (
+    *ODD_VALUES,
+    *(f'"{name}":'.encode() for name in FIELDS),
+    *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b" ", b"\n", b"\x0b", b"\xef\xbb\xbf", b"\\u0022", b'"mo\\u0064el":'),
+    *(b'"model":"x",', b'"user":"u",', b'"strict"', b"null", b"true", b"0"),
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """A body with some of the fields, in one of the ways in which JSON is written."""
+    names = draw(st.lists(st.sampled_from(FIELDS), max_size=6))
+    members = [(name, draw(VALUES)) for name in ("model", *names)]
+    ascii_only, spaced = draw(st.booleans()), draw(st.booleans())
+    separators = (", ", ": ") if spaced else (",", ":")
+
+    def written(value: Any) -> bytes:
+        text = json.dumps(value, ensure_ascii=ascii_only, separators=separators, allow_nan=True)
+        return text.encode("utf-8", "surrogatepass")
+
+    parts = [written(name) + b":" + written(value) for name, value in members]
+    if draw(st.booleans()):
+        parts.append(b'"%b":%b' % (draw(st.sampled_from(FIELDS)).encode(), draw(st.sampled_from(ODD_VALUES))))
+    body = b"{" + b",".join(parts) + b"}"
+    if draw(st.booleans()):
+        body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],' + body[1:].lstrip(b",")
+    return body

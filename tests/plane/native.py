@@ -1,0 +1,60 @@
+"""The extension, where it is built, and what runs a pair of twins on many inputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slipway_plane import NATIVE, WHY_MISSING
+
+needs_plane = pytest.mark.skipif(NATIVE is None, reason=WHY_MISSING or "the compiled data plane is there")
+twins: Any = getattr(NATIVE, "twins", None)
+# Of each pair: examples of hypothesis, and for each of them as many variants of it.
+FEW, MILLION = (25, 24), (2_000, 500)
+SKIPPED = "not sure"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two functions of the same input. `compare` raises AssertionError where they differ.
+
+    `vary`: another input near one that hypothesis chose.
+    """
+
+    name: str
+    cases: st.SearchStrategy[Any]
+    compare: Callable[[Any], None]
+    vary: Callable[[Any, Random], Any]
+
+    def run(self, size: tuple[int, int]) -> None:
+        """Compares (examples, variants of each) many cases, plus the examples themselves."""
+        examples, variants = size
+
+        @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(self.cases, st.randoms(use_true_random=True))
+        def agree(case: Any, random: Random) -> None:
+            self.compare(case)
+            for _ in range(variants):
+                self.compare(self.vary(case, random))
+
+        agree()
+
+
+def both_sizes(pairs: list[Pair]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Parametrizes a test by `pair` and `size`: a few cases in every run, a million of each in an extended one."""
+    few = [pytest.param(pair, FEW, id=pair.name) for pair in pairs]
+    marks = (pytest.mark.extended, pytest.mark.timeout(7200))
+    million = [pytest.param(pair, MILLION, id=f"{pair.name}-million", marks=marks) for pair in pairs]
+    return pytest.mark.parametrize(("pair", "size"), [*few, *million])
+
+
+def rust(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a Rust function returns; SKIPPED where it leaves the input to Python."""
+    try:
+        return call(*arguments)
+    except twins.NotSure:
+        return SKIPPED
