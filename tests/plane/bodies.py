@@ -43,7 +43,22 @@ ODD_VALUES = (
 TOKENS = (
     *ODD_VALUES,
     *(f'"{name}":'.encode() for name in FIELDS),
-    *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b" ", b"\n", b"\x0b", b"\xef\xbb\xbf", b"\\u0022", b'"mo\\u0064el":'),
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b'"',
+        b"\\",
+        b" ",
+        b"\n",
+        b"\x0b",
+        b"\xef\xbb\xbf",
+        b"\\u0022",
+        b'"mo\\u0064el":',
+    ),
     *(b'"model":"x",', b'"user":"u",', b'"strict"', b"null", b"true", b"0"),
 )
 

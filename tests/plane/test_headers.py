@@ -27,7 +27,20 @@ NAMES = (
     *("X-Slipway-Tenant", "x-slipway-resumable", "X-SLIPWAY-Stream", "X-Slipway-Prompt-Tokens", "X-Slipway-Shadow"),
     *("X-Slipway-Revision", "X-Slipway-Feedback", "X-Slipway-Other", "X-" + "long-" * 20, "Proxy-Connection", "x-a"),
 )
-VALUES = ("", "1", "keep-alive", "close, X-A", "x-a , TE", "12", "007", "1234567890", "id-1", "id 1", "i" * 129, "\u00e9")
+VALUES = (
+    "",
+    "1",
+    "keep-alive",
+    "close, X-A",
+    "x-a , TE",
+    "12",
+    "007",
+    "1234567890",
+    "id-1",
+    "id 1",
+    "i" * 129,
+    "\u00e9",
+)
 HEADER_LISTS = st.lists(
     st.tuples(
         st.sampled_from(NAMES),
@@ -84,12 +97,29 @@ CROSSING = st.tuples(
 # -- heads
 
 LINES = (
-    *(b"Host: a\r\n", b"Content-Length: 3\r\n", b"content-length: 03\r\n", b"Content-Length: +3\r\n", b"Connection: close\r\n"),
-    *(b"Connection: Keep-Alive\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\n"),
+    *(
+        b"Host: a\r\n",
+        b"Content-Length: 3\r\n",
+        b"content-length: 03\r\n",
+        b"Content-Length: +3\r\n",
+        b"Connection: close\r\n",
+    ),
+    *(
+        b"Connection: Keep-Alive\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Expect: 100-continue\r\n",
+        b"Upgrade: h2c\r\n",
+    ),
     *(b"Last-Event-ID: 1\r\n", b"Origin: http://a\r\n", b"Authorization: Bearer x\r\n", b"X-Slipway-Tenant: t\r\n"),
     *(b"X-Slipway-Resumable: 1\r\n", b"Content-Encoding: gzip\r\n", b"X: \xc3\xa9\r\n", b"X:\r\n", b" folded\r\n"),
     *(b"Content-Length : 3\r\n", b"X : 1\r\n", b"TE: trailers\r\n", b"Accept: */*\r\n", b"X: " + b"v" * 5000 + b"\r\n"),
-    *(b"Content-Length: 3, 3\r\n", b"Content-Length: 99999999999\r\n", b"HOST: b\r\n", b"\xe9: 1\r\n", b"X: a\x00b\r\n"),
+    *(
+        b"Content-Length: 3, 3\r\n",
+        b"Content-Length: 99999999999\r\n",
+        b"HOST: b\r\n",
+        b"\xe9: 1\r\n",
+        b"X: a\x00b\r\n",
+    ),
 )
 STARTS = (
     b"POST /v1/completions HTTP/1.1\r\n",
@@ -126,7 +156,7 @@ def compare_heads(head: bytes) -> None:
     plain = rust(twins.plain_head_of, head, list(ROUTED_PATHS), 65_536)
     if plain in (SKIPPED, None):
         return
-    message = aiohttp_reads(head)
+    message = aiohttp_reads(head[: head.index(b"\r\n\r\n") + 4])
     assert message is not None, f"Rust serves what aiohttp refuses: {head!r}"
     path, length, keeps_alive = plain
     assert (message.method, message.path, tuple(message.version)) == ("POST", path, (1, 1))

@@ -26,7 +26,11 @@ def bits(number: float) -> bytes:
 
 
 def random_rate(random: Random) -> Rate:
-    return random.choice((1, 7, 60, 1000, 999_983, 10**9)), random.choice((1, 3, 100, 10**6)), random.choice((1, 2, 3, 7))
+    return (
+        random.choice((1, 7, 60, 1000, 999_983, 10**9)),
+        random.choice((1, 3, 100, 10**6)),
+        random.choice((1, 2, 3, 7)),
+    )
 
 
 def compare_bucket(seed: int) -> None:

@@ -141,12 +141,8 @@ vary_references = varying((*TOKENS, *REFERENCES))
 PAIRS = [
     Pair("fields", bodies(), compare_fields, vary_body),
     Pair("numbers", st.sampled_from(ODD_VALUES), compare_numbers, varying((b"_", b"1", b".", b"e", b'"', b"0", b"-"))),
-    Pair(
-        "estimates", BODIES_AND_PATHS, compare_estimates, lambda case, random: (vary_body(case[0], random), case[1])
-    ),
-    Pair(
-        "bounds", BODIES_AND_PATHS, compare_bounds, lambda case, random: (vary_references(case[0], random), case[1])
-    ),
+    Pair("estimates", BODIES_AND_PATHS, compare_estimates, lambda case, random: (vary_body(case[0], random), case[1])),
+    Pair("bounds", BODIES_AND_PATHS, compare_bounds, lambda case, random: (vary_references(case[0], random), case[1])),
     Pair(
         "names",
         st.tuples(HEADERS, bodies(), st.tuples(*[st.booleans()] * 3), st.sampled_from(["", "key:t/k"])),

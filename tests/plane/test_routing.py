@@ -36,7 +36,11 @@ def compare_split(case: tuple[Sequence[int], str, str]) -> None:
 
 def vary_split(case: Any, random: Random) -> Any:
     first = random.choice((1, 5, 50, 100))
-    return random.choice((case[0], [first, 100 - first])), random.choice((case[1], str(random.randrange(9)))), random_text(random)
+    return (
+        random.choice((case[0], [first, 100 - first])),
+        random.choice((case[1], str(random.randrange(9)))),
+        random_text(random),
+    )
 
 
 # -- header routes
@@ -69,7 +73,9 @@ def vary_rules(case: Any, random: Random) -> Any:
 # -- endpoints
 
 REVISIONS = ("v1", "v1-baseline", "v2", "v2-baseline", "v3")
-BACKENDS = st.lists(st.tuples(st.sampled_from(REVISIONS), st.integers(0, 100)), max_size=4, unique_by=lambda one: one[0])
+BACKENDS = st.lists(
+    st.tuples(st.sampled_from(REVISIONS), st.integers(0, 100)), max_size=4, unique_by=lambda one: one[0]
+)
 PODS = st.lists(
     st.tuples(st.sampled_from([f"http://10.0.0.{n}:8000" for n in range(6)]), *[st.integers(0, 2)] * 2, st.booleans()),
     max_size=5,
@@ -90,21 +96,23 @@ def compare_choice(case: tuple[list[tuple[str, int]], dict[str, Any], str, str, 
     excluded = {url for url, pod in every.items() if pod[3]}
     here = {revision: [every[pod[0]] for pod in found] for revision, found in here.items()}
     table = RouteTable(
-        {"ns/a": route}, {"m": route}, {("ns/a", revision): tuple(p[0] for p in found) for revision, found in here.items()}
+        {"ns/a": route},
+        {"m": route},
+        {("ns/a", revision): tuple(p[0] for p in found) for revision, found in here.items()},
     )
     chosen = router.pick(table, route, key, loads, excluded, avoided=avoided, own=own)
     found = twins.pick(listed, salt, key.encode(), avoided, [here[revision] for revision, _ in listed])
     assert found == ((chosen.revision, chosen.url) if chosen else None)
     for revision, _ in listed:
         for holder in ("", split.tag(here[revision][0][0]) if here[revision] else "0000"):
-            one = router.pick_in_revision(
-                table, route, revision, key, loads, excluded=excluded, holder=holder, own=own
-            )
+            one = router.pick_in_revision(table, route, revision, key, loads, excluded=excluded, holder=holder, own=own)
             assert twins.pick_holder(here[revision], key.encode(), holder) == (one.url if one else None)
 
 
 def vary_choice(case: Any, random: Random) -> Any:
-    listed = [(revision, random.choice((0, 5, 50, 95, 100))) for revision in random.sample(REVISIONS, random.randint(1, 4))]
+    listed = [
+        (revision, random.choice((0, 5, 50, 95, 100))) for revision in random.sample(REVISIONS, random.randint(1, 4))
+    ]
     pods = {
         revision: [
             (f"http://10.0.0.{n}:8000", random.randrange(3), random.randrange(2), random.random() < 0.2)
@@ -153,7 +161,9 @@ PAIRS = [
     Pair("rules", st.tuples(RULES, LISTED), compare_rules, vary_rules),
     Pair(
         "choice",
-        st.tuples(BACKENDS, st.dictionaries(st.sampled_from(REVISIONS), PODS), TEXTS, TEXTS, st.sampled_from(("", *REVISIONS))),
+        st.tuples(
+            BACKENDS, st.dictionaries(st.sampled_from(REVISIONS), PODS), TEXTS, TEXTS, st.sampled_from(("", *REVISIONS))
+        ),
         compare_choice,
         vary_choice,
     ),

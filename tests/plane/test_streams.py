@@ -36,7 +36,22 @@ EVENTS = (
     b"data: open",
     b"event: a\nid: 1\ndata: b\ndata: c\n\n",
 )
-TOKENS = (*EVENTS, b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r", b":", b": ", b"+", b": +\n", b": +", b"data:", b" ", b"\x00")
+TOKENS = (
+    *EVENTS,
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\n\n",
+    b"\r\r",
+    b":",
+    b": ",
+    b"+",
+    b": +\n",
+    b": +",
+    b"data:",
+    b" ",
+    b"\x00",
+)
 LONG = (b": +\ndata: y\n\n" * 70, b"data: x\n\n" * 1000, b": +\ndata: y\n\n" * 900, b"x" * (256 << 10), b"\r" * 9000)
 STREAMS = st.lists(st.sampled_from(EVENTS), max_size=8).map(b"".join)
 vary_stream = varying(TOKENS)
@@ -112,7 +127,12 @@ def compare_crashes(events: bytes) -> None:
 
 PAIRS = [
     Pair("aligner", STREAMS.map(lambda data: [data]), compare_chunks, vary_chunks),
-    Pair("progress", st.tuples(st.integers(0, 10**9), st.lists(st.sampled_from(EVENTS), max_size=5)), compare_progress, vary_progress),
+    Pair(
+        "progress",
+        st.tuples(st.integers(0, 10**9), st.lists(st.sampled_from(EVENTS), max_size=5)),
+        compare_progress,
+        vary_progress,
+    ),
     Pair("crashes", STREAMS, compare_crashes, vary_stream),
 ]
 

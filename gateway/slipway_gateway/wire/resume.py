@@ -129,6 +129,8 @@ class StreamProgress:
         if not event.startswith(_MARK) or not event[2:3].isdigit():
             return event
         end = event.find(b"\n")
+        if end < 0:  # a mark alone
+            end = len(event)
         self._last, _, tokens = event[2:end].partition(b" ")
         if tokens:
             self._remember(tokens)

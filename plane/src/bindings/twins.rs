@@ -153,13 +153,14 @@ fn read_headers(listed: HeaderList) -> (Option<String>, Option<i64>) {
 fn plain_head_of(head: &[u8], paths: Vec<String>, most_bytes: usize) -> PyResult<Option<(String, usize, bool)>> {
     let mut lines = [httparse::EMPTY_HEADER; 128];
     let mut request = httparse::Request::new(&mut lines);
-    match request.parse(head) {
+    let size = match request.parse(head) {
         Ok(httparse::Status::Partial) => return Ok(None),
-        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Complete(size)) => size,
         Err(error) => return Err(NotSure::new_err(error.to_string())),
-    }
+    };
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-    let plain = plain_head(&request, &paths, most_bytes).map_err(|reason| NotSure::new_err(reason.name()))?;
+    let plain = plain_head(&head[..size], &request, &paths, most_bytes);
+    let plain = plain.map_err(|reason| NotSure::new_err(reason.name()))?;
     Ok(Some((plain.path.to_owned(), plain.length, plain.keeps_alive)))
 }
 

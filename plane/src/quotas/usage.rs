@@ -273,5 +273,12 @@ fn has_no_choices(event: &[u8]) -> bool {
 }
 
 fn is_only_usage(event: &[u8]) -> bool {
-    has_no_choices(event) && memmem::find_iter(event, KEY).any(|at| object_behind(event, at + KEY.len()).is_some())
+    let mut at = 0;
+    while let Some(found) = event.get(at..).and_then(|rest| memmem::find(rest, KEY)) {
+        if object_behind(event, at + found + KEY.len()).is_some() {
+            return has_no_choices(event);
+        }
+        at += found + 1; // two names may share a quote
+    }
+    false
 }

@@ -1,6 +1,8 @@
 //! Which requests the plane may serve by itself: a strict subset of HTTP/1.1. Everything else goes to Python, which
 //! judges it; nothing is refused here.
 
+use memchr::memchr_iter;
+
 use super::headers::PREFIX;
 
 /// Most header lines. Clients send ten to twenty.
@@ -66,17 +68,23 @@ pub struct PlainHead<'a> {
     pub keeps_alive: bool,
 }
 
-/// A whole head as httparse read it. `paths`: those with a model in the body. `most_bytes`: of a body.
+/// A whole head, and what httparse read of it. `paths`: those with a model in the body. `most_bytes`: of a body.
 ///
 /// # Errors
 /// The reason for which Python gets the request.
 pub fn plain_head<'a>(
+    head: &[u8],
     request: &httparse::Request<'_, 'a>,
     paths: &[&str],
     most_bytes: usize,
 ) -> Result<PlainHead<'a>, HandOver> {
-    if request.method != Some("POST") {
+    // httparse also takes empty lines before a head.
+    if !head.starts_with(b"POST ") {
         return Err(HandOver::Method);
+    }
+    // It takes lines that end without a return, too.
+    if memchr_iter(b'\n', head).any(|at| at == 0 || head.get(at - 1) != Some(&b'\r')) {
+        return Err(HandOver::Lines);
     }
     if request.version != Some(1) {
         return Err(HandOver::Version);
