@@ -12,7 +12,7 @@ UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv-$(UV_VERSION)/bin/uv
 VENV := .venv
 PY := $(VENV)/bin/python
 KERNELS := server/slipway_server/kernels/c/built
-PLANE := plane/slipway_plane/built
+PLANE := plane/slipway_plane/_native.abi3.so
 export PYTHONPATH := operator:gateway:jobs:server:cli:process:contracts:plane:.
 export UV_LINK_MODE ?= hardlink
 # Byte code is kept, whatever the shell says: without it each of a thousand processes compiles what it imports anew.
@@ -41,7 +41,7 @@ $(VENV)/.demo: pyproject.toml uv.lock | $(UV)
 $(KERNELS): $(wildcard $(KERNELS:%/built=%/*.[ch])) $(KERNELS:%/built=%/build.py) | $(VENV)/.ready
 	$(PY) $(dir $@)build.py
 
-# Where no cargo works the file is not made, and each time looks for one again.
+# Where no cargo works there is no file, and each time looks for one again.
 $(PLANE): $(wildcard plane/Cargo.*) plane/build.py $(shell find plane/src -name '*.rs') | $(VENV)/.ready
 	$(PY) plane/build.py
 
@@ -57,10 +57,11 @@ wheel: setup ## dist/slipway-*.whl, with the engine's kernels compiled for this 
 fmt: setup ## format the code
 	$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
-check: setup ## lint, types, import contracts
+check: setup ## lint, types, import contracts, the data plane by itself
 	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) plane/build.py --check
 	$(PY) -m tests.contract.figures
 
 test: check tools unit ## everything: checks, unit; then in two lanes integration and the suite on a real cluster, traces

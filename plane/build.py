@@ -6,6 +6,8 @@ Where no cargo works it prints one line and succeeds: the gateway serves everyth
 
 import argparse
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BUILT = HERE / "slipway_plane" / "built"
+PACKAGE = HERE / "slipway_plane"
 LIBRARY = "_native.abi3.so"
 CRATE_LIBRARY = "libslipway_plane_native.so"
 # Debian's newer Rust (packages rustc-web and cargo-web) is in folders of its own.
@@ -28,10 +30,9 @@ class Cargo:
     path: str
     environment: dict[str, str]
 
-    def run(self, *arguments: str, check: bool = True) -> int:
-        """Runs it in the crate's folder and returns its status; raises CalledProcessError for a status but 0."""
-        command = [self.path, *arguments]
-        return subprocess.run(command, cwd=HERE, env=self.environment, check=check).returncode
+    def run(self, *arguments: str) -> None:
+        """Runs it in the crate's folder. Raises CalledProcessError: its status is not 0."""
+        subprocess.run([self.path, *arguments], cwd=HERE, env=self.environment, check=True)
 
     def has(self, name: str) -> bool:
         """Whether the subcommand is installed: clippy, fmt and deny are not with every cargo."""
@@ -41,22 +42,38 @@ class Cargo:
 def main() -> int:
     """Returns the exit status: 1 where the build failed, or no cargo works though `--required` says it must."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--to", type=Path, default=BUILT.parent, help="folder for the library")
+    parser.add_argument("--to", type=Path, default=PACKAGE, help="folder for the library")
     parser.add_argument("--required", action="store_true", help="fail where no cargo works")
+    parser.add_argument("--check", action="store_true", help="check and test the crate in place of building it")
     options = parser.parse_args()
     cargo = find_cargo()
     if cargo is None:
         print("no cargo works here: the compiled data plane is left out, and its tests are skipped")
         return int(options.required)
     try:
+        if options.check:
+            check(cargo)
+            return 0
         library = build(cargo, options.to)
     except subprocess.CalledProcessError as error:
-        print(f"cargo ended with status {error.returncode}: the compiled data plane was not built", file=sys.stderr)
+        print(f"{' '.join(error.cmd)} ended with status {error.returncode}", file=sys.stderr)
         return 1
     print(f"built the compiled data plane: {library.name}, {library.stat().st_size / 2**20:.1f} MiB")
-    if options.to == BUILT.parent:
-        BUILT.write_text(f"{LIBRARY}\n")
     return 0
+
+
+def check(cargo: Cargo) -> None:
+    """Format, lints, tests, and what the crate is made of; says what is not installed. Raises CalledProcessError."""
+    for name, *arguments in (
+        ("fmt", "--check"),
+        ("clippy", "--locked", "--quiet", "--all-targets", "--", "-D", "warnings"),
+        ("test", "--locked", "--quiet", "--no-default-features"),
+        ("deny", "--offline", "--log-level", "error", "check", "bans", "licenses", "sources"),
+    ):
+        if name == "test" or cargo.has(name):
+            cargo.run(name, *arguments)
+        else:
+            print(f"cargo {name} is not installed: the data plane was not checked by it")
 
 
 def build(cargo: Cargo, folder: Path) -> Path:
@@ -78,6 +95,15 @@ def target_folder() -> Path:
     return Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent / "build" / "plane")
 
 
+def wheel_platform(library: Path) -> str:
+    """The platform tag of a wheel with the library (PEP 600): by the newest symbol of glibc that it needs."""
+    versions = re.findall(rb"GLIBC_(\d+)\.(\d+)", library.read_bytes())
+    if platform.system() != "Linux" or not versions:
+        return f"{platform.system().lower()}_{platform.machine()}"
+    major, minor = max((int(major), int(minor)) for major, minor in versions)
+    return f"manylinux_{major}_{minor}_{platform.machine()}"
+
+
 def find_cargo() -> Cargo | None:
     """The first cargo that prints its version: of today's environment, of the rustup that a shim is from, of Debian."""
     for path, more in _candidates():
@@ -95,7 +121,9 @@ def _candidates() -> list[tuple[str, dict[str, str]]]:
         home = Path(on_path).parent.parent
         candidates.append((on_path, {"CARGO_HOME": str(home), "RUSTUP_HOME": str(home.parent / ".rustup")}))
     for folder in sorted(Path("/").glob(DEBIAN), reverse=True):
-        candidates.append((str(folder / "cargo"), {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}))
+        candidates.append(
+            (str(folder / "cargo"), {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"})
+        )
     return candidates
 
 

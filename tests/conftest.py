@@ -16,6 +16,10 @@ from tests.support.loop import PatientLoop
 
 signals.reset()
 
+# `SLIPWAY_TEST_PLANE=required pytest tests/gateway`: each gateway of the tests accepts by the compiled data plane.
+if PLANE := os.environ.get("SLIPWAY_TEST_PLANE"):
+    os.environ["SLIPWAY_GATEWAY_PLANE"] = PLANE
+
 # Triton's kernels run on the CPU by default; set before anything imports Triton, which reads it only once.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 

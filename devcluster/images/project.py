@@ -39,7 +39,9 @@ class ProjectImage:
     target: str = ""  # of the Dockerfile; empty: its last stage
 
 
-OPERATOR = ProjectImage("operator", "Dockerfile.operator", ("operator", "gateway", "jobs", "process", "contracts"))
+OPERATOR = ProjectImage(
+    "operator", "Dockerfile.operator", ("operator", "gateway", "jobs", "process", "contracts", "plane")
+)
 SERVER = ProjectImage("server", "Dockerfile.server", ("server", "process", "contracts", "examples/models"))
 # The packages of the server's image without its last layer of them: seconds, once that is built.
 PREDICT = ProjectImage("server-predict", SERVER.dockerfile, SERVER.sources, "predict")

@@ -37,6 +37,7 @@ from .balancing.load_balancer import LoadBalancer
 from .grpc_api.listener import GrpcServer
 from .ledger.store import LedgerStore
 from .ledger.writer import Ledger
+from .plane.port import PlanePort, plane_port
 from .serving.admin import AdminApi
 from .serving.api import PublicApi
 from .serving.listener import listen
@@ -129,6 +130,7 @@ class Opened(NamedTuple):
     access_log: AccessLog
     inference_log: InferenceLog
     shared: SharedStores
+    plane: PlanePort | None
 
 
 def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) -> Opened:
@@ -140,6 +142,7 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) 
             access_log_of(settings, metrics),
             inference_log_of(settings, metrics),
             shared_stores(settings, metrics, ledger),
+            plane_port(settings, metrics),
         )
     except (OSError, ValueError) as error:
         sys.exit(f"slipway-gateway: {error}")
@@ -148,7 +151,7 @@ def _opened(settings: GatewaySettings, metrics: GatewayMetrics, ledger: Ledger) 
 async def run(settings: GatewaySettings, store: LedgerStore) -> int:
     metrics = GatewayMetrics(_version())
     ledger = ledger_of(settings, store, metrics)
-    tls, internal, access_log, inference_log, shared = _opened(settings, metrics, ledger)
+    tls, internal, access_log, inference_log, shared, plane = _opened(settings, metrics, ledger)
     incarnation, clock = uuid.uuid4().hex, time.monotonic
     balancer = balancer_of(settings, metrics, incarnation)
     gateways = ReadyGateways(socket.gethostname(), metrics.ready_gateways.set)
@@ -176,7 +179,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
         admin = AdminApi(edge, balancer, metrics, tables.source, incarnation, operator, tables.last, tasks=tasks)
         admin_runners = await _listen_inside(admin, settings, internal)
         door = edge.door()
-        runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls)
+        runner = await listen(edge.app(), settings.host, settings.port, settings, door, tls, plane=plane)
         grpc_port = await _listen_grpc(edge, balancer, settings, tls)
         collector.spare()
         _log_ports(runner, *admin_runners, tls=tls is not None)
@@ -186,6 +189,7 @@ async def run(settings: GatewaySettings, store: LedgerStore) -> int:
             {
                 **tables.runs,
                 "ledger": (ledger.run, OnFailure.UNREADY),
+                "plane": (plane.run if plane else None, OnFailure.UNREADY),
                 **{name: (store_.run, OnFailure.UNREADY) for name, store_ in shared.tasks.items()},
                 # Without these a gateway serves all the same.
                 "collector": (collector.collect_when_grown, OnFailure.SHOW),

@@ -353,6 +353,12 @@ class GatewaySettings(ProcessSettings):
         description="requests in flight at one endpoint, from this gateway, up to which those of batches are sent; "
         "above it they wait",
     )
+    plane: Literal["auto", "off", "required"] = Field(
+        "off",
+        description="whether the compiled data plane accepts the connections of a port without TLS; auto: where it is "
+        "installed; required: the gateway does not start without it. For now it hands all of them to Python, so that "
+        "nothing is faster with it",
+    )
     drain_delay_s: Seconds = Field(5.0, description="time after SIGTERM in which new requests are still served")
     drain_timeout_s: Seconds = Field(600.0, description="time after that for running requests")
     allow_pure_python: Switch = Field(False, description="start without aiohttp's C extensions")

@@ -1,4 +1,4 @@
-"""The compiled part of the gateway: a Rust library that accepts connections, and functions that both lanes compute alike.
+"""The compiled part of the gateway: a Rust library that accepts connections, and pure functions.
 
 `NATIVE` is the library, or None where it was not built or cannot be loaded; `WHY_MISSING` then says why in a sentence.
 `plane/build.py` builds it. Types are in `_native.pyi`: import `_native` under TYPE_CHECKING for them.

@@ -10,8 +10,11 @@
 #[cfg(feature = "python")]
 mod bindings;
 pub mod balancing;
+pub mod handover;
 pub mod identity;
 pub mod keyed_lookup;
+pub mod limits;
+pub mod listener;
 pub mod quotas;
 pub mod routing;
 pub mod upstream;

@@ -1,4 +1,4 @@
-"""The wheel that `make wheel` builds has the engine's kernels in it, and they run from there."""
+"""The wheel that `make wheel` builds has the engine's kernels and the data plane in it, and they run from there."""
 
 import os
 import subprocess

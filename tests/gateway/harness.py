@@ -26,6 +26,7 @@ from slipway_gateway.identity.tenants import KnownTenant
 from slipway_gateway.ledger.store import LedgerStore
 from slipway_gateway.ledger.writer import Ledger
 from slipway_gateway.limits.budget import MemoryBudget
+from slipway_gateway.plane.port import plane_port
 from slipway_gateway.routing.table import RevisionEndpoints, Route, RouteTable, build
 from slipway_gateway.serving.admin import AdminApi
 from slipway_gateway.serving.admission import Admission
@@ -228,7 +229,11 @@ async def gateway(
         )
         token = OperatorToken(settings.operator_token_file)
         admin = AdminApi(edge, balancer, metrics, NoSource(), "incarnation", token)
-        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), server_tls(settings, metrics))
+        plane = plane_port(settings, metrics)
+        tls = server_tls(settings, metrics)
+        runner = await listen(edge.app(), "127.0.0.1", 0, settings, edge.door(), tls, plane=plane)
+        if plane:
+            running.append(asyncio.create_task(plane.run()))
         admin_host = settings.admin_host or "127.0.0.1"
         admin_runner = await listen(admin.app(), admin_host, 0, settings)
         scheme = "https" if settings.tls_cert_file else "http"

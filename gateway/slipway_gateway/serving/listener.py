@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import http_exceptions, web
 
@@ -15,9 +15,13 @@ from slipway_process.places import SHARE, Places
 from ..limits.budget import Account, MemoryBudget, unlimited
 from ..limits.connections import address_owner
 from ..limits.transports import bound_buffers
+from ..plane.port import PlanePort
 from ..settings import GatewaySettings
 from ..wire import errors
 from .tls import Handshake, ServerTls
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
 
 Refuse = Callable[[errors.RequestError, web.BaseRequest], web.Response]
 ConnectionHook = Callable[[int], None]
@@ -51,45 +55,67 @@ class ConnectionLimiter:
         *,
         budget: MemoryBudget | None = None,
         changed: ConnectionHook = lambda by: None,
-        turned_away: Callable[[str], None] = lambda reason: None,
+        turned_away: Callable[[str, int], None] = lambda reason, connections: None,
     ) -> None:
         self.refuse = refuse
         self._budget = budget
         self.header_timeout_s = settings.header_timeout_s
         self.max_head_bytes = max(MAX_HEAD_BYTES, settings.max_header_bytes)
-        each = settings.max_connections_per_address
-        self._places = Places(settings.max_connections, percentage=100 if each else 50, most=each)
+        self.max_connections, self.max_per_address = settings.max_connections, settings.max_connections_per_address
+        self.percentage = 100 if self.max_per_address else 50
+        self._places = Places(self.max_connections, self.percentage, self.max_per_address)
+        self.plane: PlanePort | None = None  # which counts the connections of this port, where there is one
         self._changed = changed
         self._turned_away = turned_away
-        self._inside: dict[_Connection | Handshake, None] = {}
+        # Those that the data plane has handed over have their places there.
+        self._inside: dict[_Connection | Handshake, _native.Handed | None] = {}
         self._swept_s = 0.0
 
     def enter(self, connection: "_Connection | Handshake", owner: str, now_s: float) -> errors.RequestError | None:
         """Admits a connection and returns None, or returns the error. At the limit it first closes idle connections."""
-        if self._places.used >= self._places.limit and now_s - self._swept_s >= _SWEPT_S:
-            self._swept_s = now_s
-            self._sweep(now_s)
+        if self._places.used >= self._places.limit:
+            self.make_room(now_s)
         if reason := self._places.take(owner):
-            self._turned_away(_ADDRESS if reason == SHARE else reason)
+            self.refused(_ADDRESS if reason == SHARE else reason)
             return errors.too_many_connections(of_address=reason == SHARE)
         self._inside[connection] = None
         self._changed(1)
         return None
 
+    def enter_handed(self, connection: "_Connection", handed: "_native.Handed") -> None:
+        """A connection comes that the data plane has admitted."""
+        self._inside[connection] = handed
+
     def leave(self, connection: "_Connection | Handshake", owner: str) -> None:
-        if connection in self._inside:
-            del self._inside[connection]
-            self._places.leave(owner)
-            self._changed(-1)
+        if connection not in self._inside:
+            return
+        if handed := self._inside.pop(connection):
+            handed.leave()
+            return
+        self._places.leave(owner)
+        self._changed(-1)
+
+    def refusal(self, *, of_address: bool) -> bytes:
+        """The whole response on a connection that the data plane refuses."""
+        return _without_request(errors.too_many_connections(of_address=of_address))
+
+    def refused(self, reason: str, connections: int = 1) -> None:
+        self._turned_away(reason, connections)
 
     def open_account(self, owner: str) -> Account:
         return self._budget.open(f"address:{owner}") if self._budget else unlimited()
 
-    def _sweep(self, now_s: float) -> None:
+    def make_room(self, now_s: float) -> None:
+        """All places are taken: closes idle connections, unless it did so a moment ago."""
+        if now_s - self._swept_s < _SWEPT_S:
+            return
+        self._swept_s = now_s
         for connection in list(self._inside):
             if connection.idle_since_s(now_s) <= now_s - _IDLE_S:
-                self._turned_away("idle")
+                self.refused("idle")
                 connection.force_close()
+        if self.plane:
+            self.plane.close_silent(_IDLE_S)
 
     async def drain(self) -> None:
         """Returns when every connection has ended, after the port was closed.
@@ -97,7 +123,7 @@ class ConnectionLimiter:
         A response that began before the drain promised its client that the connection stays. A request that follows
         at once is served, by a response with `Connection: close`; a connection on which none comes is closed.
         """
-        while self._inside:
+        while self._inside or (self.plane and self.plane.connections):
             now_s = asyncio.get_running_loop().time()
             for connection in list(self._inside):
                 if not connection.reads_head and connection.idle_since_s(now_s) <= now_s - _DRAIN_IDLE_S:
@@ -113,10 +139,12 @@ async def listen(
     door: ConnectionLimiter | None = None,
     tls: ServerTls | None = None,
     context: ssl.SSLContext | None = None,
+    plane: PlanePort | None = None,
 ) -> web.AppRunner:
     """Opens a port. `door`: bounds connections and renders errors for malformed requests, which reach no route.
 
-    `context`: TLS in place of `tls` for a port inside the release, without bounds of handshakes.
+    `context`: TLS in place of `tls` for a port inside the release, without bounds of handshakes. `plane`: accepts in
+    place of asyncio, for a port without TLS; it ends with the runner's cleanup.
     """
     # aiohttp's own logger reports every malformed request with a traceback: noise that a client controls.
     quiet = logging.getLogger("slipway_gateway.http")
@@ -140,9 +168,50 @@ async def listen(
         # Draining is done before cleanup; what is left then is cut.
         shutdown_timeout=0.5,
     )
+    if plane:
+        app.on_cleanup.append(lambda _: plane.close())
     await runner.setup()
-    await web.TCPSite(runner, host or None, port, backlog=1024, ssl_context=context).start()
+    if plane:
+        await _PlaneSite(runner, host or None, port, plane, door).start()
+    else:
+        await web.TCPSite(runner, host or None, port, backlog=1024, ssl_context=context).start()
     return runner
+
+
+class _PlaneSite(web.BaseSite):
+    """A port on which the data plane accepts. Python binds it, and has its addresses."""
+
+    __slots__ = ("_door", "_host", "_plane", "_port")
+
+    def __init__(
+        self, runner: web.AppRunner, host: str | None, port: int, plane: PlanePort, door: ConnectionLimiter
+    ) -> None:
+        super().__init__(runner)
+        self._host, self._port, self._plane, self._door = host, port, plane, door
+
+    @property
+    def name(self) -> str:
+        return f"http://{self._host or '0.0.0.0'}:{self._port}"
+
+    async def start(self) -> None:
+        await super().start()
+        server = self._runner.server
+        assert server is not None
+        bound = await asyncio.get_running_loop().create_server(server, self._host, self._port, start_serving=False)
+        self._server = bound
+        self._door.plane = self._plane
+        self._plane.open(bound.sockets, self._door, self._serve)
+
+    async def stop(self) -> None:
+        self._plane.drain(_DRAIN_IDLE_S)
+        await super().stop()
+
+    def _serve(self, handed: "_native.Handed") -> "_Connection":
+        assert self._runner.server is not None
+        connection = self._runner.server()
+        assert isinstance(connection, _Connection)
+        connection.handed = handed
+        return connection
 
 
 def check_head(request: web.Request) -> None:
@@ -154,12 +223,23 @@ def check_head(request: web.Request) -> None:
 class _Connection(ServerConnection):
     """One client's connection."""
 
-    __slots__ = ("_account", "_door", "_head_timer", "_idle_since_s", "_is_made", "_owner", "_shut", "has_room")
+    __slots__ = (
+        "_account",
+        "_door",
+        "_head_timer",
+        "_idle_since_s",
+        "_is_made",
+        "_owner",
+        "_shut",
+        "handed",
+        "has_room",
+    )
 
     def __init__(self, server: web.Server, door: ConnectionLimiter, **options: Any) -> None:
         super().__init__(server, max_head_bytes=door.max_head_bytes, **options)
         self._door = door
         self._owner = ""
+        self.handed: _native.Handed | None = None  # what the data plane knows of it, where that accepted it
         self._shut = self._is_made = False
         self._account: Account | None = None  # of heads
         self.has_room = True  # for the head of the next request
@@ -168,10 +248,11 @@ class _Connection(ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        peer = transport.get_extra_info("peername")
-        self._owner = address_owner(str(peer[0]) if peer else "")
-        self._idle_since_s = now_s = self._loop.time()
-        if refusal := self._door.enter(self, self._owner, now_s):
+        self._idle_since_s = self._loop.time()
+        if self.handed:
+            self._owner = self.handed.owner
+            self._door.enter_handed(self, self.handed)
+        elif refusal := self._enter(transport):
             self._shut = True
             transport.write(_without_request(refusal))
             transport.close()
@@ -179,6 +260,14 @@ class _Connection(ServerConnection):
         bound_buffers(transport)
         self._is_made = True
         super().connection_made(transport)
+        if self.handed:
+            # Before the transport begins to read what follows.
+            self.data_received(self.handed.take_first_bytes())
+
+    def _enter(self, transport: asyncio.Transport) -> errors.RequestError | None:
+        peer = transport.get_extra_info("peername")
+        self._owner = address_owner(str(peer[0]) if peer else "")
+        return self._door.enter(self, self._owner, self._idle_since_s)
 
     def data_received(self, data: bytes) -> None:
         if self._shut:

@@ -128,7 +128,12 @@ class GatewayMetrics:
         self._measured = {family: {} for family in (self._ttft, self._seconds, self._itl)}
 
     def _declare_clients(self) -> None:
-        self._connections = self._gauge("connections", "Connections of clients", ())
+        connections = self._gauge("connections", "Connections of clients", ())
+        # Those that Python counts, and those that the data plane does.
+        self._counted_connections, self._plane_connections = 0, lambda: 0
+        connections.set_function(lambda: self._counted_connections + self._plane_connections())
+        self._plane = self._gauge("plane", "1: the state of the compiled data plane", ("state",))
+        self._plane_failures = self._counter("plane_failures_total", "Failures inside of the data plane", ("kind",))
         self._turned_away = self._counter("connections_refused_total", "Connections of clients not taken", ("reason",))
         self._authentications = self._counter(
             "authentications_total", "Requests by how they were authenticated", ("method", "result")
@@ -255,13 +260,26 @@ class GatewayMetrics:
         self._access_log_dropped.labels(reason).inc(lines)
 
     def connections_changed(self, by: int) -> None:
-        self._connections.inc(by)
+        self._counted_connections += by
+
+    def connections_of_plane(self, count: Callable[[], int]) -> None:
+        """`count`: how many connections the data plane counts now."""
+        self._plane_connections = count
+
+    def plane_is(self, state: str, states: Iterable[str]) -> None:
+        """`state`: that of the data plane, of all `states`."""
+        for each in states:
+            self._plane.labels(each).set(each == state)
+
+    def plane_failed(self, kind: str, times: int) -> None:
+        """`kind`: `panic`, which ended one connection each time, or `accept`: no descriptor or memory for one."""
+        self._plane_failures.labels(kind).inc(times)
 
     def certificate_expires(self, unix_s: float) -> None:
         self._certificate.set(unix_s)
 
-    def turned_away(self, reason: str) -> None:
-        self._turned_away.labels(reason).inc()
+    def turned_away(self, reason: str, connections: int = 1) -> None:
+        self._turned_away.labels(reason).inc(connections)
 
     def token_reviewed(self, result: str) -> None:
         """`result`: `accepted`, `refused`, `failed`, or `limited`, where the token was not sent to the API server."""

@@ -1,8 +1,12 @@
 //! What Python sees: the module `slipway_plane._native`. Every class and function here has its types in `_native.pyi`.
 #![allow(unsafe_code)]
 
+mod listener;
 mod twins;
 
+use std::net::IpAddr;
+
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The version of the crate.
@@ -11,9 +15,20 @@ fn version() -> &'static str {
     crate::VERSION
 }
 
+#[pyfunction]
+fn address_owner(host: &str) -> PyResult<String> {
+    let address: IpAddr = host.parse().map_err(|_| PyValueError::new_err("host: no address of IPv4 or IPv6"))?;
+    Ok(crate::limits::connections::address_owner(address))
+}
+
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_submodule(&twins::module(module.py())?)?;
-    module.add_function(wrap_pyfunction!(version, module)?)
+    module.add_function(wrap_pyfunction!(version, module)?)?;
+    module.add_function(wrap_pyfunction!(address_owner, module)?)?;
+    module.add_class::<listener::Listener>()?;
+    module.add_class::<listener::News>()?;
+    module.add_class::<listener::Handed>()?;
+    module.add_class::<listener::Places>()
 }

@@ -1,0 +1,168 @@
+"""The public port where the data plane accepts: gets connections with their first bytes, and serves them in Python."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from slipway_plane import NATIVE
+from slipway_process.supervisor import observe
+
+from ..settings import GatewaySettings
+from ..telemetry.metrics import GatewayMetrics
+from .library import PlaneState, choose
+
+if TYPE_CHECKING:
+    from slipway_plane import _native
+
+log = logging.getLogger(__name__)
+_CENTURY_S = 3e9
+
+
+class Bounds(Protocol):
+    """What the port is bounded by, as `serving.listener.ConnectionLimiter` has it."""
+
+    max_connections: int
+    max_per_address: int
+    percentage: int
+
+    def refusal(self, *, of_address: bool) -> bytes:
+        """The whole response on a connection that is refused."""
+
+    def refused(self, reason: str, connections: int) -> None:
+        """Counts connections that were refused or, because others wait for a place, closed."""
+
+    def make_room(self, now_s: float) -> None:
+        """All places are taken: closes idle connections."""
+
+
+class PlaneEnded(Exception):
+    """The thread of the data plane ended: connections wait in the kernel until it runs again."""
+
+
+class PlanePort:
+    """One port. `open` begins to accept, `drain` closes the port, `close` ends the thread."""
+
+    def __init__(self, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+        # A client that connects and sends nothing has as long as one that has been served.
+        self._longest_silence_s = max(settings.keepalive_timeout_s, settings.header_timeout_s)
+        self._listener: _native.Listener | None = None
+        self._bounds: Bounds | None = None
+        self._ended: asyncio.Future[str] | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def open(
+        self,
+        sockets: Iterable[socket.socket],
+        bounds: Bounds,
+        serve: Callable[["_native.Handed"], asyncio.Protocol],
+    ) -> None:
+        """Accepts on copies of bound `sockets`. `serve`: the protocol of a connection, which feeds it the first bytes.
+
+        Raises:
+            OSError: a socket cannot listen.
+        """
+        assert NATIVE is not None
+        self._bounds, self._serve = bounds, serve
+        self._listener = listener = NATIVE.Listener(
+            [one.dup().detach() for one in sockets],
+            max_connections=bounds.max_connections,
+            percentage=bounds.percentage,
+            max_per_address=bounds.max_per_address,
+            longest_silence_s=min(self._longest_silence_s, _CENTURY_S),
+            refusal_total=bounds.refusal(of_address=False),
+            refusal_share=bounds.refusal(of_address=True),
+        )
+        self._metrics.connections_of_plane(lambda: listener.connections)
+        listener.start()
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._take_news)
+
+    @property
+    def connections(self) -> int:
+        """Connections that have a place, whether Python has them already or not."""
+        return self._listener.connections if self._listener else 0
+
+    def close_silent(self, idle_s: float) -> None:
+        """Closes connections of which no byte came for `idle_s`."""
+        if self._listener:
+            self._listener.close_silent(idle_s)
+
+    def drain(self, longest_silence_s: float) -> None:
+        """Closes the port. A connection without a first byte is closed when it is that old."""
+        if self._listener:
+            self._listener.drain(longest_silence_s)
+
+    async def run(self) -> None:
+        """Watches the thread, and starts it again where it had ended.
+
+        Raises:
+            PlaneEnded: it ended.
+            OSError: it cannot start.
+        """
+        assert self._listener is not None
+        self._ended = asyncio.get_running_loop().create_future()
+        self._listener.start()
+        raise PlaneEnded(await self._ended)
+
+    async def close(self) -> None:
+        """Ends the thread. Connections that Python does not have yet are closed."""
+        if (listener := self._listener) is None:
+            return
+        self._listener = None
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+        await asyncio.to_thread(listener.stop)
+        listener.take()
+        for task in self._connecting:
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+
+    def _take_news(self) -> None:
+        assert self._listener is not None
+        assert self._bounds is not None
+        news = self._listener.take()
+        for handed in news.handed:
+            task = observe(asyncio.create_task(self._connect(handed), name="handed connection"))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        counts = {"total": news.refused_total, "address": news.refused_share, "idle": news.closed_idle}
+        for reason, connections in counts.items():
+            if connections:
+                self._bounds.refused(reason, connections)
+        if news.refused_total:
+            self._bounds.make_room(asyncio.get_running_loop().time())
+        for kind, times in (("panic", news.panics), ("accept", news.accept_failures)):
+            if times:
+                log.error("the data plane failed", extra={"kind": kind, "times": times})
+                self._metrics.plane_failed(kind, times)
+        if news.ended is not None and self._ended and not self._ended.done():
+            self._ended.set_result(news.ended)
+
+    async def _connect(self, handed: "_native.Handed") -> None:
+        opened = socket.socket(fileno=handed.detach())
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(partial(self._serve, handed), opened)
+        except OSError:
+            _abandon(handed, opened)  # the client is gone
+        except BaseException:
+            _abandon(handed, opened)
+            raise
+
+
+def _abandon(handed: "_native.Handed", opened: socket.socket) -> None:
+    opened.close()
+    handed.leave()
+
+
+def plane_port(settings: GatewaySettings, metrics: GatewayMetrics) -> PlanePort | None:
+    """The port of the data plane, or None where Python accepts by itself; the metric and a line of the log say why.
+
+    Raises:
+        ValueError: it is required, and the library is missing.
+    """
+    choice = choose(settings)
+    metrics.plane_is(choice.state, PlaneState)
+    log.info("data plane", extra={"state": choice.state.value, "reason": choice.why})
+    return PlanePort(settings, metrics) if choice.state is PlaneState.ON else None

@@ -1,0 +1,184 @@
+//! The listener and what it hands over, as classes of Python.
+
+use std::net::TcpListener as Socket;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::handover::{self, locked};
+use crate::limits::places::{self, Refusal};
+use crate::listener::{self, Settings};
+
+#[pyclass(frozen)]
+pub struct Listener(listener::Listener);
+
+#[pymethods]
+impl Listener {
+    #[new]
+    #[pyo3(signature = (
+        sockets, *, max_connections, percentage, max_per_address, longest_silence_s, refusal_total, refusal_share
+    ))]
+    fn new(
+        sockets: Vec<i32>,
+        max_connections: u64,
+        percentage: u64,
+        max_per_address: u64,
+        longest_silence_s: f64,
+        refusal_total: Vec<u8>,
+        refusal_share: Vec<u8>,
+    ) -> PyResult<Self> {
+        if sockets.iter().any(|descriptor| *descriptor < 0) {
+            return Err(PyValueError::new_err("sockets: a descriptor is negative"));
+        }
+        // SAFETY: the caller detached these descriptors from its sockets, so that nothing else closes them.
+        let own = |descriptor| Socket::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        let settings = Settings {
+            max_connections,
+            percentage: percentage.min(100),
+            max_per_address,
+            longest_silence: duration("longest_silence_s", longest_silence_s)?,
+            refusal_total,
+            refusal_share,
+        };
+        Ok(Listener(listener::Listener::new(sockets.into_iter().map(own).collect(), settings)?))
+    }
+
+    fn start(&self) -> PyResult<()> {
+        Ok(self.0.start()?)
+    }
+
+    fn fileno(&self) -> i32 {
+        self.0.handover().event().as_raw_fd()
+    }
+
+    fn take(&self, py: Python<'_>) -> PyResult<News> {
+        News::new(py, self.0.handover().take())
+    }
+
+    #[getter]
+    fn connections(&self) -> u64 {
+        self.0.connections()
+    }
+
+    #[getter]
+    fn silent(&self) -> u64 {
+        self.0.silent()
+    }
+
+    fn close_silent(&self, idle_s: f64) -> PyResult<()> {
+        self.0.close_silent(duration("idle_s", idle_s)?);
+        Ok(())
+    }
+
+    fn drain(&self, longest_silence_s: f64) -> PyResult<()> {
+        self.0.drain(duration("longest_silence_s", longest_silence_s)?);
+        Ok(())
+    }
+
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| self.0.stop());
+    }
+}
+
+#[pyclass(frozen, get_all)]
+pub struct News {
+    handed: Vec<Py<Handed>>,
+    refused_total: u64,
+    refused_share: u64,
+    closed_idle: u64,
+    panics: u64,
+    accept_failures: u64,
+    ended: Option<String>,
+}
+
+impl News {
+    fn new(py: Python<'_>, news: handover::News) -> PyResult<News> {
+        let handed = news.handed.into_iter();
+        Ok(News {
+            handed: handed.map(|connection| Py::new(py, Handed::from(connection))).collect::<PyResult<_>>()?,
+            refused_total: news.refused_total,
+            refused_share: news.refused_share,
+            closed_idle: news.closed_idle,
+            panics: news.panics,
+            accept_failures: news.accept_failures,
+            ended: news.ended,
+        })
+    }
+}
+
+/// A connection that Python has not opened holds its socket; one that it has not left holds its place.
+#[pyclass(frozen)]
+pub struct Handed {
+    owner: String,
+    connection: Mutex<(Option<std::net::TcpStream>, Vec<u8>, Option<handover::Place>)>,
+}
+
+impl From<handover::Handed> for Handed {
+    fn from(handed: handover::Handed) -> Self {
+        let handover::Handed { stream, first_bytes, place } = handed;
+        Handed { owner: place.owner().to_owned(), connection: Mutex::new((Some(stream), first_bytes, Some(place))) }
+    }
+}
+
+#[pymethods]
+impl Handed {
+    #[getter]
+    fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    fn detach(&self) -> PyResult<i32> {
+        let stream = locked(&self.connection).0.take();
+        Ok(stream.ok_or_else(|| PyRuntimeError::new_err("the socket was detached before"))?.into_raw_fd())
+    }
+
+    fn take_first_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &std::mem::take(&mut locked(&self.connection).1))
+    }
+
+    fn leave(&self) {
+        let place = locked(&self.connection).2.take();
+        drop(place);
+    }
+}
+
+#[pyclass(frozen)]
+pub struct Places(Mutex<places::Places>);
+
+#[pymethods]
+impl Places {
+    #[new]
+    #[pyo3(signature = (limit, percentage = 50, most = 0))]
+    fn new(limit: u64, percentage: u64, most: u64) -> Self {
+        Places(Mutex::new(places::Places::new(limit, percentage.min(100), most)))
+    }
+
+    #[getter]
+    fn used(&self) -> u64 {
+        locked(&self.0).used()
+    }
+
+    fn take(&self, owner: &str) -> &'static str {
+        match locked(&self.0).take(owner) {
+            Ok(()) => "",
+            Err(Refusal::Total) => "total",
+            Err(Refusal::Share) => "share",
+        }
+    }
+
+    fn leave(&self, owner: &str) {
+        locked(&self.0).leave(owner);
+    }
+}
+
+/// Raises ValueError: not a time. A time beyond a century is one of a century.
+fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(PyValueError::new_err(format!("{name}: not a time of 0 or more seconds")));
+    }
+    Ok(Duration::from_secs_f64(seconds.min(3e9)))
+}

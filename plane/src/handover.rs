@@ -1,0 +1,166 @@
+//! What the listener has for Python: connections with their first bytes, and counts. Python is woken by an eventfd.
+//!
+//! Connections that Python has not taken yet are bounded: beyond that, what clients send waits in the kernel.
+
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{eventfd, EventfdFlags};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::limits::places::{Places, Refusal};
+
+/// Connections that may wait for Python with their first bytes.
+pub const MOST_UNTAKEN: usize = 64;
+/// What is read of a connection before Python has it, so that 4 MiB at most wait. As much as Python reads at once
+/// (`limits/transports.py`): a head that comes whole counts whole, or not at all.
+pub const FIRST_BYTES: usize = 64 << 10;
+
+/// A place among the connections of the port; it is given back when this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Arc<Mutex<Places>>,
+    owner: String,
+}
+
+impl Place {
+    pub fn take(places: &Arc<Mutex<Places>>, owner: String) -> Result<Place, Refusal> {
+        locked(places).take(&owner)?;
+        Ok(Place { places: places.clone(), owner })
+    }
+
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        locked(&self.places).leave(&self.owner);
+    }
+}
+
+/// A connection that Python is to serve. Dropped, it is closed and its place is free.
+#[derive(Debug)]
+pub struct Handed {
+    pub stream: TcpStream,
+    pub first_bytes: Vec<u8>,
+    pub place: Place,
+}
+
+/// What happened since Python last took the news.
+#[derive(Debug, Default)]
+pub struct News {
+    pub handed: Vec<Handed>,
+    /// Connections that were refused: all places are taken, or all of the address.
+    pub refused_total: u64,
+    pub refused_share: u64,
+    /// Connections without a request that were closed to make room.
+    pub closed_idle: u64,
+    /// Connections that ended by a panic, which is a bug.
+    pub panics: u64,
+    /// Times that the process had no descriptor, or no memory, for a connection.
+    pub accept_failures: u64,
+    /// Why the thread ended, if it did.
+    pub ended: Option<String>,
+}
+
+/// The side of the queue that both threads hold.
+#[derive(Debug)]
+pub struct HandOver {
+    news: Mutex<(News, Vec<OwnedSemaphorePermit>)>,
+    room: Arc<Semaphore>,
+    event: OwnedFd,
+    is_woken: AtomicBool,
+}
+
+impl HandOver {
+    pub fn new() -> std::io::Result<HandOver> {
+        Ok(HandOver {
+            news: Mutex::default(),
+            room: Arc::new(Semaphore::new(MOST_UNTAKEN)),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_woken: AtomicBool::new(false),
+        })
+    }
+
+    /// Readable when there is news.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Waits until one more connection may wait for Python; it may as long as the result is there.
+    pub async fn room(&self) -> Option<OwnedSemaphorePermit> {
+        self.room.clone().acquire_owned().await.ok()
+    }
+
+    pub fn hand(&self, connection: Handed, room: OwnedSemaphorePermit) {
+        let mut news = locked(&self.news);
+        news.0.handed.push(connection);
+        news.1.push(room);
+        drop(news);
+        self.wake();
+    }
+
+    /// Changes the counts.
+    pub fn count(&self, change: impl FnOnce(&mut News)) {
+        change(&mut locked(&self.news).0);
+        self.wake();
+    }
+
+    /// All news since the last call. It is Python's from here on, and there is room for as much again.
+    pub fn take(&self) -> News {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&self.event, &mut count); // empty where nothing was written
+                                                           // Before the news is taken: what comes later wakes again.
+        self.is_woken.store(false, Ordering::SeqCst);
+        let (news, room) = std::mem::take(&mut *locked(&self.news));
+        drop(room);
+        news
+    }
+
+    fn wake(&self) {
+        if !self.is_woken.swap(true, Ordering::SeqCst) {
+            // It cannot be full: it is written once for each time that it is read.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The value of a mutex. After a panic too: each change of these values is whole.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_wakes_once_until_it_is_taken() {
+        let queue = HandOver::new().unwrap();
+        let mut count = [0u8; 8];
+        for _ in 0..3 {
+            queue.count(|news| news.panics += 1);
+        }
+        assert_eq!(rustix::io::read(queue.event(), &mut count).map(|_| u64::from_ne_bytes(count)), Ok(1));
+        queue.is_woken.store(false, Ordering::SeqCst);
+        queue.count(|news| news.closed_idle += 1);
+        let news = queue.take();
+        assert_eq!((news.panics, news.closed_idle), (3, 1));
+        assert!(rustix::io::read(queue.event(), &mut count).is_err(), "nothing is left to read");
+        queue.count(|news| news.refused_total += 1);
+        assert!(rustix::io::read(queue.event(), &mut count).is_ok(), "the next one wakes again");
+    }
+
+    #[test]
+    fn a_place_that_is_dropped_is_free() {
+        let places = Arc::new(Mutex::new(Places::new(2, 100, 1)));
+        let place = Place::take(&places, "a".to_owned()).unwrap();
+        assert_eq!(Place::take(&places, "a".to_owned()).unwrap_err(), Refusal::Share);
+        drop(place);
+        assert_eq!(locked(&places).used(), 0);
+    }
+}
