@@ -26,10 +26,12 @@ const HEAD: &[u8] = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8000
     Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nContent-Type: application/json\r\n\
     User-Agent: OpenAI/Python 2.8.1\r\nX-Stainless-Lang: python\r\nX-Stainless-Async: false\r\n\
     X-Stainless-Retry-Count: 0\r\nAuthorization: Bearer slw_bench1_x\r\nContent-Length: 242\r\n\r\n";
-const ANSWER: &[u8] = b"{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\
+const ANSWER: &[u8] =
+    b"{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\
     \"message\":{\"role\":\"assistant\",\"content\":\"Hello! How can I help you today?\"},\"finish_reason\":\"stop\"}],\
     \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":9,\"total_tokens\":18}}";
-const EVENT: &[u8] = b": 12.0a1b2c3d 1234\ndata: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\
+const EVENT: &[u8] =
+    b": 12.0a1b2c3d 1234\ndata: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\
     \"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" hello\"},\"finish_reason\":null}]}\n\n";
 
 /// The fastest of some rounds, each of many calls.
@@ -66,8 +68,7 @@ fn main() {
 
 fn wire(body: &[u8], fields: &RequestFields<'_>, request: &httparse::Request<'_, '_>) {
     let sources = Sources { session: true, user: true, key: true };
-    let about =
-        RequestHeaders { request_id: "r1", tenant: "t", forwarded: &[], priority_limit: Some(0), weight: 1 };
+    let about = RequestHeaders { request_id: "r1", tenant: "t", forwarded: &[], priority_limit: Some(0), weight: 1 };
     let mut out = Vec::new();
     measure("fields", || {
         let _ = black_box(RequestFields::parse(black_box(body)));
@@ -112,8 +113,7 @@ fn policy(body: &[u8], fields: &RequestFields<'_>) {
         black_box(estimate(black_box(fields), "/v1/chat/completions", body.len(), 512, true, true));
     });
     let plenty = 1_000_000_000;
-    let mut quota =
-        TenantQuota::new(Limits { per_minute: [plenty; 3], concurrency: 0, burst_s: 60.0, parts: 1 });
+    let mut quota = TenantQuota::new(Limits { per_minute: [plenty; 3], concurrency: 0, burst_s: 60.0, parts: 1 });
     let mut now_s = 0.0;
     measure("quota", || {
         now_s += 1e-5;

@@ -84,7 +84,8 @@ fn a_plain_head_is_one_that_cannot_be_read_in_two_ways() {
         prop_assert_eq!(all("content-length").len(), 1);
         prop_assert_eq!(all("content-length")[0].parse::<usize>().ok(), Some(plain.length));
         prop_assert_eq!(all("host").len(), 1);
-        for name in ["transfer-encoding", "expect", "upgrade", "last-event-id", "content-encoding", "x-slipway-tenant"] {
+        for name in ["transfer-encoding", "expect", "upgrade", "last-event-id", "content-encoding", "x-slipway-tenant"]
+        {
             prop_assert!(all(name).is_empty(), "{}", name);
         }
         prop_assert!(plain.length <= MOST_BYTES && PATHS.contains(&plain.path));

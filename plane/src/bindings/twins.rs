@@ -285,9 +285,8 @@ fn affinity(node: &str, key: &[u8]) -> u64 {
 /// `rules`: of each the revision and its matches (name, exact, prefix).
 #[pyfunction]
 fn header_route(rules: Vec<(String, Vec<Match>)>, listed: HeaderList) -> Option<String> {
-    let condition = |(name, exact, prefix): &Match| {
-        Condition::Header(HeaderMatch::new(name, exact.as_deref(), prefix.as_deref()))
-    };
+    let condition =
+        |(name, exact, prefix): &Match| Condition::Header(HeaderMatch::new(name, exact.as_deref(), prefix.as_deref()));
     let rule = |(revision, matches): &(String, Vec<Match>)| Rule {
         conditions: matches.iter().map(condition).collect(),
         revision: revision.clone(),
@@ -309,13 +308,8 @@ fn order_backends(listed: Vec<(String, i64)>, salt: &str, key: &[u8]) -> (Option
 }
 
 fn pods_of(listed: Vec<(String, u64, u64, bool)>) -> Vec<Pod> {
-    let pod = |(url, in_flight, of_tenant, is_excluded)| Pod {
-        url,
-        in_flight,
-        of_tenant,
-        is_excluded,
-        ..Pod::default()
-    };
+    let pod =
+        |(url, in_flight, of_tenant, is_excluded)| Pod { url, in_flight, of_tenant, is_excluded, ..Pod::default() };
     listed.into_iter().map(pod).collect()
 }
 

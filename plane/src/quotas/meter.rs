@@ -59,13 +59,7 @@ impl Meter {
     /// `bound`: of its usage. `resumed_at`: the client has the tokens up to this position from before. `strips_usage`:
     /// the gateway, not the client, requested the usage of the stream. `echoes`: the response repeats JSON of the
     /// request.
-    pub fn new(
-        estimate: Estimate,
-        bound: UsageBound,
-        resumed_at: i64,
-        strips_usage: bool,
-        echoes: bool,
-    ) -> Self {
+    pub fn new(estimate: Estimate, bound: UsageBound, resumed_at: i64, strips_usage: bool, echoes: bool) -> Self {
         Meter {
             estimate,
             bound,

@@ -135,4 +135,3 @@ pub fn pick_holder(pods: &[Pod], key: &[u8], holder: &str, policy: &dyn PickEndp
     let held: Vec<Pod> = holders.iter().map(|at| pods[*at].clone()).collect();
     policy.pick(&held, key).and_then(|at| holders.get(at).copied())
 }
-

@@ -13,7 +13,10 @@ use crate::wire::headers::Headers;
 pub enum Condition {
     Header(HeaderMatch),
     /// Percent of the sticky keys, by a hash with a salt of the rule's own.
-    Percentage { percent: i64, salt: String },
+    Percentage {
+        percent: i64,
+        salt: String,
+    },
     /// One of these tenants; a request without a tenant fits none.
     Tenants(HashSet<String>),
 }

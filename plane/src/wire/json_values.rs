@@ -260,11 +260,7 @@ impl<'a> Members<'a> {
 
 /// The values of members, each the last of its name; absent ones are empty. None for what is no object, and for a value
 /// of more bytes.
-pub fn read_members<'a, const N: usize>(
-    value: &'a [u8],
-    names: [&str; N],
-    most_bytes: usize,
-) -> Option<[&'a [u8]; N]> {
+pub fn read_members<'a, const N: usize>(value: &'a [u8], names: [&str; N], most_bytes: usize) -> Option<[&'a [u8]; N]> {
     if value.len() < 2 || value.len() > most_bytes {
         return None;
     }

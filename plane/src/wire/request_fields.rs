@@ -165,8 +165,7 @@ impl<'a> RequestFields<'a> {
         std::str::from_utf8(body).map_err(|_| NotSure("utf8"))?;
         let mut members = Members::of(body).ok_or(NotSure("json"))?;
         let nothing = &body[..0];
-        let mut fields =
-            RequestFields { model: None, written_model: nothing, values: [nothing; FIELD_NAMES.len()] };
+        let mut fields = RequestFields { model: None, written_model: nothing, values: [nothing; FIELD_NAMES.len()] };
         while let Some((name, value)) = members.next_member()? {
             if name == b"model" {
                 take(&mut fields.written_model, value)?;
@@ -231,13 +230,8 @@ impl<'a> RequestFields<'a> {
         }
         let limit = LIMITS.iter().filter_map(|field| integer_of(self.of(*field))).min();
         let ends = self.any(&[Field::Stop, Field::StopTokenIds]);
-        let steers = self.any(&[
-            Field::LogitBias,
-            Field::AllowedTokenIds,
-            Field::BadWords,
-            Field::IgnoreEos,
-            Field::MinTokens,
-        ]);
+        let steers =
+            self.any(&[Field::LogitBias, Field::AllowedTokenIds, Field::BadWords, Field::IgnoreEos, Field::MinTokens]);
         let grammar = self.dictates_calls()
             || self.any(&[
                 Field::StructuredOutputs,

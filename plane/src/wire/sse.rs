@@ -148,7 +148,13 @@ fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// Behind the end of an event that begins at `at`; None where none does.
 fn separator_at(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = bytes.get(at..)?;
-    let first = if rest.starts_with(b"\n") { 1 } else if rest.starts_with(b"\r\n") { 2 } else { 0 };
+    let first = if rest.starts_with(b"\n") {
+        1
+    } else if rest.starts_with(b"\r\n") {
+        2
+    } else {
+        0
+    };
     if first > 0 {
         let mut end = first;
         while let Some(size) = line_end(&rest[end..]) {

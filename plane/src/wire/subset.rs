@@ -183,4 +183,3 @@ fn internal(name: &str) -> Result<(), HandOver> {
     }
     Ok(())
 }
-
