@@ -1,11 +1,13 @@
 """Bodies of requests: ordinary ones, and all that a stranger may put into each field."""
 
 import json
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
 from slipway_gateway.wire.request_fields import RequestFields
+from tests.plane.mutation import varying
 
 FIELDS = tuple(RequestFields.__struct_fields__)
 TEXTS = st.one_of(
@@ -82,3 +84,43 @@ def bodies(draw: st.DrawFn) -> bytes:
     if draw(st.booleans()):
         body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],' + body[1:].lstrip(b",")
     return body
+
+
+# Values that are JSON, for members that are read one by one.
+READ_VALUES = (
+    *(b"null", b"true", b"false", b"0", b"1", b"2", b"15", b"16", b"3.0", b"1e2", b"-1", b"10000000000000000000"),
+    *(
+        b'""',
+        b'"auto"',
+        b'"none"',
+        b'"required"',
+        b'"m"',
+        b'"\\u0041\\n"',
+        b'"\\ud83d\\ude00"',
+        b'"3"',
+        b'"true"',
+        b'"1_0"',
+    ),
+    *(b"[]", b"[ ]", b"{}", b"{ }", b'["a","b"]', b"[1,2]", b"[[1],[2]]", b'[{"strict":true}]', b'{"strict":1}'),
+    *(b'{"type":"json_object"}', b'{"type":"json_schema","a":[]}', b'{"type":"text"}', b'{"type":"grammar"}'),
+    *(b'{"format":{"type":"json_schema"}}', b'{"format":"json_object"}', b'{"mode":"auto"}', b'{"mode":"none"}'),
+    *(b'{"allowed_tools":{"mode":"auto"},"mode":"none"}', b'{"allowed_tools":1}', b'{"mode":""}', b'{"id":"c1"}'),
+    *(b'{"include_usage":true}', b'{"include_usage":false}', b'{"include_usage" : null, "a":1}', b'{"version":"7"}'),
+    *(b'{"ty\\u0070e":"json_object"}', b'{"type":1,"type":"json_object"}', b'"' + b"k" * 2000 + b'"', b'"\xc3\xa9"'),
+    *(b'{"id":"' + b"i" * 5000 + b'"}', b"[" + b'"a",' * 2100 + b'"b"]', b'{"a":{"b":[{"c":[1.5e-3]}]}}'),
+)
+vary_bytes = varying(TOKENS)
+
+
+def vary_body(body: bytes, random: Random) -> bytes:
+    """Another body: most are JSON, with some fields in any order; the others are `body` with bytes changed."""
+    if random.random() < 0.3:
+        return vary_bytes(body, random)
+    names = random.sample(FIELDS, random.randint(0, 5))
+    space = random.choice((b"", b"", b" ", b"\n\t"))
+    members = [b'"%b":%b%b' % (name.encode(), space, random.choice(READ_VALUES)) for name in names if name != "model"]
+    members.append(b'"model":%b' % random.choice((b'"m"', b'"m"', b'"\xc3\xa9/n"', b"null", b'"a\\"b"')))
+    members.append(b'"messages":[{"role":"user","content":%b}]' % random.choice(READ_VALUES))
+    random.shuffle(members)
+    written = space + b"{" + (space + b"," + space).join(members) + space + b"}"
+    return written if random.random() < 0.8 else vary_bytes(written, random)

@@ -50,12 +50,9 @@ class Pair:
         assert _calls[True] >= LEAST_READ * _calls.total()
 
 
-def both_sizes(pairs: list[Pair]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Parametrizes a test by `pair` and `size`: a few cases in every run, a million of each in an extended one."""
-    few = [pytest.param(pair, FEW, id=pair.name) for pair in pairs]
-    marks = (pytest.mark.extended, pytest.mark.timeout(7200))
-    million = [pytest.param(pair, MILLION, id=f"{pair.name}-million", marks=marks) for pair in pairs]
-    return pytest.mark.parametrize(("pair", "size"), [*few, *million])
+def name_of(pair: Pair) -> str:
+    """The id of a test."""
+    return pair.name
 
 
 def rust(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -4,6 +4,7 @@ import struct
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from slipway_gateway.quotas import gcra, prices, tenant, usage
@@ -13,7 +14,7 @@ from slipway_gateway.quotas.meter import Meter
 from slipway_gateway.quotas.tenant import INPUT, OUTPUT, REQUESTS, Limits, Reservation, TenantQuota
 from slipway_gateway.wire import request_fields
 from tests.plane.mutation import cut_anywhere, varying
-from tests.plane.native import SKIPPED, Pair, both_sizes, needs_plane, rust, twins
+from tests.plane.native import FEW, MILLION, SKIPPED, Pair, name_of, needs_plane, rust, twins
 
 pytestmark = needs_plane
 
@@ -290,6 +291,13 @@ PAIRS = [
 ]
 
 
-@both_sizes(PAIRS)
-def test_rust_counts_as_python_does(pair: Pair, size: tuple[int, int]) -> None:
-    pair.run(size)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_rust_counts_as_python_does(pair: Pair) -> None:
+    pair.run(FEW)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_a_million_counts(pair: Pair) -> None:
+    pair.run(MILLION)

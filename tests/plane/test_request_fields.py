@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
@@ -11,16 +12,15 @@ from slipway_gateway.quotas.estimate import estimate, output_limit, repeated_byt
 from slipway_gateway.serving.inference import ROUTED_PATHS
 from slipway_gateway.wire import errors, json_values, request_fields
 from slipway_gateway.wire.request_fields import SESSION_HEADERS, RequestFields
-from tests.plane.bodies import FIELDS, ODD_VALUES, TOKENS, bodies
+from tests.plane.bodies import FIELDS, ODD_VALUES, bodies, vary_body
 from tests.plane.mutation import varying
-from tests.plane.native import SKIPPED, Pair, both_sizes, needs_plane, rust, twins
+from tests.plane.native import FEW, MILLION, SKIPPED, Pair, name_of, needs_plane, rust, twins
 
 pytestmark = needs_plane
 
 KINDS = {"empty": 1, "truncated": 2, "repetition": 4, "invalid_json": 8}
 LARGEST = 2**126
 PATHS = (*ROUTED_PATHS, "/v1/other")
-vary_body = varying(TOKENS)
 
 
 def python_fields(body: bytes) -> RequestFields | None:
@@ -137,12 +137,22 @@ def compare_bounds(case: tuple[bytes, str]) -> None:
 
 BODIES_AND_PATHS = st.tuples(bodies(), st.sampled_from(PATHS))
 REFERENCES = (b'"input_image" :', b'"file_id":', b'"video":', b'"image"', b"\\u0041", b"\\u005f", b'"audio_url"\n:')
-vary_references = varying((*TOKENS, *REFERENCES))
+vary_references = varying(REFERENCES)
+
+
+def vary_bounds(case: tuple[bytes, str], random: Random) -> tuple[bytes, str]:
+    body, path = vary_body(case[0], random), random.choice(PATHS)
+    if random.random() < 0.5:
+        text = vary_references(b'{"type":"input_image","image_url":{"url":"a"}}', random)
+        body = body.removesuffix(b"}") + b',"input":[%b]}' % text
+    return body, path
+
+
 PAIRS = [
     Pair("fields", bodies(), compare_fields, vary_body),
     Pair("numbers", st.sampled_from(ODD_VALUES), compare_numbers, varying((b"_", b"1", b".", b"e", b'"', b"0", b"-"))),
     Pair("estimates", BODIES_AND_PATHS, compare_estimates, lambda case, random: (vary_body(case[0], random), case[1])),
-    Pair("bounds", BODIES_AND_PATHS, compare_bounds, lambda case, random: (vary_references(case[0], random), case[1])),
+    Pair("bounds", BODIES_AND_PATHS, compare_bounds, vary_bounds),
     Pair(
         "names",
         st.tuples(HEADERS, bodies(), st.tuples(*[st.booleans()] * 3), st.sampled_from(["", "key:t/k"])),
@@ -152,9 +162,16 @@ PAIRS = [
 ]
 
 
-@both_sizes(PAIRS)
-def test_rust_reads_a_body_as_python_does_or_leaves_it(pair: Pair, size: tuple[int, int]) -> None:
-    pair.run(size)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_rust_reads_a_body_as_python_does_or_leaves_it(pair: Pair) -> None:
+    pair.run(FEW)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_a_million_bodies(pair: Pair) -> None:
+    pair.run(MILLION)
 
 
 def test_what_is_unusual_is_left_to_python() -> None:

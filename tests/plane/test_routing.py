@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
@@ -15,7 +16,7 @@ from slipway_contracts.route_table import Backend, HeaderMatch, HeaderRoute
 from slipway_gateway.routing import router, split
 from slipway_gateway.routing.table import Route, RouteTable
 from slipway_gateway.upstream.tenant_proof import TenantSigner
-from tests.plane.native import Pair, both_sizes, needs_plane, twins
+from tests.plane.native import FEW, MILLION, Pair, name_of, needs_plane, twins
 
 pytestmark = needs_plane
 
@@ -170,6 +171,13 @@ PAIRS = [
 ]
 
 
-@both_sizes(PAIRS)
-def test_rust_routes_as_python_does(pair: Pair, size: tuple[int, int]) -> None:
-    pair.run(size)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_rust_routes_as_python_does(pair: Pair) -> None:
+    pair.run(FEW)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_a_million_routes(pair: Pair) -> None:
+    pair.run(MILLION)

@@ -11,7 +11,7 @@ from slipway_gateway.wire import sse
 from slipway_gateway.wire.resume import StreamProgress
 from slipway_gateway.wire.sse import EventAligner
 from tests.plane.mutation import cut_anywhere, varying
-from tests.plane.native import Pair, both_sizes, needs_plane, twins
+from tests.plane.native import FEW, MILLION, Pair, name_of, needs_plane, twins
 
 pytestmark = needs_plane
 
@@ -137,9 +137,16 @@ PAIRS = [
 ]
 
 
-@both_sizes(PAIRS)
-def test_rust_aligns_streams_as_python_does(pair: Pair, size: tuple[int, int]) -> None:
-    pair.run(size)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_rust_aligns_streams_as_python_does(pair: Pair) -> None:
+    pair.run(FEW)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+def test_a_million_streams(pair: Pair) -> None:
+    pair.run(MILLION)
 
 
 @pytest.mark.parametrize("seed", range(3))
