@@ -38,7 +38,17 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 ODD_VALUES = (
     *(b"1e5", b"1E+2", b"-0", b"01", b"1.", b".5", b"NaN", b"Infinity", b"-", b"[", b"{", b'"', b"[ ]", b"{ }", b"[]"),
     *(b'"\\u0041"', b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\\x"', b'"\xff"', b"nul", b"tru", b'"\t"', b"[1,2,3]"),
-    *(b'["a","b"]', b"[[1],[2]]", b'"1_000"', b'" 3 "', b'"+3"', b'"0x10"', b'"inf"', b"99999999999999999999"),
+    *(
+        b'["a","b"]',
+        b"[[1],[2]]",
+        b'"\\a"',
+        b'"1_000"',
+        b'" 3 "',
+        b'"+3"',
+        b'"0x10"',
+        b'"inf"',
+        b"99999999999999999999",
+    ),
     *(b'{"type":"json_object","type":1}', b'{"t\\u0079pe":"json_schema"}', b'{"include_usage":true }', b"[" * 200),
     *(b'[{"type":"function","function":{"strict":true}}]', b'{"include_usage":false,"a":1}', b"1e999", b'"3.0"'),
 )
@@ -109,16 +119,42 @@ READ_VALUES = (
     *(b'{"ty\\u0070e":"json_object"}', b'{"type":1,"type":"json_object"}', b'"' + b"k" * 2000 + b'"', b'"\xc3\xa9"'),
     *(b'{"id":"' + b"i" * 5000 + b'"}', b"[" + b'"a",' * 2100 + b'"b"]', b'{"a":{"b":[{"c":[1.5e-3]}]}}'),
 )
+# Of some fields most values are of their type, near a bound.
+NUMBERS = (b"0", b"1", b"2", b"15", b"16", b"17", b"600", b"3.0", b'"3"', b"-1")
+NAMES = (b'"u"', b'""', b'"' + b"k" * 1022 + b'"', b'"' + b"k" * 1023 + b'"', b'"' + b"k" * 4094 + b'"', b'{"id":"c1"}')
+CHOICES = (
+    b'"auto"',
+    b'"none"',
+    b'"required"',
+    b'{"mode":"auto"}',
+    b'{"allowed_tools":{"mode":"none"}}',
+    b'{"type":"a"}',
+)
+LIKELY = {
+    **dict.fromkeys(
+        ("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of", "min_tokens"), NUMBERS
+    ),
+    **dict.fromkeys(("user", "prompt_cache_key", "conversation"), NAMES),
+    "tool_choice": CHOICES,
+    "tools": (b"[]", b'[{"a":1}]', b'[{"strict":true}]'),
+    "stream": (b"true", b"false"),
+}
 vary_bytes = varying(TOKENS)
+
+
+def likely_value(name: str, random: Random) -> bytes:
+    values = LIKELY.get(name, READ_VALUES) if random.random() < 0.7 else READ_VALUES
+    return random.choice(values)
 
 
 def vary_body(body: bytes, random: Random) -> bytes:
     """Another body: most are JSON, with some fields in any order; the others are `body` with bytes changed."""
     if random.random() < 0.3:
         return vary_bytes(body, random)
-    names = random.sample(FIELDS, random.randint(0, 5))
+    names = random.sample(FIELDS, random.randint(0, 5)) + random.sample(tuple(LIKELY), random.randint(0, 3))
+    names = list(dict.fromkeys(names))
     space = random.choice((b"", b"", b" ", b"\n\t"))
-    members = [b'"%b":%b%b' % (name.encode(), space, random.choice(READ_VALUES)) for name in names if name != "model"]
+    members = [b'"%b":%b%b' % (name.encode(), space, likely_value(name, random)) for name in names if name != "model"]
     members.append(b'"model":%b' % random.choice((b'"m"', b'"m"', b'"\xc3\xa9/n"', b"null", b'"a\\"b"')))
     members.append(b'"messages":[{"role":"user","content":%b}]' % random.choice(READ_VALUES))
     random.shuffle(members)

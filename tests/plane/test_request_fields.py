@@ -65,6 +65,7 @@ def compare_fields(body: bytes) -> None:
 
 def compare_numbers(value: bytes) -> None:
     """Of a value that is valid JSON, as all are that were read."""
+    compare_fields(b'{"n":%b}' % value)
     if python_fields(b'{"n":%b}' % value) is None or rust(twins.request_fields_of, b'{"n":%b}' % value) == SKIPPED:
         return
     raw = request_fields.parse(b'{"n":%b}' % value).n
