@@ -90,3 +90,59 @@ impl RouteNames {
         self.routes.get(name).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Condition, Facts, RouteNames, RouteRules, Rule};
+    use crate::routing::router::HeaderMatch;
+
+    fn rule(revision: &str, conditions: Vec<Condition>) -> Rule {
+        Rule { conditions, revision: revision.to_owned() }
+    }
+
+    fn percentage(percent: i64, salt: &str) -> Condition {
+        Condition::Percentage { percent, salt: salt.to_owned() }
+    }
+
+    #[test]
+    fn the_first_rule_whose_conditions_all_hold_decides() {
+        let header = || Condition::Header(HeaderMatch::new("x-user", Some("a"), None));
+        let tenants = |names: &[&str]| Condition::Tenants(names.iter().map(|name| (*name).to_owned()).collect());
+        let rules = RouteRules::new(vec![
+            rule("never", vec![]),
+            rule("both", vec![header(), tenants(&["t1"])]),
+            rule("tenant", vec![tenants(&["t1", "t2", ""])]),
+            rule("header", vec![header()]),
+        ]);
+        let listed = [httparse::Header { name: "X-User", value: b"a" }];
+        let revision = |headers, tenant| rules.revision(&Facts { headers, key: b"k", tenant }).map(str::to_owned);
+        assert_eq!(revision(&listed, "t1").as_deref(), Some("both"));
+        assert_eq!(revision(&[], "t1").as_deref(), Some("tenant"));
+        assert_eq!(revision(&listed, "").as_deref(), Some("header"));
+        assert_eq!(revision(&[], ""), None);
+    }
+
+    #[test]
+    fn a_percentage_takes_its_share_of_keys_and_salts_differ() {
+        let (first, second) = (percentage(20, "a"), percentage(20, "b"));
+        let keys: Vec<String> = (0..10_000).map(|n| format!("user:{n}")).collect();
+        let fits = |condition: &Condition, key: &String| {
+            condition.fits(&Facts { headers: &[], key: key.as_bytes(), tenant: "" })
+        };
+        let share = keys.iter().filter(|key| fits(&first, key)).count();
+        assert!((1_900..2_100).contains(&share), "{share}");
+        let both = keys.iter().filter(|key| fits(&first, key) && fits(&second, key)).count();
+        assert!((300..500).contains(&both), "{both}");
+        assert!(keys.iter().all(|key| fits(&percentage(100, "a"), key) && !fits(&percentage(0, "a"), key)));
+    }
+
+    #[test]
+    fn an_alias_stands_for_a_name_and_hides_none() {
+        let names = [("m", 0), ("ns/m", 0), ("n", 1)].map(|(name, at)| (name.to_owned(), at));
+        let alias = |from: &str, to: &str| (from.to_owned(), to.to_owned());
+        let aliases = [alias("latest", "n"), alias("m", "n"), alias("second", "latest"), alias("gone", "x")];
+        let known = RouteNames::new(names, &aliases);
+        let found = ["m", "ns/m", "n", "latest", "second", "gone"].map(|name| known.find(name));
+        assert_eq!(found, [Some(0), Some(0), Some(1), Some(1), None, None]);
+    }
+}

@@ -6,6 +6,7 @@ use super::headers::{first_value, Headers};
 
 /// Some 20,000 tokens. A longer answer is resumed by generating it once more up to the break, which costs time alone.
 pub const MAX_TOKEN_BYTES: usize = 128 << 10;
+const MAX_DIGITS: usize = 10;
 const MARK: &[u8] = b": ";
 const STREAM: &str = "x-slipway-stream";
 
@@ -56,10 +57,15 @@ impl StreamProgress {
         self.is_whole
     }
 
-    /// Tokens up to the event that came last; at most `u64::MAX`.
+    /// Tokens up to the event that came last; 0 for a mark that no server writes.
     pub fn position(&self) -> u64 {
         let end = memchr(b'.', &self.last).unwrap_or(self.last.len());
-        number(&self.last[..end]).unwrap_or(0)
+        let digits = &self.last[..end];
+        if digits.len() < MAX_DIGITS {
+            number(digits).unwrap_or(0)
+        } else {
+            0
+        }
     }
 
     /// Drops the tokens: a server that resumes the stream generates them once more.
