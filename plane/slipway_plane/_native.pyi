@@ -1,7 +1,12 @@
 """Types of the Rust library (plane/src/bindings)."""
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import final
+
+twins: ModuleType
+"""The pure functions, as tests/plane calls them beside those of Python (plane/src/bindings/twins.rs). An input that a
+function leaves to Python raises `NotSure`."""
 
 def version() -> str:
     """The version of the crate."""

@@ -7,10 +7,12 @@
 #![cfg_attr(not(feature = "python"), forbid(unsafe_code))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
+pub mod balancing;
 #[cfg(feature = "python")]
 mod bindings;
 pub mod handover;
 pub mod identity;
+pub mod keyed_lookup;
 pub mod limits;
 pub mod listener;
 pub mod quotas;

@@ -20,6 +20,7 @@ _IS_STREAM = re.compile(_STREAM)
 _EVENT_ID = re.compile(rf"([!-~]{{1,760}})\.({_STREAM}\.[0-9]{{1,9}}\.[0-9a-f]{{8}})(?:\.([0-9a-f]{{4}}))?")
 # Some 20,000 tokens. A longer answer is resumed by generating it once more up to the break, which costs time alone.
 MAX_TOKEN_BYTES = 128 << 10
+_MAX_DIGITS = 10  # Python's `int` raises for thousands of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,9 @@ class StreamProgress:
 
     @property
     def position(self) -> int:
-        """Tokens up to the event that came last."""
+        """Tokens up to the event that came last; 0 for a mark that no server writes."""
         digits = self._last.partition(b".")[0]
-        return int(digits) if digits.isdigit() else 0
+        return int(digits) if digits.isdigit() and len(digits) < _MAX_DIGITS else 0
 
     @property
     def size_bytes(self) -> int:
@@ -129,6 +130,8 @@ class StreamProgress:
         if not event.startswith(_MARK) or not event[2:3].isdigit():
             return event
         end = event.find(b"\n")
+        if end < 0:  # a mark alone
+            end = len(event)
         self._last, _, tokens = event[2:end].partition(b" ")
         if tokens:
             self._remember(tokens)

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod listener;
+mod twins;
 
 use std::net::IpAddr;
 
@@ -23,6 +24,7 @@ fn address_owner(host: &str) -> PyResult<String> {
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_submodule(&twins::module(module.py())?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     module.add_function(wrap_pyfunction!(address_owner, module)?)?;
     module.add_class::<listener::Listener>()?;

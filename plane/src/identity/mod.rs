@@ -1,1 +1,3 @@
 //! Who a request is from: twins of the gateway's `identity/`.
+
+pub mod api_keys;

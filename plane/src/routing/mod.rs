@@ -1,1 +1,5 @@
 //! Which revision serves a request: twins of the gateway's `routing/`.
+
+pub mod router;
+pub mod rules;
+pub mod split;

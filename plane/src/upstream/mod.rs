@@ -1,1 +1,3 @@
 //! What requests to model servers carry: twins of the gateway's `upstream/`.
+
+pub mod tenant_proof;

@@ -1,1 +1,9 @@
 //! What is read of and written into HTTP messages and events: twins of the gateway's `wire/`.
+
+pub mod headers;
+pub mod json_values;
+pub mod members;
+pub mod request_fields;
+pub mod resume;
+pub mod sse;
+pub mod subset;
