@@ -1,0 +1,1 @@
+"""Mirrors slipway_fetcher."""

@@ -22,6 +22,7 @@ from slipway_fetcher.objects import download, listing
 from slipway_fetcher.objects import journal as journals
 from slipway_fetcher.objects.access import StoreAccess
 from slipway_fetcher.objects.journal import Journal
+from slipway_process.model_folder.checkpoint import CheckpointError
 from tests.fetcher.site import LIMIT, Site, contents, run
 from tests.server.process import SOURCES
 from tests.support.stores import S3, moto
@@ -215,7 +216,7 @@ def test_huge_and_foreign_claims(
 ) -> None:
     monkeypatch.setattr(download, "BACKOFF_S", 0.01)
     site.files["/bucket"] = answer
-    with pytest.raises((FetchError, fetcher.CheckpointError), match=sentence):
+    with pytest.raises((FetchError, CheckpointError), match=sentence):
         fetch(site, "s3://bucket/chat", tmp_path / "dest", formats=folder.ANY_ENGINE)
 
 

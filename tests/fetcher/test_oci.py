@@ -19,6 +19,7 @@ from slipway_fetcher.folder import FetchError, UnusableError
 from slipway_fetcher.guard import EgressRules, RefusedError
 from slipway_fetcher.oci import manifest, reference
 from slipway_fetcher.oci.registry import RegistryAccess
+from slipway_process.model_folder.checkpoint import CheckpointError
 from tests.fetcher.site import HERE, LIMIT, contents, run
 from tests.support.registry import MANIFEST, RegistrySite, running_registry
 
@@ -219,7 +220,7 @@ def test_hostile_layers(
 ) -> None:
     (tmp_path / "kept").write_text("here")
     image(registry, tarred(files, **links))
-    with pytest.raises((FetchError, fetcher.CheckpointError), match=sentence):
+    with pytest.raises((FetchError, CheckpointError), match=sentence):
         fetch(registry, tmp_path / "dest")
     assert (tmp_path / "kept").exists() and not list(tmp_path.rglob("x.json"))
 

@@ -67,7 +67,7 @@ def test_a_switch_is_on_by_its_name_alone(flag: str) -> None:
         (["--replay-window", "-1"], "--replay-window: '-1' is less than 0"),
         (["--enable-debug", "perhaps"], "--enable-debug: 'perhaps' is neither on nor off"),
         (["--max-model", "5"], "unrecognized arguments"),
-        (["--task", "paint", "--port", "x"], "'rerank'; --port: 'x' is not a whole number"),
+        (["--task", "paint", "--port", "x"], "--port: 'x' is not a whole number; --task: 'paint' is not one of"),
     ],
 )
 def test_nonsense_is_refused(flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slipway_process.json_bounds import MAX_OBJECTS
+from slipway_process.serving import bodies
 from slipway_process.serving.errors import taken_over
 from slipway_server.http.openapi import REQUESTS
 from slipway_server.http.reading import reader
-from slipway_server.http.requests import bodies
 from slipway_server.http.responses.delta import Delta
 from slipway_server.text.tokenizer import Tokenizer
 from tests.server.http.inprocess import InProcess, model_of

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from slipway_process import json_lists
+from slipway_process.serving.bodies import json_response
 from slipway_server.engine.request import FinishReason, Logprobs
 from slipway_server.http.requests.prompt import Prompt
 from slipway_server.http.requests.prompts import ServedModel
@@ -143,7 +144,7 @@ def test_many_log_probabilities_are_encoded_in_pieces_and_equal(
             model="chat", prompt="x", logprobs=20, echo=True, n=answers, prompt_logprobs=20
         )
         whole = CompletionShape(served, IDENTITY, prompts, completion_body).whole(choices, {})
-    answer = msgspec.json.decode(cast(bytes, sse.json_response(whole).body))
+    answer = msgspec.json.decode(cast(bytes, json_response(whole).body))
     assert len(answer["choices"]) == answers and max(encoded) < 40_000
     of_prompt = (answer if chat else answer["choices"][0])["prompt_logprobs"]
     assert of_prompt[0] is None and len(of_prompt) == prompt
@@ -163,6 +164,6 @@ def test_many_log_probabilities_are_encoded_in_pieces_and_equal(
 def test_many_vectors_are_encoded_in_pieces(encoded: list[int]) -> None:
     vectors = [array.array("f", [number, 2.0, 3.0] * 100) for number in range(200)]
     data = embedding_data(vectors, None, "float")
-    answer = msgspec.json.decode(cast(bytes, sse.json_response({"data": data}).body))["data"]
+    answer = msgspec.json.decode(cast(bytes, json_response({"data": data}).body))["data"]
     assert [entry["index"] for entry in answer] == [*range(200)] and max(encoded) < 20_000
     assert [entry["embedding"] for entry in answer] == [vector.tolist() for vector in vectors]
