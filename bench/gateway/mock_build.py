@@ -25,7 +25,7 @@ def environment() -> Environment:
             # A peer is not measured with flags that a shell has for other builds.
             variables = cargo_environment() | {"RUSTFLAGS": ""}
             command = ["cargo", "build", "--quiet", "--release", "--locked"]
-            where = ["--manifest-path", SOURCE / "Cargo.toml", "--target-dir", folder / "target"]
+            where = ["--manifest-path", str(SOURCE / "Cargo.toml"), "--target-dir", str(folder / "target")]
             run([*command, *where], env=variables, timeout=_BUILD_S)
 
         return [Step("mock: build the model server in Rust", _program(folder).exists, build, "half a minute")]
