@@ -160,7 +160,9 @@ fn an_aligner_takes_any_bytes_and_holds_few() {
         for piece in pieces(&data, &cuts) {
             let events = aligner.feed(&piece);
             let is_alive = events.as_ref() == KEEP_ALIVE;
-            prop_assert!(events.is_empty() || is_alive || is_end(&events), "{:?}", events);
+            // Of more empty lines than two the last ones may come by themselves.
+            let is_empty = events.iter().all(|byte| matches!(byte, b'\n' | b'\r'));
+            prop_assert!(is_empty || is_alive || is_end(&events), "{:?}", events);
             sent += events.len();
             prop_assert!(aligner.held_bytes() <= data.len());
         }

@@ -137,15 +137,25 @@ def compare_bounds(case: tuple[bytes, str]) -> None:
 
 
 BODIES_AND_PATHS = st.tuples(bodies(), st.sampled_from(PATHS))
-REFERENCES = (b'"input_image" :', b'"file_id":', b'"video":', b'"image"', b"\\u0041", b"\\u005f", b'"audio_url"\n:')
-vary_references = varying(REFERENCES)
+REFERENCES = (
+    *(
+        b'"input_image" :',
+        b'"file_id":',
+        b'"video":',
+        b'"audio_url"\n:',
+        b'"input_file":',
+        b'"image":',
+        b'"input_text":',
+    ),
+    *(b'"imageS":', b'"images":', b'"a\\u0041":', b'"\\u005f":', b'"\\u0030":', b'"input_input_image":', b'"a":'),
+)
 
 
 def vary_bounds(case: tuple[bytes, str], random: Random) -> tuple[bytes, str]:
     body, path = vary_body(case[0], random), random.choice(PATHS)
     if random.random() < 0.5:
-        text = vary_references(b'{"type":"input_image","image_url":{"url":"a"}}', random)
-        body = body.removesuffix(b"}") + b',"input":[%b]}' % text
+        members = b",".join(name + b'"image"' for name in random.choices(REFERENCES, k=random.randint(1, 4)))
+        body = body.rstrip().removesuffix(b"}") + b',"input":[{%b}]}' % members
     return body, path
 
 

@@ -33,6 +33,9 @@ create_exception!(slipway_plane, NotSure, PyException, "The function leaves an i
 type HeaderList = Vec<(String, Vec<u8>)>;
 type Counted = (i64, i64, i64);
 type Match = (String, Option<String>, Option<String>);
+type PodTuple = (String, u64, u64, bool);
+type LimitsTuple = ([i64; 3], i64, f64, i64);
+type Data = Cow<'static, [u8]>;
 
 impl From<json_values::NotSure> for PyErr {
     fn from(reason: json_values::NotSure) -> Self {
@@ -44,7 +47,7 @@ fn borrowed(listed: &HeaderList) -> Vec<httparse::Header<'_>> {
     listed.iter().map(|(name, value)| httparse::Header { name, value }).collect()
 }
 
-fn bytes(data: impl AsRef<[u8]>) -> Cow<'static, [u8]> {
+fn bytes(data: impl AsRef<[u8]>) -> Data {
     Cow::Owned(data.as_ref().to_vec())
 }
 
@@ -78,12 +81,12 @@ fn request_fields_of<'py>(py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, P
 }
 
 #[pyfunction]
-fn with_model(body: &[u8], model: &str) -> PyResult<Cow<'static, [u8]>> {
+fn with_model(body: &[u8], model: &str) -> PyResult<Data> {
     Ok(bytes(RequestFields::parse(body)?.with_model(body, model)?))
 }
 
 #[pyfunction]
-fn with_usage(body: &[u8]) -> PyResult<Cow<'static, [u8]>> {
+fn with_usage(body: &[u8]) -> PyResult<Data> {
     Ok(bytes(RequestFields::parse(body)?.with_usage(body)))
 }
 
@@ -97,7 +100,7 @@ fn names_of(
     own: &str,
     salt: &str,
     owner: &str,
-) -> PyResult<(Cow<'static, [u8]>, String, String)> {
+) -> PyResult<(Data, String, String)> {
     let (headers, fields) = (borrowed(&listed), RequestFields::parse(body)?);
     let sources = Sources { session: sources.0, user: sources.1, key: sources.2 };
     let sticky = request_fields::sticky_key(&headers, &fields, request_id, sources, own);
@@ -120,7 +123,7 @@ fn to_upstream(
     forwarded: Vec<String>,
     priority_limit: Option<i64>,
     weight: i64,
-) -> PyResult<Cow<'static, [u8]>> {
+) -> PyResult<Data> {
     let forwarded: Vec<&str> = forwarded.iter().map(String::as_str).collect();
     let about = RequestHeaders { request_id, tenant, forwarded: &forwarded, priority_limit, weight };
     let mut out = Vec::new();
@@ -129,12 +132,7 @@ fn to_upstream(
 }
 
 #[pyfunction]
-fn to_client(
-    listed: HeaderList,
-    request_id: &str,
-    revision: &str,
-    forwarded: Vec<String>,
-) -> PyResult<Cow<'static, [u8]>> {
+fn to_client(listed: HeaderList, request_id: &str, revision: &str, forwarded: Vec<String>) -> PyResult<Data> {
     let forwarded: Vec<&str> = forwarded.iter().map(String::as_str).collect();
     let mut out = Vec::new();
     headers::to_client(&mut out, &borrowed(&listed), request_id, revision, &forwarded)?;
@@ -175,11 +173,11 @@ impl AlignerClass {
         Self::default()
     }
 
-    fn feed(&mut self, chunk: &[u8]) -> Cow<'static, [u8]> {
+    fn feed(&mut self, chunk: &[u8]) -> Data {
         bytes(self.0.feed(chunk))
     }
 
-    fn flush(&mut self) -> Cow<'static, [u8]> {
+    fn flush(&mut self) -> Data {
         bytes(self.0.flush())
     }
 
@@ -194,7 +192,7 @@ impl AlignerClass {
 }
 
 #[pyfunction]
-fn split_crash_comment(events: &[u8]) -> (Cow<'static, [u8]>, bool) {
+fn split_crash_comment(events: &[u8]) -> (Data, bool) {
     let (rest, crashed) = sse::split_crash_comment(events);
     (bytes(rest), crashed)
 }
@@ -210,7 +208,7 @@ impl ProgressClass {
         StreamProgress::start(&borrowed(&listed), revision, holder, tokens.to_vec()).map(ProgressClass)
     }
 
-    fn add_ids(&mut self, events: &[u8]) -> Cow<'static, [u8]> {
+    fn add_ids(&mut self, events: &[u8]) -> Data {
         let mut out = Vec::new();
         self.0.add_ids(events, &mut out);
         bytes(out)
@@ -230,7 +228,7 @@ impl ProgressClass {
 
     /// The stream, the value of `X-Slipway-Resume`, the tokens, and the position.
     #[getter]
-    fn state(&self) -> (String, Option<Cow<'static, [u8]>>, Cow<'static, [u8]>, u64) {
+    fn state(&self) -> (String, Option<Data>, Data, u64) {
         (self.0.stream().to_owned(), self.0.resume().map(bytes), bytes(self.0.tokens()), self.0.position())
     }
 }
@@ -307,7 +305,7 @@ fn order_backends(listed: Vec<(String, i64)>, salt: &str, key: &[u8]) -> (Option
     (assigned, router::order_backends(&backends, salt, key))
 }
 
-fn pods_of(listed: Vec<(String, u64, u64, bool)>) -> Vec<Pod> {
+fn pods_of(listed: Vec<PodTuple>) -> Vec<Pod> {
     let pod =
         |(url, in_flight, of_tenant, is_excluded)| Pod { url, in_flight, of_tenant, is_excluded, ..Pod::default() };
     listed.into_iter().map(pod).collect()
@@ -321,7 +319,7 @@ fn pick(
     salt: &str,
     key: &[u8],
     avoided: &str,
-    pods: Vec<Vec<(String, u64, u64, bool)>>,
+    pods: Vec<Vec<PodTuple>>,
 ) -> Option<(String, String)> {
     let backends = backends_of(listed);
     let pods: Vec<Vec<Pod>> = pods.into_iter().map(pods_of).collect();
@@ -332,7 +330,7 @@ fn pick(
 
 /// The URL in one revision; `holder`: the tag of the endpoint that comes first.
 #[pyfunction]
-fn pick_holder(pods: Vec<(String, u64, u64, bool)>, key: &[u8], holder: &str) -> Option<String> {
+fn pick_holder(pods: Vec<PodTuple>, key: &[u8], holder: &str) -> Option<String> {
     let pods = pods_of(pods);
     let at = if holder.is_empty() {
         LeastLoaded.pick(&pods, key)
@@ -389,7 +387,7 @@ impl BucketClass {
     }
 }
 
-fn limits_of(limits: ([i64; 3], i64, f64, i64)) -> Limits {
+fn limits_of(limits: LimitsTuple) -> Limits {
     Limits { per_minute: limits.0, concurrency: limits.1, burst_s: limits.2, parts: limits.3 }
 }
 
@@ -403,7 +401,7 @@ struct QuotaClass(tenant::TenantQuota);
 impl QuotaClass {
     /// `limits`: per minute of requests, input and output tokens; concurrency; seconds of a burst; parts.
     #[new]
-    fn new(limits: ([i64; 3], i64, f64, i64)) -> Self {
+    fn new(limits: LimitsTuple) -> Self {
         QuotaClass(tenant::TenantQuota::new(limits_of(limits)))
     }
 
@@ -419,7 +417,7 @@ impl QuotaClass {
         self.0.settle(&mut reservation.0, used, now_s);
     }
 
-    fn change(&mut self, limits: ([i64; 3], i64, f64, i64), now_s: f64) {
+    fn change(&mut self, limits: LimitsTuple, now_s: f64) {
         self.0.change(limits_of(limits), now_s);
     }
 
@@ -488,7 +486,7 @@ fn usage_of_final_event(events: &[u8]) -> PyResult<Option<Counted>> {
 
 /// The position of the last mark, events with data, and the events without that of the usage.
 #[pyfunction]
-fn read_events(events: &[u8]) -> (Option<i64>, i64, Cow<'static, [u8]>) {
+fn read_events(events: &[u8]) -> (Option<i64>, i64, Data) {
     let kept = usage::without_usage_event(events).unwrap_or_else(|| events.to_vec());
     (usage::marked_position(events), usage::count_events(events), bytes(kept))
 }
@@ -532,7 +530,7 @@ impl MeterClass {
         self.0.begin(&Beginning { prompt_tokens, continues, recomputes, goes_on });
     }
 
-    fn add_events(&mut self, events: &[u8]) -> Cow<'static, [u8]> {
+    fn add_events(&mut self, events: &[u8]) -> Data {
         bytes(self.0.add_events(events))
     }
 

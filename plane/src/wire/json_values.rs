@@ -220,6 +220,9 @@ fn code_unit(bytes: &[u8], at: usize) -> Option<u32> {
     digits.iter().try_fold(0, |sum, digit| Some(sum * 16 + char::from(*digit).to_digit(16)?))
 }
 
+/// A name as it is written between its quotes, and a value.
+pub type Member<'a> = (&'a [u8], &'a [u8]);
+
 /// The members of an object, in their order.
 pub struct Members<'a> {
     scanner: Scanner<'a>,
@@ -234,11 +237,11 @@ impl<'a> Members<'a> {
         Some(Members { scanner, is_first: true })
     }
 
-    /// The next member: its name as it is written between its quotes, and its value. None at the end of the text.
+    /// The next member; None at the end of the text.
     ///
     /// # Errors
     /// NotSure: the text is no JSON, or more follows behind the object.
-    pub fn next_member(&mut self) -> Result<Option<(&'a [u8], &'a [u8])>, NotSure> {
+    pub fn next_member(&mut self) -> Result<Option<Member<'a>>, NotSure> {
         let scanner = &mut self.scanner;
         match scanner.next_byte() {
             Some(b'}') => {

@@ -96,7 +96,7 @@ impl EventAligner {
     /// The events before them are handed on: one of the later ones ends its token, or they are too many to hold.
     fn last_events(&self, looked: usize) -> Option<usize> {
         let rest = self.held.get(looked..)?;
-        let finders = ENDS.map(|end| memmem::FinderRev::new(end));
+        let finders = ENDS.map(memmem::FinderRev::new);
         let mut at = rest.len();
         for _ in 0..MAX_FOLLOWED + 2 {
             let before = rest.get(..at)?;
