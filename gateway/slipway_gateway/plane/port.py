@@ -48,7 +48,7 @@ class PlanePort:
     def __init__(self, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
         self._metrics = metrics
         # A client that connects and sends nothing has as long as one that has been served.
-        self._longest_silence_s = max(settings.keepalive_timeout_s, settings.header_timeout_s)
+        self._longest_silence_s = settings.keepalive_timeout_s or settings.header_timeout_s
         self._listener: _native.Listener | None = None
         self._bounds: Bounds | None = None
         self._serve: Callable[[_native.Handed], asyncio.Protocol] | None = None
