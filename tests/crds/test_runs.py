@@ -90,7 +90,7 @@ def test_schema_keeps_what_a_release_without_runs_wrote(api: Api, namespace: str
 def test_each_change_of_the_contents_is_counted_by_the_api_server(
     api: Api, namespace: str, world: ModelCluster
 ) -> None:
-    """The operator compares that count with the sequence: a change by anybody else is found."""
+    """The operator compares that count with the sequence: a change by another client is found."""
     run = json.loads(json.dumps(world.saved_run()))
     run["status"]["sequence"] = 1
     live = created(api, namespace, run)

@@ -28,7 +28,7 @@ class RunTooLarge(ValueError):
 def run_name(name: str, uid: str, run: RunStatus) -> str:
     """The name of the object of a run that begins; `name`, `uid`: of its subject.
 
-    Each beginning has a name of its own: no object that somebody else creates, or that is left over, stands in its way
+    Each beginning has a name of its own: no object of another client, or one that is left over, stands in its way
     for longer than a second.
     """
     begun = "/".join((uid, run.id, run.template, run.template_hash, format_time(run.started_at)))

@@ -48,7 +48,8 @@ def plan(
     owner = replace(Owner.of(obj), collision_count=status.collision_count or 0)
     writable = not observed.run_refusal
     rollout, going = continuing.continued(status.rollout, observed.analysis_runs, owner, writable=writable)
-    loses_run, status = continuing.loses(status.rollout, rollout), replace(status, rollout=rollout)
+    loses_run, sound = continuing.loses(status.rollout, rollout), status
+    status = replace(sound, rollout=rollout)
     before, at = _situated(Situation(spec, wanted, current, status, observed, now, owner.uid, name=owner.name), going)
 
     # What is decided: one row of the rollout's table, then what follows from the course
@@ -78,7 +79,7 @@ def plan(
         grouped=groups.used(spec, observed),
         min_available=replacement.min_available(course, at, decided.desired.get(course.stable or "", 0)),
         events=(
-            *restore.lost(read, status, observed, wanted),
+            *restore.lost(read, sound, observed, wanted),
             *translated,
             *transition,
             *end,

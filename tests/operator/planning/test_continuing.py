@@ -64,7 +64,7 @@ def deleted(world: ModelCluster, name: str) -> None:
 
 
 def replaced(world: ModelCluster, name: str) -> None:
-    """Somebody deletes it and creates one of that name that has passed."""
+    """A client deletes it and creates one of that name that has passed."""
     edited(world, name)
     world.runs[name]["metadata"] |= {"uid": "theirs", "generation": world.runs[name]["status"]["sequence"]}
 
@@ -134,7 +134,7 @@ def test_the_analysis_starts_again_and_weights_hold(harm: Harm) -> None:
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_pass_in_the_status_does_not_outlive_its_run(harm: Harm) -> None:
-    """Nothing is promoted by what a run says, or said: the status is written first, and the pass is dropped."""
+    """Nothing is promoted by the contents of a run: the status is written first, and the pass is dropped."""
     world = counting()
     for _ in range(300):
         world.reconcile()

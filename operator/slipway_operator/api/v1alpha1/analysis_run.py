@@ -512,7 +512,7 @@ class AnalysisRunSpec(ApiType):
 )
 class AnalysisRun(ApiType):
     """One analysis of a new revision: what was counted and measured, and the verdict. The operator alone writes it, and
-    the status of its subject alone decides: a run that somebody else changed or deleted starts again. Argo Rollouts
+    the status of its subject alone decides: a run that another client changed or deleted starts again. Argo Rollouts
     has a kind of the same name: write analysisruns.slipway.dev."""
 
     spec: AnalysisRunSpec

@@ -66,7 +66,7 @@ class AnalysisRuns:
     async def _read(self, key: ObjectKey, name: str) -> StoredRun | None:
         try:
             obj = await self._client.get(ANALYSIS_RUNS, key[0], name)
-        except (NotFound, Refused):  # without a permission it cannot be written either, and the user is told that
+        except (NotFound, Refused):  # without a permission it cannot be written either: the user is shown that
             return None
         found = stored_run(obj)
         ours = self._written.get(key, {}).get(name)

@@ -23,7 +23,7 @@ def why_lost(reference: AnalysisReference, stored: StoredRun | None, subject: st
     """Why a run does not count; None where the analysis goes on from it.
 
     `subject`: UID of the ModelDeployment. A newer run counts only if this process wrote it: its write of the status
-    failed, because somebody changed the spec at the same moment.
+    failed, because the spec changed at the same moment.
     """
     if stored is None:
         return Loss.MISSING
