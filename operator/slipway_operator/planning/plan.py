@@ -44,11 +44,9 @@ def plan(
     wanted, current = revision.wanted_revision(spec, observed.snapshots, status)
     if problem := needs.problem(spec, current, observed, settings.policy, obj["metadata"]["namespace"]):
         return refused(obj, status, observed, problem, now)
-    read, status = status, restore.restored(status, spec, observed, wanted, now)
-    owner = replace(Owner.of(obj), collision_count=status.collision_count or 0)
-    writable = not observed.run_refusal
-    rollout, going = continuing.continued(status.rollout, observed.analysis_runs, owner, writable=writable)
-    loses_run, sound = continuing.loses(status.rollout, rollout), status
+    read, sound = status, restore.restored(status, spec, observed, wanted, now)
+    owner, writable = replace(Owner.of(obj), collision_count=sound.collision_count or 0), not observed.run_refusal
+    rollout, going = continuing.continued(sound.rollout, observed.analysis_runs, owner, writable=writable)
     status = replace(sound, rollout=rollout)
     before, at = _situated(Situation(spec, wanted, current, status, observed, now, owner.uid, name=owner.name), going)
 
@@ -67,7 +65,7 @@ def plan(
     return Plan(
         status=renewed,
         runs=tuple(continuing.writes(course.rollout, course.runs, observed.analysis_runs)),
-        loses_run=loses_run,
+        loses_run=continuing.loses(sound.rollout, rollout),
         pins=weights.pins(owner.name, observed),
         create=creations(owner, decided, at, settings),
         annotate=annotations(at),
